@@ -1,0 +1,166 @@
+"""Configuration. Every object is frozen: it is resolved once and never changed.
+
+`EngineArgs` is what a user writes; the text under each field becomes its command-line help.
+`EngineConfig` is what the engine runs on, made from the first by `engine.resolve`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+Policy = Literal["fcfs", "priority"]
+OpsProvider = Literal["auto", "reference", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineArgs:
+    """The engine's flags, under vLLM's names."""
+
+    model: str = "embedded"
+    """Hugging Face directory, .gguf file, hub id, or a built-in name: `embedded`,
+    `embedded-draft`; with --load-format dummy also a preset such as `qwen3-0.6b`."""
+    tokenizer: str | None = None
+    """Tokenizer directory, file or hub id; the model's own if unset."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id."""
+    download_dir: str | None = None
+    """Folder for hub downloads; Hugging Face's cache if unset."""
+    load_format: LoadFormat = "auto"
+    """`dummy` fills the weights with random numbers, to measure speed without files."""
+    dtype: DTypeName = "auto"
+    """Type of weights and activations; `auto` is the checkpoint's."""
+    quantization: str | None = None
+    """Weight quantization; none is available yet beyond what the file itself holds."""
+    seed: int = 0
+    """Seeds dummy weights and requests that bring no seed of their own."""
+    max_model_len: int | None = None
+    """Longest sequence, prompt and output together; the model's own limit if unset."""
+    block_size: int = 16
+    """Tokens in a KV-cache block: 8, 16 or 32."""
+    gpu_memory_utilization: float = 0.5
+    """Share of the memory (of the machine's RAM, on a CPU) that weights and KV cache may use."""
+    kv_cache_memory_bytes: int | None = None
+    """Size of the KV cache in bytes; overrides --gpu-memory-utilization."""
+    num_gpu_blocks_override: int | None = None
+    """Number of KV-cache blocks; overrides both."""
+    enable_prefix_caching: bool = True
+    """Reuse the KV blocks of prompts that begin alike."""
+    max_num_seqs: int = 64
+    """Most sequences in one step."""
+    max_num_batched_tokens: int = 2048
+    """Most tokens in one step; longer prompts are computed in chunks."""
+    scheduling_policy: Policy = "fcfs"
+    """Order of the queue: first come first served, or by the request's priority."""
+    ops: OpsProvider = "auto"
+    """Kernels: `cpu` (native), `reference` (plain torch), or the best for this machine."""
+    num_threads: int | None = None
+    """Threads that compute; every core this process may use, if unset."""
+    generation_config: Literal["auto", "vllm"] = "auto"
+    """`auto`: unset sampling values come from the model's generation_config.json; `vllm`: not."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding.
+
+    Attributes:
+        theta: base of the geometric series of wavelengths.
+        rotary_dim: leading elements of each head that are rotated.
+        scaling: "default", "linear", "dynamic", "llama3" or "yarn".
+        params: the scaling's own numbers, as in the checkpoint's `rope_scaling`.
+    """
+
+    theta: float
+    rotary_dim: int
+    scaling: str = "default"
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder's shape and its differences from the plain Llama, free of any file format."""
+
+    architecture: str
+    """Key in `models.registry`: "llama", "qwen3", "gpt2" …"""
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    dtype: str = "float32"
+    """The checkpoint's own: "float32", "bfloat16" or "float16"."""
+    norm: Literal["rms_norm", "layer_norm"] = "rms_norm"
+    norm_eps: float = 1e-6
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"
+    gated_mlp: bool = True
+    rope: RopeConfig | None = None
+    learned_positions_offset: int | None = None
+    """Set where positions are a learned table; OPT's begins 2 rows in."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    """Bias of the attention's output projection."""
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    """RMSNorm over each head of q and k, before RoPE (Qwen3)."""
+    sliding_window: int | None = None
+    """Tokens each position attends to, itself included; None is all."""
+    sliding_layers: tuple[bool, ...] | None = None
+    """Which layers slide; None is all, where `sliding_window` is set."""
+    tie_word_embeddings: bool = False
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    def window(self, layer: int) -> int | None:
+        """The sliding window of `layer`, or None for full attention."""
+        slides = self.sliding_layers is None or self.sliding_layers[layer]
+        return self.sliding_window if slides else None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The paged KV cache."""
+
+    block_size: int
+    num_blocks: int
+    enable_prefix_caching: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of a step and the order of the queue."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    policy: Policy = "fcfs"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """All that the engine core needs to start; travels to it as one msgpack frame.
+
+    `memory_budget_bytes` bounds weights plus KV cache; `num_blocks` of None means that the
+    worker fits the cache into it once the weights are loaded (see `executor.worker`).
+    """
+
+    model_path: str
+    """A local directory or file, or a preset's name where `load_format` is "dummy"."""
+    model: ModelConfig
+    load_format: LoadFormat
+    dtype: Literal["float32", "bfloat16", "float16"]
+    quantization: str | None
+    seed: int
+    block_size: int
+    num_blocks: int | None
+    kv_cache_memory_bytes: int | None
+    memory_budget_bytes: int
+    enable_prefix_caching: bool
+    scheduler: SchedulerConfig
+    ops: OpsProvider
+    num_threads: int

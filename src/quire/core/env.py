@@ -1,0 +1,39 @@
+"""The only place that reads environment variables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cpu_isa() -> str | None:
+    """`QUIRE_CPU_ISA`: force one native kernel table (portable, avx2, avx512); fails loudly."""
+    return os.environ.get("QUIRE_CPU_ISA") or None
+
+
+def cache_dir() -> Path:
+    """`QUIRE_CACHE_DIR`: where Quire keeps what it can make again; `~/.cache/quire` if unset."""
+    if explicit := os.environ.get("QUIRE_CACHE_DIR"):
+        return Path(explicit)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "quire"
+
+
+def log_level() -> str:
+    """`QUIRE_LOG_LEVEL`: DEBUG, INFO, WARNING or ERROR; INFO if unset."""
+    return os.environ.get("QUIRE_LOG_LEVEL", "INFO").upper()
+
+
+def api_key() -> str | None:
+    """`QUIRE_API_KEY` (alias `VLLM_API_KEY`): the key that HTTP clients must present."""
+    return os.environ.get("QUIRE_API_KEY") or os.environ.get("VLLM_API_KEY") or None
+
+
+def hf_offline() -> bool:
+    """`HF_HUB_OFFLINE`: use only what is already in the Hugging Face cache."""
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}
+
+
+def child_environment(**overrides: str) -> dict[str, str]:
+    """A copy of this process's environment for a child process, with `overrides` set."""
+    return {**os.environ, **overrides}

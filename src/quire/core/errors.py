@@ -1,0 +1,66 @@
+"""Errors a user can act on: each says what happened, why, and how to fix it."""
+
+from __future__ import annotations
+
+
+class QuireError(Exception):
+    """Base of every error raised on purpose.
+
+    Args:
+        what: what happened, one sentence.
+        fix: what the user can change, one sentence; appended to the message.
+        param: the field at fault, as the user wrote it (`--flag` or a JSON field).
+    """
+
+    code = "quire_error"
+
+    def __init__(self, what: str, *, fix: str | None = None, param: str | None = None) -> None:
+        self.what = what
+        self.fix = fix
+        self.param = param
+        super().__init__(f"{what} {fix}" if fix else what)
+
+
+class ConfigError(QuireError, ValueError):
+    """A flag or a combination of flags cannot work."""
+
+    code = "config_error"
+
+
+class InvalidRequestError(QuireError, ValueError):
+    """A request cannot be served as written; HTTP 400."""
+
+    code = "invalid_request_error"
+
+
+class ModelNotFoundError(QuireError, FileNotFoundError):
+    """No model is where the user pointed."""
+
+    code = "model_not_found"
+
+    def __str__(self) -> str:  # FileNotFoundError formats errno pairs
+        return str(self.args[0])
+
+
+class CheckpointError(QuireError, ValueError):
+    """A file of the model is damaged, incomplete or does not fit the architecture."""
+
+    code = "checkpoint_error"
+
+
+class UnsupportedModelError(CheckpointError):
+    """The model is well-formed, but Quire does not have its architecture or format."""
+
+    code = "unsupported_model"
+
+
+class OutOfMemoryError(QuireError, MemoryError):
+    """The model, or one request's KV cache, does not fit in the memory allowed."""
+
+    code = "out_of_memory"
+
+
+class EngineDeadError(QuireError, RuntimeError):
+    """The engine core has stopped; no request can be served until it is restarted."""
+
+    code = "engine_dead"

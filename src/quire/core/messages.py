@@ -1,0 +1,126 @@
+"""Typed frames between the front end and the engine core; msgpack on the wire, never pickle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quire.core.request import FinishReason
+from quire.core.sampling_params import SamplingParams
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
+    """Log-probabilities at one position.
+
+    Entry 0 is the token that was chosen (or, in a prompt, the token that stands there);
+    the likeliest follow, best first, and may repeat it. `rank` is entry 0's, from 1.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int
+
+
+class AddRequest(msgspec.Struct, array_like=True, tag="add"):
+    """Ask the core to run one sequence (n > 1 is n of these)."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    arrival_time: float
+    """Seconds on the monotonic clock, which all processes of a machine share."""
+    priority: int = 0
+    """Lower runs first, under the priority policy."""
+    cache_salt: str | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+
+class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):
+    """Drop these requests and free their blocks; unknown ids are ignored."""
+
+    request_ids: list[str]
+
+
+class Call(msgspec.Struct, array_like=True, tag="call"):
+    """Run one of the core's utility methods; answered by a `CallResult` with the same id."""
+
+    call_id: int
+    method: str
+    args: list[Any] = []
+
+
+class Shutdown(msgspec.Struct, array_like=True, tag="shutdown"):
+    """Stop the core after the step in flight."""
+
+
+CoreInput = AddRequest | AbortRequests | Call | Shutdown
+
+
+class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What one step gave one request."""
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    """The stop token that ended it, or the error's text."""
+    num_cached_tokens: int = 0
+    scheduled_time: float = 0.0
+    """When it first left the queue, on the monotonic clock."""
+    num_preemptions: int = 0
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+
+
+class SchedulerStats(msgspec.Struct, array_like=True):
+    """The scheduler's state after a step; counters are totals since start."""
+
+    num_running: int
+    num_waiting: int
+    kv_blocks_used: int
+    kv_blocks_total: int
+    prefix_cache_queries: int
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_cache_hits: int
+    """Of those, the tokens found."""
+    num_preemptions: int
+    num_steps: int
+    step_tokens: int
+    """Tokens computed in this step."""
+
+
+class Ready(msgspec.Struct, array_like=True, tag="ready"):
+    """The core has loaded its model and waits for requests."""
+
+    num_gpu_blocks: int
+    block_size: int
+    phases: dict[str, float]
+    """Seconds spent in each part of the start, in order."""
+    facts: dict[str, Any]
+    """What it runs on: device, dtype, isa, weight_bytes, kv_cache_bytes …"""
+
+
+class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
+    """All outputs of one step."""
+
+    outputs: list[CoreOutput]
+    stats: SchedulerStats | None
+    timestamp: float
+
+
+class CallResult(msgspec.Struct, array_like=True, tag="result"):
+    call_id: int
+    value: Any = None
+    error: str | None = None
+
+
+class CoreFailed(msgspec.Struct, array_like=True, tag="failed"):
+    """The core cannot go on (or could not start); the last frame it sends."""
+
+    code: str
+    """`QuireError.code` where the cause is the user's to fix, else the exception's class."""
+    message: str
+
+
+CoreMessage = Ready | StepOutputs | CallResult | CoreFailed

@@ -1,0 +1,108 @@
+"""A request as the scheduler knows it: its tokens, its progress, its place in line."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+from quire.core.sampling_params import SamplingParams
+
+
+class RequestStatus(IntEnum):
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+    FINISHED = 3
+
+
+class FinishReason(StrEnum):
+    """Why a request ended; the strings are OpenAI's and vLLM's."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class Request:
+    """One sequence: prompt and output tokens in one list, and how far they are computed.
+
+    There is no prefill or decode state. A request has `num_tokens` tokens, of which
+    `num_computed_tokens` have their keys and values in the cache; each step computes
+    some of the rest, and the step that computes the last one yields a new token.
+    """
+
+    __slots__ = (
+        "arrival_time",
+        "block_hashes",
+        "cache_salt",
+        "eos_token_ids",
+        "finish_reason",
+        "first_scheduled_time",
+        "max_total_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "order",
+        "priority",
+        "request_id",
+        "sampling_params",
+        "status",
+        "stop_reason",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        sampling_params: SamplingParams,
+        *,
+        arrival_time: float,
+        max_model_len: int,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        eos_token_ids: tuple[int, ...] = (),
+    ) -> None:
+        self.request_id = request_id
+        self.token_ids = list(prompt_token_ids)
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.sampling_params = sampling_params
+        self.arrival_time = arrival_time
+        self.priority = priority
+        self.cache_salt = cache_salt
+        self.eos_token_ids = eos_token_ids
+        budget = sampling_params.max_tokens
+        self.max_total_tokens = (
+            max_model_len if budget is None else min(max_model_len, self.num_prompt_tokens + budget)
+        )
+        self.order: tuple[int, int] = (0, 0)
+        """Place in line, lowest first; set once when the scheduler takes the request."""
+        self.status = RequestStatus.WAITING
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = -1
+        """Prompt tokens found in the prefix cache when first scheduled; -1 before."""
+        self.num_preemptions = 0
+        self.first_scheduled_time: float | None = None
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self.block_hashes: list[bytes] = []
+        """Chained hashes of the full blocks of `token_ids`; grown by the KV manager."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def finished(self) -> bool:
+        return self.status is RequestStatus.FINISHED
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id!r}, {self.status.name}, "
+            f"{self.num_computed_tokens}/{self.num_tokens} computed)"
+        )

@@ -1,0 +1,175 @@
+"""How the next token is chosen, and when a request stops. Names and meanings are vLLM's."""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import InvalidRequestError
+
+MAX_N = 128
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 64
+MAX_STOP_STRING_LENGTH = 1024
+MAX_LOGIT_BIAS = 1024
+SEED_RANGE = 2**63
+
+
+class RequestOutputKind(IntEnum):
+    """What each `RequestOutput` of a running request carries."""
+
+    CUMULATIVE = 0
+    """Everything generated so far, every time."""
+    DELTA = 1
+    """Only what is new."""
+    FINAL_ONLY = 2
+    """Nothing until the request has finished."""
+
+
+class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Sampling options of one request.
+
+    Invalid values raise `InvalidRequestError`, which names the field, the value and the range.
+    """
+
+    n: int = 1
+    """Completions for the prompt, each its own sequence."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    """Keep the smallest set of tokens whose probability reaches this; in (0, 1]."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 or -1 keeps all."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the likeliest; in [0, 1]."""
+    seed: int | None = None
+    """The same seed gives the same tokens, whatever else runs beside; None draws one."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of every token already generated; in [-2, 2]."""
+    frequency_penalty: float = 0.0
+    """Subtracted once for each time the token was generated; in [-2, 2]."""
+    repetition_penalty: float = 1.0
+    """Divides positive, multiplies negative logits of tokens in prompt or output; in (0, 10]."""
+    stop: list[str] | str | None = None
+    """Strings that end the output; not part of it unless `include_stop_str_in_output`."""
+    stop_token_ids: list[int] | None = None
+    """Tokens that end the output, beside the model's end-of-sequence tokens."""
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    """Do not stop at the model's end-of-sequence tokens."""
+    max_tokens: int | None = 16
+    """Most tokens to generate; None is up to the context length."""
+    min_tokens: int = 0
+    """Tokens to generate before an end-of-sequence or stop token is allowed."""
+    logprobs: int | None = None
+    """Return the log-probability of the chosen token and of this many likeliest ones."""
+    prompt_logprobs: int | None = None
+    """The same for every prompt token but the first."""
+    logit_bias: dict[int, float] | None = None
+    """Added to the logits of these token ids; each in [-100, 100]."""
+    allowed_token_ids: list[int] | None = None
+    """Only these tokens may be generated."""
+    bad_words: list[str] | None = None
+    """Words that may not be generated."""
+    bad_words_token_ids: list[list[int]] | None = None
+    """`bad_words` as token sequences; filled in by the input processor, never by a user."""
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def stop_strings(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    def replace(self, **changes: Any) -> SamplingParams:
+        """A copy with `changes` applied, validated again."""
+        return msgspec.structs.replace(self, **changes)
+
+
+def _check(p: SamplingParams) -> None:
+    """Raise `InvalidRequestError` at the first field out of range."""
+    _in_range("n", p.n, 1, MAX_N)
+    _in_range("temperature", p.temperature, 0.0, 100.0)
+    _in_range("top_p", p.top_p, 0.0, 1.0, low_open=True)
+    _in_range("top_k", p.top_k, -1, 2**31 - 1)
+    _in_range("min_p", p.min_p, 0.0, 1.0)
+    _in_range("presence_penalty", p.presence_penalty, -2.0, 2.0)
+    _in_range("frequency_penalty", p.frequency_penalty, -2.0, 2.0)
+    _in_range("repetition_penalty", p.repetition_penalty, 0.0, 10.0, low_open=True)
+    if p.seed is not None:
+        _in_range("seed", p.seed, -SEED_RANGE, SEED_RANGE - 1)
+    if p.max_tokens is not None:
+        _in_range("max_tokens", p.max_tokens, 1, 2**31 - 1)
+    _in_range("min_tokens", p.min_tokens, 0, 2**31 - 1)
+    if p.max_tokens is not None and p.min_tokens > p.max_tokens:
+        raise InvalidRequestError(
+            f"min_tokens is {p.min_tokens}, more than max_tokens, {p.max_tokens}.",
+            param="min_tokens",
+        )
+    if p.logprobs is not None:
+        _in_range("logprobs", p.logprobs, 0, MAX_LOGPROBS)
+    if p.prompt_logprobs is not None:
+        _in_range("prompt_logprobs", p.prompt_logprobs, 0, MAX_LOGPROBS)
+    _check_stops(p)
+    _check_tokens(p)
+
+
+def _check_stops(p: SamplingParams) -> None:
+    stops = p.stop_strings
+    if len(stops) > MAX_STOP_STRINGS:
+        raise InvalidRequestError(
+            f"stop has {len(stops)} strings; at most {MAX_STOP_STRINGS} are allowed.", param="stop"
+        )
+    for text in stops:
+        if not text:
+            raise InvalidRequestError("stop has an empty string.", param="stop")
+        if len(text) > MAX_STOP_STRING_LENGTH:
+            raise InvalidRequestError(
+                f"a stop string has {len(text)} characters; "
+                f"at most {MAX_STOP_STRING_LENGTH} are allowed.",
+                param="stop",
+            )
+    if stops and not p.detokenize:
+        raise InvalidRequestError(
+            "stop strings need the text of the output.", fix="Set detokenize=True.", param="stop"
+        )
+
+
+def _check_tokens(p: SamplingParams) -> None:
+    if p.logit_bias:
+        if len(p.logit_bias) > MAX_LOGIT_BIAS:
+            raise InvalidRequestError(
+                f"logit_bias has {len(p.logit_bias)} entries; "
+                f"at most {MAX_LOGIT_BIAS} are allowed.",
+                param="logit_bias",
+            )
+        for token, bias in p.logit_bias.items():
+            _in_range(f"logit_bias[{token}]", bias, -100.0, 100.0)
+    if p.allowed_token_ids is not None and not p.allowed_token_ids:
+        raise InvalidRequestError(
+            "allowed_token_ids is empty, so that no token could be generated.",
+            param="allowed_token_ids",
+        )
+    if p.bad_words is not None and not all(p.bad_words):
+        raise InvalidRequestError("bad_words has an empty string.", param="bad_words")
+
+
+def _in_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
+    # NaN fails every comparison, so that the test is for what is right, not for what is wrong.
+    fits = (value > low if low_open else value >= low) and value <= high
+    if not fits or not math.isfinite(value):
+        left = "(" if low_open else "["
+        raise InvalidRequestError(
+            f"{name} is {value}; it must be in {left}{low}, {high}].", param=name.partition("[")[0]
+        )

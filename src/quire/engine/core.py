@@ -1,0 +1,108 @@
+"""The engine core: schedule, execute, process, again. Runs in its own process, or inside `LLM`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from quire.core.config import CacheConfig, EngineConfig
+from quire.core.errors import InvalidRequestError
+from quire.core.messages import AddRequest, CoreOutput, Ready, StepOutputs
+from quire.core.request import FinishReason, Request
+from quire.executor.base import Executor
+from quire.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """Requests in, tokens out, one step at a time.
+
+    Args:
+        executor: not started yet; it loads the model here.
+        clock: seconds on a monotonic clock; a simulation passes its own.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        executor: Executor,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.executor = executor
+        self._clock = clock
+        executor.start()
+        cache = CacheConfig(config.block_size, executor.num_blocks, config.enable_prefix_caching)
+        self.scheduler = Scheduler(config.scheduler, cache)
+        self._rejected: list[CoreOutput] = []
+
+    def ready(self) -> Ready:
+        """What the front end is told once the model is loaded."""
+        return Ready(
+            num_gpu_blocks=self.executor.num_blocks,
+            block_size=self.config.block_size,
+            phases=self.executor.phases,
+            facts=self.executor.facts,
+        )
+
+    def add(self, message: AddRequest) -> None:
+        """Put a request in line; one that can never run is answered in the next step."""
+        request = Request(
+            message.request_id,
+            message.prompt_token_ids,
+            message.sampling_params,
+            arrival_time=message.arrival_time,
+            max_model_len=self.config.scheduler.max_model_len,
+            priority=message.priority,
+            cache_salt=message.cache_salt,
+            eos_token_ids=message.eos_token_ids,
+        )
+        try:
+            self.scheduler.add(request)
+        except InvalidRequestError as error:
+            self._rejected.append(
+                CoreOutput(
+                    request_id=message.request_id,
+                    new_token_ids=[],
+                    finish_reason=FinishReason.ERROR,
+                    stop_reason=str(error),
+                )
+            )
+
+    def abort(self, request_ids: list[str]) -> None:
+        self.scheduler.abort(request_ids)
+
+    def has_work(self) -> bool:
+        return self.scheduler.has_unfinished() or bool(self._rejected)
+
+    def step(self) -> StepOutputs | None:
+        """Compute one batch; None if there is nothing to do."""
+        if not self.has_work():
+            return None
+        outputs, self._rejected = self._rejected, []
+        batch = self.scheduler.schedule(self._clock())
+        if not batch.empty:
+            try:
+                result = self.executor.execute(batch)
+            except Exception as error:
+                logger.exception("step %d failed", batch.step)
+                outputs += self.scheduler.fail(batch, f"{type(error).__name__}: {error}")
+            else:
+                outputs += self.scheduler.update(batch, result, self._clock())
+        return StepOutputs(outputs, self.scheduler.stats(), self._clock())
+
+    def call(self, method: str, args: list[Any]) -> Any:
+        """Run one of the utility methods by name, for `Call` frames."""
+        utilities: dict[str, Callable[..., Any]] = {
+            "reset_prefix_cache": self.scheduler.kv.reset_prefix_cache,
+            "check_integrity": self.scheduler.check_integrity,
+        }
+        if method not in utilities:
+            raise InvalidRequestError(f"the engine core has no method {method!r}.")
+        return utilities[method](*args)
+
+    def shutdown(self) -> None:
+        self.executor.shutdown()

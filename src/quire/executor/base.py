@@ -1,0 +1,42 @@
+"""What the engine core asks of whoever computes its steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from quire.core.batch import ModelOutput, SchedulerOutput
+
+
+class Executor(ABC):
+    """Holds the model and the KV cache; computes one step at a time."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Load the model and allocate the KV cache; the properties hold from then on."""
+
+    @property
+    @abstractmethod
+    def num_blocks(self) -> int:
+        """Blocks in the KV cache."""
+
+    @property
+    @abstractmethod
+    def phases(self) -> dict[str, float]:
+        """Seconds spent in each part of `start`, in order."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> dict[str, object]:
+        """What it runs on: device, dtype, isa, weight_bytes, kv_cache_bytes …"""
+
+    @abstractmethod
+    def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        """Compute one step.
+
+        An exception leaves the executor able to go on: the scheduler fails the step's
+        requests and names them in the next step's `removed`.
+        """
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Free everything; the executor is not used again."""

@@ -1,0 +1,128 @@
+"""The KV cache as the scheduler sees it: blocks by request, and prefixes found and kept."""
+
+from __future__ import annotations
+
+from quire.core.config import CacheConfig
+from quire.core.request import Request
+from quire.kv.block_pool import BlockPool
+from quire.kv.hashing import extend_block_hashes
+
+
+class KVCacheManager:
+    """Maps each request to its block table; the token at position p lives in entry p // block_size.
+
+    Full blocks enter the prefix cache when the step that fills them is scheduled: every layer
+    writes a step's keys and values before it reads any, so that a request in the very same
+    step may already share them. A step that fails must `discard` its requests.
+    """
+
+    def __init__(self, config: CacheConfig) -> None:
+        self.block_size = config.block_size
+        self.pool = BlockPool(config.num_blocks)
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self._caching = config.enable_prefix_caching
+        self._tables: dict[str, list[int]] = {}
+        self._num_remembered: dict[str, int] = {}
+
+    def table(self, request_id: str) -> list[int]:
+        """The block table of a request that holds blocks."""
+        return self._tables[request_id]
+
+    def find_prefix(self, request: Request) -> list[int]:
+        """The blocks that already hold the longest known prefix of `request`.
+
+        At least one token is left to compute: without it there would be no logits. A request
+        that wants the log-probabilities of its prompt needs all of it computed.
+        """
+        if not self._caching or request.sampling_params.prompt_logprobs is not None:
+            return []
+        hashes = extend_block_hashes(request, self.block_size)
+        blocks: list[int] = []
+        for block_hash in hashes[: (request.num_tokens - 1) // self.block_size]:
+            block = self.pool.find(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def blocks_missing(self, request: Request) -> int:
+        """Blocks that a running request still needs for the tokens it has now."""
+        return -(-request.num_tokens // self.block_size) - len(self._tables[request.request_id])
+
+    def can_admit(self, request: Request, prefix: list[int], reserved: int) -> bool:
+        """Whether all of `request` fits, the blocks of `prefix` not charged.
+
+        Args:
+            prefix: what `find_prefix` gave; those of its blocks that nobody uses are on the
+                free list, and cannot be handed out as well as shared.
+            reserved: blocks already promised to running requests.
+        """
+        needed = -(-request.num_tokens // self.block_size) - len(prefix)
+        idle = sum(self.pool.ref_count(block) == 0 for block in prefix)
+        return needed + reserved <= self.pool.num_free - idle
+
+    def admit(self, request: Request, prefix: list[int]) -> None:
+        """Give `request` a block table that begins with `prefix`, and count the hit."""
+        self.pool.share(prefix)
+        self._tables[request.request_id] = list(prefix)
+        self._num_remembered[request.request_id] = len(prefix)
+        if self._caching:
+            self.prefix_queries += request.num_tokens
+            self.prefix_hits += len(prefix) * self.block_size
+
+    def extend(self, request: Request, num_tokens: int) -> list[int] | None:
+        """Make room for the first `num_tokens` tokens of `request`.
+
+        Returns:
+            The blocks added to its table, often none; None if there are too few free ones, in
+            which case nothing has changed.
+        """
+        table = self._tables[request.request_id]
+        missing = -(-num_tokens // self.block_size) - len(table)
+        if missing <= 0:
+            return []
+        if missing > self.pool.num_free:
+            return None
+        blocks = self.pool.allocate(missing)
+        table += blocks
+        return blocks
+
+    def remember(self, request: Request, num_tokens: int) -> None:
+        """Enter the full blocks among the first `num_tokens` tokens into the prefix cache."""
+        full = num_tokens // self.block_size
+        known = self._num_remembered[request.request_id]
+        if full <= known or not self._caching:
+            return
+        hashes = extend_block_hashes(request, self.block_size)
+        table = self._tables[request.request_id]
+        for index in range(known, full):
+            self.pool.remember(table[index], hashes[index])
+        self._num_remembered[request.request_id] = full
+
+    def free(self, request: Request) -> None:
+        """Give a request's blocks back, its last first, so that prefixes outlive their tails."""
+        table = self._tables.pop(request.request_id)
+        del self._num_remembered[request.request_id]
+        self.pool.release(reversed(table))
+
+    def discard(self, request: Request) -> None:
+        """Free a request whose blocks may hold wrong values: nobody may find them again."""
+        for block in self._tables[request.request_id]:
+            self.pool.forget(block)
+        self.free(request)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all prefixes. Blocks in use stay in use; their tails may be cached anew."""
+        self.pool.forget_all()
+
+    def check_integrity(self) -> None:
+        """Assert that tables and pool agree: no block leaked, or counted for the wrong users."""
+        self.pool.check_integrity()
+        users = [0] * self.pool.num_blocks
+        for request_id, table in self._tables.items():
+            assert len(table) == len(set(table)), f"{request_id} holds a block twice"
+            for block in table:
+                users[block] += 1
+        for block, count in enumerate(users):
+            assert count == self.pool.ref_count(block), f"block {block} has {count} users"

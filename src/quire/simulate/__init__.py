@@ -1,0 +1,1 @@
+"""The real scheduler and KV manager under a virtual clock, with a modelled executor."""

@@ -1,0 +1,80 @@
+"""Drive an engine core through a list of arrivals and aborts, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from quire.core.messages import AddRequest, CoreOutput
+from quire.engine.core import EngineCore
+from quire.simulate.clock import VirtualClock
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that reaches the core at `time`: a request, or an abort of one."""
+
+    time: float
+    message: AddRequest | str
+
+
+@dataclass(slots=True)
+class Transcript:
+    """All that one request was told."""
+
+    token_ids: list[int] = field(default_factory=list)
+    last: CoreOutput | None = None
+    token_times: list[float] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        return self.last is not None and self.last.finish_reason is not None
+
+
+def drive(
+    core: EngineCore,
+    clock: VirtualClock,
+    events: Iterable[Event],
+    *,
+    after_step: Callable[[], None] = lambda: None,
+    max_steps: int = 1_000_000,
+) -> dict[str, Transcript]:
+    """Run until every event has happened and nobody is left to serve.
+
+    Args:
+        after_step: called when a step's outputs have been noted; checks go here.
+
+    Raises:
+        RuntimeError: after `max_steps` steps; somebody starves, or the load is too high.
+    """
+    line = sorted(events, key=lambda event: event.time)
+    line.reverse()
+    transcripts: dict[str, Transcript] = {}
+    for _ in range(max_steps):
+        if line and not core.has_work():
+            clock.advance(max(0.0, line[-1].time - clock()))
+        while line and line[-1].time <= clock():
+            _deliver(core, line.pop().message, transcripts)
+        step = core.step()
+        if step is None:
+            if line:
+                continue
+            return transcripts
+        for output in step.outputs:
+            transcript = transcripts[output.request_id]
+            assert not transcript.finished, f"{output.request_id} went on after its end"
+            transcript.token_ids += output.new_token_ids
+            transcript.token_times += [step.timestamp] * len(output.new_token_ids)
+            transcript.last = output
+        after_step()
+    raise RuntimeError(f"not finished after {max_steps} steps")
+
+
+def _deliver(
+    core: EngineCore, message: AddRequest | str, transcripts: dict[str, Transcript]
+) -> None:
+    if isinstance(message, str):
+        core.abort([message])
+    else:
+        transcripts[message.request_id] = Transcript()
+        core.add(message)

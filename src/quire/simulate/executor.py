@@ -1,0 +1,150 @@
+"""An executor without a model, whose tokens betray every mistake in the bookkeeping.
+
+Each KV slot holds a fingerprint of the whole prefix up to its position, and the next token is
+a function of the last fingerprint. A block that was shared wrongly, freed too early or written
+out of order therefore shows at once: the slots no longer agree with the sequence that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.executor.base import Executor
+from quire.simulate.clock import VirtualClock
+from quire.simulate.cost import RooflineCost
+
+_MASK = 2**64 - 1
+_START = 1
+_SPOILT = 0
+
+
+class ViolationError(BaseException):
+    """The bookkeeping is wrong. No `Exception`: the core must not take it for a failed step."""
+
+
+def fingerprint(previous: int, token: int) -> int:
+    """Fold one token into the fingerprint of a prefix (the finalizer of SplitMix64)."""
+    x = (previous ^ (token + 0x9E3779B97F4A7C15)) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def modelled_tokens(prompt: Sequence[int], count: int, vocab_size: int) -> list[int]:
+    """The `count` tokens that the modelled executor answers `prompt` with."""
+    state = _START
+    for token in prompt:
+        state = fingerprint(state, token)
+    answer = []
+    for _ in range(count):
+        token = state % vocab_size
+        answer.append(token)
+        state = fingerprint(state, token)
+    return answer
+
+
+@dataclass(slots=True)
+class _Sequence:
+    tokens: list[int]
+    blocks: list[int]
+
+
+class ModelledExecutor(Executor):
+    """Keeps sequences and KV slots as the runner does, and advances the clock as a model would.
+
+    Args:
+        fails: asked before each step; True makes the step raise, after the KV slots were
+            spoilt, as a kernel that crashes half-way would.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        vocab_size: int,
+        clock: VirtualClock,
+        cost: RooflineCost,
+        fails: Callable[[SchedulerOutput], bool] = lambda batch: False,
+    ) -> None:
+        self._num_blocks = num_blocks
+        self._block_size = block_size
+        self._vocab_size = vocab_size
+        self._clock = clock
+        self._cost = cost
+        self._fails = fails
+        self._sequences: dict[str, _Sequence] = {}
+        self._slots = [_SPOILT] * (num_blocks * block_size)
+
+    @property
+    def num_blocks(self) -> int:
+        return self._num_blocks
+
+    @property
+    def phases(self) -> dict[str, float]:
+        return {}
+
+    @property
+    def facts(self) -> dict[str, object]:
+        return {"device": "modelled"}
+
+    def start(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        assert not self._sequences, "sequences were never removed"
+
+    def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        self._clock.advance(self._cost.seconds(batch))
+        for request_id in batch.removed:
+            del self._sequences[request_id]
+        for new in batch.new_sequences:
+            if new.request_id in self._sequences:
+                raise ViolationError(f"{new.request_id} was added twice")
+            self._sequences[new.request_id] = _Sequence(list(new.token_ids), [])
+        for request_id, blocks in zip(batch.request_ids, batch.new_block_ids, strict=True):
+            self._sequences[request_id].blocks += blocks
+        rows = zip(
+            batch.request_ids, batch.num_computed_tokens, batch.num_scheduled_tokens, strict=True
+        )
+        if self._fails(batch):
+            for request_id, start, count in rows:
+                for position in range(start, start + count):
+                    self._slots[self._slot(self._sequences[request_id], position)] = _SPOILT
+            raise RuntimeError("the modelled step failed")
+        return self._compute(list(rows))
+
+    def _compute(self, rows: list[tuple[str, int, int]]) -> ModelOutput:
+        # As in a layer: everyone writes, then everyone reads.
+        for request_id, start, count in rows:
+            sequence = self._sequences[request_id]
+            state = self._prefix_state(sequence, start)
+            for position in range(start, start + count):
+                state = fingerprint(state, sequence.tokens[position])
+                self._slots[self._slot(sequence, position)] = state
+        sampled: list[list[int]] = []
+        for request_id, start, count in rows:
+            sequence = self._sequences[request_id]
+            end = start + count
+            state = self._prefix_state(sequence, end)
+            if end < len(sequence.tokens):
+                sampled.append([])
+                continue
+            sequence.tokens.append(state % self._vocab_size)
+            sampled.append([sequence.tokens[-1]])
+        return ModelOutput(sampled)
+
+    def _prefix_state(self, sequence: _Sequence, end: int) -> int:
+        """The fingerprint of the first `end` tokens, checked against every slot they live in."""
+        state = _START
+        for position in range(end):
+            state = fingerprint(state, sequence.tokens[position])
+            if self._slots[self._slot(sequence, position)] != state:
+                raise ViolationError(f"position {position} holds another prefix")
+        return state
+
+    def _slot(self, sequence: _Sequence, position: int) -> int:
+        block = sequence.blocks[position // self._block_size]
+        return block * self._block_size + position % self._block_size

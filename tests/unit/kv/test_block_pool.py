@@ -1,0 +1,103 @@
+"""The block pool against a model of it: plain lists and dictionaries."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from quire.kv.block_pool import BlockPool
+
+NUM_BLOCKS = 7
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Random calls; the model keeps users by block, and the free list as a Python list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(NUM_BLOCKS)
+        self.free = list(range(NUM_BLOCKS))
+        self.users = [0] * NUM_BLOCKS
+        self.cached: dict[bytes, int] = {}
+
+    def is_cached(self, block: int) -> bool:
+        return block in self.cached.values()
+
+    def forget(self, block: int) -> None:
+        self.cached = {h: b for h, b in self.cached.items() if b != block}
+
+    @rule(count=st.integers(0, NUM_BLOCKS))
+    def allocate(self, count: int) -> None:
+        if count > len(self.free):
+            with pytest.raises(AssertionError):
+                self.pool.allocate(count)
+            return
+        expected, self.free = self.free[:count], self.free[count:]
+        assert self.pool.allocate(count) == expected
+        for block in expected:
+            self.users[block] = 1
+            self.forget(block)
+
+    @precondition(lambda self: any(self.users))
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        used = [b for b in range(NUM_BLOCKS) if self.users[b]]
+        block = data.draw(st.sampled_from(used))
+        self.pool.release([block])
+        self.users[block] -= 1
+        if not self.users[block]:
+            self.free.insert(len(self.free) if self.is_cached(block) else 0, block)
+
+    @precondition(lambda self: any(self.users))
+    @rule(data=st.data(), name=st.sampled_from([b"a", b"b", b"c", b"d"]))
+    def remember(self, data: st.DataObject, name: bytes) -> None:
+        used = [b for b in range(NUM_BLOCKS) if self.users[b]]
+        block = data.draw(st.sampled_from(used))
+        self.pool.remember(block, name)
+        if name not in self.cached and not self.is_cached(block):
+            self.cached[name] = block
+
+    @precondition(lambda self: self.cached)
+    @rule(data=st.data())
+    def share(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.cached)))
+        block = self.pool.find(name)
+        assert block is not None
+        self.pool.share([block])
+        self.users[block] += 1
+        if block in self.free:
+            self.free.remove(block)
+
+    @precondition(lambda self: self.cached)
+    @rule()
+    def forget_all(self) -> None:
+        self.pool.forget_all()
+        self.cached.clear()
+
+    @invariant()
+    def agrees(self) -> None:
+        self.pool.check_integrity()
+        assert self.pool.num_free == len(self.free)
+        assert self.pool.num_used == sum(count > 0 for count in self.users)
+        assert [self.pool.ref_count(b) for b in range(NUM_BLOCKS)] == self.users
+        for name in (b"a", b"b", b"c", b"d"):
+            assert self.pool.find(name) == self.cached.get(name)
+
+
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPool = PoolMachine.TestCase
+
+
+def test_freeing_twice_is_caught() -> None:
+    pool = BlockPool(2)
+    blocks = pool.allocate(1)
+    pool.release(blocks)
+    with pytest.raises(AssertionError, match="freed twice"):
+        pool.release(blocks)
+
+
+def test_an_empty_pool_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 blocks"):
+        BlockPool(0)

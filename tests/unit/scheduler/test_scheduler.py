@@ -1,0 +1,266 @@
+"""The scheduler's rules, one a test; `tests/simulation` tries them all together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.config import CacheConfig, SchedulerConfig
+from quire.core.errors import ConfigError, InvalidRequestError
+from quire.core.messages import CoreOutput, TokenLogprobs
+from quire.core.request import FinishReason, Request
+from quire.core.sampling_params import SamplingParams
+from quire.scheduler.scheduler import Scheduler
+
+BLOCK = 16
+
+
+def make(
+    num_blocks: int = 64, seqs: int = 4, budget: int = 64, policy: Any = "fcfs", **cache: bool
+) -> Scheduler:
+    limits = SchedulerConfig(1000, seqs, budget, policy)
+    return Scheduler(limits, CacheConfig(BLOCK, num_blocks, **cache))
+
+
+def request(name: str, length: int, *, priority: int = 0, **params: Any) -> Request:
+    return Request(
+        name,
+        [ord(name[0])] * length,
+        SamplingParams(**{"max_tokens": 8, **params}),
+        arrival_time=0.0,
+        max_model_len=1000,
+        priority=priority,
+        eos_token_ids=(0,),
+    )
+
+
+def step(
+    s: Scheduler, token: int = 5, **result: Any
+) -> tuple[dict[str, int], dict[str, CoreOutput]]:
+    """Run a step in which every finished row samples `token`; (tokens given, outputs)."""
+    batch = s.schedule(now=1.0)
+    outputs = s.update(batch, sampled(s, batch, token, **result), now=2.0)
+    s.check_integrity()
+    given = dict(zip(batch.request_ids, batch.num_scheduled_tokens, strict=True))
+    return given, {o.request_id: o for o in outputs}
+
+
+def sampled(s: Scheduler, batch: SchedulerOutput, token: int, **result: Any) -> ModelOutput:
+    done = [
+        s.requests[i].num_computed_tokens == s.requests[i].num_tokens for i in batch.request_ids
+    ]
+    return ModelOutput([[token] if d else [] for d in done], **result)
+
+
+def test_a_step_fills_its_budget_with_one_long_prompt_after_another() -> None:
+    s = make()
+    for name in "abc":
+        s.add(request(name, 40))
+    assert step(s)[0] == {"a": 40, "b": 24}
+    assert step(s)[0] == {"a": 1, "b": 16, "c": 40}
+
+
+def test_a_late_arrival_joins_the_next_step_and_a_finished_one_leaves_at_once() -> None:
+    s = make(seqs=1)
+    s.add(request("a", 10, max_tokens=1))
+    s.add(request("b", 10, max_tokens=1))
+    given, outputs = step(s)
+    assert given == {"a": 10}
+    assert outputs["a"].finish_reason is FinishReason.LENGTH
+    assert step(s)[0] == {"b": 10}
+    assert s.kv.pool.num_used == 0
+
+
+def test_everyone_behind_a_long_prompt_still_gets_a_token() -> None:
+    s = make(policy="priority", budget=32)
+    s.add(request("b", 4, priority=1))
+    s.add(request("c", 4, priority=1))
+    step(s)
+    s.add(request("a", 500, priority=0))
+    assert step(s)[0] == {"b": 1, "c": 1, "a": 30}
+    assert step(s)[0] == {"a": 30, "b": 1, "c": 1}
+
+
+def test_priority_orders_the_queue_and_ties_go_by_arrival() -> None:
+    s = make(seqs=1, policy="priority")
+    for name, priority in [("a", 2), ("b", 1), ("c", 1)]:
+        s.add(request(name, 4, priority=priority, max_tokens=1))
+    assert [next(iter(step(s)[0])) for _ in range(3)] == ["b", "c", "a"]
+
+
+def test_fcfs_ignores_priority() -> None:
+    s = make(seqs=1)
+    s.add(request("a", 4, priority=9, max_tokens=1))
+    s.add(request("b", 4, priority=0, max_tokens=1))
+    assert list(step(s)[0]) == ["a"]
+
+
+def test_the_budget_charges_uncached_tokens_only() -> None:
+    s = make()
+    s.add(request("a", 64, max_tokens=1))
+    step(s)
+    again = request("a2", 60)
+    s.add(again)
+    s.add(request("b", 40))
+    given, outputs = step(s)
+    assert given == {"a2": 12, "b": 40}
+    assert outputs["a2"].num_cached_tokens == 48
+
+
+def test_requests_of_one_step_share_a_prefix() -> None:
+    s = make(budget=200)
+    for name in ("a1", "a2", "a3"):
+        s.add(request(name, 60))
+    assert step(s)[0] == {"a1": 60, "a2": 12, "a3": 12}
+
+
+def test_the_last_in_line_is_preempted_and_comes_back_with_its_output() -> None:
+    s = make(num_blocks=4, enable_prefix_caching=False)
+    s.add(request("a", 30, max_tokens=30))
+    s.add(request("b", 30, max_tokens=30))
+    for _ in range(3):
+        step(s)
+    batch = s.schedule(now=0.0)
+    assert batch.request_ids == ["a"]
+    assert batch.removed == ["b"]
+    assert s.requests["b"].num_preemptions == 1
+    s.update(batch, sampled(s, batch, 5), now=0.0)
+    s.abort(["a"])
+    batch = s.schedule(now=0.0)
+    (resumed,) = batch.new_sequences
+    assert resumed.token_ids == [ord("b")] * 30 + [5] * 3
+    assert resumed.num_prompt_tokens == 30
+    assert batch.num_scheduled_tokens == [33]
+    assert s.stats().num_preemptions == 1
+
+
+def test_a_long_prompt_waits_until_all_of_it_fits() -> None:
+    s = make(num_blocks=8, budget=16, seqs=4)
+    s.add(request("a", 100, max_tokens=1))
+    s.add(request("b", 100, max_tokens=1))
+    for _ in range(6):
+        assert list(step(s)[0]) == ["a"]
+    step(s)
+    assert list(step(s)[0]) == ["b"]
+
+
+def test_a_request_that_can_never_fit_is_refused() -> None:
+    s = make(num_blocks=2)
+    with pytest.raises(InvalidRequestError, match="whole KV cache holds 32"):
+        s.add(request("a", 30, max_tokens=8))
+    assert not s.has_unfinished()
+
+
+def test_an_id_in_use_is_refused() -> None:
+    s = make()
+    s.add(request("a", 4))
+    with pytest.raises(InvalidRequestError, match="already running"):
+        s.add(request("a", 4))
+
+
+def test_a_budget_below_the_number_of_seats_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_num_batched_tokens"):
+        make(seqs=65, budget=64)
+
+
+@pytest.mark.parametrize("steps_before", [0, 1, 2])
+def test_abort_frees_everything_at_once(steps_before: int) -> None:
+    s = make(seqs=1)
+    s.add(request("a", 100))
+    s.add(request("b", 4))
+    for _ in range(steps_before):
+        step(s)
+    s.abort(["a", "b", "nobody"])
+    s.check_integrity()
+    assert s.kv.pool.num_used == 0
+    assert not s.has_unfinished()
+    assert s.schedule(now=0.0).removed == (["a"] if steps_before else [])
+
+
+def test_an_abort_while_the_step_runs_drops_its_tokens() -> None:
+    s = make()
+    s.add(request("a", 4))
+    batch = s.schedule(now=0.0)
+    result = sampled(s, batch, 5)
+    s.abort(["a"])
+    assert s.update(batch, result, now=0.0) == []
+    s.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("params", "tokens", "reason", "stop_reason"),
+    [
+        ({"max_tokens": 3}, [5, 5, 5], FinishReason.LENGTH, None),
+        ({}, [5, 0], FinishReason.STOP, None),
+        ({"ignore_eos": True, "max_tokens": 3}, [5, 0, 5], FinishReason.LENGTH, None),
+        ({"stop_token_ids": [7]}, [5, 7], FinishReason.STOP, 7),
+        ({"min_tokens": 3}, [0, 0, 0], FinishReason.STOP, None),
+        ({"ignore_eos": True, "stop_token_ids": [0]}, [0], FinishReason.STOP, 0),
+    ],
+)
+def test_stopping(
+    params: dict[str, Any], tokens: list[int], reason: FinishReason, stop_reason: int | None
+) -> None:
+    s = make()
+    r = request("a", 4, **params)
+    s.add(r)
+    for token in tokens:
+        assert not r.finished
+        _, outputs = step(s, token)
+    assert outputs["a"].finish_reason is reason
+    assert outputs["a"].stop_reason == stop_reason
+    assert r.token_ids[4:] == tokens
+
+
+def test_the_context_length_ends_a_request_without_max_tokens() -> None:
+    s = make(budget=1024)
+    s.add(request("a", 997, max_tokens=None))
+    for _ in range(3):
+        _, outputs = step(s)
+    assert outputs["a"].finish_reason is FinishReason.LENGTH
+
+
+def test_tokens_after_the_stop_are_dropped() -> None:
+    s = make()
+    s.add(request("a", 4))
+    batch = s.schedule(now=0.0)
+    entry = TokenLogprobs([5], [-1.0], 1)
+    result = ModelOutput([[5, 0, 6]], logprobs={"a": [entry] * 3})
+    (output,) = s.update(batch, result, now=0.0)
+    assert output.new_token_ids == [5, 0]
+    assert output.logprobs == [entry, entry]
+
+
+def test_a_row_that_fails_ends_alone_and_its_blocks_are_not_reused() -> None:
+    s = make(budget=200)
+    s.add(request("a", 40))
+    s.add(request("b", 40))
+    _, outputs = step(s, errors={"a": "NaN in the logits"})
+    assert outputs["a"].finish_reason is FinishReason.ERROR
+    assert outputs["a"].stop_reason == "NaN in the logits"
+    assert outputs["b"].new_token_ids == [5]
+    s.add(request("a", 40))
+    assert step(s)[0] == {"b": 1, "a": 40}
+
+
+def test_a_step_that_fails_ends_its_requests_only() -> None:
+    s = make(seqs=1)
+    s.add(request("a", 40))
+    s.add(request("b", 40))
+    batch = s.schedule(now=0.0)
+    (output,) = s.fail(batch, "the kernel crashed")
+    assert (output.request_id, output.finish_reason) == ("a", FinishReason.ERROR)
+    s.check_integrity()
+    assert step(s)[0] == {"b": 40}
+
+
+def test_prompt_logprobs_of_all_chunks_come_with_the_first_token() -> None:
+    s = make(budget=16)
+    s.add(request("a", 40, prompt_logprobs=0))
+    entry = TokenLogprobs([97], [-1.0], 1)
+    assert step(s, prompt_logprobs={"a": [entry] * 16})[1] == {}
+    step(s, prompt_logprobs={"a": [entry] * 16})
+    _, outputs = step(s, prompt_logprobs={"a": [entry] * 7})
+    assert outputs["a"].prompt_logprobs == [entry] * 39
