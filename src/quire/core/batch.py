@@ -45,6 +45,7 @@ class SchedulerOutput:
 
     @property
     def empty(self) -> bool:
+        """Whether nothing is computed; `removed` may still have something to tell."""
         return not self.request_ids
 
 

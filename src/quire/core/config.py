@@ -57,7 +57,7 @@ class EngineArgs:
     ops: OpsProvider = "auto"
     """Kernels: `cpu` (native), `reference` (plain torch), or the best for this machine."""
     num_threads: int | None = None
-    """Threads that compute; every core this process may use, if unset."""
+    """Threads that compute; if unset, every core this process may use (one for a tiny model)."""
     generation_config: Literal["auto", "vllm"] = "auto"
     """`auto`: unset sampling values come from the model's generation_config.json; `vllm`: not."""
 

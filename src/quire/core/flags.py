@@ -87,7 +87,7 @@ def engine_flags_from(args: EngineArgs) -> list[str]:
         if isinstance(value, bool):
             flags.append(f"--{name}" if value else f"--no-{name}")
         else:
-            flags += [f"--{name}", str(value)]
+            flags.append(f"--{name}={value}")
     return flags
 
 

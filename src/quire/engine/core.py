@@ -83,16 +83,23 @@ class EngineCore:
         if not self.has_work():
             return None
         outputs, self._rejected = self._rejected, []
-        batch = self.scheduler.schedule(self._clock())
-        if not batch.empty:
-            try:
-                result = self.executor.execute(batch)
-            except Exception as error:
-                logger.exception("step %d failed", batch.step)
-                outputs += self.scheduler.fail(batch, f"{type(error).__name__}: {error}")
-            else:
-                outputs += self.scheduler.update(batch, result, self._clock())
+        # Without anyone to schedule, what is removed waits for the next batch.
+        if self.scheduler.has_unfinished():
+            outputs += self._compute()
+        return self.report(outputs)
+
+    def report(self, outputs: list[CoreOutput]) -> StepOutputs:
+        """`outputs` with the scheduler's state; with none, where an abort left no step to come."""
         return StepOutputs(outputs, self.scheduler.stats(), self._clock())
+
+    def _compute(self) -> list[CoreOutput]:
+        batch = self.scheduler.schedule(self._clock())
+        try:
+            result = self.executor.execute(batch)
+        except Exception as error:
+            logger.exception("step %d failed", batch.step)
+            return self.scheduler.fail(batch, f"{type(error).__name__}: {error}")
+        return self.scheduler.update(batch, result, self._clock())
 
     def call(self, method: str, args: list[Any]) -> Any:
         """Run one of the utility methods by name, for `Call` frames."""

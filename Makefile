@@ -1,0 +1,67 @@
+# Everything starts here: a fresh clone needs Python 3.11 or later, a C++20 compiler and make.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+# A package index for torch alone, such as one with CPU-only wheels; empty means pip's own choice.
+TORCH_INDEX ?=
+PYTEST_ARGS ?= -n 2
+BENCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
+INSTALL := $(PIP) --no-build-isolation --config-settings=cmake.define.QUIRE_WERROR=ON --editable
+TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
+NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
+
+.PHONY: help demo test lint format bench clean
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+demo: $(VENV)/.quire  ## Install Quire and let its built-in model tell a story
+	@echo "==> A story from the built-in model: quire complete"
+	@$(BIN)/quire complete --chat --max-tokens 300 "Tell me a story about a fox and a lost key."
+
+test: $(VENV)/.quire-dev  ## Install the development tools and run all tests
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.quire-dev  ## Check style, types and import layers
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/python tools/layer_lint.py
+
+format: $(VENV)/.quire-dev  ## Format the sources and fix what can be fixed
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(VENV)/.quire  ## Measure this machine with the built-in model
+	@$(BIN)/quire bench $(BENCH_ARGS)
+
+clean:  ## Remove the build tree and caches; the environment stays
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f $(VENV)/.quire $(VENV)/.quire-dev
+
+# Stamps: an installation step is repeated only when what it depends on has changed.
+
+# torch goes first and alone: on Linux, plain PyPI sends gigabytes of CUDA libraries along.
+$(VENV)/.torch: constraints.txt
+	@echo "==> Creating $(VENV) and installing $(TORCH)$(if $(TORCH_INDEX),, (TORCH_INDEX=<index of CPU wheels> keeps it small))"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	@$(PIP) scikit-build-core nanobind cmake ninja
+	@touch $@
+
+$(VENV)/.quire: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/.torch
+	@echo "==> Compiling the CPU kernels and installing Quire into $(VENV)"
+	@$(INSTALL) .
+	@touch $@
+
+# The development installation contains the plain one.
+$(VENV)/.quire-dev: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/.torch
+	@echo "==> Compiling the CPU kernels and installing Quire with its development tools"
+	@$(INSTALL) ".[dev]"
+	@touch $(VENV)/.quire $@

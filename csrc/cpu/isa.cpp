@@ -1,0 +1,84 @@
+#include "isa.h"
+
+#if defined(QUIRE_X86)
+#include <cpuid.h>
+#endif
+
+namespace quire {
+
+namespace {
+
+#if defined(QUIRE_X86)
+
+struct Cpuid {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // stay zero for an unknown leaf
+
+  Cpuid(unsigned leaf, unsigned subleaf) { __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx); }
+};
+
+bool bit(unsigned word, int index) { return (word >> index & 1) != 0; }
+
+// The register states that the operating system saves on a context switch.
+unsigned saved_states() {
+  unsigned low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+CpuFeatures detect() {
+  CpuFeatures f{};
+  const Cpuid leaf1(1, 0), leaf7(7, 0), leaf7_1(7, 1);
+  const bool osxsave = bit(leaf1.ecx, 27);
+  const unsigned saved = osxsave ? saved_states() : 0;
+  const bool ymm = (saved & 0x6) == 0x6;                  // SSE, AVX
+  const bool zmm = ymm && (saved & 0xe0) == 0xe0;         // opmask, upper halves, upper sixteen
+  const bool tiles = (saved & 0x60000) == 0x60000;        // tile configuration, tile data
+  f.avx2 = ymm && bit(leaf7.ebx, 5);
+  f.fma = ymm && bit(leaf1.ecx, 12);
+  f.f16c = ymm && bit(leaf1.ecx, 29);
+  f.avx_vnni = ymm && bit(leaf7_1.eax, 4);
+  f.avx512f = zmm && bit(leaf7.ebx, 16);
+  f.avx512bw = zmm && bit(leaf7.ebx, 30);
+  f.avx512dq = zmm && bit(leaf7.ebx, 17);
+  f.avx512vl = zmm && bit(leaf7.ebx, 31);
+  f.avx512_vnni = zmm && bit(leaf7.ecx, 11);
+  f.avx512_bf16 = zmm && bit(leaf7_1.eax, 5);
+  f.avx512_fp16 = zmm && bit(leaf7.edx, 23);
+  f.amx_tile = tiles && bit(leaf7.edx, 24);
+  f.amx_int8 = tiles && bit(leaf7.edx, 25);
+  f.amx_bf16 = tiles && bit(leaf7.edx, 22);
+  return f;
+}
+
+bool has_avx2(const CpuFeatures& f) { return f.avx2 && f.fma && f.f16c; }
+
+bool has_avx512(const CpuFeatures& f) {
+  return has_avx2(f) && f.avx512f && f.avx512bw && f.avx512dq && f.avx512vl;
+}
+
+#else
+
+CpuFeatures detect() { return CpuFeatures{}; }
+
+#endif
+
+}  // namespace
+
+const CpuFeatures& cpu_features() {
+  static const CpuFeatures features = detect();
+  return features;
+}
+
+const IsaEntry* isa_entries(int& count) {
+  static const IsaEntry entries[] = {
+      {"portable", true, portable::table},
+#if defined(QUIRE_X86)
+      {"avx2", has_avx2(cpu_features()), avx2::table},
+      {"avx512", has_avx512(cpu_features()), avx512::table},
+#endif
+  };
+  count = static_cast<int>(sizeof entries / sizeof entries[0]);
+  return entries;
+}
+
+}  // namespace quire

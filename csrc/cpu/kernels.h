@@ -1,0 +1,64 @@
+// The kernel table: what every instruction-set build of csrc/cpu offers.
+//
+// Only plain data lives here. This header is compiled into every ISA, so an inline function or a
+// template in it would become one weak symbol that the linker may take from the wrong ISA.
+#pragma once
+
+#include <stdint.h>
+
+namespace quire {
+
+// Storage of the 16-bit floats; arithmetic is always in float.
+struct bf16 {
+  uint16_t bits;
+};
+struct f16 {
+  uint16_t bits;
+};
+
+enum DType : int { kFloat32, kBFloat16, kFloat16, kDTypeCount };
+
+// y[r] = weight * (x[r] / rms(x[r])), rounded to the dtype before and after the product with weight.
+// Every tensor has the table entry's dtype; strides are in elements and count from row to row.
+// y may be x itself; any other overlap is an error.
+struct RmsNormArgs {
+  void* y;             // [rows, cols]
+  const void* x;       // [rows, cols]
+  const void* weight;  // [cols]
+  int64_t rows, cols;
+  int64_t y_stride, x_stride;
+  float eps;
+};
+
+// residual_out[r] = x[r] + residual[r], rounded to the dtype; y[r] = rms_norm(residual_out[r]).
+// residual_out may be residual or x, and y may be the other one; any other overlap is an error.
+struct AddRmsNormArgs {
+  void* y;               // [rows, cols]
+  void* residual_out;    // [rows, cols]
+  const void* x;         // [rows, cols]
+  const void* residual;  // [rows, cols]
+  const void* weight;    // [cols]
+  int64_t rows, cols;
+  int64_t y_stride, residual_out_stride, x_stride, residual_stride;
+  float eps;
+};
+
+// One table an ISA. A row's result depends on that row alone, never on `rows` or its position.
+struct Kernels {
+  const char* isa;
+  void (*rms_norm[kDTypeCount])(const RmsNormArgs&);
+  void (*add_rms_norm[kDTypeCount])(const AddRmsNormArgs&);
+};
+
+// Defined once for every ISA that is built, by table.cpp.
+namespace portable {
+const Kernels& table();
+}
+namespace avx2 {
+const Kernels& table();
+}
+namespace avx512 {
+const Kernels& table();
+}
+
+}  // namespace quire

@@ -1,0 +1,19 @@
+// One vector of floats of the ISA being compiled, with the same vocabulary for all of them:
+//
+//   Vec, kLanes                  the vector and its width
+//   load(p)  load(p, n)          floats from float, bf16 or f16; the second reads n < kLanes
+//                                elements and leaves the other lanes zero
+//   store(p, v)  store(p, v, n)  round to nearest even and write
+//   round<T>(v)                  v through T and back
+//   zero broadcast add mul fma sum
+#pragma once
+
+#include "kernels.h"
+
+#if defined(__AVX512F__)
+#include "simd_avx512.h"
+#elif defined(__AVX2__)
+#include "simd_avx2.h"
+#else
+#include "simd_portable.h"
+#endif

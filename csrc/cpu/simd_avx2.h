@@ -1,0 +1,86 @@
+// simd.h for AVX2 with FMA and F16C: 8 lanes; row ends pass through a small buffer.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+using Vec = __m256;
+constexpr int64_t kLanes = 8;
+
+inline Vec zero() { return _mm256_setzero_ps(); }
+inline Vec broadcast(float x) { return _mm256_set1_ps(x); }
+inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+inline float sum(Vec v) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+// bf16 is the upper half of a float.
+inline Vec widen(bf16, __m128i bits) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+inline Vec widen(f16, __m128i bits) { return _mm256_cvtph_ps(bits); }
+
+// A float whose upper half is v rounded to bf16. NaN is kept apart: the carry could make it 0.
+inline __m256i round_bf16(Vec v) {
+  const __m256i bits = _mm256_castps_si256(v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(up, _mm256_set1_epi32(0x7fc00000), nan);
+}
+inline __m128i narrow(bf16, Vec v) {
+  const __m256i bits = _mm256_srli_epi32(round_bf16(v), 16);
+  const __m256i packed = _mm256_packus_epi32(bits, bits);  // within each 128-bit half
+  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+}
+inline __m128i narrow(f16, Vec v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+
+inline Vec load(const float* p) { return _mm256_loadu_ps(p); }
+inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+
+template <class T>
+inline Vec load(const T* p) {
+  return widen(T{}, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+template <class T>
+inline void store(T* p, Vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(T{}, v));
+}
+
+template <class T>
+inline Vec load(const T* p, int64_t n) {
+  T buffer[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
+  return load(buffer);
+}
+template <class T>
+inline void store(T* p, Vec v, int64_t n) {
+  T buffer[kLanes];
+  store(buffer, v);
+  for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
+}
+
+template <class T>
+inline Vec round(Vec v) {
+  return widen(T{}, narrow(T{}, v));
+}
+template <>
+inline Vec round<float>(Vec v) {
+  return v;
+}
+template <>
+inline Vec round<bf16>(Vec v) {
+  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  return _mm256_castsi256_ps(_mm256_and_si256(round_bf16(v), upper));
+}
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,101 @@
+// quire._native: Python's view of the kernel tables. Binding only; the work is in cpu/.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "cpu/isa.h"
+
+namespace nb = nanobind;
+using namespace quire;
+
+namespace {
+
+nb::list detect() {
+  nb::list names;
+  int count = 0;
+  const IsaEntry* entries = isa_entries(count);
+  for (int i = 0; i < count; ++i) {
+    if (entries[i].available) names.append(entries[i].name);
+  }
+  return names;
+}
+
+nb::dict features() {
+  const CpuFeatures& f = cpu_features();
+  nb::dict flags;
+  flags["avx2"] = f.avx2;
+  flags["fma"] = f.fma;
+  flags["f16c"] = f.f16c;
+  flags["avx_vnni"] = f.avx_vnni;
+  flags["avx512f"] = f.avx512f;
+  flags["avx512bw"] = f.avx512bw;
+  flags["avx512dq"] = f.avx512dq;
+  flags["avx512vl"] = f.avx512vl;
+  flags["avx512_vnni"] = f.avx512_vnni;
+  flags["avx512_bf16"] = f.avx512_bf16;
+  flags["avx512_fp16"] = f.avx512_fp16;
+  flags["amx_tile"] = f.amx_tile;
+  flags["amx_int8"] = f.amx_int8;
+  flags["amx_bf16"] = f.amx_bf16;
+  return flags;
+}
+
+const Kernels& table(const std::string& name) {
+  int count = 0;
+  const IsaEntry* entries = isa_entries(count);
+  std::string runnable;
+  bool known = false;
+  for (int i = 0; i < count; ++i) {
+    if (name == entries[i].name) {
+      if (entries[i].available) return entries[i].table();
+      known = true;
+    }
+    if (entries[i].available) runnable += (runnable.empty() ? "" : ", ") + std::string(entries[i].name);
+  }
+  throw std::invalid_argument((known ? "this machine lacks CPU ISA '" : "no kernels for CPU ISA '") +
+                              name + "'; available here: " + runnable);
+}
+
+void check_dtype(int dtype) {
+  if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
+}
+
+void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+void rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t x, uintptr_t weight,
+              int64_t rows, int64_t cols, int64_t y_stride, int64_t x_stride, float eps) {
+  check_dtype(dtype);
+  const nb::gil_scoped_release unlocked;
+  kernels.rms_norm[dtype](
+      {pointer(y), pointer(x), pointer(weight), rows, cols, y_stride, x_stride, eps});
+}
+
+void add_rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t residual_out,
+                  uintptr_t x, uintptr_t residual, uintptr_t weight, int64_t rows, int64_t cols,
+                  int64_t y_stride, int64_t residual_out_stride, int64_t x_stride,
+                  int64_t residual_stride, float eps) {
+  check_dtype(dtype);
+  const nb::gil_scoped_release unlocked;
+  kernels.add_rms_norm[dtype]({pointer(y), pointer(residual_out), pointer(x), pointer(residual),
+                               pointer(weight), rows, cols, y_stride, residual_out_stride, x_stride,
+                               residual_stride, eps});
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.attr("FLOAT32") = static_cast<int>(kFloat32);
+  m.attr("BFLOAT16") = static_cast<int>(kBFloat16);
+  m.attr("FLOAT16") = static_cast<int>(kFloat16);
+
+  nb::class_<Kernels>(m, "Kernels")
+      .def_prop_ro("isa", [](const Kernels& kernels) { return kernels.isa; })
+      .def("rms_norm", &rms_norm)
+      .def("add_rms_norm", &add_rms_norm);
+
+  m.def("detect", &detect);
+  m.def("features", &features);
+  m.def("table", &table, nb::rv_policy::reference);
+}

@@ -1,0 +1,36 @@
+"""Quire: LLM inference and serving.
+
+The public names load on first use, so `import quire` itself costs milliseconds:
+
+    from quire import LLM, SamplingParams
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quire.core.sampling_params import SamplingParams
+    from quire.engine.async_engine import AsyncLLM
+    from quire.engine.llm import LLM
+
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "LLM": "quire.engine.llm",
+    "AsyncLLM": "quire.engine.async_engine",
+    "SamplingParams": "quire.core.sampling_params",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value  # the next look-up finds it without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Measurements: `quire bench latency|throughput|serve|startup`. Public interfaces only."""

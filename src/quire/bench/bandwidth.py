@@ -1,0 +1,63 @@
+"""How fast this machine's memory can be read: the floor under every decode step.
+
+Run as `python -m quire.bench.bandwidth --threads N`, it prints GB/s; a process of its own keeps
+the buffer out of the engine's peak memory.
+
+Each thread ORs together its slice of one buffer of int64, larger than any cache. It is a read-only
+pass with next to no arithmetic, NumPy releases the interpreter's lock for it, and the number of
+threads is exactly the number asked for. Of the reductions tried (NumPy and torch: sum, max,
+dot, matrix-vector product, over float32 and integers), it was the fastest with exact threads;
+`torch.sum` over float32 reaches only half of what the memory gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import threading
+import time
+
+from quire.core.errors import QuireError
+
+BUFFER_BYTES = 2**30
+PASSES = 8
+
+
+def read_bandwidth(threads: int, buffer_bytes: int = BUFFER_BYTES, passes: int = PASSES) -> float:
+    """Best of `passes` reads of `buffer_bytes`, in GB/s (10⁹ bytes a second).
+
+    The best, not the mean: it stands for a limit, and interference can only lower it.
+    """
+    import numpy as np
+
+    buffer = np.ones(buffer_bytes // 8, dtype=np.int64)  # written, so that every page exists
+    slices = np.array_split(buffer, threads)
+    best = 0.0
+    for _ in range(passes):
+        workers = [threading.Thread(target=np.bitwise_or.reduce, args=(part,)) for part in slices]
+        start = time.perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        best = max(best, buffer.nbytes / (time.perf_counter() - start) / 1e9)
+    return best
+
+
+def measure(threads: int, buffer_bytes: int = BUFFER_BYTES) -> float:
+    """`read_bandwidth` in a fresh process; GB/s."""
+    command = [sys.executable, "-m", "quire.bench.bandwidth"]
+    command += ["--threads", str(threads), "--buffer-bytes", str(buffer_bytes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise QuireError(f"The memory bandwidth could not be measured: {done.stderr.strip()}")
+    return float(done.stdout)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Print this machine's read bandwidth in GB/s.")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--buffer-bytes", type=int, default=BUFFER_BYTES)
+    given = parser.parse_args()
+    print(read_bandwidth(given.threads, given.buffer_bytes))

@@ -1,0 +1,78 @@
+"""The offline engine as the benchmarks see it: what it is, and one call that generates."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from quire.core.config import ModelConfig
+from quire.core.errors import QuireError
+from quire.core.flags import engine_args_from
+from quire.core.outputs import RequestMetrics
+from quire.core.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from quire.engine.llm import LLM
+
+
+@dataclass(frozen=True, slots=True)
+class BenchEngine:
+    """An `LLM` and the facts about it that benchmarks report.
+
+    Attributes:
+        weight_bytes: of all weights in memory.
+        kv_bytes_per_token: bytes of keys and values that one token adds to the cache.
+    """
+
+    llm: LLM
+    model: ModelConfig
+    dtype: str
+    weight_bytes: int
+    kv_bytes_per_token: int
+    num_threads: int
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    def generate(self, prompts: list[list[int]], output_len: int) -> list[RequestMetrics]:
+        """Exactly `output_len` greedy tokens for each prompt, whatever the model would stop at.
+
+        Raises:
+            QuireError: where a request ended otherwise.
+        """
+        params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
+        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+        outputs = self.llm.generate(requests, params, use_tqdm=False)
+        for output in outputs:
+            completion = output.outputs[0]
+            if len(completion.token_ids) != output_len:
+                raise QuireError(
+                    f"A request gave {len(completion.token_ids)} of {output_len} tokens: it ended "
+                    f"with {completion.finish_reason!r} ({completion.stop_reason!r}).",
+                    fix="Check that --input-len and --output-len fit into --max-model-len.",
+                )
+        return [output.metrics for output in outputs]
+
+
+@contextmanager
+def open_engine(args: argparse.Namespace) -> Iterator[BenchEngine]:
+    """Start the engine that the flags describe; shut it down at the end."""
+    from quire.engine.llm import LLM
+
+    llm = LLM(**asdict(engine_args_from(args)))
+    try:
+        config = llm.resolved.config
+        yield BenchEngine(
+            llm=llm,
+            model=config.model,
+            dtype=config.dtype,
+            weight_bytes=llm.facts["weight_bytes"],
+            kv_bytes_per_token=llm.facts["kv_bytes_per_token"],
+            num_threads=config.num_threads,
+        )
+    finally:
+        llm.shutdown()

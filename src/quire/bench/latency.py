@@ -1,0 +1,132 @@
+"""`quire bench latency`: one batch; how fast is each part, and how far from the floor?"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+
+from quire.bench import bandwidth
+from quire.bench.engine import BenchEngine, open_engine
+from quire.bench.floor import step_bytes
+from quire.bench.machine import peak_rss_bytes, portable_name
+from quire.bench.progress import progress
+from quire.bench.report import Row, summarise
+from quire.bench.workload import token_prompts
+from quire.core.errors import ConfigError
+from quire.core.outputs import RequestMetrics
+
+KEYS = (
+    "model",
+    "dtype",
+    "quantization",
+    "input_len",
+    "output_len",
+    "batch_size",
+    "prefill_tok_s",
+    "decode_tok_s",
+    "ttft_s",
+    "tpot_ms",
+    "peak_rss_bytes",
+    "weight_bytes",
+    "kv_bytes_per_token",
+    "bandwidth_gb_s",
+    "floor_fraction",
+)
+
+
+def run(args: argparse.Namespace) -> Row:
+    """One warm-up, then `--repetitions` batches, each of new random prompts.
+
+    The bandwidth is measured after each batch, while the engine is idle, with as many threads
+    as the engine has, so that what slows the machine slows both.
+    """
+    _check_batch(args)
+    with open_engine(args) as engine:
+        settings: Row = {
+            "model": portable_name(args.model),
+            "dtype": engine.dtype,
+            "quantization": args.quantization,
+            "input_len": args.input_len,
+            "output_len": args.output_len,
+            "batch_size": args.batch_size,
+            "weight_bytes": engine.weight_bytes,
+            "kv_bytes_per_token": engine.kv_bytes_per_token,
+        }
+        one_batch(engine, args, repetition=-1)
+        samples = []
+        with progress(total=args.repetitions, unit="batch") as bar:
+            for repetition in range(args.repetitions):
+                sample = one_batch(engine, args, repetition)
+                samples.append(sample | against_floor(engine, args, sample["decode_tok_s"]))
+                bar.update()
+    return summarise(KEYS, settings, samples)
+
+
+def one_batch(engine: BenchEngine, args: argparse.Namespace, repetition: int) -> Row:
+    """Generate one batch and time it (repetition −1 is the warm-up)."""
+    seed = [args.seed, repetition + 1]
+    prompts = token_prompts(args.batch_size, args.input_len, engine.vocab_size, seed)
+    metrics = engine.generate(prompts, args.output_len)
+    return timings(metrics, args.input_len, args.output_len) | {"peak_rss_bytes": peak_rss_bytes()}
+
+
+def timings(metrics: Sequence[RequestMetrics], input_len: int, output_len: int) -> Row:
+    """Times and rates of one batch whose requests each produced `output_len` tokens.
+
+    * `ttft_s`: median over the requests of arrival to first token.
+    * `prefill_tok_s`: all prompt tokens, over the time from the first arrival until every request
+      has its first token.
+    * `tpot_ms`: mean over the requests of the time between a request's tokens, its first excepted.
+    * `decode_tok_s`: the sum of the requests' own rates. Where the prompts fit into one step, all
+      first tokens come together and this is tokens over time exactly; where they do not, the steps
+      that a request shares with others' prompts count against it, so that it is never too high.
+    """
+    gaps = [(m.last_token_time - m.first_token_time) / (output_len - 1) for m in metrics]
+    start = min(m.arrival_time for m in metrics)
+    filled = max(m.first_token_time for m in metrics)
+    return {
+        "prefill_tok_s": len(metrics) * input_len / (filled - start),
+        "decode_tok_s": sum(1.0 / gap for gap in gaps),
+        "ttft_s": statistics.median(m.first_token_time - m.arrival_time for m in metrics),
+        "tpot_ms": statistics.fmean(gaps) * 1e3,
+    }
+
+
+def against_floor(engine: BenchEngine, args: argparse.Namespace, decode_tok_s: float) -> Row:
+    """Measure the bandwidth and set the decode rate against it (see `floor`)."""
+    bytes_read = step_bytes(
+        engine.model,
+        dtype=engine.dtype,
+        weight_bytes=engine.weight_bytes,
+        kv_bytes_per_token=engine.kv_bytes_per_token,
+        batch_size=args.batch_size,
+        input_len=args.input_len,
+        output_len=args.output_len,
+    )
+    measured = bandwidth.measure(engine.num_threads)
+    fraction = bytes_read.floor_fraction(decode_tok_s, args.batch_size, measured)
+    return {"bandwidth_gb_s": measured, "floor_fraction": fraction}
+
+
+def _check_batch(args: argparse.Namespace) -> None:
+    if args.output_len < 2:
+        raise ConfigError(
+            f"--output-len is {args.output_len}; decoding needs at least 2 tokens to be timed.",
+            param="--output-len",
+        )
+    if args.batch_size * args.input_len > args.max_num_batched_tokens:
+        print(
+            f"The batch's prompts, {args.batch_size} x {args.input_len} tokens, take more than one "
+            f"step of {args.max_num_batched_tokens}: decode_tok_s counts some prefill against "
+            "itself. Raise --max-num-batched-tokens to keep the two apart.",
+            file=sys.stderr,
+        )
+    if args.batch_size > args.max_num_seqs:
+        raise ConfigError(
+            f"--batch-size is {args.batch_size}, but a step holds {args.max_num_seqs} sequences, "
+            "so that it would not be one batch.",
+            fix=f"Set --max-num-seqs {args.batch_size} or more.",
+            param="--batch-size",
+        )

@@ -1,0 +1,13 @@
+"""A progress bar on stderr, where that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+
+def progress(total: int, unit: str) -> tqdm[Any]:
+    """A tqdm bar that stays silent unless a person is watching."""
+    return tqdm(total=total, unit=unit, file=sys.stderr, disable=not sys.stderr.isatty())

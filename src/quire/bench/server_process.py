@@ -1,0 +1,77 @@
+"""A `quire serve` of one's own: started on a free port, stopped at the end."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from quire.core.errors import QuireError
+from quire.core.flags import engine_args_from, engine_flags_from
+
+_MAIN = "from quire.cli.main import main; raise SystemExit(main())"
+_POLL_SECONDS = 0.1
+_STOP_SECONDS = 15.0
+
+
+@contextmanager
+def running_server(args: argparse.Namespace) -> Iterator[str]:
+    """The base URL of a server with the engine flags in `args`, ready for requests.
+
+    Raises:
+        QuireError: where it ends before it is ready, or takes longer than `args.start_timeout`
+            seconds; with the last lines of its log.
+    """
+    port = free_port()
+    flags = ["--host", "127.0.0.1", "--port", str(port)]
+    flags += engine_flags_from(engine_args_from(args))
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        command = [sys.executable, "-c", _MAIN, "serve", *flags]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            deadline = time.monotonic() + args.start_timeout
+            while not is_ready(url):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    tail = " | ".join(log.read().strip().splitlines()[-5:])
+                    raise QuireError(f"`quire serve` did not become ready: {tail}")
+                time.sleep(_POLL_SECONDS)
+            yield url
+        finally:
+            stop(process)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_ready(base_url: str) -> bool:
+    """Whether `/ready` answers 200."""
+    try:
+        with urllib.request.urlopen(f"{base_url}/ready", timeout=5) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end, then make it."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,69 @@
+"""`quire bench startup`: from starting a process to its first token, and where the time goes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from quire.bench.machine import portable_name
+from quire.bench.progress import progress
+from quire.bench.report import Row, summarise
+from quire.core.errors import QuireError
+from quire.core.flags import engine_args_from
+
+KEYS = ("start_to_first_token_s", "phases")
+
+
+def run(args: argparse.Namespace) -> Row:
+    """A fresh process each repetition; one more before them warms the file cache."""
+    payload = json.dumps(asdict(engine_args_from(args)) | {"input_len": args.input_len})
+    samples = []
+    with progress(total=args.repetitions + 1, unit="start") as bar:
+        for repetition in range(-1, args.repetitions):
+            start, report = start_child(payload)
+            if repetition >= 0:
+                samples.append(sample(start, report))
+            bar.update()
+    row = summarise(KEYS, {}, samples)
+    model: Row = {"model": portable_name(args.model), "dtype": report["dtype"]}
+    return row | model | {"input_len": args.input_len}
+
+
+def start_child(payload: str) -> tuple[float, dict[str, Any]]:
+    """Start `quire.bench.startup_child`; the moment of its start, and what it reports."""
+    command = [sys.executable, "-m", "quire.bench.startup_child", payload]
+    start = time.monotonic()
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode != 0:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise QuireError(f"The started process failed: {''.join(last) or done.returncode}")
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return start, report
+
+
+def sample(start: float, report: dict[str, Any]) -> Row:
+    """The whole and its phases, which follow one another and add up to it.
+
+    `python`: until the first line of Python; `import_quire`: until the engine's front end is
+    imported; then the engine's own phases (`import` is torch's); `other`: the rest of its start;
+    `first_token`: from the engine being ready to its first token, a prompt of `input_len` tokens.
+
+    Args:
+        start: when the process was started, in seconds on the monotonic clock.
+        report: the child's moments `begun`, `imported`, `ready`, `first_token` on the same clock,
+            and `phases`, the engine's own.
+    """
+    engine: dict[str, float] = report["phases"]
+    phases = {
+        "python": report["begun"] - start,
+        "import_quire": report["imported"] - report["begun"],
+        **engine,
+        "other": report["ready"] - report["imported"] - sum(engine.values()),
+        "first_token": report["first_token"] - report["ready"],
+    }
+    return {"start_to_first_token_s": report["first_token"] - start, "phases": phases}

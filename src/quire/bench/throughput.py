@@ -1,0 +1,57 @@
+"""`quire bench throughput`: many prompts at once, offline; how much comes out a second?"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from quire.bench.engine import BenchEngine, open_engine
+from quire.bench.machine import portable_name
+from quire.bench.progress import progress
+from quire.bench.report import Row, summarise
+from quire.bench.workload import token_prompts
+
+KEYS = (
+    "num_prompts",
+    "input_len",
+    "output_len",
+    "elapsed_s",
+    "output_tok_s",
+    "total_tok_s",
+    "requests_s",
+)
+
+
+def run(args: argparse.Namespace) -> Row:
+    """One short warm-up, then `--repetitions` rounds, each of new random prompts."""
+    with open_engine(args) as engine:
+        warm_up = token_prompts(1, args.input_len, engine.vocab_size, [args.seed, 0])
+        engine.generate(warm_up, output_len=min(8, args.output_len))
+        samples = []
+        with progress(total=args.repetitions, unit="round") as bar:
+            for repetition in range(args.repetitions):
+                samples.append(one_round(engine, args, repetition))
+                bar.update()
+        dtype = engine.dtype
+    settings = {key: getattr(args, key) for key in ("num_prompts", "input_len", "output_len")}
+    row = summarise(KEYS, settings, samples)
+    return row | {"model": portable_name(args.model), "dtype": dtype}
+
+
+def one_round(engine: BenchEngine, args: argparse.Namespace, repetition: int) -> Row:
+    """All prompts in one `LLM.generate`, by the wall clock."""
+    seed = [args.seed, repetition + 1]
+    prompts = token_prompts(args.num_prompts, args.input_len, engine.vocab_size, seed)
+    start = time.perf_counter()
+    engine.generate(prompts, args.output_len)
+    return rates(time.perf_counter() - start, args.num_prompts, args.input_len, args.output_len)
+
+
+def rates(elapsed: float, num_prompts: int, input_len: int, output_len: int) -> Row:
+    """Output tokens, all tokens (prompts counted in) and requests a second."""
+    return {
+        "elapsed_s": elapsed,
+        "output_tok_s": num_prompts * output_len / elapsed,
+        "total_tok_s": num_prompts * (input_len + output_len) / elapsed,
+        "requests_s": num_prompts / elapsed,
+    }

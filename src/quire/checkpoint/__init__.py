@@ -1,0 +1,1 @@
+"""What is on disk: where a model is, its configuration, its tensors. Free of torch."""

@@ -1,0 +1,221 @@
+"""GGUF files, versions 2 and 3: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+
+    [magic "GGUF"][version][tensor count][metadata count]
+    [metadata: key, type, value]…  [tensors: name, rank, extents, type, offset]…
+    [padding to the alignment]     [tensor data, each aligned]
+
+The header is untrusted: every count and length in it is checked against what is left of the
+file before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.checkpoint.gguf_types import TENSOR_TYPES, TensorType
+from quire.checkpoint.mapped_file import MappedFile
+from quire.core.errors import CheckpointError, UnsupportedModelError
+
+_MAX_STRING_BYTES = 1 << 24
+_MAX_ARRAY_ITEMS = 1 << 24
+_MAX_NESTING = 4
+_MAX_RANK = 4
+_MAX_ALIGNMENT = 1 << 16
+
+_SCALARS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_LEAST_ITEM_BYTES = {_BOOL: 1, _STRING: 8, _ARRAY: 12} | {
+    kind: struct.calcsize(layout) for kind, layout in _SCALARS.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFTensor:
+    """One tensor as the file describes it; `shape` is row-major (GGUF writes it reversed)."""
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+class GGUFFile:
+    """One .gguf file, mapped.
+
+    Attributes:
+        metadata: key → number, bool, string or list of them.
+        tensors: GGUF's name → `GGUFTensor`, in the file's order.
+
+    Raises:
+        CheckpointError: the file is truncated or malformed; names the file and the tensor.
+        UnsupportedModelError: version 1, big-endian, or a tensor type unknown to the format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = MappedFile(path)
+        reader = _HeaderReader(self._file)
+        tensor_count, metadata_count = reader.preamble()
+        self.metadata = reader.metadata(metadata_count)
+        alignment = self.metadata.get("general.alignment", 32)
+        if (
+            type(alignment) is not int
+            or not 8 <= alignment <= _MAX_ALIGNMENT
+            or alignment & (alignment - 1)
+        ):
+            raise reader.damaged(f"general.alignment {alignment!r} is not a power of two")
+        self.tensors = reader.tensors(tensor_count, alignment)
+
+    def raw(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor, as stored: a view of the file."""
+        tensor = self.tensors[name]
+        return self._file.data[tensor.start : tensor.start + tensor.nbytes]
+
+
+class _HeaderReader:
+    """A cursor over the header that never leaves the file."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self._file = file
+        self._at = 0
+
+    def damaged(self, what: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self._file.path.name}: {what}.",
+            fix="The file is damaged or incomplete; download or copy it again.",
+        )
+
+    def preamble(self) -> tuple[int, int]:
+        """The counts of tensors and of metadata entries."""
+        if self._take(4) != b"GGUF":
+            raise self.damaged("it does not begin with GGUF")
+        version = self._unsigned("<I")
+        if version not in (2, 3):
+            swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+            kind = "big-endian" if swapped in (2, 3) else f"version {version}"
+            raise UnsupportedModelError(
+                f"{self._file.path.name}: this GGUF file is {kind}.",
+                fix="Quire reads little-endian versions 2 and 3; convert it again.",
+            )
+        return self._unsigned("<Q"), self._unsigned("<Q")
+
+    def metadata(self, count: int) -> dict[str, Any]:
+        self._expect(count, 13, "metadata entries")
+        table: dict[str, Any] = {}
+        for _ in range(count):
+            key = self._string("a metadata key")
+            if key in table:
+                raise self.damaged(f"metadata key {key!r} occurs twice")
+            table[key] = self._value(self._unsigned("<I"), key)
+        return table
+
+    def tensors(self, count: int, alignment: int) -> dict[str, GGUFTensor]:
+        self._expect(count, 32, "tensors")
+        described = [self._describe_tensor() for _ in range(count)]
+        data_start = -(-self._at // alignment) * alignment
+        table: dict[str, GGUFTensor] = {}
+        for name, kind, shape, offset in described:
+            if name in table:
+                raise self.damaged(f"tensor {name!r} occurs twice")
+            if offset % alignment:
+                raise self.damaged(f"tensor {name!r} is not aligned to {alignment} bytes")
+            if shape[-1] % kind.block_size:
+                raise self.damaged(
+                    f"tensor {name!r}: rows of {shape[-1]} do not divide into {kind.name} "
+                    f"blocks of {kind.block_size}"
+                )
+            nbytes = math.prod(shape) // kind.block_size * kind.block_bytes
+            if data_start + offset + nbytes > self._file.size:
+                raise self.damaged(f"tensor {name!r} ends beyond the end of the file")
+            table[name] = GGUFTensor(name, kind, shape, data_start + offset, nbytes)
+        self._check_overlaps(list(table.values()))
+        return table
+
+    def _check_overlaps(self, tensors: list[GGUFTensor]) -> None:
+        position = 0
+        for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.nbytes)):
+            if tensor.start < position:
+                raise self.damaged(f"tensor {tensor.name!r} overlaps the one before it")
+            position = tensor.start + tensor.nbytes
+
+    def _describe_tensor(self) -> tuple[str, TensorType, tuple[int, ...], int]:
+        name = self._string("a tensor's name")
+        rank = self._unsigned("<I")
+        if not 1 <= rank <= _MAX_RANK:
+            raise self.damaged(f"tensor {name!r} has {rank} dimensions")
+        extents = struct.unpack(f"<{rank}Q", self._take(8 * rank))
+        number, offset = self._unsigned("<I"), self._unsigned("<Q")
+        kind = TENSOR_TYPES.get(number)
+        if kind is None:
+            raise UnsupportedModelError(
+                f"{self._file.path.name}: tensor {name!r} has the unknown type {number}.",
+                fix="Convert the model to F32, F16, BF16, Q8_0 or Q4_0.",
+            )
+        return name, kind, tuple(reversed(extents)), offset
+
+    def _value(self, kind: int, key: str, nesting: int = 0) -> Any:
+        if kind in _SCALARS:
+            layout = _SCALARS[kind]
+            return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
+        if kind == _BOOL:
+            return self._take(1) != b"\0"
+        if kind == _STRING:
+            return self._string(key)
+        if kind == _ARRAY:
+            return self._array(key, nesting + 1)
+        raise self.damaged(f"metadata {key!r} has the unknown type {kind}")
+
+    def _array(self, key: str, nesting: int) -> list[Any]:
+        if nesting > _MAX_NESTING:
+            raise self.damaged(f"metadata {key!r} nests more than {_MAX_NESTING} arrays")
+        kind, count = self._unsigned("<I"), self._unsigned("<Q")
+        if kind not in _LEAST_ITEM_BYTES:
+            raise self.damaged(f"metadata {key!r} has the unknown type {kind}")
+        self._expect(count, _LEAST_ITEM_BYTES[kind], f"items of {key!r}")
+        if count > _MAX_ARRAY_ITEMS:
+            raise self.damaged(f"metadata {key!r} claims {count} items")
+        if kind in _SCALARS:
+            layout = np.dtype(_SCALARS[kind])
+            items: list[Any] = np.frombuffer(self._take(count * layout.itemsize), layout).tolist()
+            return items
+        return [self._value(kind, key, nesting) for _ in range(count)]
+
+    def _string(self, what: str) -> str:
+        length = self._unsigned("<Q")
+        if length > _MAX_STRING_BYTES:
+            raise self.damaged(f"{what} claims {length} bytes")
+        # Vocabularies of some real models hold tokens that are not valid UTF-8.
+        return self._take(length).decode("utf-8", errors="replace")
+
+    def _unsigned(self, layout: str) -> int:
+        value: int = struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
+        return value
+
+    def _take(self, count: int) -> bytes:
+        self._expect(count, 1, "bytes")
+        start, self._at = self._at, self._at + count
+        return self._file.bytes_at(start, self._at)
+
+    def _expect(self, count: int, item_bytes: int, what: str) -> None:
+        left = self._file.size - self._at
+        if count * item_bytes > left:
+            raise self.damaged(f"it claims {count} {what}, and only {left} bytes are left")

@@ -1,0 +1,228 @@
+"""GGUF metadata → the content of a Hugging Face config.json."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from quire.checkpoint.gguf import GGUFFile
+from quire.core.errors import CheckpointError, UnsupportedModelError
+
+_ARCHITECTURES = {
+    "llama": ("llama", "LlamaForCausalLM"),
+    "mistral": ("mistral", "MistralForCausalLM"),
+    "qwen2": ("qwen2", "Qwen2ForCausalLM"),
+    "qwen3": ("qwen3", "Qwen3ForCausalLM"),
+    "gpt2": ("gpt2", "GPT2LMHeadModel"),
+}
+_DTYPES = {"F32": "float32", "F16": "float16"}
+_NO_TOKEN = 0xFFFFFFFF
+_MISSING = object()
+
+
+class _Metadata:
+    """Typed access to the keys of one architecture; errors name the file and the key."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.file = file
+        architecture = file.metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise self._error("general.architecture", "is missing")
+        self.architecture = architecture
+
+    def integer(self, key: str, default: Any = _MISSING) -> Any:
+        value = self._get(key, default)
+        if isinstance(value, list) and value and value.count(value[0]) == len(value):
+            value = value[0]  # one number a layer, all the same
+        if isinstance(value, list):
+            raise UnsupportedModelError(
+                f"{self.file.path.name}: {self.architecture}.{key} differs between layers.",
+                fix="Quire has no architecture whose layers differ in shape.",
+            )
+        if value is not default and (type(value) is not int or value < 0):
+            raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not a whole number")
+        return value
+
+    def number(self, key: str, default: Any = _MISSING) -> Any:
+        value = self._get(key, default)
+        if value is not default and (type(value) not in (int, float) or not math.isfinite(value)):
+            raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not a number")
+        return value
+
+    def text(self, key: str, default: Any = _MISSING) -> Any:
+        value = self._get(key, default)
+        if value is not default and not isinstance(value, str):
+            raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not a string")
+        return value
+
+    def token(self, key: str) -> int | None:
+        value = self.file.metadata.get(f"tokenizer.ggml.{key}")
+        return value if type(value) is int and 0 <= value < _NO_TOKEN else None
+
+    def extent(self, tensor: str, axis: int) -> int:
+        if tensor not in self.file.tensors:
+            raise self._error(f"tensor {tensor}", "is missing")
+        shape = self.file.tensors[tensor].shape
+        if axis >= len(shape):
+            raise self._error(f"tensor {tensor}", f"has the shape {list(shape)}")
+        return shape[axis]
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self.file.metadata.get(f"{self.architecture}.{key}", default)
+        if value is _MISSING:
+            raise self._error(f"{self.architecture}.{key}", "is missing")
+        return value
+
+    def _error(self, key: str, what: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.file.path.name}: {key} {what}.",
+            fix="The file is damaged or no model; convert or download it again.",
+        )
+
+
+def hf_config(file: GGUFFile) -> dict[str, Any]:
+    """The config.json that describes the model in `file`.
+
+    Raises:
+        UnsupportedModelError: the architecture, or a feature of it, is unknown.
+        CheckpointError: a needed key is missing or of the wrong type; names it.
+    """
+    meta = _Metadata(file)
+    if meta.architecture not in _ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"{file.path.name}: GGUF architecture {meta.architecture!r} is not supported.",
+            fix=f"Quire reads {', '.join(sorted(_ARCHITECTURES))}.",
+        )
+    if meta.integer("expert_count", 0):
+        raise UnsupportedModelError(
+            f"{file.path.name} is a mixture of experts.", fix="Use a dense model."
+        )
+    model_type, name = _ARCHITECTURES[meta.architecture]
+    common = {
+        "architectures": [name],
+        "model_type": model_type,
+        "vocab_size": meta.extent("token_embd.weight", 0),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "torch_dtype": _dtype(file),
+        "bos_token_id": meta.token("bos_token_id"),
+        "eos_token_id": _eos(meta),
+    }
+    return common | (_gpt2(meta) if model_type == "gpt2" else _llama(meta))
+
+
+def generation_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The generation_config.json of a GGUF file: the tokens that begin and end a text."""
+    tokens = ("bos_token_id", "eos_token_id")
+    return {key: config[key] for key in tokens if config[key] is not None}
+
+
+def _eos(meta: _Metadata) -> int | list[int] | None:
+    """The end of a text and, where it is another one, the end of a chat turn."""
+    found = [meta.token(key) for key in ("eos_token_id", "eot_token_id")]
+    tokens = list(dict.fromkeys(token for token in found if token is not None))
+    return tokens if len(tokens) > 1 else next(iter(tokens), None)
+
+
+def _dtype(file: GGUFFile) -> str:
+    """The dtype of the weights; bfloat16, in which such models were trained, if quantised."""
+    return _DTYPES.get(file.tensors["token_embd.weight"].type.name, "bfloat16")
+
+
+def _gpt2(meta: _Metadata) -> dict[str, Any]:
+    return {
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": meta.number("attention.layer_norm_epsilon"),
+        "n_ctx": meta.integer("context_length"),
+        "n_embd": meta.integer("embedding_length"),
+        "n_head": meta.integer("attention.head_count"),
+        "n_inner": meta.integer("feed_forward_length"),
+        "n_layer": meta.integer("block_count"),
+        "n_positions": meta.integer("context_length"),
+    }
+
+
+def _llama(meta: _Metadata) -> dict[str, Any]:
+    heads = meta.integer("attention.head_count")
+    hidden = meta.integer("embedding_length")
+    if not heads or hidden % heads:
+        raise UnsupportedModelError(
+            f"{meta.file.path.name}: {hidden} hidden elements do not divide into {heads} heads.",
+            fix="The file is damaged or no model; convert or download it again.",
+        )
+    head_dim = meta.integer("attention.key_length", hidden // heads)
+    rotary_dim = meta.integer("rope.dimension_count", head_dim)
+    if rotary_dim != head_dim:
+        raise UnsupportedModelError(
+            f"{meta.file.path.name}: {rotary_dim} of {head_dim} elements of a head are rotated.",
+            fix="Quire rotates whole heads in this architecture; use another model.",
+        )
+    config = {
+        "attention_bias": "blk.0.attn_q.bias" in meta.file.tensors,
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "hidden_size": hidden,
+        "intermediate_size": meta.integer("feed_forward_length"),
+        "max_position_embeddings": meta.integer("context_length"),
+        "num_attention_heads": heads,
+        "num_hidden_layers": meta.integer("block_count"),
+        "num_key_value_heads": meta.integer("attention.head_count_kv", heads),
+        "rms_norm_eps": meta.number("attention.layer_norm_rms_epsilon"),
+        "rope_theta": meta.number("rope.freq_base", 10000.0),
+        "rope_scaling": _rope_scaling(meta, head_dim),
+    }
+    window = meta.integer("attention.sliding_window", 0)
+    if window:
+        config["sliding_window"] = window
+        if meta.architecture == "llama":  # how llama.cpp stores Mistral
+            config |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+        elif meta.architecture.startswith("qwen"):
+            config["use_sliding_window"] = True
+    return config
+
+
+def _rope_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any] | None:
+    if "rope_freqs.weight" in meta.file.tensors:
+        return _llama3_scaling(meta, head_dim)
+    kind = meta.text("rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn"):
+        raise UnsupportedModelError(
+            f"{meta.file.path.name}: RoPE scaling {kind!r} is not supported.",
+            fix="Quire knows none, linear, yarn and Llama 3's.",
+        )
+    scaling = {"rope_type": kind, "factor": meta.number("rope.scaling.factor")}
+    original = meta.integer("rope.scaling.original_context_length", 0)
+    if original:
+        scaling["original_max_position_embeddings"] = original
+    return scaling
+
+
+def _llama3_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any]:
+    """Llama 3's parameters, recovered from the factors that the file holds instead of them.
+
+    Only the largest factor is a parameter; the others follow from it and from constants that
+    all models of the family share. They are computed again and compared.
+    """
+    tensor = meta.file.tensors["rope_freqs.weight"]
+    parameters = {
+        "rope_type": "llama3",
+        "factor": 1.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    if tensor.type.name == "F32" and tensor.shape == (head_dim // 2,):
+        stored = meta.file.raw(tensor.name).view("<f4")
+        parameters["factor"] = factor = float(stored.max())
+        theta = meta.number("rope.freq_base", 10000.0)
+        wavelengths = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
+        smooth = np.clip((8192 / wavelengths - 1.0) / 3.0, 0.0, 1.0)
+        if np.allclose(stored, 1 / ((1 - smooth) / factor + smooth), rtol=1e-3):
+            return parameters
+    raise UnsupportedModelError(
+        f"{meta.file.path.name}: the frequency factors in 'rope_freqs.weight' are not Llama 3's.",
+        fix="Quire cannot compute this model's positions; use its Hugging Face directory.",
+    )

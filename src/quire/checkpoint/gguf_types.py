@@ -1,0 +1,94 @@
+"""GGUF's tensor types: how many bytes a block takes, and what the bytes mean.
+
+Block layouts (little-endian; d is the scale, a float16), by ggml's definition:
+
+    Q8_0, 34 bytes: [d][q0 … q31 int8]               value i = d · q_i
+    Q4_0, 18 bytes: [d][b0 … b15]                    value i      = d · (low nibble of b_i − 8)
+                                                     value i + 16 = d · (high nibble of b_i − 8)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A storage type: `block_size` values take `block_bytes` bytes."""
+
+    name: str
+    block_size: int
+    block_bytes: int
+
+
+TENSOR_TYPES: dict[int, TensorType] = {
+    number: TensorType(name, block_size, block_bytes)
+    for number, name, block_size, block_bytes in (
+        (0, "F32", 1, 4),
+        (1, "F16", 1, 2),
+        (2, "Q4_0", 32, 18),
+        (3, "Q4_1", 32, 20),
+        (6, "Q5_0", 32, 22),
+        (7, "Q5_1", 32, 24),
+        (8, "Q8_0", 32, 34),
+        (9, "Q8_1", 32, 40),
+        (10, "Q2_K", 256, 84),
+        (11, "Q3_K", 256, 110),
+        (12, "Q4_K", 256, 144),
+        (13, "Q5_K", 256, 176),
+        (14, "Q6_K", 256, 210),
+        (15, "Q8_K", 256, 292),
+        (16, "IQ2_XXS", 256, 66),
+        (17, "IQ2_XS", 256, 74),
+        (18, "IQ3_XXS", 256, 98),
+        (19, "IQ1_S", 256, 50),
+        (20, "IQ4_NL", 32, 18),
+        (21, "IQ3_S", 256, 110),
+        (22, "IQ2_S", 256, 82),
+        (23, "IQ4_XS", 256, 136),
+        (24, "I8", 1, 1),
+        (25, "I16", 1, 2),
+        (26, "I32", 1, 4),
+        (27, "I64", 1, 8),
+        (28, "F64", 1, 8),
+        (29, "IQ1_M", 256, 56),
+        (30, "BF16", 1, 2),
+        (34, "TQ1_0", 256, 54),
+        (35, "TQ2_0", 256, 66),
+        (39, "MXFP4", 32, 17),
+        (40, "NVFP4", 64, 36),
+        (41, "Q1_0", 128, 18),
+    )
+}
+"""Every type of the format, so that any header can be measured; `READABLE` can also be read."""
+
+Bytes = npt.NDArray[np.uint8]
+Decoder = Callable[[Bytes], npt.NDArray[Any]]
+
+
+def _q8_0(raw: Bytes) -> npt.NDArray[np.float32]:
+    blocks = raw.reshape(-1, 34)
+    scale = blocks[:, :2].copy().view("<f2").astype(np.float32)
+    return (scale * blocks[:, 2:].view(np.int8).astype(np.float32)).reshape(-1)
+
+
+def _q4_0(raw: Bytes) -> npt.NDArray[np.float32]:
+    blocks = raw.reshape(-1, 18)
+    scale = blocks[:, :2].copy().view("<f2").astype(np.float32)
+    nibbles = np.concatenate([blocks[:, 2:] & 0x0F, blocks[:, 2:] >> 4], axis=1)
+    return (scale * (nibbles.astype(np.int8) - np.int8(8)).astype(np.float32)).reshape(-1)
+
+
+READABLE: dict[str, Decoder] = {
+    "F32": lambda raw: raw.view("<f4"),
+    "F16": lambda raw: raw.view("<f2"),
+    "BF16": lambda raw: raw.view("<u2"),
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+}
+"""Type → decoder of its bytes to a flat array: float32, float16, or bfloat16's bits (uint16)."""

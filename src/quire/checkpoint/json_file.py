@@ -1,0 +1,31 @@
+"""JSON files of a model's folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import CheckpointError
+
+MAX_JSON_BYTES = 256 << 20
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`.
+
+    Raises:
+        CheckpointError: the file is unreadable, too large or not a JSON object; names it.
+    """
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise ValueError(f"it is larger than {MAX_JSON_BYTES >> 20} MiB")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise CheckpointError(
+            f"{path.name} cannot be read: {reason}.", fix="Download or copy the file again."
+        ) from error
+    return content

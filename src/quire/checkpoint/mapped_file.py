@@ -1,0 +1,53 @@
+"""A file mapped into memory, read by offset; nothing outside the file can be reached."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.errors import CheckpointError, ModelNotFoundError
+
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; Python names it from 3.13
+"""Lets a file that is larger than the RAM be mapped: pages nobody writes to need no reserve."""
+
+
+class MappedFile:
+    """A whole file as one uint8 array, mapped private and copy-on-write.
+
+    Writable pages cost nothing until somebody writes to them, and then change this process
+    only; torch accepts such arrays without a copy. The mapping lives as long as the last array
+    that was cut from it.
+
+    Raises:
+        ModelNotFoundError: the file cannot be opened.
+        CheckpointError: the file is empty or cannot be mapped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self.size = path.stat().st_size
+                if self.size == 0:
+                    raise CheckpointError(
+                        f"{path.name} is empty.", fix="Download or copy the file again."
+                    )
+                mapping = mmap.mmap(
+                    file.fileno(),
+                    self.size,
+                    flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
+                    prot=mmap.PROT_READ | mmap.PROT_WRITE,
+                )
+        except OSError as error:
+            raise ModelNotFoundError(
+                f"{path.name} cannot be read: {error.strerror or error}.",
+                fix="Check that the file exists and that this user may read it.",
+            ) from error
+        self.data: npt.NDArray[np.uint8] = np.frombuffer(mapping, dtype=np.uint8)
+
+    def bytes_at(self, start: int, stop: int) -> bytes:
+        """A copy of the bytes [start, stop), which the caller has checked to be in the file."""
+        return self.data[start:stop].tobytes()

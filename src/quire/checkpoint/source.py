@@ -1,0 +1,161 @@
+"""Where a model is: from what the user wrote to a folder or file and its configuration."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from quire.checkpoint import gguf_config, hub
+from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.json_file import read_json
+from quire.checkpoint.presets import preset_config, preset_names
+from quire.core.config import LoadFormat
+from quire.core.errors import CheckpointError, ConfigError, ModelNotFoundError
+from quire.core.registry import did_you_mean
+
+EMBEDDED = {"embedded": "story", "embedded-draft": "story-draft"}
+_ASSETS = Path(__file__).parent.parent / "assets"
+"""Built-in name → folder under the package's `assets`."""
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(/[\w.-]+\.gguf)?", re.ASCII)
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model that was found.
+
+    Attributes:
+        name: what the user wrote.
+        kind: "dummy" where the weights are to be random; then `path` only gives the config.
+        path: a Hugging Face folder, a .gguf file, or None for a preset.
+        config: the content of config.json; for GGUF, its metadata in the same terms.
+        generation_config: the content of generation_config.json, {} if there is none.
+        tokenizer_path: what `text.tokenizer.load_tokenizer` takes; None gives a dummy tokenizer.
+    """
+
+    name: str
+    kind: Literal["hf", "gguf", "dummy"]
+    path: Path | None
+    config: dict[str, Any]
+    generation_config: dict[str, Any]
+    tokenizer_path: Path | None
+
+
+def resolve(
+    model: str,
+    *,
+    load_format: LoadFormat = "auto",
+    revision: str | None = None,
+    download_dir: str | None = None,
+) -> ModelSource:
+    """Finds `model`: a built-in name, a preset, a folder, a .gguf file, or a hub id.
+
+    A hub id is downloaded (only its config and tokenizer where `load_format` is "dummy").
+
+    Raises:
+        ModelNotFoundError: there is no such model; says what was looked for.
+        CheckpointError: a file of it is damaged or missing.
+        ConfigError: `load_format` does not fit the model.
+    """
+    dummy = load_format == "dummy"
+    preset = preset_config(model)
+    if dummy and preset is not None:
+        return ModelSource(model, "dummy", None, preset, {}, None)
+    path = _local(model)
+    if path is None:
+        if not _HUB_ID.fullmatch(model):
+            raise _not_found(model)
+        try:
+            path = hub.download(model, revision, download_dir, weights=not dummy)
+        except ModelNotFoundError as error:
+            if preset is None:
+                raise
+            raise ModelNotFoundError(
+                error.what, fix=f"{error.fix} For speed without weights: --load-format dummy."
+            ) from error
+    source = _from_gguf(model, path) if path.is_file() else _from_folder(model, path, dummy)
+    if load_format not in ("auto", "dummy") and load_format != _FORMATS[source.kind]:
+        raise ConfigError(
+            f"{model} is {_FORMATS[source.kind]}, not {load_format}.",
+            fix="Leave --load-format unset.",
+            param="--load-format",
+        )
+    return replace(source, kind="dummy") if dummy else source
+
+
+_FORMATS = {"hf": "safetensors", "gguf": "gguf"}
+
+
+def _local(model: str) -> Path | None:
+    """The folder or file on disk that `model` names, or None."""
+    if model in EMBEDDED:
+        path = _ASSETS / EMBEDDED[model]
+        if not path.is_dir():
+            raise ModelNotFoundError(
+                f"This installation lacks the model {model!r}.", fix="Install quire again."
+            )
+        return path
+    path = Path(model).expanduser()
+    if path.is_file():
+        return _checked_file(path)
+    if not path.is_dir():
+        return None
+    if (path / "config.json").is_file():
+        return path
+    ggufs = sorted(path.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return ggufs[0]
+    if ggufs:
+        raise ConfigError(
+            f"{path.name} holds {len(ggufs)} .gguf files: "
+            f"{', '.join(file.name for file in ggufs[:8])}.",
+            fix="Name one of them.",
+            param="--model",
+        )
+    raise ModelNotFoundError(
+        f"{path.name} holds neither config.json nor a .gguf file.",
+        fix="Name the folder of a Hugging Face model, a .gguf file or a hub id.",
+    )
+
+
+def _checked_file(path: Path) -> Path:
+    if path.suffix.lower() == ".gguf":
+        return path
+    if path.suffix.lower() in _PICKLES:
+        raise CheckpointError(
+            f"{path.name} is a pickled checkpoint, which can run code when it is opened.",
+            fix="Convert it to safetensors where you trust it.",
+        )
+    raise ConfigError(
+        f"{path.name} is not a model that Quire reads.",
+        fix="Name a .gguf file, or the folder that holds config.json and the weights.",
+        param="--model",
+    )
+
+
+def _from_folder(model: str, path: Path, dummy: bool) -> ModelSource:
+    config = read_json(path / "config.json")
+    generation_file = path / "generation_config.json"
+    generation = read_json(generation_file) if generation_file.is_file() else {}
+    tokenizer = path
+    lacks_tokenizer = not any((path / name).is_file() for name in _TOKENIZER_FILES)
+    return ModelSource(
+        model, "hf", path, config, generation, None if dummy and lacks_tokenizer else tokenizer
+    )
+
+
+def _from_gguf(model: str, path: Path) -> ModelSource:
+    config = gguf_config.hf_config(GGUFFile(path))
+    return ModelSource(model, "gguf", path, config, gguf_config.generation_config(config), path)
+
+
+def _not_found(model: str) -> ModelNotFoundError:
+    known = [*EMBEDDED, *preset_names()]
+    return ModelNotFoundError(
+        f"There is no model at {model!r}, and it is no hub id.",
+        fix=f"Check the path; of the built-in names, {did_you_mean(model, known)}",
+    )

@@ -1,0 +1,204 @@
+"""The tensors of a model, whatever files hold them, under Hugging Face's names."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf_config import hf_config
+from quire.checkpoint.gguf_names import translate
+from quire.checkpoint.gguf_types import READABLE
+from quire.checkpoint.json_file import read_json
+from quire.checkpoint.safetensors import SafetensorsFile
+from quire.checkpoint.tensor_info import TensorInfo
+from quire.core.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from quire.checkpoint.source import ModelSource
+
+INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+class Weights(ABC):
+    """A model's tensors.
+
+    Names are as the files have them, so a loader must accept the variants that Hugging Face
+    itself writes: with and without a leading "model." or "transformer.".
+
+    Attributes:
+        tensors: name → `TensorInfo`.
+        aliases: alias → stored name, for tied weights that the writer stored once.
+    """
+
+    tensors: dict[str, TensorInfo]
+    aliases: dict[str, str]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all tensors as stored."""
+        return sum(info.nbytes for info in self.tensors.values())
+
+    @abstractmethod
+    def read(self, name: str) -> npt.NDArray[Any]:
+        """The values of tensor `name`, in its `TensorInfo.shape`.
+
+        BF16 comes as uint16 holding the bits; GGUF's quantised types are dequantised to
+        float32; every other type is numpy's own. Unconverted tensors are views of the file:
+        reading faults their pages in, and writing to them changes only this process's copy.
+
+        Raises:
+            KeyError: there is no such tensor.
+        """
+
+
+class SafetensorsWeights(Weights):
+    """One or many .safetensors files."""
+
+    def __init__(self, files: list[SafetensorsFile]) -> None:
+        self.tensors = {}
+        self._home: dict[str, SafetensorsFile] = {}
+        metadata: dict[str, str] = {}
+        for file in files:
+            for name, info in file.tensors.items():
+                if name in self.tensors:
+                    raise CheckpointError(
+                        f"Tensor {name!r} is in both {self.tensors[name].file.name} and "
+                        f"{info.file.name}.",
+                        fix="Remove the file that does not belong to this model.",
+                    )
+                self.tensors[name] = info
+                self._home[name] = file
+            metadata |= file.metadata
+        # The writer notes a tensor it left out, because it is another one, in the metadata.
+        self.aliases = {
+            alias: stored
+            for alias, stored in metadata.items()
+            if stored in self.tensors and alias not in self.tensors
+        }
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        return self._home[name].read(name)
+
+
+class GGUFWeights(Weights):
+    """One .gguf file, its tensors renamed and reordered to Hugging Face's convention."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.tensors = {}
+        self.aliases = {}
+        self._file = file
+        self._stored: dict[str, str] = {}
+        self._translation = translate(file, hf_config(file))
+        for stored, translation in self._translation.items():
+            tensor = file.tensors[stored]
+            if tensor.type.name not in READABLE:
+                raise UnsupportedModelError(
+                    f"{file.path.name}: tensor {stored!r} has the type {tensor.type.name}.",
+                    fix=f"Quire reads {', '.join(READABLE)}; use a file in one of these.",
+                )
+            shape = translation.shape(tensor.shape)
+            name = translation.name
+            self.tensors[name] = TensorInfo(name, tensor.type.name, shape, tensor.nbytes, file.path)
+            self._stored[name] = stored
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        stored = self._stored[name]
+        tensor = self._file.tensors[stored]
+        values = READABLE[tensor.type.name](self._file.raw(stored)).reshape(tensor.shape)
+        return self._translation[stored].apply(values)
+
+
+def open_weights(source: ModelSource) -> Weights:
+    """Opens the tensors of `source` and checks every header; reads no data yet.
+
+    Raises:
+        ModelNotFoundError: there is no checkpoint, or `source` is a preset.
+        CheckpointError: a file is damaged, a shard is missing, a tensor is stored twice, or the
+            only checkpoint is pickled.
+        UnsupportedModelError: a tensor's type cannot be read.
+    """
+    if source.path is None:
+        raise ModelNotFoundError(
+            f"{source.name} is a preset and has no weights.", fix="Use --load-format dummy."
+        )
+    if source.path.is_file():
+        return GGUFWeights(GGUFFile(source.path))
+    return SafetensorsWeights([SafetensorsFile(path) for path in weight_files(source.path)])
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The .safetensors files that make up the model in `folder`.
+
+    An index decides; without one, `model.safetensors`, or one complete set of numbered shards,
+    or the only file. Files that an index does not name (another format's copy of the same
+    weights, an adapter) are left alone.
+    """
+    if (folder / INDEX).exists():
+        return _indexed(folder)
+    single = folder / "model.safetensors"
+    if single.exists():
+        return [single]
+    found = sorted(folder.glob("*.safetensors"))
+    shards = [match for path in found if (match := _SHARD.fullmatch(path.name))]
+    if shards:
+        first = shards[0]
+        count = int(first["count"])
+        wanted = [
+            f"{first['stem']}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)
+        ]
+        return _present(folder, wanted, "the names of its other shards")
+    if len(found) > 1:
+        raise CheckpointError(
+            f"{folder.name} holds {len(found)} .safetensors files and no {INDEX}.",
+            fix="Add the index, or leave only the model's own file.",
+        )
+    if not found:
+        raise _nothing_to_load(folder)
+    return found
+
+
+def _indexed(folder: Path) -> list[Path]:
+    index = read_json(folder / INDEX)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{INDEX} has no weight_map.", fix="Download the file again.")
+    names = set(weight_map.values())
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
+            raise CheckpointError(
+                f"{INDEX} names the file {name!r}, which is not in the model's folder.",
+                fix="Download the file again.",
+            )
+    return _present(folder, sorted(names), INDEX)
+
+
+def _present(folder: Path, names: list[str], by: str) -> list[Path]:
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{len(missing)} of {len(names)} shards named by {by} are missing: "
+            f"{', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}.",
+            fix="Download the model again; what is there already is kept.",
+        )
+    return [folder / name for name in names]
+
+
+def _nothing_to_load(folder: Path) -> CheckpointError | ModelNotFoundError:
+    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
+    if pickled:
+        return CheckpointError(
+            f"{folder.name} holds only a pickled checkpoint ({pickled[0]}), which can run code "
+            "when it is opened.",
+            fix="Convert it to safetensors where you trust it, or use another copy of the model.",
+        )
+    return ModelNotFoundError(
+        f"{folder.name} holds no .safetensors file.",
+        fix="Download the weights, or use --load-format dummy to run without them.",
+    )

@@ -1,0 +1,1 @@
+"""The `quire` command: thin, and quick to answer."""

@@ -1,0 +1,63 @@
+"""`quire complete`: the text goes to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from quire.cli.session import Session, add_sampling_flags
+from quire.cli.template import add_chat_template_flag, chat_template
+from quire.core.errors import ConfigError
+from quire.core.flags import add_engine_flags, engine_args_from
+
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the prompt, the sampling flags and the engine's flags to `parser`."""
+    parser.add_argument(
+        "prompt", nargs="?", metavar="PROMPT", help="the text; standard input if absent or -"
+    )
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="send the prompt as a user's message, through the model's chat template",
+    )
+    add_chat_template_flag(parser)
+    add_sampling_flags(parser)
+    add_engine_flags(parser)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Complete one prompt.
+
+    Raises:
+        QuireError: no prompt, or what keeps the model from answering.
+    """
+    text = _prompt(namespace.prompt)
+    template = chat_template(namespace)
+    with Session(engine_args_from(namespace)) as session:
+        tokenizer = session.engine.tokenizer
+        if namespace.chat:
+            from quire.text.chat import chat_to_token_ids
+
+            messages = [{"role": "user", "content": text}]
+            token_ids = chat_to_token_ids(tokenizer, messages, chat_template=template)
+        else:
+            token_ids = tokenizer.encode(text)
+        _, speed = session.stream(token_ids, session.params(namespace, len(token_ids)))
+    print(flush=True)
+    print(speed, file=sys.stderr)
+    return 0 if speed.finish_reason else INTERRUPTED
+
+
+def _prompt(argument: str | None) -> str:
+    """The argument, or standard input without its last line break."""
+    text = argument
+    if argument in (None, "-"):
+        if argument is None and sys.stdin.isatty():
+            raise ConfigError("there is no prompt.", fix="Give one, or pipe it in.", param="PROMPT")
+        text = sys.stdin.read().removesuffix("\n")
+    if not text:
+        raise ConfigError("the prompt is empty.", param="PROMPT")
+    return text

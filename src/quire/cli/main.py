@@ -1,0 +1,77 @@
+"""The `quire` command. Only the command that is asked for is imported."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+from quire import __version__
+from quire.core import env
+from quire.core.errors import ConfigError, QuireError
+from quire.core.registry import did_you_mean
+
+COMMANDS = {
+    "complete": ("quire.cli.complete", "continue a text, on standard output"),
+    "chat": ("quire.cli.chat", "talk with a model in the terminal"),
+    "serve": ("quire.cli.serve", "serve OpenAI's API over HTTP"),
+    "bench": ("quire.bench.main", "measure latency, throughput, serving, start-up"),
+}
+
+_EPILOG = """\
+quire COMMAND --help lists a command's flags. Without --model, commands use the small story
+model that ships with Quire."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status: 0, 1 for a failure, 2 for a mistake in the flags."""
+    began = time.monotonic()
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = words[0] if words else "--help"
+    if name in {"-h", "--help", "help"}:
+        print(_help())
+        return 0
+    if name in {"-V", "--version", "version"}:
+        print(f"quire {__version__}")
+        return 0
+    if name not in COMMANDS:
+        print(f"error: unknown command {name}; {did_you_mean(name, COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        return _run(name, words[1:], began)
+    except QuireError as error:
+        if env.log_level() == "DEBUG":
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `quire complete … | head`
+        sys.stderr.close()
+        return 1
+
+
+def _run(name: str, words: Sequence[str], began: float) -> int:
+    from quire.cli.parser import Parser
+
+    module, text = COMMANDS[name]
+    command = import_module(module)
+    parser = Parser(prog=f"quire {name}", description=f"{text[0].upper()}{text[1:]}.")
+    command.add_arguments(parser)
+    namespace = parser.parse(words)
+    namespace.began = began
+    status: int = command.run(namespace)
+    return status
+
+
+def _help() -> str:
+    lines = ["usage: quire COMMAND ...", "", "LLM inference and serving.", ""]
+    lines += [f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items()]
+    lines += [f"  {'version':<10} print the version", "", _EPILOG]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

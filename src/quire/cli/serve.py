@@ -1,0 +1,94 @@
+"""`quire serve`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from quire.cli.template import add_chat_template_flag, chat_template
+from quire.core import env
+from quire.core.errors import ConfigError
+from quire.core.flags import add_engine_flags, engine_args_from, parse_size
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the model, the HTTP flags and the engine's flags to `parser`."""
+    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
+    http = parser.add_argument_group("http")
+    http.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    http.add_argument(
+        "--port",
+        type=_port,
+        default=8000,
+        metavar="N",
+        help="0 is any free port (default: %(default)s)",
+    )
+    http.add_argument(
+        "--api-key",
+        "--api_key",
+        action="append",
+        metavar="KEY",
+        help="clients must send it as a bearer token; may be repeated; QUIRE_API_KEY if unset",
+    )
+    http.add_argument(
+        "--allow-no-key",
+        action="store_true",
+        help="listen beyond this machine although no API key is set",
+    )
+    http.add_argument(
+        "--served-model-name",
+        "--served_model_name",
+        nargs="+",
+        metavar="NAME",
+        help="what clients may put in `model`; the first goes into responses (default: MODEL)",
+    )
+    http.add_argument(
+        "--max-body-bytes",
+        type=parse_size,
+        default="32MiB",
+        metavar="SIZE",
+        help="largest request body (default: %(default)s)",
+    )
+    add_chat_template_flag(http)
+    add_engine_flags(parser)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Serve until a signal.
+
+    Raises:
+        QuireError: what keeps the server from starting.
+    """
+    from quire.server.serve import ServeOptions, serve
+
+    args = engine_args_from(namespace)
+    if namespace.model_tag is not None:
+        if args.model not in ("embedded", namespace.model_tag):
+            raise ConfigError(
+                f"MODEL is {namespace.model_tag} and --model is {args.model}; give one of them.",
+                param="--model",
+            )
+        args = dataclasses.replace(args, model=namespace.model_tag)
+    fallback = env.api_key()
+    keys = tuple(namespace.api_key or ([fallback] if fallback else []))
+    if not all(keys):
+        raise ConfigError("--api-key is empty.", param="--api-key")
+    options = ServeOptions(
+        host=namespace.host,
+        port=namespace.port,
+        api_keys=keys,
+        allow_no_key=namespace.allow_no_key,
+        model_names=tuple(namespace.served_model_name or ()),
+        max_body_bytes=namespace.max_body_bytes,
+        chat_template=chat_template(namespace),
+    )
+    return serve(args, options, namespace.began)
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port; ports are 0 to 65535")
+    return port

@@ -1,0 +1,141 @@
+"""A model in the terminal: start it, stream its text, tell how fast it was."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from quire.core.config import EngineArgs
+from quire.core.errors import QuireError
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.engine.async_engine import AsyncLLM
+
+DEFAULT_MAX_TOKENS = 256
+
+
+@dataclass(slots=True)
+class Speed:
+    """What one generation did; seconds count from the request's start."""
+
+    tokens: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    finish_reason: str | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.tokens} tokens"]
+        if self.tokens > 1 and self.last > self.first:
+            parts.append(f"{(self.tokens - 1) / (self.last - self.first):.1f} tok/s")
+        if self.tokens:
+            parts.append(f"first token after {self.first:.2f} s")
+        parts.append(f"ended by {self.finish_reason or 'interrupt'}")
+        return ", ".join(parts)
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that make `SamplingParams`; what is not given comes from the model."""
+    group = parser.add_argument_group("sampling")
+    group.add_argument(
+        "--max-tokens",
+        "--max_tokens",
+        type=int,
+        metavar="N",
+        help=f"most tokens to generate (default: {DEFAULT_MAX_TOKENS}, or what the context holds)",
+    )
+    group.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
+    group.add_argument("--top-p", "--top_p", type=float, metavar="X")
+    group.add_argument("--top-k", "--top_k", type=int, metavar="N")
+    group.add_argument("--min-p", "--min_p", type=float, metavar="X")
+    group.add_argument("--repetition-penalty", "--repetition_penalty", type=float, metavar="X")
+    group.add_argument("--stop", action="append", metavar="TEXT", help="may be repeated")
+    group.add_argument(
+        "--ignore-eos", "--ignore_eos", action="store_true", help="do not end where the model does"
+    )
+
+
+class Session:
+    """An engine and the event loop it runs in, for a program that waits for one answer at a time.
+
+    Between answers the loop stands still, so that `input()` and Ctrl-C work as in any program.
+    """
+
+    def __init__(self, args: EngineArgs) -> None:
+        self._runner = asyncio.Runner()
+        try:
+            self.engine = self._runner.run(AsyncLLM.start(args))
+        except BaseException:
+            self._runner.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.engine.shutdown()
+        self._runner.close()
+
+    def params(self, namespace: argparse.Namespace, num_prompt_tokens: int) -> SamplingParams:
+        """The flags of `add_sampling_flags` over the model's own defaults."""
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop")
+        given = {name: getattr(namespace, name) for name in names}
+        fields: dict[str, Any] = {
+            **self.engine.default_sampling_params,
+            **{name: value for name, value in given.items() if value is not None},
+        }
+        room = self.engine.max_model_len - num_prompt_tokens
+        max_tokens = namespace.max_tokens
+        if max_tokens is None:
+            max_tokens = max(1, min(DEFAULT_MAX_TOKENS, room))
+        return SamplingParams(
+            **fields,
+            max_tokens=max_tokens,
+            ignore_eos=namespace.ignore_eos,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    def stream(self, prompt: str | list[int], params: SamplingParams) -> tuple[str, Speed]:
+        """Generate, printing the text as it comes; Ctrl-C ends the generation, not the program.
+
+        Returns:
+            The text printed and the speed.
+        """
+        speed = Speed()
+        pieces: list[str] = []
+
+        async def run() -> None:
+            began = time.monotonic()
+            outputs: AsyncGenerator[RequestOutput, None] = self.engine.generate(
+                prompt, params, uuid.uuid4().hex
+            )
+            async with aclosing(outputs):
+                async for output in outputs:
+                    completion = output.outputs[0]
+                    pieces.append(completion.text)
+                    sys.stdout.write(completion.text)
+                    sys.stdout.flush()
+                    speed.last = time.monotonic() - began
+                    speed.first = speed.first or speed.last
+                    speed.tokens += len(completion.token_ids)
+                    speed.finish_reason = completion.finish_reason
+            if speed.finish_reason == "error":
+                raise QuireError(f"The engine gave up: {completion.stop_reason}")
+
+        try:
+            self._runner.run(run())
+        except KeyboardInterrupt:
+            speed.finish_reason = None
+        return "".join(pieces), speed

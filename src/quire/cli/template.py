@@ -1,0 +1,37 @@
+"""`--chat-template`, for the commands that render conversations."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from quire.core.errors import ConfigError
+
+
+def add_chat_template_flag(parser: argparse._ActionsContainer) -> None:
+    """Add the flag to a parser or a group of one."""
+    parser.add_argument(
+        "--chat-template",
+        "--chat_template",
+        type=Path,
+        metavar="FILE",
+        help="Jinja template in place of the model's own",
+    )
+
+
+def chat_template(namespace: argparse.Namespace) -> str | None:
+    """The template's source; None for the model's own.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    path: Path | None = namespace.chat_template
+    if path is None:
+        return None
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(
+            f"--chat-template {path} cannot be read: {why}.", param="--chat-template"
+        ) from None

@@ -1,0 +1,249 @@
+"""The asyncio front end: many requests at once, the core in a process of its own. No torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from quire.core.config import EngineArgs, ModelConfig
+from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
+from quire.core.hardware import detect
+from quire.core.log import setup_logging
+from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutputs
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.engine.client import CoreClient, ProcessClient
+from quire.engine.input import InputProcessor, ProcessedRequest, Prompt, sampling_defaults
+from quire.engine.output import OutputProcessor
+from quire.engine.resolve import Resolved, load_tokenizer, resolve
+from quire.engine.stats import EngineStats
+from quire.engine.stream import OutputStream
+from quire.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+INLINE_CHARACTERS = 4096
+"""Longer prompts are tokenized in a thread, so that they do not hold up the event loop."""
+TOKENIZER_THREADS = 2
+
+
+class AsyncLLM:
+    """Serves requests from the event loop it was started in.
+
+        engine = await AsyncLLM.start(EngineArgs(model="embedded"))
+        async for output in engine.generate("Once upon a time", SamplingParams()):
+            ...
+        engine.shutdown()
+
+    Attributes:
+        default_sampling_params: the model's own values for fields that a request leaves unset.
+        phases: seconds spent in each part of the start, in order.
+        facts: what the core runs on (see `messages.Ready`).
+    """
+
+    def __init__(
+        self, resolved: Resolved, tokenizer: Tokenizer, args: EngineArgs, client: CoreClient
+    ) -> None:
+        self.resolved = resolved
+        self.tokenizer = tokenizer
+        self.stats = EngineStats()
+        self.default_sampling_params = sampling_defaults(resolved, args.generation_config)
+        self.phases: dict[str, float] = {}
+        self.facts: dict[str, Any] = {}
+        self._client = client
+        self._output = OutputProcessor(tokenizer, self.stats)
+        self._input: InputProcessor | None = None
+        self._streams: dict[str, OutputStream] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count()
+        self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
+        self._error: QuireError | None = None
+
+    @classmethod
+    async def start(cls, args: EngineArgs, client: CoreClient | None = None) -> AsyncLLM:
+        """Resolve the arguments, start the core and wait until its model is loaded.
+
+        Raises:
+            QuireError: whatever is wrong with the arguments, the model or the machine.
+        """
+        setup_logging()
+        began = time.monotonic()
+        resolved = resolve(args, detect())
+        resolved_at = time.monotonic()
+        tokenizer = load_tokenizer(resolved)
+        tokenized_at = time.monotonic()
+        for note in resolved.notes:
+            logger.info(note)
+        engine = cls(resolved, tokenizer, args, client or ProcessClient())
+        engine.phases = {"resolve": resolved_at - began, "tokenizer": tokenized_at - resolved_at}
+        await engine.start_core()
+        return engine
+
+    async def start_core(self) -> Ready:
+        """Start the core; `start` calls this."""
+        began = time.monotonic()
+        ready = await self._client.start(self.resolved.config, self._on_message, self._on_death)
+        spawn = time.monotonic() - began - sum(ready.phases.values())
+        self.phases |= {"spawn": spawn, **ready.phases}
+        self.facts = ready.facts
+        try:
+            self._input = InputProcessor(self.resolved, self.tokenizer, ready)
+        except QuireError:
+            self.shutdown()
+            raise
+        return ready
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return self.resolved.config.model
+
+    @property
+    def max_model_len(self) -> int:
+        return self.resolved.config.scheduler.max_model_len
+
+    @property
+    def is_ready(self) -> bool:
+        return self._input is not None and self._error is None
+
+    @property
+    def errored(self) -> bool:
+        """Whether the core has died or was shut down; no request can be served any more."""
+        return self._error is not None
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests under way."""
+        return self._output.num_unfinished
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs of one request, as `sampling_params.output_kind` asks; the last is `finished`.
+
+        Closing the generator, or cancelling the task that reads it, aborts the request. A
+        consumer that is slower than the engine gets several steps in one output.
+
+        Raises:
+            InvalidRequestError: before anything is computed.
+            EngineDeadError: the core has died.
+        """
+        params = sampling_params or SamplingParams(**self.default_sampling_params)
+        request_id = request_id or uuid.uuid4().hex
+        request = await self._process(request_id, prompt, params, priority, cache_salt)
+        if self._error is not None:
+            raise self._error
+        self._output.add(request)
+        stream = self._streams[request_id] = OutputStream(params.output_kind)
+        try:
+            for child in request.children:
+                self._client.send(child)
+            finished = False
+            while not finished:
+                output = await stream.get()
+                finished = output.finished
+                yield output
+        finally:
+            self._streams.pop(request_id, None)
+            self._abort(request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its consumer gets what there is, with finish reason "abort"."""
+        self._abort(request_id)
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Run one of the core's utility methods, between two steps.
+
+        Raises:
+            InvalidRequestError: the method failed.
+        """
+        call_id = next(self._call_ids)
+        result = self._calls[call_id] = asyncio.get_running_loop().create_future()
+        try:
+            self._client.send(Call(call_id, method, list(args)))
+            return await result
+        finally:
+            del self._calls[call_id]
+
+    def shutdown(self) -> None:
+        """Stop the core; requests under way fail. Harmless when repeated."""
+        self._on_death(EngineDeadError("The engine has been shut down."))
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._client.shutdown()
+
+    async def _process(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        priority: int,
+        cache_salt: str | None,
+    ) -> ProcessedRequest:
+        if self._error is not None:
+            raise self._error
+        assert self._input is not None, "the engine was not started"
+        processor, arrival = self._input, time.monotonic()
+
+        def process() -> ProcessedRequest:
+            return processor.process(
+                request_id,
+                prompt,
+                params,
+                arrival_time=arrival,
+                priority=priority,
+                cache_salt=cache_salt,
+            )
+
+        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+        if isinstance(text, str) and len(text) > INLINE_CHARACTERS:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, process)
+        return process()
+
+    def _abort(self, request_id: str) -> None:
+        ids, output = self._output.abort(request_id, time.monotonic())
+        if ids:
+            with contextlib.suppress(EngineDeadError):
+                self._client.send(AbortRequests(ids))
+        if output is not None and request_id in self._streams:
+            self._streams[request_id].put(output)
+
+    def _on_message(self, message: StepOutputs | CallResult) -> None:
+        if isinstance(message, CallResult):
+            self._on_result(message)
+            return
+        step = self._output.process(message)
+        if step.aborts:
+            self._client.send(AbortRequests(step.aborts))
+        for output in step.outputs:
+            if stream := self._streams.get(output.request_id):
+                stream.put(output)
+
+    def _on_result(self, message: CallResult) -> None:
+        future = self._calls.get(message.call_id)
+        if future is None or future.done():
+            return
+        if message.error is not None:
+            future.set_exception(InvalidRequestError(message.error))
+        else:
+            future.set_result(message.value)
+
+    def _on_death(self, error: QuireError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        for stream in self._streams.values():
+            stream.fail(error)
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(error)

@@ -1,0 +1,228 @@
+"""The front end's end of the line to the engine core."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from quire.core import errors
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineDeadError, QuireError
+from quire.core.messages import (
+    CallResult,
+    CoreFailed,
+    CoreInput,
+    CoreMessage,
+    Ready,
+    Shutdown,
+    StepOutputs,
+)
+
+logger = logging.getLogger(__name__)
+
+CORE_COMMAND = (sys.executable, "-m", "quire.engine.process")
+SHUTDOWN_SECONDS = 5.0
+LAST_WORDS_SECONDS = 0.1
+"""After the core's exit, how long to wait for the frame that says why."""
+MAX_SOCKET_PATH = 100
+"""Unix socket paths end at 107 bytes."""
+
+MessageHandler = Callable[[StepOutputs | CallResult], None]
+DeathHandler = Callable[[QuireError], None]
+
+
+class CoreClient(Protocol):
+    """Starts a core, sends it messages, hands on what it says."""
+
+    async def start(
+        self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
+    ) -> Ready: ...
+
+    def send(self, message: CoreInput) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+
+class ProcessClient:
+    """An engine core in a child process, over two ZMQ sockets in a private directory.
+
+    All methods but `shutdown` belong to the event loop that `start` ran in.
+    """
+
+    def __init__(self, command: Sequence[str] = CORE_COMMAND) -> None:
+        self.num_bad_frames = 0
+        self._command = command
+        self._decoder = msgspec.msgpack.Decoder(CoreMessage)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._error: QuireError | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._directory: Path | None = None
+        self._sockets: list[zmq.Socket[bytes] | zmq.asyncio.Socket] = []
+        self._context = zmq.Context()
+
+    async def start(
+        self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
+    ) -> Ready:
+        """Start the core and wait until its model is loaded.
+
+        Raises:
+            QuireError: of the class that the core raised while it started;
+                EngineDeadError if it ended without a word.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[Ready] = self._loop.create_future()
+        self._on_message, self._on_death = on_message, on_death
+        try:
+            self._open_sockets()
+            self._spawn(config)
+            self._reader = self._loop.create_task(self._read())
+            return await self._ready
+        except BaseException:
+            self.shutdown()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The core's process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def send(self, message: CoreInput) -> None:
+        """Send without waiting.
+
+        Raises:
+            EngineDeadError: there is no core to take it.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            self._inbox.send(self._encoder.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            raise EngineDeadError("The engine core has hung up.") from None
+
+    def shutdown(self) -> None:
+        """Stop the core, by force after `SHUTDOWN_SECONDS`, and leave nothing behind."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._stop(process)
+        self._error = self._error or EngineDeadError("The engine has been shut down.")
+        if self._reader is not None:
+            self._reader.cancel()
+        for socket in self._sockets:
+            socket.close(linger=0)
+        self._context.term()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _open_sockets(self) -> None:
+        folder = tempfile.mkdtemp(prefix="quire-")  # mode 0700: nobody else can connect
+        if len(folder) > MAX_SOCKET_PATH:
+            Path(folder).rmdir()
+            folder = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
+        self._directory = Path(folder)
+        self._inbox = self._context.socket(zmq.PUSH)
+        self._outbox = zmq.asyncio.Socket(self._context, zmq.PULL)
+        self._sockets = [self._inbox, self._outbox]
+        for socket, name in zip(self._sockets, ("in", "out"), strict=True):
+            socket.set_hwm(0)
+            socket.bind(f"ipc://{folder}/{name}")
+
+    def _spawn(self, config: EngineConfig) -> None:
+        process = subprocess.Popen(
+            [*self._command, str(self._directory), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=2,  # the core's chatter must not mix with what the user asked for
+        )
+        self._process = process
+        threading.Thread(
+            target=self._watch, args=(process,), name="core-watch", daemon=True
+        ).start()
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(msgspec.msgpack.encode(config))
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait, in a thread of its own, for the core's exit and tell the event loop."""
+        status = process.wait()
+        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        error = EngineDeadError(f"The engine core has ended {how}.", fix="Start the engine again.")
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(
+                self._loop.call_later, LAST_WORDS_SECONDS, self._die, error
+            )
+
+    async def _read(self) -> None:
+        while True:
+            frame = await self._outbox.recv()
+            try:
+                message = self._decoder.decode(frame)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                self.num_bad_frames += 1
+                logger.warning("dropped a bad frame (%d so far): %s", self.num_bad_frames, error)
+                continue
+            try:
+                self._dispatch(message)
+            except Exception as error:
+                logger.exception("the front end failed on a message of the core")
+                self._die(EngineDeadError(f"The front end failed: {type(error).__name__}."))
+
+    def _dispatch(self, message: CoreMessage) -> None:
+        if isinstance(message, Ready):
+            if not self._ready.done():
+                self._ready.set_result(message)
+        elif isinstance(message, CoreFailed):
+            self._die(_error_of(message, starting=not self._ready.done()))
+        else:
+            self._on_message(message)
+
+    def _die(self, error: QuireError) -> None:
+        """The first cause counts; whoever waits learns of it."""
+        if self._error is not None:
+            return
+        self._error = error
+        if self._ready.done():
+            self._on_death(error)
+        else:
+            self._ready.set_exception(error)
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        if self._error is None and self._ready.done() and not self._ready.cancelled():
+            with contextlib.suppress(EngineDeadError):
+                self.send(Shutdown())
+        else:
+            process.terminate()  # it does not read its socket while it loads
+        try:
+            process.wait(SHUTDOWN_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.warning("the engine core did not stop in %.0f s; killed", SHUTDOWN_SECONDS)
+            process.kill()
+            process.wait()
+
+
+def _error_of(message: CoreFailed, *, starting: bool) -> QuireError:
+    """The core's error, as the type it was raised as where the user can act on it."""
+    known = vars(errors).values()
+    kinds = {k.code: k for k in known if isinstance(k, type) and issubclass(k, QuireError)}
+    if starting and message.code in kinds:
+        return kinds[message.code](message.message)
+    when = "while it started" if starting else "while it ran"
+    return EngineDeadError(
+        f"The engine core failed {when}: {message.code}: {message.message}",
+        fix="Its log above has the details.",
+    )

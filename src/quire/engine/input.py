@@ -1,0 +1,273 @@
+"""From a prompt and sampling options to the messages that the engine core runs on."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from quire.core.config import EngineConfig
+from quire.core.errors import CheckpointError, InvalidRequestError
+from quire.core.messages import AddRequest, Ready
+from quire.core.registry import did_you_mean
+from quire.core.sampling_params import SamplingParams
+from quire.engine.resolve import Resolved
+from quire.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+Prompt = str | list[int] | Mapping[str, Any]
+"""Text, token ids, or a mapping with one of "prompt" and "prompt_token_ids"."""
+
+_PROMPT_KEYS = ("prompt", "prompt_token_ids")
+_SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedRequest:
+    """A valid request: what the front end remembers, and a message a sequence for the core."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    arrival_time: float
+    children: list[AddRequest]
+
+
+class InputProcessor:
+    """Tokenizes and validates; stateless but for the count of seeds drawn.
+
+    Safe to call from several threads.
+    """
+
+    def __init__(self, resolved: Resolved, tokenizer: Tokenizer, ready: Ready) -> None:
+        config = resolved.config
+        _check_vocabulary(config, tokenizer)
+        self._tokenizer = tokenizer
+        self._vocab_size = config.model.vocab_size
+        self._cache_tokens = ready.num_gpu_blocks * ready.block_size
+        self._seed = config.seed
+        self._num_drawn = itertools.count()
+        self.max_model_len = config.scheduler.max_model_len
+        self.eos_token_ids = _eos_token_ids(resolved, tokenizer)
+        if self._cache_tokens < self.max_model_len:
+            logger.warning(
+                "The KV cache holds %d tokens, fewer than max_model_len, %d: longer requests are "
+                "refused. More memory (--kv-cache-memory-bytes) serves them.",
+                self._cache_tokens,
+                self.max_model_len,
+            )
+
+    def process(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        arrival_time: float,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> ProcessedRequest:
+        """Tokenize, validate, and fan `params.n` out into one message a sequence.
+
+        `params` is not changed. The children's ids are the request's own where n is 1, else
+        `<id>_0`, `<id>_1` …; their seeds follow from the request's, so n completions of one
+        seed differ from each other and not from run to run.
+
+        Raises:
+            InvalidRequestError: naming the field, the value and the limit.
+        """
+        text, token_ids = self._tokenize(prompt)
+        room = self._room(len(token_ids), params)
+        self._check_params(params)
+        seed = params.seed
+        if seed is None and not params.greedy:
+            seed = derive_seed(self._seed, next(self._num_drawn))
+        base = params.replace(
+            n=1,
+            max_tokens=room if params.max_tokens is None else params.max_tokens,
+            bad_words_token_ids=self._bad_words(params),
+        )
+        children = [
+            AddRequest(
+                request_id=request_id if params.n == 1 else f"{request_id}_{index}",
+                prompt_token_ids=token_ids,
+                sampling_params=base.replace(
+                    seed=seed if seed is None or index == 0 else derive_seed(seed, index),
+                    # One sequence tells the prompt's; the others may reuse its blocks.
+                    prompt_logprobs=params.prompt_logprobs if index == 0 else None,
+                ),
+                arrival_time=arrival_time,
+                priority=priority,
+                cache_salt=cache_salt,
+                eos_token_ids=self.eos_token_ids,
+            )
+            for index in range(params.n)
+        ]
+        return ProcessedRequest(request_id, text, token_ids, params, arrival_time, children)
+
+    def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """The prompt's text, if it came as text, and its token ids, checked."""
+        if isinstance(prompt, Mapping):
+            prompt = _from_mapping(prompt)
+        if isinstance(prompt, str):
+            if not prompt:
+                raise InvalidRequestError("The prompt is empty.", param="prompt")
+            return prompt, self._encode(prompt)
+        if not isinstance(prompt, list):
+            raise InvalidRequestError(
+                f"A prompt is text, a list of token ids or a mapping, not {_kind(prompt)}.",
+                param="prompt",
+            )
+        if not prompt:
+            raise InvalidRequestError("The prompt is empty.", param="prompt")
+        self._check_ids("prompt", prompt)
+        return None, list(prompt)
+
+    def _encode(self, text: str) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"The prompt is not valid Unicode: a lone surrogate at character {error.start}.",
+                param="prompt",
+            ) from None
+        return self._tokenizer.encode(text)
+
+    def _room(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """Tokens that may follow the prompt; raises where the request cannot fit."""
+        limit, what = self.max_model_len, "the model's context"
+        if self._cache_tokens < limit:
+            limit, what = self._cache_tokens, "the whole KV cache"
+        room = limit - num_prompt_tokens
+        if room < 1:
+            raise InvalidRequestError(
+                f"The prompt has {num_prompt_tokens} tokens, but {what} holds {limit}, "
+                "at least one of them for the output.",
+                fix="Shorten the prompt.",
+                param="prompt",
+            )
+        wanted, name = params.max_tokens, "max_tokens"
+        if wanted is None:
+            wanted, name = params.min_tokens, "min_tokens"
+        if wanted > room:
+            raise InvalidRequestError(
+                f"The prompt has {num_prompt_tokens} tokens and {name} is {wanted}, together "
+                f"{num_prompt_tokens + wanted}, but {what} holds {limit}.",
+                fix=f"Set {name} to at most {room} or shorten the prompt.",
+                param=name,
+            )
+        return room
+
+    def _check_params(self, params: SamplingParams) -> None:
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            if ids := getattr(params, name):
+                self._check_ids(name, ids)
+        if params.bad_words_token_ids is not None:
+            raise InvalidRequestError(
+                "bad_words_token_ids is the engine's own.",
+                fix="Use bad_words.",
+                param="bad_words_token_ids",
+            )
+
+    def _check_ids(self, name: str, ids: Iterable[Any]) -> None:
+        for token in ids:
+            if type(token) is not int:
+                raise InvalidRequestError(
+                    f"{name} holds {token!r}; token ids are whole numbers.", param=name
+                )
+            if not 0 <= token < self._vocab_size:
+                raise InvalidRequestError(
+                    f"{name} holds token id {token}; "
+                    f"the model's vocabulary ends at {self._vocab_size - 1}.",
+                    param=name,
+                )
+
+    def _bad_words(self, params: SamplingParams) -> list[list[int]] | None:
+        """Each word's token sequences, with and without a space before it.
+
+        Both at the start of a text and inside one: some tokenizers put a space of their own
+        at the start.
+        """
+        if not params.bad_words:
+            return None
+        lead = self._tokenizer.encode("\n", add_special_tokens=False)
+        sequences: list[list[int]] = []
+        for word in params.bad_words:
+            for text in (word, " " + word.lstrip()):
+                start = self._tokenizer.encode(text, add_special_tokens=False)
+                inside = self._tokenizer.encode("\n" + text, add_special_tokens=False)
+                sequences.append(start)
+                if inside[: len(lead)] == lead:
+                    sequences.append(inside[len(lead) :])
+        return [list(ids) for ids in dict.fromkeys(map(tuple, sequences)) if ids]
+
+
+def sampling_defaults(resolved: Resolved, generation_config: str) -> dict[str, Any]:
+    """Values for unset sampling fields, from the model's generation_config.json.
+
+    Lengths are not among them: how long an answer may be is the request's to say.
+    """
+    if generation_config != "auto":
+        return {}
+    found = resolved.source.generation_config
+    defaults = {k: found[k] for k in _SAMPLING_KEYS if found.get(k) is not None}
+    try:
+        SamplingParams(**defaults)
+    except InvalidRequestError as error:
+        logger.warning("The model's generation_config.json is not used: %s", error)
+        return {}
+    if defaults:
+        values = ", ".join(f"{k}={v}" for k, v in defaults.items())
+        logger.info("Unset sampling values come from the model's generation config: %s", values)
+    return defaults
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """A seed in [0, 2⁶³) that depends on both numbers and nothing else."""
+    digest = blake2b(b"%d:%d" % (seed, index), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _from_mapping(prompt: Mapping[str, Any]) -> Any:
+    """The one value of a prompt given as a mapping."""
+    for key in prompt:
+        if key not in _PROMPT_KEYS:
+            raise InvalidRequestError(
+                f"a prompt has no field {key!r}; {did_you_mean(str(key), _PROMPT_KEYS)}",
+                param="prompt",
+            )
+    if len(prompt) != 1:
+        raise InvalidRequestError(
+            "A prompt is given either as prompt or as prompt_token_ids.", param="prompt"
+        )
+    key, value = next(iter(prompt.items()))
+    if not isinstance(value, str if key == "prompt" else list):
+        raise InvalidRequestError(f"{key} must not be {_kind(value)}.", param=key)
+    return value
+
+
+def _eos_token_ids(resolved: Resolved, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """All tokens that end a sequence: config.json, generation_config.json and the tokenizer."""
+    generation = resolved.source.generation_config.get("eos_token_id")
+    found = {*resolved.config.model.eos_token_ids, tokenizer.eos_token_id}
+    found.update(generation if isinstance(generation, list) else [generation])
+    return tuple(sorted(i for i in found if i is not None))
+
+
+def _check_vocabulary(config: EngineConfig, tokenizer: Tokenizer) -> None:
+    if tokenizer.vocab_size > config.model.vocab_size:
+        raise CheckpointError(
+            f"The tokenizer has {tokenizer.vocab_size} tokens, "
+            f"but the model embeds only {config.model.vocab_size}.",
+            fix="Use the tokenizer that belongs to the model (--tokenizer).",
+            param="tokenizer",
+        )
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,257 @@
+"""The offline front end: `LLM(model).generate(prompts)`, with the core in this process."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, cast
+
+from tqdm import tqdm
+
+from quire.core.config import ModelConfig
+from quire.core.errors import EngineDeadError, InvalidRequestError
+from quire.core.hardware import detect
+from quire.core.log import setup_logging
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.engine.input import InputProcessor, ProcessedRequest, Prompt, sampling_defaults
+from quire.engine.interrupt import deferred_interrupt
+from quire.engine.output import OutputProcessor
+from quire.engine.process import load_core
+from quire.engine.resolve import engine_args, load_tokenizer, resolve
+from quire.engine.stats import EngineStats
+from quire.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+
+
+class LLM:
+    """A model for offline use, from one thread.
+
+        with LLM("embedded") as llm:
+            [output] = llm.generate("Once upon a time", SamplingParams(max_tokens=64))
+            print(output.outputs[0].text)
+
+    Args:
+        model: see `EngineArgs.model`.
+        fields: the other fields of `EngineArgs`, by name.
+
+    Attributes:
+        stats: what the engine has counted since it started.
+        phases: seconds spent in each part of the start, in order.
+        facts: what the core runs on (see `messages.Ready`).
+
+    Raises:
+        QuireError: whatever is wrong with the arguments, the model or the machine.
+    """
+
+    def __init__(self, model: str = "embedded", **fields: Any) -> None:
+        setup_logging()
+        began = time.monotonic()
+        args = engine_args(model, fields)
+        self.resolved = resolve(args, detect())
+        resolved_at = time.monotonic()
+        self.tokenizer: Tokenizer = load_tokenizer(self.resolved)
+        tokenized_at = time.monotonic()
+        for note in self.resolved.notes:
+            logger.info(note)
+        self.sampling_defaults = sampling_defaults(self.resolved, args.generation_config)
+        self.stats = EngineStats()
+        self._output = OutputProcessor(self.tokenizer, self.stats)
+        self._core, ready = load_core(self.resolved.config)
+        self._input = InputProcessor(self.resolved, self.tokenizer, ready)
+        self._ids = itertools.count()
+        self._closed = False
+        self.facts = ready.facts
+        self.phases = {
+            "resolve": resolved_at - began,
+            "tokenizer": tokenized_at - resolved_at,
+            **ready.phases,
+        }
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return self.resolved.config.model
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The model's own sampling values, where it has any."""
+        return SamplingParams(**self.sampling_defaults)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete one prompt or many; the answers are in the prompts' order.
+
+        Args:
+            prompts: text, token ids, or mappings with "prompt" or "prompt_token_ids".
+            sampling_params: for all prompts, or one each; the model's defaults if None.
+            use_tqdm: show progress, where stderr is a terminal.
+            priority: one each, lower first, under the priority policy.
+
+        Raises:
+            InvalidRequestError: for the first prompt that cannot be served; none has run then.
+        """
+        many = _as_list(prompts)
+        params = self._params(sampling_params, len(many))
+        priorities = [0] * len(many) if priority is None else list(priority)
+        if len(priorities) != len(many):
+            raise _mismatch("priority", len(priorities), len(many))
+        now = time.monotonic()
+        requests = [
+            self._input.process(
+                str(next(self._ids)), prompt, wanted, arrival_time=now, priority=rank
+            )
+            for prompt, wanted, rank in zip(many, params, priorities, strict=True)
+        ]
+        return self._run(requests, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or many, rendered with the model's chat template.
+
+        Raises:
+            InvalidRequestError: as `generate`, and where a conversation cannot be rendered.
+        """
+        from quire.text.chat import chat_to_token_ids
+
+        first = messages[0] if messages else None
+        conversations: Any = [messages] if isinstance(first, dict) else messages
+        prompts: list[Prompt] = [
+            chat_to_token_ids(
+                self.tokenizer,
+                list(conversation),
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                kwargs=chat_template_kwargs,
+            )
+            for conversation in conversations
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Run one of the core's utility methods."""
+        return self._core.call(method, list(args))
+
+    def shutdown(self) -> None:
+        """Free the model and the KV cache. Harmless when repeated."""
+        if not self._closed:
+            self._closed = True
+            self._core.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def _params(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> list[SamplingParams]:
+        """One `SamplingParams` a prompt, copies that ask for the final output only."""
+        if given is None:
+            given = self.get_default_sampling_params()
+        each = [given] * count if isinstance(given, SamplingParams) else list(given)
+        if len(each) != count:
+            raise _mismatch("sampling_params", len(each), count)
+        return [p.replace(output_kind=RequestOutputKind.FINAL_ONLY) for p in each]
+
+    def _run(self, requests: list[ProcessedRequest], use_tqdm: bool) -> list[RequestOutput]:
+        """Step until every request has its final output; on any exception, abort them all."""
+        if self._closed:
+            raise EngineDeadError("The engine has been shut down.")
+        done: dict[str, RequestOutput] = {}
+        with _Progress(len(requests), use_tqdm) as bar, deferred_interrupt() as interrupt:
+            try:
+                for request in requests:
+                    self._output.add(request)
+                    for child in request.children:
+                        self._core.add(child)
+                while self._output.num_unfinished:
+                    interrupt.check()
+                    for output in self._step():
+                        done[output.request_id] = output
+                        bar.advance(output)
+            finally:
+                self._abort_all()
+        return [done[request.request_id] for request in requests]
+
+    def _step(self) -> list[RequestOutput]:
+        step = self._core.step()
+        if step is None:
+            raise EngineDeadError("The engine core has nothing to do, but requests are waiting.")
+        processed = self._output.process(step)
+        self._core.abort(processed.aborts)
+        return processed.outputs
+
+    def _abort_all(self) -> None:
+        for request_id in self._output.request_ids():
+            ids, _ = self._output.abort(request_id, time.monotonic())
+            self._core.abort(ids)
+
+
+class _Progress:
+    """A bar on stderr, where that is a terminal: prompts done, and tokens a second."""
+
+    def __init__(self, total: int, wanted: bool) -> None:
+        self._bar: tqdm[Any] = tqdm(total=total, unit="prompt", disable=None if wanted else True)
+        self._began = time.monotonic()
+        self._tokens = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.close()
+
+    def advance(self, output: RequestOutput) -> None:
+        self._tokens += sum(len(c.token_ids) for c in output.outputs)
+        speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
+        self._bar.set_postfix_str(f"{speed:.1f} tok/s", refresh=False)
+        self._bar.update()
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt becomes a list of one; a list of whole numbers is one prompt."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if prompts and isinstance(prompts[0], int):
+        return [cast(list[int], list(prompts))]
+    return cast(list[Prompt], list(prompts))
+
+
+def _mismatch(name: str, given: int, prompts: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{name} has {given} entries for {prompts} prompts.",
+        fix="Give one for all, or one each.",
+        param=name,
+    )

@@ -1,0 +1,188 @@
+"""From the core's tokens to what the caller sees: text, logprobs, one answer for n sequences."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from quire.core.errors import InvalidRequestError
+from quire.core.messages import CoreOutput, StepOutputs
+from quire.core.outputs import PositionLogprobs, RequestMetrics, RequestOutput
+from quire.core.sampling_params import RequestOutputKind
+from quire.engine.input import ProcessedRequest
+from quire.engine.sequence import SequenceState, position_logprobs
+from quire.engine.stats import EngineStats
+from quire.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ProcessedStep:
+    """Outputs to hand out, and sequences for the core to drop: a stop string ended them."""
+
+    outputs: list[RequestOutput] = field(default_factory=list)
+    aborts: list[str] = field(default_factory=list)
+
+
+class _RequestState:
+    """A request with its n sequences."""
+
+    __slots__ = (
+        "kind",
+        "metrics",
+        "num_cached_tokens",
+        "num_running",
+        "prompt_logprobs",
+        "request",
+        "sequences",
+    )
+
+    def __init__(self, request: ProcessedRequest, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self.kind = request.params.output_kind
+        self.sequences = [
+            SequenceState(index, request.prompt_token_ids, request.params, tokenizer)
+            for index in range(len(request.children))
+        ]
+        self.num_running = len(self.sequences)
+        self.num_cached_tokens = 0
+        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self.metrics = RequestMetrics(arrival_time=request.arrival_time)
+
+    def output(self, touched: list[SequenceState]) -> RequestOutput:
+        """An answer with the sequences of this step (DELTA) or with all of them."""
+        delta = self.kind is RequestOutputKind.DELTA
+        prompt_logprobs = self.prompt_logprobs
+        if delta:
+            self.prompt_logprobs = None
+        return RequestOutput(
+            request_id=self.request.request_id,
+            prompt=self.request.prompt,
+            prompt_token_ids=self.request.prompt_token_ids,
+            outputs=[s.take(self.kind) for s in (touched if delta else self.sequences)],
+            finished=self.num_running == 0,
+            prompt_logprobs=prompt_logprobs,
+            num_cached_tokens=self.num_cached_tokens,
+            metrics=self.metrics,
+        )
+
+
+class OutputProcessor:
+    """Holds every request from `add` until its last output."""
+
+    def __init__(self, tokenizer: Tokenizer, stats: EngineStats) -> None:
+        self._tokenizer = tokenizer
+        self._stats = stats
+        self._requests: dict[str, _RequestState] = {}
+        self._sequences: dict[str, tuple[_RequestState, SequenceState]] = {}
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._requests)
+
+    def request_ids(self) -> list[str]:
+        return list(self._requests)
+
+    def add(self, request: ProcessedRequest) -> None:
+        """Expect outputs for a request.
+
+        Raises:
+            InvalidRequestError: its id, or one of its sequences', is in use.
+        """
+        ids = [child.request_id for child in request.children]
+        if request.request_id in self._requests or any(i in self._sequences for i in ids):
+            raise InvalidRequestError(
+                f"request id {request.request_id!r} is in use.", param="request_id"
+            )
+        state = _RequestState(request, self._tokenizer)
+        self._requests[request.request_id] = state
+        self._sequences.update((i, (state, s)) for i, s in zip(ids, state.sequences, strict=True))
+
+    def process(self, step: StepOutputs) -> ProcessedStep:
+        """Take in one step; at most one `RequestOutput` a request comes back."""
+        result = ProcessedStep()
+        touched: dict[str, list[SequenceState]] = {}
+        for output in step.outputs:
+            entry = self._sequences.get(output.request_id)
+            if entry is None:  # aborted while the step ran
+                continue
+            state, sequence = entry
+            self._update(state, sequence, output, step.timestamp)
+            if sequence.finish_reason is not None:
+                if output.finish_reason is None:
+                    result.aborts.append(output.request_id)
+                self._end_sequence(output.request_id, state, sequence)
+            touched.setdefault(state.request.request_id, []).append(sequence)
+        for request_id, sequences in touched.items():
+            state = self._requests[request_id]
+            if state.num_running == 0:
+                self._end_request(state, step.timestamp)
+            if state.num_running == 0 or state.kind is not RequestOutputKind.FINAL_ONLY:
+                result.outputs.append(state.output(sequences))
+        self._stats.on_step(step.stats, step.timestamp)
+        return result
+
+    def abort(self, request_id: str, now: float) -> tuple[list[str], RequestOutput | None]:
+        """End a request: the core's ids to abort, and its last output (None if it is not here)."""
+        state = self._requests.get(request_id)
+        if state is None:
+            return [], None
+        ids: list[str] = []
+        ended: list[SequenceState] = []
+        for child, sequence in zip(state.request.children, state.sequences, strict=True):
+            if sequence.finish_reason is None:
+                sequence.abort()
+                self._end_sequence(child.request_id, state, sequence)
+                ids.append(child.request_id)
+                ended.append(sequence)
+        self._end_request(state, now)
+        return ids, state.output(ended)
+
+    def _update(
+        self, state: _RequestState, sequence: SequenceState, output: CoreOutput, now: float
+    ) -> None:
+        before = sequence.num_tokens
+        try:
+            if output.prompt_logprobs is not None:
+                rows = (position_logprobs(self._tokenizer, p) for p in output.prompt_logprobs)
+                state.prompt_logprobs = [None, *rows]
+            sequence.update(output)
+        except Exception as error:  # one request's text must not end the others
+            logger.exception("request %s: its output failed", output.request_id)
+            sequence.fail(f"{type(error).__name__} while the output was made into text")
+        metrics = state.metrics
+        metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
+        if not metrics.first_scheduled_time:
+            metrics.first_scheduled_time = output.scheduled_time
+        count = sequence.num_tokens - before
+        if not count:
+            return
+        if not metrics.first_token_time:
+            metrics.first_token_time = now
+            state.num_cached_tokens = output.num_cached_tokens
+            self._stats.on_first_token(
+                metrics, len(state.request.prompt_token_ids), output.num_cached_tokens
+            )
+        last = sequence.last_token_time
+        self._stats.on_tokens(count, None if last is None else now - last)
+        metrics.last_token_time = sequence.last_token_time = now
+
+    def _end_sequence(self, child_id: str, state: _RequestState, sequence: SequenceState) -> None:
+        del self._sequences[child_id]
+        state.num_running -= 1
+        decode = (sequence.last_token_time or 0.0) - state.metrics.first_token_time
+        assert sequence.finish_reason is not None
+        self._stats.on_sequence_finished(sequence.finish_reason, sequence.num_tokens, decode)
+
+    def _end_request(self, state: _RequestState, now: float) -> None:
+        request = state.request
+        del self._requests[request.request_id]
+        state.metrics.finished_time = now
+        self._stats.on_request_finished(
+            state.metrics,
+            len(request.prompt_token_ids),
+            sum(s.num_tokens for s in state.sequences),
+            len(state.sequences),
+            request.params.max_tokens,
+        )

@@ -1,0 +1,176 @@
+"""The engine core's own process: `python -m quire.engine.process DIRECTORY PARENT_PID`.
+
+The configuration comes as one msgpack document on standard input, requests and answers as
+frames over the two sockets in DIRECTORY. It ends on a `Shutdown` frame, on SIGTERM, and within
+a second or so when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import zmq
+
+from quire.core.config import EngineConfig
+from quire.core.errors import QuireError
+from quire.core.log import setup_logging
+from quire.core.messages import (
+    AbortRequests,
+    AddRequest,
+    Call,
+    CallResult,
+    CoreFailed,
+    CoreInput,
+    CoreMessage,
+    Ready,
+    Shutdown,
+)
+
+if TYPE_CHECKING:
+    from quire.engine.core import EngineCore
+
+logger = logging.getLogger(__name__)
+
+PARENT_POLL_SECONDS = 1.0
+LINGER_MS = 1000
+"""How long unsent frames may hold up the exit."""
+
+CoreLoader = Callable[[EngineConfig], tuple["EngineCore", Ready]]
+
+
+def load_core(config: EngineConfig) -> tuple[EngineCore, Ready]:
+    """The engine core with its model loaded, and what is known of it then.
+
+    The phase "import_engine" is reading the code; torch, which takes longer, the worker imports.
+    """
+    start = time.monotonic()
+    from quire.engine.core import EngineCore
+    from quire.executor.uniproc import UniprocExecutor
+
+    imported = time.monotonic() - start
+    core = EngineCore(config, UniprocExecutor(config))
+    ready = core.ready()
+    return core, msgspec.structs.replace(ready, phases={"import_engine": imported, **ready.phases})
+
+
+class CoreServer:
+    """Feeds the core from one socket and sends its outputs to the other."""
+
+    def __init__(
+        self, core: EngineCore, inbox: zmq.Socket[bytes], send: Callable[[CoreMessage], None]
+    ) -> None:
+        self._core = core
+        self._inbox = inbox
+        self._send = send
+        self._decoder = msgspec.msgpack.Decoder(CoreInput)
+        self._bad_frames = 0
+        self._stopping = False
+
+    def run(self) -> None:
+        """Step while there is work; sleep in the socket while there is none."""
+        while True:
+            self._receive()
+            if self._stopping:
+                return
+            if (outputs := self._core.step()) is not None:
+                self._send(outputs)
+
+    def _receive(self) -> None:
+        """Handle every frame that has come; wait for one if there is nothing else to do."""
+        while not self._stopping:
+            try:
+                frame = self._inbox.recv(zmq.NOBLOCK if self._core.has_work() else 0)
+            except zmq.Again:
+                return
+            try:
+                message = self._decoder.decode(frame)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                self._bad_frames += 1
+                logger.warning("dropped a bad frame (%d so far): %s", self._bad_frames, error)
+                continue
+            self._handle(message)
+
+    def _handle(self, message: CoreInput) -> None:
+        match message:
+            case AddRequest():
+                self._core.add(message)
+            case AbortRequests():
+                self._core.abort(message.request_ids)
+                if not self._core.has_work():  # no step will tell that the blocks are free
+                    self._send(self._core.report([]))
+            case Call():
+                self._send(self._call(message))
+            case Shutdown():
+                self._stopping = True
+
+    def _call(self, message: Call) -> CallResult:
+        if message.method == "num_bad_frames":
+            return CallResult(message.call_id, self._bad_frames)
+        try:
+            return CallResult(message.call_id, self._core.call(message.method, message.args))
+        except Exception as error:  # the caller's to handle
+            return CallResult(message.call_id, error=f"{type(error).__name__}: {error}")
+
+
+def main(argv: list[str], load: CoreLoader = load_core) -> int:
+    """Run a core until it is told to stop; returns the exit status."""
+    directory, parent = Path(argv[0]), int(argv[1])
+    _die_with(parent, directory)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    setup_logging()
+    config = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EngineConfig)
+    context = zmq.Context()
+    inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    for socket, name in ((inbox, "in"), (outbox, "out")):
+        socket.set_hwm(0)  # a slow front end must not hold up the steps
+        socket.connect(f"ipc://{directory / name}")
+    encoder = msgspec.msgpack.Encoder()
+    core: EngineCore | None = None
+
+    def send(message: CoreMessage) -> None:
+        outbox.send(encoder.encode(message))
+
+    try:
+        core, ready = load(config)
+        send(ready)
+        CoreServer(core, inbox, send).run()
+    except QuireError as error:
+        logger.debug("the engine core failed", exc_info=True)
+        send(CoreFailed(error.code, str(error)))
+        return 1
+    except Exception as error:
+        logger.exception("the engine core failed")
+        send(CoreFailed(type(error).__name__, str(error)))
+        return 1
+    finally:
+        if core is not None:
+            core.shutdown()
+        context.destroy(linger=LINGER_MS)
+    return 0
+
+
+def _die_with(parent: int, directory: Path) -> None:
+    """Exit, and remove the sockets, soon after the parent has gone, whatever runs meanwhile."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_SECONDS)
+        shutil.rmtree(directory, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,214 @@
+"""From what the user wrote to what the engine runs on: every choice is made here, once."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from quire.checkpoint import source as checkpoint
+from quire.checkpoint.source import ModelSource
+from quire.core.config import EngineArgs, EngineConfig, LoadFormat, ModelConfig, SchedulerConfig
+from quire.core.errors import ConfigError
+from quire.core.hardware import Hardware
+from quire.core.registry import did_you_mean
+from quire.models.memory import parameter_count
+from quire.models.registry import model_config
+from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizer import load_tokenizer as open_tokenizer
+
+BLOCK_SIZES = (8, 16, 32)
+ONE_THREAD_PARAMETERS = 32_000_000
+"""A model below this size is bound by its many small operations, not by arithmetic."""
+AVAILABLE_SHARE = 0.9
+"""Of the memory that is free now, when it is less than the share the user allows."""
+
+_LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The configuration, where the model comes from, and why each automatic choice was made."""
+
+    config: EngineConfig
+    source: ModelSource
+    tokenizer_path: Path | None
+    notes: list[str]
+
+
+def engine_args(model: str, fields: Mapping[str, Any]) -> EngineArgs:
+    """`EngineArgs` of a model and keyword arguments.
+
+    Raises:
+        ConfigError: for a name that is no field.
+    """
+    known = {field.name for field in dataclasses.fields(EngineArgs)}
+    for name in fields:
+        if name not in known:
+            raise ConfigError(
+                f"unknown engine argument {name!r}; {did_you_mean(name, known)}", param=name
+            )
+    return EngineArgs(model=model, **fields)
+
+
+def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
+    """Find the model, read its configuration (no weights) and settle every open choice.
+
+    Raises:
+        ConfigError: a flag is out of range or does not fit the model or the machine.
+        ModelNotFoundError, CheckpointError: from finding and reading the model.
+    """
+    _check_values(args)
+    notes: list[str] = []
+    source = checkpoint.resolve(
+        args.model,
+        load_format=args.load_format,
+        revision=args.revision,
+        download_dir=args.download_dir,
+    )
+    model = model_config(source.config)
+    if source.kind == "dummy":
+        notes.append("The weights are random numbers (load format dummy): expect no sense.")
+    config = EngineConfig(
+        model_path=str(source.path) if source.path else source.name,
+        model=model,
+        load_format=_LOAD_FORMATS[source.kind],
+        dtype=_dtype(args, model, notes),
+        quantization=args.quantization,
+        seed=args.seed,
+        block_size=args.block_size,
+        num_blocks=args.num_gpu_blocks_override,
+        kv_cache_memory_bytes=args.kv_cache_memory_bytes,
+        memory_budget_bytes=_memory_budget(args, hardware, notes),
+        enable_prefix_caching=args.enable_prefix_caching,
+        scheduler=SchedulerConfig(
+            max_model_len=_max_model_len(args, model, notes),
+            max_num_seqs=args.max_num_seqs,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+            policy=args.scheduling_policy,
+        ),
+        ops=args.ops,
+        num_threads=_num_threads(args, hardware, model, notes),
+    )
+    return Resolved(config, source, _tokenizer_path(args, source), notes)
+
+
+def load_tokenizer(resolved: Resolved) -> Tokenizer:
+    """The model's tokenizer; for a preset, which has none, one that spells out token ids."""
+    return open_tokenizer(resolved.tokenizer_path, vocab_size=resolved.config.model.vocab_size)
+
+
+def _check_values(args: EngineArgs) -> None:
+    """Ranges and spellings that need neither the model nor the machine."""
+    hints = typing.get_type_hints(EngineArgs)
+    for name, hint in hints.items():
+        value = getattr(args, name)
+        if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
+            choices = typing.get_args(hint)
+            raise _error(args, name, did_you_mean(str(value), choices))
+    try:
+        msgspec.convert(dataclasses.asdict(args), EngineArgs)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"An engine argument has the wrong type: {error}.") from None
+    if args.quantization is not None:
+        raise _error(
+            args, "quantization", "no scheme is available yet beyond what a file itself holds."
+        )
+    if args.block_size not in BLOCK_SIZES:
+        raise _error(args, "block_size", f"it must be one of {BLOCK_SIZES}.")
+    if not 0.0 < args.gpu_memory_utilization <= 1.0:
+        raise _error(args, "gpu_memory_utilization", "it must be in (0, 1].")
+    positive = ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override")
+    for name in (*positive, "max_num_seqs", "max_num_batched_tokens", "num_threads"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise _error(args, name, "it must be at least 1.")
+    if args.max_num_batched_tokens < args.max_num_seqs:
+        raise _error(
+            args,
+            "max_num_batched_tokens",
+            f"it must be at least max_num_seqs, {args.max_num_seqs}, "
+            "so that a step can serve every running sequence.",
+        )
+
+
+def _dtype(
+    args: EngineArgs, model: ModelConfig, notes: list[str]
+) -> Literal["float32", "bfloat16", "float16"]:
+    if args.dtype != "auto":
+        return args.dtype
+    if model.dtype == "float16":
+        notes.append(
+            "dtype float32: the checkpoint is float16, which a CPU computes slowly and with "
+            "less range; --dtype float16 keeps it."
+        )
+        return "float32"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16" if model.dtype == "bfloat16" else "float32"
+    notes.append(f"dtype {dtype}: the checkpoint's.")
+    return dtype
+
+
+def _max_model_len(args: EngineArgs, model: ModelConfig, notes: list[str]) -> int:
+    limit = model.max_position_embeddings
+    if args.max_model_len is None:
+        notes.append(f"max_model_len {limit}: the model's own limit.")
+        return limit
+    if args.max_model_len > limit:
+        raise _error(args, "max_model_len", f"the model's positions end at {limit}.")
+    return args.max_model_len
+
+
+def _memory_budget(args: EngineArgs, hardware: Hardware, notes: list[str]) -> int:
+    """Bytes that weights and KV cache may use together."""
+    budget = int(args.gpu_memory_utilization * hardware.memory_bytes)
+    usable = int(AVAILABLE_SHARE * hardware.available_bytes)
+    share = f"{args.gpu_memory_utilization:.0%} of {_gib(hardware.memory_bytes)}"
+    if budget > usable:
+        notes.append(
+            f"memory budget {_gib(usable)}: {share} would be {_gib(budget)}, but "
+            f"{AVAILABLE_SHARE:.0%} of what is free now, {_gib(hardware.available_bytes)}, is less."
+        )
+        return usable
+    notes.append(f"memory budget {_gib(budget)}: {share}.")
+    return budget
+
+
+def _num_threads(args: EngineArgs, hardware: Hardware, model: ModelConfig, notes: list[str]) -> int:
+    if args.num_threads is not None:
+        return args.num_threads
+    if (parameters := parameter_count(model)) < ONE_THREAD_PARAMETERS:
+        notes.append(
+            f"num_threads 1: {parameters / 1e6:.1f} M parameters are computed in less time "
+            "than threads take to meet."
+        )
+        return 1
+    notes.append(f"num_threads {hardware.cores}: every core this process may use.")
+    return hardware.cores
+
+
+def _tokenizer_path(args: EngineArgs, source: ModelSource) -> Path | None:
+    if args.tokenizer is None:
+        return source.tokenizer_path
+    local = Path(args.tokenizer).expanduser()
+    if local.exists():
+        return local
+    # "dummy" asks for no weights, which nobody would read here.
+    found = checkpoint.resolve(
+        args.tokenizer, load_format="dummy", download_dir=args.download_dir
+    ).tokenizer_path
+    if found is None:
+        raise _error(args, "tokenizer", "it has no tokenizer; give a folder or a full hub id.")
+    return found
+
+
+def _error(args: EngineArgs, name: str, why: str) -> ConfigError:
+    return ConfigError(f"{name} is {getattr(args, name)!r}; {why}", param=name)
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB"

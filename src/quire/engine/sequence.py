@@ -1,0 +1,133 @@
+"""One sequence's way from tokens to text: detokenize, look for stop strings, keep what is new."""
+
+from __future__ import annotations
+
+from quire.core.messages import CoreOutput, TokenLogprobs
+from quire.core.outputs import CompletionOutput, Logprob, PositionLogprobs
+from quire.core.request import FinishReason
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.text.detokenizer import IncrementalDetokenizer
+from quire.text.stop import StopStringMatcher
+from quire.text.tokenizer import Tokenizer
+
+
+class SequenceState:
+    """What one of a request's n completions has so far. The work of a step is its new tokens'."""
+
+    def __init__(
+        self, index: int, prompt_token_ids: list[int], params: SamplingParams, tokenizer: Tokenizer
+    ) -> None:
+        self.index = index
+        self.num_tokens = 0
+        self.last_token_time: float | None = None
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self._params = params
+        self._tokenizer = tokenizer
+        self._detokenizer: IncrementalDetokenizer | None = None
+        self._matcher: StopStringMatcher | None = None
+        if params.detokenize:
+            self._detokenizer = IncrementalDetokenizer(
+                tokenizer,
+                prompt_token_ids,
+                params.skip_special_tokens,
+                params.spaces_between_special_tokens,
+            )
+        if params.stop_strings:
+            self._matcher = StopStringMatcher(
+                params.stop_strings, params.include_stop_str_in_output
+            )
+        self._cumulative_logprob = 0.0
+        self._text = ""
+        self._token_ids: list[int] = []
+        self._logprobs: list[PositionLogprobs] = []
+        self._new_text: list[str] = []
+        self._new_token_ids: list[int] = []
+        self._new_logprobs: list[PositionLogprobs] = []
+
+    def update(self, output: CoreOutput) -> None:
+        """Take in a step's tokens, up to the one that completes a stop string."""
+        # A stop token is the model's or the caller's signal, not part of the text.
+        hides_last = (
+            output.finish_reason is FinishReason.STOP
+            and not self._params.include_stop_str_in_output
+        )
+        last = len(output.new_token_ids) - 1
+        for i, token in enumerate(output.new_token_ids):
+            self.num_tokens += 1
+            self._new_token_ids.append(token)
+            if output.logprobs is not None:
+                self._add_logprobs(output.logprobs[i])
+            if self._detokenizer is not None and not (hides_last and i == last):
+                self._add_text(self._detokenizer.append([token]))
+                if self.finish_reason is not None:
+                    return
+        if output.finish_reason is not None:
+            self._finish(output.finish_reason, output.stop_reason)
+
+    def fail(self, reason: str) -> None:
+        self.finish_reason, self.stop_reason = FinishReason.ERROR.value, reason
+
+    def abort(self) -> None:
+        """End with what text there is; held-back text is given out."""
+        if self.finish_reason is None:
+            self._finish(FinishReason.ABORT, None)
+
+    def take(self, kind: RequestOutputKind) -> CompletionOutput:
+        """What is new since the last time (DELTA), or everything."""
+        text = "".join(self._new_text)
+        token_ids, logprobs = self._new_token_ids, self._new_logprobs
+        self._new_text, self._new_token_ids, self._new_logprobs = [], [], []
+        if kind is not RequestOutputKind.DELTA:
+            self._text += text
+            self._token_ids += token_ids
+            self._logprobs += logprobs
+            text, token_ids, logprobs = self._text, self._token_ids.copy(), self._logprobs.copy()
+        wants_logprobs = self._params.logprobs is not None
+        return CompletionOutput(
+            index=self.index,
+            text=text,
+            token_ids=token_ids,
+            cumulative_logprob=self._cumulative_logprob if wants_logprobs else None,
+            logprobs=logprobs if wants_logprobs else None,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+    def _add_text(self, text: str) -> None:
+        # Text of the first min_tokens tokens cannot stop the output, not even as the beginning
+        # of a stop string: it has been given out already.
+        if self._matcher is None or self.num_tokens <= self._params.min_tokens:
+            self._new_text.append(text)
+            return
+        text, matched = self._matcher.push(text)
+        self._new_text.append(text)
+        if matched is not None:
+            self.finish_reason, self.stop_reason = FinishReason.STOP.value, matched
+
+    def _finish(self, reason: FinishReason, stop_reason: int | str | None) -> None:
+        if self._detokenizer is not None:
+            self._add_text(self._detokenizer.flush())
+        if self.finish_reason is not None:  # the last bytes completed a stop string
+            return
+        if self._matcher is not None:
+            self._new_text.append(self._matcher.flush())
+        self.finish_reason, self.stop_reason = reason.value, stop_reason
+
+    def _add_logprobs(self, logprobs: TokenLogprobs) -> None:
+        self._cumulative_logprob += logprobs.logprobs[0]
+        self._new_logprobs.append(position_logprobs(self._tokenizer, logprobs))
+
+
+def position_logprobs(tokenizer: Tokenizer, found: TokenLogprobs) -> PositionLogprobs:
+    """The chosen token first, then the likeliest in order, each with its text."""
+
+    def entry(i: int, rank: int) -> Logprob:
+        text = tokenizer.token_bytes(found.token_ids[i]).decode(errors="replace")
+        return Logprob(found.logprobs[i], rank, text)
+
+    result = {found.token_ids[0]: entry(0, found.rank)}
+    for rank in range(1, len(found.token_ids)):
+        if found.token_ids[rank] not in result:
+            result[found.token_ids[rank]] = entry(rank, rank)
+    return result

@@ -1,0 +1,148 @@
+"""What the engine counts. Plain numbers: `server.metrics` exports them, `explain` reads them."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+
+from quire.core.messages import SchedulerStats
+from quire.core.outputs import RequestMetrics
+
+logger = logging.getLogger(__name__)
+
+LOG_INTERVAL = 10.0
+"""Seconds between two lines of the log, while there is work."""
+
+_MILLISECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75)
+_SECONDS = (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
+LATENCIES = (*_MILLISECONDS, *_SECONDS)
+TOKEN_COUNTS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
+
+
+class Histogram:
+    """Counts of observations by bucket; a bucket's bound is its largest value."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        """One a bound, not cumulative, and one for what is above the last."""
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class EngineStats:
+    """Counters and histograms since start; seconds are on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.scheduler: SchedulerStats | None = None
+        """The latest; None before the first step."""
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.cached_tokens = 0
+        self.finished: Counter[str] = Counter()
+        """Sequences by finish reason."""
+        self.time_to_first_token = Histogram(LATENCIES)
+        self.inter_token_latency = Histogram(LATENCIES)
+        self.time_per_output_token = Histogram(LATENCIES)
+        """Of each finished sequence: its decode time over its tokens but the first."""
+        self.e2e_request_latency = Histogram(LATENCIES)
+        self.request_queue_time = Histogram(LATENCIES)
+        self.request_prefill_time = Histogram(LATENCIES)
+        self.request_decode_time = Histogram(LATENCIES)
+        self.request_inference_time = Histogram(LATENCIES)
+        self.request_prompt_tokens = Histogram(TOKEN_COUNTS)
+        self.request_generation_tokens = Histogram(TOKEN_COUNTS)
+        self.request_params_n = Histogram((1, 2, 5, 10, 20, 50, 100, 128))
+        self.request_params_max_tokens = Histogram(TOKEN_COUNTS)
+        self.iteration_tokens = Histogram(TOKEN_COUNTS)
+        self._log_start: float | None = None
+        self._log_prompt_tokens = 0
+        self._log_generation_tokens = 0
+        self._last_step = 0.0
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the KV blocks in use, from 0 to 1."""
+        s = self.scheduler
+        return s.kv_blocks_used / s.kv_blocks_total if s and s.kv_blocks_total else 0.0
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of the prompt tokens looked up that the prefix cache held, from 0 to 1."""
+        s = self.scheduler
+        return s.prefix_cache_hits / s.prefix_cache_queries if s and s.prefix_cache_queries else 0.0
+
+    def on_step(self, scheduler: SchedulerStats | None, now: float) -> None:
+        if scheduler is not None:
+            # After an abort the core tells its state without having computed anything.
+            if self.scheduler is None or scheduler.num_steps > self.scheduler.num_steps:
+                self.iteration_tokens.observe(scheduler.step_tokens)
+            self.scheduler = scheduler
+        self._log(now)
+
+    def on_first_token(self, metrics: RequestMetrics, prompt_tokens: int, cached: int) -> None:
+        """The first token of a request (of the first of its n sequences to have one)."""
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached
+        self.time_to_first_token.observe(metrics.first_token_time - metrics.arrival_time)
+
+    def on_tokens(self, count: int, seconds: float | None) -> None:
+        """New tokens of a sequence, so many seconds after the ones before (None: its first)."""
+        self.generation_tokens += count
+        if seconds is not None and count:
+            self.inter_token_latency.observe(seconds)
+
+    def on_sequence_finished(self, reason: str, tokens: int, decode_seconds: float) -> None:
+        self.finished[reason] += 1
+        if tokens > 1:
+            self.time_per_output_token.observe(decode_seconds / (tokens - 1))
+
+    def on_request_finished(
+        self, m: RequestMetrics, prompt_tokens: int, tokens: int, n: int, max_tokens: int | None
+    ) -> None:
+        self.e2e_request_latency.observe(m.finished_time - m.arrival_time)
+        if m.first_scheduled_time:
+            self.request_queue_time.observe(m.first_scheduled_time - m.arrival_time)
+        if m.first_token_time:
+            self.request_prefill_time.observe(m.first_token_time - m.first_scheduled_time)
+            self.request_decode_time.observe(m.last_token_time - m.first_token_time)
+            self.request_inference_time.observe(m.last_token_time - m.first_scheduled_time)
+        self.request_prompt_tokens.observe(prompt_tokens)
+        self.request_generation_tokens.observe(tokens)
+        self.request_params_n.observe(n)
+        if max_tokens is not None:
+            self.request_params_max_tokens.observe(max_tokens)
+
+    def _log(self, now: float) -> None:
+        """One line every `LOG_INTERVAL`; a pause starts the interval anew."""
+        paused = now - self._last_step > LOG_INTERVAL
+        self._last_step = now
+        if self._log_start is not None and not paused:
+            elapsed = now - self._log_start
+            if elapsed < LOG_INTERVAL:
+                return
+            s = self.scheduler
+            logger.info(
+                "prompt %.1f tok/s, generation %.1f tok/s, running %d, waiting %d, "
+                "KV cache %.1f%%, prefix hits %.1f%%",
+                (self.prompt_tokens - self._log_prompt_tokens) / elapsed,
+                (self.generation_tokens - self._log_generation_tokens) / elapsed,
+                s.num_running if s else 0,
+                s.num_waiting if s else 0,
+                100 * self.kv_cache_usage,
+                100 * self.prefix_hit_rate,
+            )
+        self._log_start = now
+        self._log_prompt_tokens = self.prompt_tokens
+        self._log_generation_tokens = self.generation_tokens

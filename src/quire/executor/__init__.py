@@ -1,0 +1,1 @@
+"""Who computes a step: this process (`uniproc`), or workers elsewhere."""

@@ -1,0 +1,157 @@
+"""How many KV blocks fit: one formula, printed with its numbers, and a refusal that says why."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.core.config import EngineConfig
+from quire.core.errors import OutOfMemoryError
+
+FLOAT32 = 4
+PREFIX_SHARE = 4
+"""With prefix caching the cache may be larger, by one part in this many, than what running
+sequences can fill: else, under full load, every prefix would be evicted before its reuse."""
+RUNTIME_STEP = 64 * 2**20
+"""Resident memory is rounded up to this, so that the same start gives the same block count."""
+PROMPT_LOGPROB_ROWS = 64
+"""Rows of logits that prompt log-probabilities are computed from at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What the memory is spent on, in bytes, and the number of KV blocks that follows.
+
+    Attributes:
+        runtime: Python, torch and whatever else this process held before the weights.
+        activations: upper bound of a step's temporary tensors.
+        formula: how `num_blocks` was computed, with the numbers in it.
+    """
+
+    num_blocks: int
+    block_bytes: int
+    runtime: int
+    weights: int
+    activations: int
+    formula: str
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        return self.num_blocks * self.block_bytes
+
+
+def plan_memory(
+    config: EngineConfig, *, runtime: int, weights: int, kv_bytes_per_token: int
+) -> MemoryPlan:
+    """Choose the number of KV blocks.
+
+    An explicit `num_blocks` is taken as it is, however small: a request that it cannot hold is
+    refused when it comes. Otherwise the cache gets `kv_cache_memory_bytes`, or what is left of
+    the budget, but no more than `useful_blocks`; and one sequence of `max_model_len` must fit.
+
+    Args:
+        runtime: bytes this process held before it loaded the weights.
+        weights: bytes of the weights.
+        kv_bytes_per_token: keys and values of one token, all layers.
+
+    Raises:
+        OutOfMemoryError: one sequence does not fit; the message has a table of what went where.
+    """
+    block_bytes = config.block_size * kv_bytes_per_token
+    activations = activation_bytes(config)
+    useful = useful_blocks(config)
+    parts = {"runtime": runtime, "weights": weights, "activations": activations}
+    if config.num_blocks is not None:
+        blocks, formula = config.num_blocks, f"{config.num_blocks} (num_gpu_blocks_override)"
+    elif config.kv_cache_memory_bytes is not None:
+        cache = config.kv_cache_memory_bytes
+        blocks = cache // block_bytes
+        formula = f"{cache} (kv_cache_memory_bytes) // {block_bytes} a block = {blocks}"
+    else:
+        left = max(0, config.memory_budget_bytes - sum(parts.values()))
+        blocks = min(left // block_bytes, useful)
+        formula = (
+            f"min(({config.memory_budget_bytes} budget - {runtime} runtime - {weights} weights "
+            f"- {activations} activations) // {block_bytes} a block, {useful} of use) = {blocks}"
+        )
+    if config.num_blocks is None and blocks < blocks_per_sequence(config):
+        raise _does_not_fit(config, parts, blocks, block_bytes)
+    return MemoryPlan(blocks, block_bytes, runtime, weights, activations, formula)
+
+
+def blocks_per_sequence(config: EngineConfig) -> int:
+    """Blocks of one sequence of `max_model_len` tokens."""
+    return -(-config.scheduler.max_model_len // config.block_size)
+
+
+def useful_blocks(config: EngineConfig) -> int:
+    """Blocks beyond which memory would lie idle: `max_num_seqs` full sequences, and with prefix
+    caching a share more for the prefixes of those that have finished."""
+    blocks = config.scheduler.max_num_seqs * blocks_per_sequence(config)
+    return blocks + (blocks // PREFIX_SHARE if config.enable_prefix_caching else 0)
+
+
+def activation_bytes(config: EngineConfig) -> int:
+    """Temporary tensors of the largest step, as if all were float32: a token's residual stream
+    and its copies, q, k, v and attention's output, the MLP's inner layer; logits, twice; and
+    the table of rotations, which stays."""
+    model, limits = config.model, config.scheduler
+    heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
+    token = 4 * model.hidden_size + heads * model.head_dim + 4 * model.intermediate_size
+    rows = max(limits.max_num_seqs, PROMPT_LOGPROB_ROWS)
+    rotations = limits.max_model_len * model.rope.rotary_dim if model.rope else 0
+    step = limits.max_num_batched_tokens * token + 2 * rows * model.vocab_size
+    return FLOAT32 * (step + rotations)
+
+
+def resident_bytes() -> int:
+    """Memory this process occupies now, rounded up; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    held = pages * os.sysconf("SC_PAGE_SIZE")
+    return -(-held // RUNTIME_STEP) * RUNTIME_STEP
+
+
+def cannot_allocate(plan: MemoryPlan) -> OutOfMemoryError:
+    """The error for a KV cache that was asked for by size, and that the system refuses."""
+    return OutOfMemoryError(
+        f"The system refuses {plan.kv_cache_bytes / 2**30:,.1f} GiB for the KV cache: "
+        f"{plan.formula} of {plan.block_bytes} bytes each.",
+        fix="Lower --num-gpu-blocks-override or --kv-cache-memory-bytes, or unset them.",
+        param="--num-gpu-blocks-override",
+    )
+
+
+def _does_not_fit(
+    config: EngineConfig, parts: dict[str, int], blocks: int, block_bytes: int
+) -> OutOfMemoryError:
+    """The error, with the fit table and the flags that would change it."""
+    limit = config.scheduler.max_model_len
+    wanted = blocks_per_sequence(config) * block_bytes
+    rows: list[tuple[str, int, str]] = []
+    if config.kv_cache_memory_bytes is not None:
+        flag = "--kv-cache-memory-bytes"
+        rows.append(("for the KV cache", config.kv_cache_memory_bytes, flag))
+    else:
+        flag = "--gpu-memory-utilization"
+        rows.append(("budget", config.memory_budget_bytes, flag))
+        rows += [(f"- {name}", size, "") for name, size in parts.items()]
+        left = config.memory_budget_bytes - sum(parts.values())
+        rows.append(("= for the KV cache", left, ""))
+    rows.append(("one sequence needs", wanted, f"--max-model-len {limit}"))
+    table = "\n".join(
+        f"  {name:<20}{size / 2**20:>12,.1f} MiB  {note}".rstrip() for name, size, note in rows
+    )
+    fixes = [f"raise {flag}"]
+    if blocks > 0:
+        fixes.insert(0, f"lower --max-model-len to {blocks * config.block_size} or less")
+    else:
+        fixes += ["lower --max-num-batched-tokens or --max-num-seqs", "use a smaller model"]
+    return OutOfMemoryError(
+        f"The KV cache cannot hold one sequence of {limit} tokens:\n{table}\n",
+        fix=f"To fix it, {', or '.join(fixes)}.",
+        param=flag,
+    )

@@ -1,0 +1,153 @@
+"""A worker: the model, its KV cache and the runner, in whatever process it lives."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput
+from quire.core.config import EngineConfig
+from quire.core.sampling_params import SamplingParams
+from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
+
+if TYPE_CHECKING:
+    from quire.ops.table import OpTable
+    from quire.runner.runner import ModelRunner
+
+logger = logging.getLogger(__name__)
+
+
+class Worker:
+    """Loads a model and computes its steps.
+
+    Attributes:
+        phases: seconds of each part of `start`, in order; they add up to its wall time.
+        facts: what it runs on, for logs and reports; plain values only.
+        num_blocks: blocks in the KV cache.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.phases: dict[str, float] = {}
+        self.facts: dict[str, object] = {}
+        self.num_blocks = 0
+        self._runner: ModelRunner | None = None
+
+    def start(self) -> None:
+        """Fit the KV cache, load the weights, allocate the cache, and run one small step.
+
+        Raises:
+            OutOfMemoryError: not even one sequence fits beside the weights; known before any
+                weight is read.
+            CheckpointError, ModelNotFoundError: the model's files are at fault.
+            ConfigError: the kernels asked for are not there.
+        """
+        config = self.config
+        phase = _Phases(self.phases)
+        import torch
+
+        from quire.models.loader import load_model
+        from quire.models.memory import kv_bytes_per_token, weight_bytes
+        from quire.ops.table import load_ops
+        from quire.runner.runner import ModelRunner
+
+        torch.set_num_threads(config.num_threads)
+        phase.end("import_torch")
+        plan = plan_memory(
+            config,
+            runtime=resident_bytes(),
+            weights=weight_bytes(config.model, config.dtype),
+            kv_bytes_per_token=kv_bytes_per_token(config.model, config.dtype),
+        )
+        logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
+        ops = load_ops(config.ops)
+        decoder = load_model(config)
+        phase.end("load_weights")
+        try:
+            self._runner = ModelRunner(
+                config.model,
+                config.scheduler,
+                block_size=config.block_size,
+                num_blocks=plan.num_blocks,
+                dtype=getattr(torch, config.dtype),
+                decoder=decoder,
+                ops=ops,
+            )
+        except (RuntimeError, MemoryError) as error:
+            # Torch has no type of its own for memory that the system refuses.
+            raise cannot_allocate(plan) from error
+        self.num_blocks = plan.num_blocks
+        self.facts = _facts(config, ops, plan)
+        phase.end("allocate_kv")
+        self._warm_up()
+        phase.end("warm_up")
+
+    def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        """Compute one step; see `ModelRunner.execute` for what an exception leaves behind."""
+        if self._runner is None:
+            raise RuntimeError("the worker is not started")
+        return self._runner.execute(batch)
+
+    def shutdown(self) -> None:
+        """Free the model and the KV cache."""
+        self._runner = None
+
+    def _warm_up(self) -> None:
+        """One step of one short sequence, so that no request pays for first-time set-up.
+
+        It leaves numbers in block 0, which count for nothing: blocks are written before read.
+        """
+        name = "warm-up"
+        limits = self.config.scheduler
+        tokens = [0] * min(4, limits.max_model_len - 1, limits.max_num_batched_tokens)
+        self.execute(
+            SchedulerOutput(
+                step=0,
+                request_ids=[name],
+                num_scheduled_tokens=[len(tokens)],
+                num_computed_tokens=[0],
+                new_block_ids=[[0]],
+                new_sequences=[
+                    NewSequence(name, tokens, len(tokens), SamplingParams(temperature=0.0))
+                ],
+                removed=[],
+                total_num_scheduled_tokens=len(tokens),
+            )
+        )
+        self.execute(SchedulerOutput(0, [], [], [], [], [], [name], 0))
+
+
+def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan) -> dict[str, object]:
+    import torch
+
+    native = {source for source in ops.sources.values() if source.startswith("native ")}
+    isa = ", ".join(sorted(source.removeprefix("native ") for source in native))
+    return {
+        "device": "cpu",
+        "dtype": config.dtype,
+        "isa": isa or f"torch {torch.backends.cpu.get_cpu_capability().lower()}",
+        "ops": dict(ops.sources),
+        "num_threads": config.num_threads,
+        "weight_bytes": plan.weights,
+        "kv_cache_bytes": plan.kv_cache_bytes,
+        "kv_bytes_per_token": plan.block_bytes // config.block_size,
+        "num_blocks": plan.num_blocks,
+        "num_blocks_formula": plan.formula,
+        "activation_bytes": plan.activations,
+        "runtime_bytes": plan.runtime,
+    }
+
+
+class _Phases:
+    """Cuts time into named pieces that touch, so that they add up to the whole."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+        self._last = time.perf_counter()
+
+    def end(self, name: str) -> None:
+        """Call the time since the last piece `name`."""
+        now = time.perf_counter()
+        self._seconds[name] = now - self._last
+        self._last = now

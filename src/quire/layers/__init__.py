@@ -1,0 +1,1 @@
+"""Small classes that hold a layer's weights; their arithmetic is all in `ops`."""

@@ -1,0 +1,29 @@
+"""Token embeddings, and the learned positions that some models add to them."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from quire.ops.table import OpTable
+
+
+class Embedding:
+    """Looks up rows of `weight` [vocab, hidden]; adds row `position + offset` of `positions`.
+
+    `offset` is where position 0 lies in the table `positions` [offset + max_len, hidden]:
+    2 in OPT, whose first rows once stood for padding.
+    """
+
+    __slots__ = ("positions", "weight")
+
+    def __init__(self, weight: Tensor, positions: Tensor | None = None, offset: int = 0) -> None:
+        self.weight = weight
+        # A view that begins at position 0: no addition a token.
+        self.positions = None if positions is None else positions[offset:]
+
+    def forward(self, ops: OpTable, input_ids: Tensor, positions: Tensor) -> Tensor:
+        """int64 [T], int64 [T] → [T, hidden]."""
+        hidden = ops.embedding(input_ids, self.weight)
+        if self.positions is None:
+            return hidden
+        return ops.add(hidden, ops.embedding(positions, self.positions))

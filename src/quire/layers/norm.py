@@ -1,0 +1,47 @@
+"""RMSNorm and LayerNorm behind one pair of calls."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from quire.ops.table import OpTable
+
+
+class RMSNorm:
+    """Root mean square normalization; weight [width]."""
+
+    __slots__ = ("eps", "weight")
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self.weight = weight
+        self.eps = eps
+
+    def forward(self, ops: OpTable, x: Tensor) -> Tensor:
+        """[..., width] → [..., width]."""
+        return ops.rms_norm(x, self.weight, self.eps)
+
+    def add_forward(self, ops: OpTable, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(norm(x + residual), x + residual)."""
+        return ops.add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class LayerNorm:
+    """Layer normalization; weight and bias [width]."""
+
+    __slots__ = ("bias", "eps", "weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.eps = eps
+
+    def forward(self, ops: OpTable, x: Tensor) -> Tensor:
+        """[..., width] → [..., width]."""
+        return ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+    def add_forward(self, ops: OpTable, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(norm(x + residual), x + residual)."""
+        return ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
+
+
+Norm = RMSNorm | LayerNorm

@@ -1,0 +1,65 @@
+"""What an architecture file says: how to read its config, and what its weights are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class WeightNames:
+    """Hugging Face's names for the decoder's parameters (see `models.parameters`).
+
+    Both sides are stems: ".weight" or ".bias" follows. A stem with several names is their
+    concatenation along the rows, in that order.
+
+    Attributes:
+        top: stem → name, outside the layers.
+        layer: stem within a layer → names within a layer.
+        layer_prefix: what precedes the names of a layer; "{}" is its number.
+        base_prefix: leads the names when the checkpoint is a causal LM; one saved from
+            the bare model lacks it.
+        transposed: stems whose weight is stored [in, out] (GPT-2's Conv1D).
+        ignored: a regular expression for stored tensors that are not weights.
+    """
+
+    top: Mapping[str, str]
+    layer: Mapping[str, tuple[str, ...]]
+    layer_prefix: str
+    base_prefix: str
+    transposed: frozenset[str] = frozenset()
+    ignored: str = r"(?!)"
+
+    def sources(self, parameter: str) -> tuple[str, ...]:
+        """Stored names whose rows make up `parameter`, such as "layers.0.attn.qkv.weight"."""
+        stem, _, kind = parameter.rpartition(".")
+        if not stem.startswith("layers."):
+            return (f"{self.top[stem]}.{kind}",)
+        _, number, stem = stem.split(".", 2)
+        prefix = self.layer_prefix.format(number)
+        return tuple(f"{prefix}{name}.{kind}" for name in self.layer[stem])
+
+    def is_transposed(self, parameter: str) -> bool:
+        stem, _, kind = parameter.rpartition(".")
+        return (
+            kind == "weight"
+            and stem.startswith("layers.")
+            and (stem.split(".", 2)[2] in self.transposed)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One family of models.
+
+    Attributes:
+        parse: config.json's content → `ModelConfig`; raises `CheckpointError` naming the field
+            that is missing or wrong, `UnsupportedModelError` for what Quire does not compute.
+        names: where the weights are.
+    """
+
+    parse: Callable[[Mapping[str, Any]], ModelConfig]
+    names: WeightNames

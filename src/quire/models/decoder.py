@@ -1,0 +1,133 @@
+"""The one decoder that every architecture is a variant of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from quire.core.config import ModelConfig
+from quire.layers.attention import Attention
+from quire.layers.embedding import Embedding
+from quire.layers.linear import Linear
+from quire.layers.mlp import MLP, GatedMLP, PlainMLP
+from quire.layers.norm import LayerNorm, Norm, RMSNorm
+from quire.layers.rotary import RotaryEmbedding
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.table import OpTable
+
+
+class Layer:
+    """Attention and feed-forward, each behind a norm and beside a residual stream."""
+
+    __slots__ = ("attn", "attn_norm", "mlp", "mlp_norm")
+
+    def __init__(self, attn_norm: Norm, attn: Attention, mlp_norm: Norm, mlp: MLP) -> None:
+        self.attn_norm = attn_norm
+        self.attn = attn
+        self.mlp_norm = mlp_norm
+        self.mlp = mlp
+
+
+class Decoder:
+    """A causal language model on a paged KV cache.
+
+    Straight-line code that calls `ops` alone: no torch arithmetic, no branch on a tensor's
+    value, so that the same forward can be recorded and replayed. Callers hold
+    `torch.inference_mode()`.
+
+    Attributes:
+        weight_bytes: of all parameters; a tied lm_head counts once.
+    """
+
+    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor], max_len: int) -> None:
+        """`tensors` are named and shaped as `models.parameters` says; positions are < max_len."""
+        self.config = config
+        self.weight_bytes = sum(t.numel() * t.element_size() for t in tensors.values())
+        build = _Builder(config, tensors, max_len)
+        self._embedding = Embedding(
+            tensors["embed.weight"],
+            tensors.get("positions.weight"),
+            config.learned_positions_offset or 0,
+        )
+        self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
+        self._norm = build.norm("norm")
+        self._lm_head = tensors.get("lm_head.weight", tensors["embed.weight"])
+
+    def forward(
+        self,
+        ops: OpTable,
+        input_ids: Tensor,
+        positions: Tensor,
+        kv_caches: list[KVCache],
+        meta: AttentionMetadata,
+    ) -> Tensor:
+        """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
+
+        Stores the tokens' keys and values in `kv_caches`, one for each layer.
+        """
+        residual = self._embedding.forward(ops, input_ids, positions)
+        x = self._layers[0].attn_norm.forward(ops, residual)
+        for i, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
+            x = layer.attn.forward(ops, x, positions, cache, meta)
+            x, residual = layer.mlp_norm.add_forward(ops, x, residual)
+            x = layer.mlp.forward(ops, x)
+            following = self._layers[i + 1].attn_norm if i + 1 < len(self._layers) else self._norm
+            x, residual = following.add_forward(ops, x, residual)
+        return x
+
+    def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
+        """[N, hidden] → float32 [N, vocab]."""
+        return ops.logits(hidden, self._lm_head)
+
+
+class _Builder:
+    """Makes layers out of named tensors."""
+
+    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor], max_len: int) -> None:
+        self._config = config
+        self._tensors = tensors
+        self._rotary = RotaryEmbedding(config.rope, max_len) if config.rope else None
+
+    def layer(self, index: int) -> Layer:
+        prefix = f"layers.{index}."
+        return Layer(
+            self.norm(f"{prefix}attn_norm"),
+            self._attention(f"{prefix}attn", self._config.window(index)),
+            self.norm(f"{prefix}mlp_norm"),
+            self._mlp(f"{prefix}mlp"),
+        )
+
+    def norm(self, stem: str) -> Norm:
+        weight, eps = self._tensors[f"{stem}.weight"], self._config.norm_eps
+        if self._config.norm == "rms_norm":
+            return RMSNorm(weight, eps)
+        return LayerNorm(weight, self._tensors[f"{stem}.bias"], eps)
+
+    def _attention(self, stem: str, window: int | None) -> Attention:
+        config = self._config
+        return Attention(
+            self._linear(f"{stem}.qkv"),
+            self._linear(f"{stem}.out"),
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            window=window,
+            rotary=self._rotary,
+            q_norm=self._head_norm(f"{stem}.q_norm"),
+            k_norm=self._head_norm(f"{stem}.k_norm"),
+        )
+
+    def _head_norm(self, stem: str) -> RMSNorm | None:
+        if not self._config.qk_norm:
+            return None
+        return RMSNorm(self._tensors[f"{stem}.weight"], self._config.norm_eps)
+
+    def _mlp(self, stem: str) -> MLP:
+        down = self._linear(f"{stem}.down")
+        if self._config.gated_mlp:
+            return GatedMLP(self._linear(f"{stem}.gate_up"), down)
+        return PlainMLP(self._linear(f"{stem}.up"), down, self._config.activation)
+
+    def _linear(self, stem: str) -> Linear:
+        return Linear(self._tensors[f"{stem}.weight"], self._tensors.get(f"{stem}.bias"))

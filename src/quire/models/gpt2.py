@@ -1,0 +1,65 @@
+"""GPT-2: learned positions, LayerNorm, biases everywhere, a plain GELU MLP, tied embeddings."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import Architecture, WeightNames
+
+NAMES = WeightNames(
+    top={
+        "embed": "transformer.wte",
+        "positions": "transformer.wpe",
+        "norm": "transformer.ln_f",
+        "lm_head": "lm_head",
+    },
+    layer={
+        "attn_norm": ("ln_1",),
+        "attn.qkv": ("attn.c_attn",),
+        "attn.out": ("attn.c_proj",),
+        "mlp_norm": ("ln_2",),
+        "mlp.up": ("mlp.c_fc",),
+        "mlp.down": ("mlp.c_proj",),
+    },
+    layer_prefix="transformer.h.{}.",
+    base_prefix="transformer.",
+    transposed=frozenset({"attn.qkv", "attn.out", "mlp.up", "mlp.down"}),
+    # The causal mask, which old files carry as a buffer.
+    ignored=r".*\.attn\.(masked_)?bias",
+)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "scale_attn_weights", True, "scores divided by the root of head_dim")
+    hf.only(config, "scale_attn_by_inverse_layer_idx", False, "one scale for every layer")
+    hf.only(config, "add_cross_attention", False, "a decoder alone")
+    hidden_size = hf.integer(config, "n_embd", "hidden_size")
+    heads, _, head_dim = hf.heads(config, hidden_size, None)
+    return ModelConfig(
+        architecture="gpt2",
+        vocab_size=hf.integer(config, "vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=hf.integer(config, "n_inner", default=4 * hidden_size),
+        num_hidden_layers=hf.integer(config, "n_layer", "num_hidden_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=head_dim,
+        max_position_embeddings=hf.integer(
+            config, "n_positions", "n_ctx", "max_position_embeddings"
+        ),
+        dtype=hf.dtype(config),
+        norm="layer_norm",
+        norm_eps=hf.number(config, "layer_norm_epsilon", default=1e-5),
+        activation=hf.activation(config, "activation_function", "gelu_new"),
+        gated_mlp=False,
+        learned_positions_offset=0,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
+        bos_token_id=hf.bos_token_id(config),
+        eos_token_ids=hf.token_ids(config, "eos_token_id"),
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

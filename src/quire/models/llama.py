@@ -1,0 +1,76 @@
+"""Llama (1 to 3, TinyLlama and kin): the plain decoder that the others differ from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.config import ModelConfig
+from quire.core.errors import UnsupportedModelError
+from quire.models import hf
+from quire.models.architecture import Architecture, WeightNames
+
+NAMES = WeightNames(
+    top={"embed": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head"},
+    layer={
+        "attn_norm": ("input_layernorm",),
+        "attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "attn.q_norm": ("self_attn.q_norm",),
+        "attn.k_norm": ("self_attn.k_norm",),
+        "attn.out": ("self_attn.o_proj",),
+        "mlp_norm": ("post_attention_layernorm",),
+        "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+        "mlp.down": ("mlp.down_proj",),
+    },
+    layer_prefix="model.layers.{}.",
+    base_prefix="model.",
+    ignored=r".*\.rotary_emb\.inv_freq",
+)
+
+
+def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
+    """config.json → `ModelConfig`; `differences` are a sister architecture's fields."""
+    hidden_size = hf.integer(config, "hidden_size")
+    head_dim = differences.pop("head_dim", None)
+    if config.get("head_dim") is not None:
+        head_dim = hf.integer(config, "head_dim")
+    heads, kv_heads, head_dim = hf.heads(config, hidden_size, head_dim)
+    max_len = hf.integer(config, "max_position_embeddings")
+    rope = hf.rope(config, head_dim, max_len)
+    activation = hf.activation(config, "hidden_act", "silu")
+    if activation != "silu":
+        raise UnsupportedModelError(
+            f"config.json: hidden_act is {config['hidden_act']!r}; Quire gates with silu only.",
+            param="hidden_act",
+        )
+    fields: dict[str, Any] = {
+        "architecture": "llama",
+        "vocab_size": hf.integer(config, "vocab_size"),
+        "hidden_size": hidden_size,
+        "intermediate_size": hf.integer(config, "intermediate_size"),
+        "num_hidden_layers": hf.integer(config, "num_hidden_layers"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": hf.longest(rope, max_len),
+        "dtype": hf.dtype(config),
+        "norm_eps": hf.number(config, "rms_norm_eps", default=1e-6),
+        "rope": rope,
+        "tie_word_embeddings": hf.boolean(config, "tie_word_embeddings", default=False),
+        "bos_token_id": hf.bos_token_id(config),
+        "eos_token_ids": hf.token_ids(config, "eos_token_id"),
+    }
+    return ModelConfig(**(fields | differences))
+
+
+def parse_llama(config: hf.HFConfig) -> ModelConfig:
+    """Llama itself, whose biases are a choice of the config."""
+    attention_bias = hf.boolean(config, "attention_bias", default=False)
+    return parse(
+        config,
+        qkv_bias=attention_bias,
+        output_bias=attention_bias,
+        mlp_bias=hf.boolean(config, "mlp_bias", default=False),
+    )
+
+
+ARCHITECTURE = Architecture(parse_llama, NAMES)

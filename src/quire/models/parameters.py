@@ -1,0 +1,81 @@
+"""The decoder's parameters: their names and shapes follow from the `ModelConfig` alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quire.core.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One tensor of the decoder.
+
+    Attributes:
+        name: "embed.weight", "layers.0.attn.qkv.weight" …
+        shape: row-major; [out, in] for a linear layer.
+        parts: rows of each tensor that is merged into it (q, k, v; gate, up); they add up
+            to shape[0].
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+def parameters(config: ModelConfig) -> list[Parameter]:
+    """Every parameter, in the order of the computation; a tied lm_head is not one."""
+    return list(_parameters(config))
+
+
+def _parameters(config: ModelConfig) -> Iterator[Parameter]:
+    hidden, vocab = config.hidden_size, config.vocab_size
+    yield _one("embed.weight", vocab, hidden)
+    if config.learned_positions_offset is not None:
+        rows = config.max_position_embeddings + config.learned_positions_offset
+        yield _one("positions.weight", rows, hidden)
+    for layer in range(config.num_hidden_layers):
+        yield from _layer(config, f"layers.{layer}.")
+    yield from _norm(config, "norm", hidden)
+    if not config.tie_word_embeddings:
+        yield _one("lm_head.weight", vocab, hidden)
+
+
+def _layer(config: ModelConfig, prefix: str) -> Iterator[Parameter]:
+    hidden, width = config.hidden_size, config.intermediate_size
+    q = config.num_attention_heads * config.head_dim
+    kv = config.num_key_value_heads * config.head_dim
+    yield from _norm(config, f"{prefix}attn_norm", hidden)
+    yield from _linear(f"{prefix}attn.qkv", (q, kv, kv), hidden, config.qkv_bias)
+    if config.qk_norm:
+        yield _one(f"{prefix}attn.q_norm.weight", config.head_dim)
+        yield _one(f"{prefix}attn.k_norm.weight", config.head_dim)
+    yield from _linear(f"{prefix}attn.out", (hidden,), q, config.output_bias)
+    yield from _norm(config, f"{prefix}mlp_norm", hidden)
+    if config.gated_mlp:
+        yield from _linear(f"{prefix}mlp.gate_up", (width, width), hidden, config.mlp_bias)
+    else:
+        yield from _linear(f"{prefix}mlp.up", (width,), hidden, config.mlp_bias)
+    yield from _linear(f"{prefix}mlp.down", (hidden,), width, config.mlp_bias)
+
+
+def _norm(config: ModelConfig, stem: str, width: int) -> Iterator[Parameter]:
+    yield _one(f"{stem}.weight", width)
+    if config.norm == "layer_norm":
+        yield _one(f"{stem}.bias", width)
+
+
+def _linear(stem: str, parts: tuple[int, ...], columns: int, bias: bool) -> Iterator[Parameter]:
+    yield Parameter(f"{stem}.weight", (sum(parts), columns), parts)
+    if bias:
+        yield Parameter(f"{stem}.bias", (sum(parts),), parts)
+
+
+def _one(name: str, *shape: int) -> Parameter:
+    return Parameter(name, shape, (shape[0],))

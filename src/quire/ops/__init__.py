@@ -1,0 +1,1 @@
+"""Operations: one function an op; providers reference (plain torch), cpu (native), triton."""

@@ -1,0 +1,64 @@
+"""What attention must know about a step's batch, and the shape of its cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class KVCache(NamedTuple):
+    """One layer's paged cache: two tensors [num_blocks, num_kv_heads, block_size, head_dim].
+
+    ```
+    k[block]  head 0  ┌ token 0 ─ head_dim values ┐      The tokens of one head lie together,
+                      │ token 1                   │      so that attention reads a block as one
+                      └ …  block_size tokens      ┘      contiguous run a head.
+              head 1  …
+    ```
+    """
+
+    k: Tensor
+    v: Tensor
+
+
+class Span(NamedTuple):
+    """One sequence's part of the step: rows [start, end), of which the last is token
+    number `seq_len` of the sequence."""
+
+    start: int
+    end: int
+    seq_len: int
+
+
+@dataclass(frozen=True)
+class AttentionMetadata:
+    """One step's sequences, built by the runner and passed to every layer.
+
+    Attributes:
+        query_start_loc: int32 [num_seqs + 1]; sequence i owns rows [loc[i], loc[i + 1]).
+        seq_lens: int32 [num_seqs]; tokens in the cache after this step.
+        block_tables: int32 [num_seqs, max_blocks]; unused entries may hold anything.
+        slot_mapping: int64 [num_tokens]; block * block_size + offset of each new token.
+        max_query_len: most rows of one sequence.
+        max_seq_len: largest of `seq_lens`.
+        block_size: tokens in a block.
+    """
+
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    block_tables: Tensor
+    slot_mapping: Tensor
+    num_seqs: int
+    max_query_len: int
+    max_seq_len: int
+    block_size: int
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """The sequences as Python integers; read once a step, not once a layer."""
+        starts = self.query_start_loc.tolist()
+        lens = self.seq_lens.tolist()
+        return [Span(starts[i], starts[i + 1], lens[i]) for i in range(self.num_seqs)]

@@ -1,0 +1,140 @@
+"""Every operation in plain torch: the oracle that other providers are tested against.
+
+Batch invariance. A row's result has to be the same bits whatever else is in the batch, however a
+prompt is cut into chunks and whatever the block size. Torch's own functions do not promise
+that: its matrix products sum in another order at other numbers of rows, and its fused
+activations round the last few elements of a buffer by another formula. So here
+
+- a matrix product always has one of a few fixed shapes: rows go through it in tiles of
+  `LINEAR_ROWS` (`linear`) or `QUERY_ROWS` (attention), padded with zeros, and keys in tiles of
+  `KEY_COLUMNS` that begin at multiples of it in the sequence;
+- activations are composed of functions that round every element alike (`exp`, `tanh`, `erf`)
+  and of IEEE arithmetic.
+
+What remains assumed is that a product of a given shape treats its rows alike; tests/unit/ops
+measures that, and the other assumptions, on the machine at hand. Results may still differ
+between machines and numbers of threads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from quire.ops.metadata import KVCache
+
+LINEAR_ROWS = 32
+"""Fewer make long prompts slow, more make single tokens slow: at 1024 × 3072 in float32, two
+threads, 512 rows take twice the time of one call, one row the time of 32."""
+
+
+def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+    """Rows `ids` (int64 [T]) of `weight` [rows, hidden] → [T, hidden]."""
+    return F.embedding(ids, weight)
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """x + y, rounded to their dtype."""
+    return x + y
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias: [T, in] × [out, in] → [T, out], tile by tile (see the module)."""
+    rows = x.shape[0]
+    if rows == 0:
+        return x.new_empty(0, weight.shape[0])
+    if rows % LINEAR_ROWS:
+        padded = x.new_zeros(-(-rows // LINEAR_ROWS) * LINEAR_ROWS, x.shape[1])
+        padded[:rows] = x
+    else:
+        padded = x.contiguous()
+    tiles = [F.linear(tile, weight, bias) for tile in padded.split(LINEAR_ROWS)]
+    return (tiles[0] if len(tiles) == 1 else torch.cat(tiles))[:rows]
+
+
+def logits(x: Tensor, weight: Tensor) -> Tensor:
+    """`linear` without a bias, as float32: [N, hidden] × [vocab, hidden] → [N, vocab]."""
+    return linear(x, weight).float()
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / rms(x) · weight over the last dimension; in float32, rounded before and after `weight`.
+
+    Zhang and Sennrich 2019, with the roundings of Hugging Face's Llama.
+    """
+    wide = x.float()
+    scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * scaled.to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(rms_norm(x + residual), x + residual); the sum is rounded to the dtype."""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Layer normalization (Ba et al. 2016) over the last dimension, computed in float32."""
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """(layer_norm(x + residual), x + residual); the sum is rounded to the dtype."""
+    total = x + residual
+    return layer_norm(total, weight, bias, eps), total
+
+
+def rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotary position embedding (Su et al. 2021) of q [T, heads, D] and k [T, kv_heads, D].
+
+    Element i of a head turns together with element i + rotary_dim / 2 (the "NeoX" order);
+    elements from rotary_dim on pass through. `cos_sin` is float32 [max_len, rotary_dim]: cosines,
+    then sines, each half as wide; `positions` int64 [T] picks its rows. Computed in float32.
+    """
+    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+    return _rotate(q, cos, sin), _rotate(k, cos, sin)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = cos.shape[-1]
+    a, b, rest = x.split((half, half, x.shape[-1] - 2 * half), dim=-1)
+    a, b = a.float(), b.float()
+    turned = (a * cos - b * sin, b * cos + a * sin)
+    return torch.cat([*(t.to(x.dtype) for t in turned), rest], dim=-1)
+
+
+def write_kv(k: Tensor, v: Tensor, cache: KVCache, slot_mapping: Tensor) -> None:
+    """Store k and v [T, kv_heads, D] of each token in its slot (int64 [T]) of the cache."""
+    block_size = cache.k.shape[2]
+    block, offset = slot_mapping // block_size, slot_mapping % block_size
+    cache.k[block, :, offset] = k
+    cache.v[block, :, offset] = v
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) · up of [T, 2 · width] → [T, width]; computed in float32."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (gate / (1.0 + torch.exp(-gate)) * up).to(gate_up.dtype)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x · Φ(x), Φ by the error function; computed in float32."""
+    wide = x.float()
+    return (0.5 * wide * (1.0 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its tanh approximation (GPT-2's `gelu_new`); computed in float32."""
+    wide = x.float()
+    inner = math.sqrt(2.0 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
+    return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0)."""
+    return torch.relu(x)

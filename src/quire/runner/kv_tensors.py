@@ -1,0 +1,23 @@
+"""The tensors behind the paged KV cache."""
+
+from __future__ import annotations
+
+import torch
+
+from quire.core.config import ModelConfig
+from quire.ops.metadata import KVCache
+
+
+def allocate_kv_caches(
+    model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype
+) -> list[KVCache]:
+    """Keys and values of every layer, each [num_blocks, num_kv_heads, block_size, head_dim].
+
+    The memory is not written to: the operating system backs a page with RAM when a token first
+    lands in it. What a block holds before that means nothing, and is never read.
+    """
+    shape = (num_blocks, model.num_key_value_heads, block_size, model.head_dim)
+    return [
+        KVCache(torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype))
+        for _ in range(model.num_hidden_layers)
+    ]

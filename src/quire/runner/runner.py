@@ -1,0 +1,140 @@
+"""The model runner: one step of the engine, from the scheduler's words to sampled tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.config import ModelConfig, SchedulerConfig
+from quire.runner.inputs import StepInputBuilder, StepInputs
+from quire.runner.kv_tensors import allocate_kv_caches
+from quire.runner.prompt_logprobs import prompt_logprobs
+from quire.runner.state import SequenceStates
+from quire.sampling.sampler import Sampler, SamplingBatch
+
+if TYPE_CHECKING:
+    from quire.models.decoder import Decoder
+    from quire.ops.table import OpTable
+
+
+class ModelRunner:
+    """Computes steps: state in `states`, attention's memory in `kv_caches`, no other memory.
+
+    Args:
+        model: the decoder's shape.
+        scheduler: limits of a step and of a sequence.
+        block_size: tokens in a KV block.
+        num_blocks: blocks in the KV cache.
+        dtype: of keys and values.
+        decoder: the model with its weights.
+        ops: the kernels that it runs on.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        scheduler: SchedulerConfig,
+        *,
+        block_size: int,
+        num_blocks: int,
+        dtype: torch.dtype,
+        decoder: Decoder,
+        ops: OpTable,
+    ) -> None:
+        self.states = SequenceStates(scheduler.max_num_seqs, scheduler.max_model_len, block_size)
+        self.kv_caches = allocate_kv_caches(model, num_blocks, block_size, dtype)
+        self._inputs = StepInputBuilder(self.states, scheduler.max_num_batched_tokens, block_size)
+        self._decoder = decoder
+        self._ops = ops
+        self._sampler = Sampler()
+
+    @torch.inference_mode()
+    def execute(self, step: SchedulerOutput) -> ModelOutput:
+        """Compute one step.
+
+        If anything raises, the exception passes through and the step leaves no trace but its
+        `removed`: sequences it would have added are gone, blocks it brought are taken back,
+        nothing is sampled. The caller may ask for the same step again, for a part of it, or
+        drop its sequences; `removed` may name sequences that are not here. (The KV slots of
+        the step's tokens may hold anything; they are written again before they are read.)
+        """
+        self.states.remove(step.removed)
+        if step.empty:
+            return ModelOutput([])
+        slots = self.states.begin(step)
+        try:
+            inputs = self._inputs.build(step, slots)
+            hidden = self._decoder.forward(
+                self._ops, inputs.input_ids, inputs.positions, self.kv_caches, inputs.metadata
+            )
+            output = ModelOutput([[] for _ in step.request_ids])
+            self._prompt_logprobs(step, slots, hidden, output)
+            self._sample(step, slots, inputs, hidden, output)
+        except BaseException:
+            self.states.undo(step)
+            raise
+        for slot, tokens in zip(slots.tolist(), output.sampled_token_ids, strict=True):
+            if tokens:
+                self.states.append(slot, tokens)
+        return output
+
+    def _sample(
+        self,
+        step: SchedulerOutput,
+        slots: NDArray[np.int64],
+        inputs: StepInputs,
+        hidden: Tensor,
+        output: ModelOutput,
+    ) -> None:
+        """Logits and a token for every sequence whose last token was computed."""
+        entries = np.flatnonzero(inputs.samples).tolist()
+        if not entries:
+            return
+        states = [self.states.sampling[slot] for slot in slots[entries].tolist()]
+        logits = self._decoder.compute_logits(self._ops, hidden[inputs.sampling_rows])
+        result = self._sampler.sample(logits, SamplingBatch(states))
+        for row, entry in enumerate(entries):
+            request_id = step.request_ids[entry]
+            if row in result.errors:
+                output.errors[request_id] = result.errors[row]
+            elif request_id not in output.errors:
+                output.sampled_token_ids[entry] = [result.token_ids[row]]
+                if row in result.logprobs:
+                    output.logprobs[request_id] = [result.logprobs[row]]
+
+    def _prompt_logprobs(
+        self,
+        step: SchedulerOutput,
+        slots: NDArray[np.int64],
+        hidden: Tensor,
+        output: ModelOutput,
+    ) -> None:
+        """Log-probabilities of the prompt tokens that this step's tokens predict.
+
+        A sequence resumed with output has given them before its preemption.
+        """
+        row = 0
+        for entry, slot in enumerate(slots.tolist()):
+            first_row, row = row, row + step.num_scheduled_tokens[entry]
+            state = self.states.sampling[slot]
+            if state.params.prompt_logprobs is None or state.num_output_tokens:
+                continue
+            start = step.num_computed_tokens[entry] + 1
+            end = min(start + row - first_row, state.num_prompt_tokens)
+            if start >= end:
+                continue
+            request_id = step.request_ids[entry]
+            try:
+                output.prompt_logprobs[request_id] = prompt_logprobs(
+                    lambda h: self._decoder.compute_logits(self._ops, h),
+                    hidden[first_row : first_row + end - start],
+                    self.states.token_ids[slot, start:end],
+                    state.params.prompt_logprobs,
+                )
+            except FloatingPointError as error:
+                output.errors[request_id] = str(error)

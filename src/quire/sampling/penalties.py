@@ -1,0 +1,74 @@
+"""Repetition, presence and frequency penalties, from counts that grow with the output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.sampling_params import SamplingParams
+from quire.sampling.masks import FloatRow, TokenRow
+
+
+class Penalties:
+    """How often one sequence has used each token, and what that costs the token.
+
+    Holds the distinct tokens only: a step costs O(distinct tokens), a new token O(1), and
+    neither depends on the vocabulary or walks the context.
+
+    Args:
+        prompt: int32 [p]; counts for the repetition penalty alone.
+        output: int32 [n]; counts for all three.
+    """
+
+    def __init__(self, params: SamplingParams, prompt: TokenRow, output: TokenRow) -> None:
+        self._repetition = np.float32(params.repetition_penalty)
+        self._presence = np.float32(params.presence_penalty)
+        self._frequency = np.float32(params.frequency_penalty)
+        ids, counts = np.unique(output, return_counts=True)
+        if params.repetition_penalty != 1.0:
+            only_prompt = np.setdiff1d(prompt, output)
+            ids = np.concatenate([ids, only_prompt])
+            counts = np.concatenate([counts, np.zeros(len(only_prompt), dtype=counts.dtype)])
+        self._size = len(ids)
+        self._ids: NDArray[np.int64] = np.zeros(_capacity(self._size), dtype=np.int64)
+        self._counts: NDArray[np.float32] = np.zeros(len(self._ids), dtype=np.float32)
+        self._ids[: self._size] = ids
+        self._counts[: self._size] = counts
+        self._index = {token: i for i, token in enumerate(ids.tolist())}
+
+    @staticmethod
+    def needed(params: SamplingParams) -> bool:
+        return (
+            params.repetition_penalty != 1.0
+            or params.presence_penalty != 0.0
+            or params.frequency_penalty != 0.0
+        )
+
+    def append(self, tokens: Iterable[int]) -> None:
+        """Count generated tokens."""
+        for token in tokens:
+            at = self._index.setdefault(token, self._size)
+            if at == self._size:
+                if at == len(self._ids):
+                    room = _capacity(at + 1) - at
+                    self._ids = np.pad(self._ids, (0, room))
+                    self._counts = np.pad(self._counts, (0, room))
+                self._ids[at] = token
+                self._size += 1
+            self._counts[at] += 1
+
+    def apply(self, logits: FloatRow) -> None:
+        """Change `logits` [vocab] in place: repetition, then frequency, then presence."""
+        ids, counts = self._ids[: self._size], self._counts[: self._size]
+        x = logits[ids]
+        x = np.where(x > 0, x / self._repetition, x * self._repetition)
+        x -= self._frequency * counts
+        x -= self._presence * (counts > 0)
+        logits[ids] = x
+
+
+def _capacity(size: int) -> int:
+    """Room for `size` entries and as many again, so that growth is rare."""
+    return max(64, 2 * size)

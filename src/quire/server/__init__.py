@@ -1,0 +1,1 @@
+"""HTTP: OpenAI's API over an `AsyncLLM`. No torch: the API process must start in milliseconds."""

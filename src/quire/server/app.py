@@ -1,0 +1,92 @@
+"""The HTTP application: one engine, its routes, its middleware. No globals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire import __version__
+from quire.server.engine import Engine
+from quire.server.errors import HANDLERS
+from quire.server.metrics import Metrics
+from quire.server.middleware import (
+    OPEN_PATH,
+    ApiKeyMiddleware,
+    LastResortMiddleware,
+    RequestIdMiddleware,
+)
+from quire.server.openai.chat import create_chat_completion
+from quire.server.openai.completions import create_completion
+from quire.server.openai.models import list_models, retrieve_model
+from quire.server.state import DEFAULT_MAX_BODY_BYTES, ServerState, server_state
+
+
+def create_app(
+    engine: Engine,
+    model_names: Sequence[str],
+    *,
+    api_keys: Sequence[str] = (),
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    chat_template: str | None = None,
+) -> Starlette:
+    """The ASGI application that serves `engine`.
+
+    Args:
+        model_names: the names clients may use, at least one; the first goes into responses.
+        api_keys: any of them admits a request; none admits every request.
+        max_body_bytes: the largest request body; more is 413.
+        chat_template: its Jinja source, in place of the model's own.
+    """
+    middleware = [Middleware(RequestIdMiddleware), Middleware(LastResortMiddleware)]
+    if api_keys:
+        middleware.append(Middleware(ApiKeyMiddleware, keys=tuple(api_keys)))
+    app = Starlette(
+        routes=[
+            Route(OPEN_PATH, health),
+            Route("/ready", ready),
+            Route("/version", version),
+            Route("/metrics", metrics),
+            Route("/v1/models", list_models),
+            Route("/v1/models/{model:path}", retrieve_model),
+            Route("/v1/completions", create_completion, methods=["POST"]),
+            Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+        ],
+        middleware=middleware,
+        exception_handlers=HANDLERS,
+    )
+    app.router.redirect_slashes = False  # a POST must not lose its body to a redirect
+    app.state.server = ServerState(
+        engine, tuple(model_names), int(time.time()), max_body_bytes, chat_template
+    )
+    app.state.metrics = Metrics(engine.stats, model_names[0])
+    return app
+
+
+async def health(request: Request) -> Response:
+    """200 while the engine lives, 503 once it has died."""
+    errored = server_state(request).engine.errored
+    return Response(status_code=503 if errored else 200)
+
+
+async def ready(request: Request) -> Response:
+    """200 while requests are taken; 503 while the model loads or the engine is dead."""
+    return Response(status_code=200 if server_state(request).engine.is_ready else 503)
+
+
+async def version(request: Request) -> Response:
+    body = msgspec.json.encode({"version": __version__})
+    return Response(body, media_type="application/json")
+
+
+async def metrics(request: Request) -> Response:
+    """The engine's counters, for Prometheus."""
+    exposition: Metrics = request.app.state.metrics
+    return Response(exposition.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})

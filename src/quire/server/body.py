@@ -1,0 +1,102 @@
+"""From a request's bytes to a typed object: bounded, strict, and naming the field at fault."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from quire.core.registry import did_you_mean
+from quire.server.errors import ApiError, invalid, not_supported
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`")
+_MISSING = re.compile(r"Object missing required field `(?P<field>.*)`")
+_WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.*)`$")
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        ApiError: 415 if it does not claim to be JSON; 413 beyond `limit` bytes, before the rest
+            is read.
+        ClientDisconnect: the client went away while sending.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"The body's Content-Type is {kind or 'not set'}; send application/json.",
+            headers={"Connection": "close"},
+        )
+    too_large = ApiError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        f"The body is larger than {limit} bytes; send a shorter prompt, or raise --max-body-bytes.",
+        code="body_too_large",
+        headers={"Connection": "close"},
+    )
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise too_large
+        parts.append(part)
+    return b"".join(parts)
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """`body` as a `kind`.
+
+    Strict JSON: no NaN, no lone surrogates, no unbounded integers or nesting.
+
+    Raises:
+        ApiError: 400, naming the field at fault.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), kind) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise invalid(f"The body is not valid JSON: {error}.", None) from None
+    except RecursionError:
+        raise invalid("The body is nested too deeply.", None) from None
+
+
+def _explain(text: str, kind: type[msgspec.Struct]) -> ApiError:
+    """msgspec's complaint as an error that names the field, as the client wrote it."""
+    where = _WHERE.search(text)
+    path = where["path"] if where else ""
+    what = text[: where.start()] if where else text
+    if unknown := _UNKNOWN.fullmatch(what):
+        field = unknown["field"]
+        hint = did_you_mean(field, _fields(kind)) if not path else ""
+        end = f"; {hint}" if hint.startswith("did") else "."
+        return invalid(f"Unknown field {_join(path, field)}{end}", _join(path, field))
+    if missing := _MISSING.fullmatch(what):
+        field = _join(path, missing["field"])
+        return invalid(f"{field} is missing.", field)
+    if what.startswith("Expected `null`"):
+        return not_supported(path)
+    if not path:
+        return invalid(f"The body is wrong: {what}.", None)
+    # A key of an object has no path of its own; its object's name is what the client can find.
+    return invalid(f"{path} is wrong: {what}.", path.removesuffix("[...]"))
+
+
+def _join(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
+
+
+def _fields(kind: type[msgspec.Struct]) -> list[str]:
+    """The fields that a value other than null may be given."""
+    fields = msgspec.structs.fields(kind)
+    return [field.encode_name for field in fields if field.type is not type(None)]

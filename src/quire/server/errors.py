@@ -1,0 +1,174 @@
+"""Every error a client sees: OpenAI's shape, what to change, no traceback and no path."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from quire.core.errors import (
+    ConfigError,
+    EngineDeadError,
+    InvalidRequestError,
+    OutOfMemoryError,
+    QuireError,
+)
+from quire.server.linger import LingeringResponse
+
+logger = logging.getLogger(__name__)
+
+
+class ErrorInfo(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """`{"error": {...}}`, the body of every response that is not a success."""
+
+    error: ErrorInfo
+
+
+class ApiError(Exception):
+    """An error with its HTTP status, raised by the server's own code."""
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.headers = headers
+
+
+class RequestFailedError(ApiError):
+    """The engine gave up on one request (a NaN in its logits, say); the others go on.
+
+    The reason may hold a path or an address, so that it goes to the log and not to the client.
+    """
+
+    def __init__(self, request_id: str, reason: str) -> None:
+        super().__init__(
+            HTTPStatus.INTERNAL_SERVER_ERROR,
+            "The engine could not finish this request; the server's log has the cause.",
+            code="request_failed",
+        )
+        logger.error("request %s failed: %s", request_id, reason)
+
+
+def invalid(message: str, param: str | None) -> ApiError:
+    """A 400 that names the field `param`."""
+    return ApiError(HTTPStatus.BAD_REQUEST, message, param=param)
+
+
+def not_supported(field: str) -> ApiError:
+    """A 400 for a field that OpenAI or vLLM has and Quire does not have yet."""
+    return ApiError(
+        HTTPStatus.BAD_REQUEST,
+        f"{field} is not supported yet. Leave it out of the request.",
+        param=field,
+        code="unsupported_parameter",
+    )
+
+
+def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
+    """The status and body that tell a client about `error`; anything unexpected is a bare 500."""
+    match error:
+        case ApiError():
+            status = error.status
+            info = ErrorInfo(str(error), _type(status), error.param, error.code)
+        case InvalidRequestError():
+            status = HTTPStatus.BAD_REQUEST
+            info = ErrorInfo(str(error), _type(status), error.param, None)
+        case OutOfMemoryError() | ConfigError():
+            # The request is well-formed, but this server, as it is configured, cannot serve it.
+            status = HTTPStatus.BAD_REQUEST
+            info = ErrorInfo(str(error), _type(status), None, error.code)
+        case EngineDeadError():
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            message = "The engine has stopped, so that no request can be served."
+            info = ErrorInfo(message, _type(status), None, error.code)
+        case QuireError():
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            info = ErrorInfo(str(error), _type(status), error.param, error.code)
+        case HTTPException():
+            status = HTTPStatus(error.status_code)
+            info = ErrorInfo(error.detail, _type(status), None, None)
+        case _:
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            message = "An internal error occurred; the server's log has its cause."
+            info = ErrorInfo(message, _type(status), None, "internal_error")
+    return status, ErrorBody(info)
+
+
+def error_response(error: Exception) -> Response:
+    """`error` as a JSON response."""
+    status, body = describe(error)
+    headers = getattr(error, "headers", None)
+    too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    kind = LingeringResponse if too_large else Response
+    return kind(msgspec.json.encode(body), status, headers, "application/json")
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Starlette's handler for every error that is raised on purpose."""
+    if isinstance(error, HTTPException):
+        path = request.url.path
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            return error_response(ApiError(HTTPStatus.NOT_FOUND, f"There is no endpoint {path}."))
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = dict(error.headers or {})
+            allowed = headers.get("Allow") or headers.get("allow", "another method")
+            message = f"{path} does not answer {request.method}; use {allowed}."
+            return error_response(ApiError(HTTPStatus.METHOD_NOT_ALLOWED, message, headers=headers))
+    return error_response(error)
+
+
+def encode_event(error: Exception) -> bytes:
+    """`error` as a server-sent event, for a stream that has already begun."""
+    return b"data: " + msgspec.json.encode(describe(error)[1]) + b"\n\n"
+
+
+def log_unexpected(error: Exception) -> None:
+    """The traceback of a bug, for the server's log only; errors raised on purpose are not bugs."""
+    if not isinstance(error, ApiError | QuireError | HTTPException):
+        logger.error("unexpected error in a request", exc_info=error)
+
+
+async def on_disconnect(request: Request, error: Exception) -> Response:
+    """Nobody will read it; 499 is what access logs call a client that has left."""
+    return Response(status_code=499)
+
+
+HANDLERS: dict[Any, Any] = {
+    ClientDisconnect: on_disconnect,
+    ApiError: on_error,
+    QuireError: on_error,
+    HTTPException: on_error,
+}
+
+
+def _type(status: HTTPStatus) -> str:
+    match status:
+        case HTTPStatus.UNAUTHORIZED:
+            return "authentication_error"
+        case HTTPStatus.NOT_FOUND:
+            return "not_found_error"
+        case HTTPStatus.TOO_MANY_REQUESTS:
+            return "rate_limit_error"
+        case _:
+            return "server_error" if status >= 500 else "invalid_request_error"

@@ -1,0 +1,154 @@
+"""`GET /metrics`: the engine's counters in Prometheus' text format, under vLLM's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from quire.engine.stats import EngineStats, Histogram
+
+_REASONS = ("stop", "length", "abort", "error")
+
+
+class MetricsCollector(Collector):
+    """Reads `EngineStats` when it is scraped; between scrapes it costs nothing."""
+
+    def __init__(self, stats: EngineStats, model_name: str) -> None:
+        self._stats = stats
+        self._labels = {"model_name": model_name, "engine": "0"}
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._gauges()
+        yield from self._counters()
+        for name, text, histogram in _histograms(self._stats):
+            yield self._histogram(name, text, histogram)
+
+    def _gauges(self) -> Iterator[Metric]:
+        s = self._stats.scheduler
+        gauges = (
+            ("num_requests_running", "Sequences in the batch.", s.num_running if s else 0),
+            ("num_requests_waiting", "Sequences in the queue.", s.num_waiting if s else 0),
+            (
+                "kv_cache_usage_perc",
+                "Share of the KV-cache blocks in use; 1 is all.",
+                self._stats.kv_cache_usage,
+            ),
+        )
+        for name, text, value in gauges:
+            family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
+            family.add_metric(list(self._labels.values()), value)
+            yield family
+
+    def _counters(self) -> Iterator[Metric]:
+        s = self._stats.scheduler
+        counters = (
+            ("num_preemptions", "Preemptions.", s.num_preemptions if s else 0),
+            (
+                "prefix_cache_queries",
+                "Prompt tokens looked up in the prefix cache.",
+                s.prefix_cache_queries if s else 0,
+            ),
+            (
+                "prefix_cache_hits",
+                "Prompt tokens found in the prefix cache.",
+                s.prefix_cache_hits if s else 0,
+            ),
+            ("prompt_tokens", "Prompt tokens of the requests begun.", self._stats.prompt_tokens),
+            ("generation_tokens", "Tokens generated.", self._stats.generation_tokens),
+        )
+        for name, text, value in counters:
+            family = CounterMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
+            family.add_metric(list(self._labels.values()), value)
+            yield family
+        success = CounterMetricFamily(
+            "vllm:request_success",
+            "Sequences finished, by the reason.",
+            labels=[*self._labels, "finished_reason"],
+        )
+        for reason in _REASONS:
+            success.add_metric([*self._labels.values(), reason], self._stats.finished[reason])
+        yield success
+
+    def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
+        family = HistogramMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
+        family.add_metric(
+            list(self._labels.values()),
+            buckets=_cumulative(histogram.bounds, histogram.counts),
+            sum_value=histogram.total,
+        )
+        return family
+
+
+class Metrics:
+    """The exposition of one engine; its registry is its own, never the library's global one."""
+
+    def __init__(self, stats: EngineStats, model_name: str) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(MetricsCollector(stats, model_name))
+
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format, version 1.0.0."""
+        return generate_latest(self._registry)
+
+
+def _histograms(s: EngineStats) -> tuple[tuple[str, str, Histogram], ...]:
+    tokens = s.inter_token_latency
+    return (
+        ("time_to_first_token_seconds", "From arrival to the first token.", s.time_to_first_token),
+        ("inter_token_latency_seconds", "Between tokens of a sequence.", tokens),
+        # The name that vLLM gave the same thing before, for dashboards that still read it.
+        ("time_per_output_token_seconds", "As inter_token_latency_seconds.", tokens),
+        (
+            "request_time_per_output_token_seconds",
+            "Mean time of a sequence's tokens but the first.",
+            s.time_per_output_token,
+        ),
+        ("e2e_request_latency_seconds", "From arrival to the last token.", s.e2e_request_latency),
+        ("request_queue_time_seconds", "From arrival to the batch.", s.request_queue_time),
+        (
+            "request_prefill_time_seconds",
+            "From the batch to the first token.",
+            s.request_prefill_time,
+        ),
+        (
+            "request_decode_time_seconds",
+            "From the first token to the last.",
+            s.request_decode_time,
+        ),
+        (
+            "request_inference_time_seconds",
+            "From the batch to the last token.",
+            s.request_inference_time,
+        ),
+        ("iteration_tokens_total", "Tokens computed in a step.", s.iteration_tokens),
+        ("request_prompt_tokens", "Prompt tokens of a request.", s.request_prompt_tokens),
+        (
+            "request_generation_tokens",
+            "Tokens generated for a request.",
+            s.request_generation_tokens,
+        ),
+        ("request_params_n", "The request's n.", s.request_params_n),
+        (
+            "request_params_max_tokens",
+            "The request's max_tokens, where set.",
+            s.request_params_max_tokens,
+        ),
+    )
+
+
+def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Prometheus' buckets: each counts all observations up to its bound."""
+    total = 0
+    result: list[tuple[str, float]] = []
+    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
+        total += count
+        result.append((bound, float(total)))
+    return result

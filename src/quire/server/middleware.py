@@ -1,0 +1,97 @@
+"""Around every endpoint: a request id, the key, the last resort. Plain ASGI: nothing buffers."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.server.errors import ApiError, error_response, log_unexpected
+from quire.server.state import choose_request_id
+
+OPEN_PATH = "/health"
+"""The one route that answers without a key: a probe has none."""
+
+
+class RequestIdMiddleware:
+    """Every response carries `X-Request-Id`: the client's own, or a new one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        chosen = choose_request_id(Headers(scope=scope).get("x-request-id"))
+        scope["state"] = {**scope.get("state", {}), "request_id": chosen}
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Request-Id"] = chosen
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+class LastResortMiddleware:
+    """A bug in one request is a bare 500 for its client, a traceback in the log, and no more."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched_send)
+        except Exception as error:
+            log_unexpected(error)
+            if started:
+                raise  # the server closes the connection: half an answer must not look whole
+            await error_response(error)(scope, receive, send)
+
+
+class ApiKeyMiddleware:
+    """Refuses every request without one of `keys`, on every route but `/health`.
+
+    It judges the same decoded path that the router sees, and denies by default, so that no other
+    spelling of a path leads around it.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == OPEN_PATH or self._admits(scope):
+            await self._app(scope, receive, send)
+            return
+        refusal = ApiError(
+            HTTPStatus.UNAUTHORIZED,
+            "The API key is missing or wrong; send it as 'Authorization: Bearer <key>'.",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+        await error_response(refusal)(scope, receive, send)
+
+    def _admits(self, scope: Scope) -> bool:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        scheme, _, key = given.partition(b" ")
+        offered = _digest(key.strip())
+        # Digests of equal length, all compared: the time tells nothing about any key.
+        matches = [hmac.compare_digest(offered, known) for known in self._digests]
+        return scheme.lower() == b"bearer" and any(matches)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

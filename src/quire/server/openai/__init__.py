@@ -1,0 +1,1 @@
+"""OpenAI's endpoints: typed requests in, typed responses out."""

@@ -1,0 +1,82 @@
+"""Log-probabilities in the shapes of the two endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from quire.core.outputs import Logprob, PositionLogprobs
+from quire.server.openai.protocol import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
+
+if TYPE_CHECKING:
+    from quire.text.tokenizer import Tokenizer
+
+
+def completion_logprobs(
+    positions: Sequence[PositionLogprobs | None], top: int, offset: int, first_text: str
+) -> CompletionLogprobs:
+    """The completions endpoint's parallel lists.
+
+    Args:
+        positions: one a token, the token itself first; None for a prompt's first token.
+        top: how many of the likeliest tokens were asked for; the chosen one comes on top.
+        offset: characters of the choice's text before the first token.
+        first_text: the text of a token without log-probabilities.
+    """
+    result = CompletionLogprobs([], [], [], [])
+    for position in positions:
+        result.text_offset.append(offset)
+        if position is None:
+            result.tokens.append(first_text)
+            result.token_logprobs.append(None)
+            result.top_logprobs.append(None)
+            offset += len(first_text)
+            continue
+        chosen = next(iter(position.values()))
+        text = chosen.decoded_token or ""
+        result.tokens.append(text)
+        result.token_logprobs.append(chosen.logprob)
+        likeliest = {p.decoded_token or "": p.logprob for _, p in _likeliest(position, top)}
+        result.top_logprobs.append({**likeliest, text: chosen.logprob})
+        offset += len(text)
+    return result
+
+
+def chat_logprobs(
+    positions: list[PositionLogprobs], top: int, tokenizer: Tokenizer
+) -> ChatLogprobs:
+    """The chat endpoint's list; `bytes` are exact where `token` is part of a character."""
+    content = []
+    for position in positions:
+        token, chosen = next(iter(position.items()))
+        likeliest = [
+            TopLogprob(p.decoded_token or "", p.logprob, list(tokenizer.token_bytes(i)))
+            for i, p in _likeliest(position, top)
+        ]
+        text = chosen.decoded_token or ""
+        raw = list(tokenizer.token_bytes(token))
+        content.append(TokenLogprob(text, chosen.logprob, raw, likeliest))
+    return ChatLogprobs(content)
+
+
+def prompt_logprobs(positions: list[PositionLogprobs | None]) -> PromptLogprobs:
+    """vLLM's `prompt_logprobs`."""
+    return [
+        None
+        if position is None
+        else {i: PromptLogprob(p.logprob, p.rank, p.decoded_token) for i, p in position.items()}
+        for position in positions
+    ]
+
+
+def _likeliest(position: PositionLogprobs, top: int) -> list[tuple[int, Logprob]]:
+    """The `top` likeliest tokens, best first; the chosen one only where it is among them."""
+    ranked = [(i, p) for i, p in position.items() if p.rank is not None and p.rank <= top]
+    return sorted(ranked, key=lambda entry: entry[1].rank or 0)

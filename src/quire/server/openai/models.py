@@ -1,0 +1,33 @@
+"""GET /v1/models and GET /v1/models/{model}."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.server.openai.protocol import ModelCard, ModelList
+from quire.server.state import ServerState, server_state
+
+
+async def list_models(request: Request) -> Response:
+    """Every name that requests may put in `model`."""
+    server = server_state(request)
+    cards = [_card(server, name) for name in server.model_names]
+    return Response(msgspec.json.encode(ModelList(cards)), media_type="application/json")
+
+
+async def retrieve_model(request: Request) -> Response:
+    """One of them; 404 for any other. A name may hold slashes."""
+    server = server_state(request)
+    card = _card(server, server.served_name(request.path_params["model"]))
+    return Response(msgspec.json.encode(card), media_type="application/json")
+
+
+def _card(server: ServerState, name: str) -> ModelCard:
+    return ModelCard(
+        id=name,
+        created=server.created,
+        root=server.model_names[0],
+        max_model_len=server.engine.max_model_len,
+    )

@@ -1,0 +1,283 @@
+"""The requests and responses of OpenAI's API, with vLLM's extra fields.
+
+A field is implemented or refused, never ignored. Requests forbid unknown fields; a field that
+exists elsewhere but not here (yet) has the type None, so that clients which always send it as
+null are served and any other value is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    """Base of everything a client sends."""
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class ResponseFormat(Strict):
+    """Only {"type": "text"}, until structured output is built."""
+
+    type: str
+    json_schema: Any = None
+
+
+class CommonRequest(Strict):
+    """What completions and chat completions share."""
+
+    model: str | None = None
+    """The served model's name; may be left out, as in vLLM."""
+    max_tokens: int | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    stop: str | list[str] | None = None
+    logit_bias: dict[int, float] | None = None
+    """JSON's keys are strings: token ids in decimal."""
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    """An identifier of the caller's; it changes nothing here."""
+
+    # vLLM's extra fields, which its clients send through `extra_body`.
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    prompt_logprobs: int | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+
+    # Refused unless they say what would happen without them.
+    response_format: ResponseFormat | None = None
+    guided_json: None = None
+    guided_regex: None = None
+    guided_choice: None = None
+    guided_grammar: None = None
+    structured_outputs: None = None
+    logits_processors: None = None
+    use_beam_search: None = None
+    length_penalty: None = None
+    truncate_prompt_tokens: None = None
+    kv_transfer_params: None = None
+
+
+class CompletionRequest(CommonRequest, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[str | int | list[int]]
+    """One text or one list of token ids, or a list of either."""
+    echo: bool | None = None
+    logprobs: int | None = None
+    """The likeliest tokens to report at each position, beside the chosen one."""
+
+    best_of: int | None = None
+    suffix: None = None
+
+
+class TextPart(Strict, tag_field="type", tag="text"):
+    """A part of a message's content; images and audio are not served."""
+
+    text: str
+
+
+class ChatMessage(Strict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    # A client that echoes an answer's message back sends these as null.
+    refusal: None = None
+    tool_calls: None = None
+    tool_call_id: None = None
+    function_call: None = None
+    audio: None = None
+    annotations: None = None
+    reasoning: None = None
+    reasoning_content: None = None
+
+
+class ChatRequest(CommonRequest, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+    """OpenAI's newer name of `max_tokens`."""
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    modalities: list[Literal["text"]] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    store: bool | None = None
+    tools: None = None
+    tool_choice: Literal["none"] | None = None
+    parallel_tool_calls: None = None
+    functions: None = None
+    function_call: None = None
+    chat_template: None = None
+    documents: None = None
+    audio: None = None
+    prediction: None = None
+    metadata: None = None
+    reasoning_effort: None = None
+    verbosity: None = None
+    web_search_options: None = None
+    prompt_cache_key: None = None
+    safety_identifier: None = None
+
+
+class PromptTokensDetails(msgspec.Struct):
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """Tokens of the whole request; each prompt counts once, however large n is."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class PromptLogprob(msgspec.Struct):
+    logprob: float
+    rank: int | None
+    decoded_token: str | None
+
+
+PromptLogprobs = list[dict[int, PromptLogprob] | None]
+"""vLLM's extension: for each prompt token, token id → log-probability; None for the first."""
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """Parallel lists, one entry a token.
+
+    `text_offset` adds up the tokens' characters, from the start of the choice's text; it is exact
+    where every token is whole characters of that text.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class CompletionResponse(msgspec.Struct):
+    """A whole completion, or (streaming) one piece of it; the field names are the same."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    object: str = "text_completion"
+    usage: Usage | UnsetType | None = UNSET
+
+
+class TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class AssistantMessage(msgspec.Struct):
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+
+
+class ChatResponse(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: str = "chat.completion"
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class Delta(msgspec.Struct):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct):
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+
+
+class ChatChunk(msgspec.Struct):
+    """One server-sent event of a streamed chat completion."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    object: str = "chat.completion.chunk"
+    usage: Usage | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class ModelCard(msgspec.Struct):
+    id: str
+    created: int
+    root: str
+    max_model_len: int
+    object: str = "model"
+    owned_by: str = "quire"
+
+
+class ModelList(msgspec.Struct):
+    data: list[ModelCard]
+    object: str = "list"

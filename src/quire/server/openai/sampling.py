@@ -1,0 +1,108 @@
+"""From a request's fields to `SamplingParams`; unset fields take the model's own defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.core.sampling_params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
+from quire.server.errors import invalid, not_supported
+from quire.server.openai.protocol import ChatRequest, CommonRequest, CompletionRequest
+
+_SAME_NAME = (
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "min_tokens",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "prompt_logprobs",
+)
+
+
+def completion_params(request: CompletionRequest, defaults: Mapping[str, Any]) -> SamplingParams:
+    """Raises `InvalidRequestError` or `ApiError`, naming the field at fault."""
+    _refuse(request)
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise not_supported("best_of")
+    fields = _fields(request, defaults)
+    if request.max_tokens is not None:
+        fields["max_tokens"] = request.max_tokens
+    if request.logprobs is not None:
+        fields["logprobs"] = request.logprobs
+        if request.echo and request.prompt_logprobs is None:
+            fields["prompt_logprobs"] = request.logprobs
+    return SamplingParams(**fields)
+
+
+def chat_params(request: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:
+    """Raises `InvalidRequestError` or `ApiError`, naming the field at fault."""
+    _refuse(request)
+    if request.store:
+        raise not_supported("store")
+    return SamplingParams(
+        **_fields(request, defaults), max_tokens=_max_tokens(request), logprobs=_logprobs(request)
+    )
+
+
+def _refuse(request: CommonRequest) -> None:
+    """Refuse what the types alone cannot."""
+    if request.response_format is not None and request.response_format.type != "text":
+        raise not_supported("response_format")
+    if request.stream_options is not None:
+        if not request.stream:
+            raise invalid("stream_options needs stream to be true.", "stream_options")
+        if request.stream_options.include_obfuscation:
+            raise not_supported("stream_options.include_obfuscation")
+
+
+def _fields(request: CommonRequest, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: getattr(request, name) for name in _SAME_NAME}
+    kind = RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
+    return {
+        **defaults,
+        **{name: value for name, value in given.items() if value is not None},
+        "output_kind": kind,
+    }
+
+
+def _max_tokens(request: ChatRequest) -> int | None:
+    """Up to the end of the context where neither of the two names is given."""
+    newer, older = request.max_completion_tokens, request.max_tokens
+    if newer is None:
+        return older
+    if older is not None and older != newer:
+        raise invalid(
+            f"max_completion_tokens is {newer} and max_tokens is {older}; give one of them.",
+            "max_completion_tokens",
+        )
+    if newer < 1:
+        raise invalid(
+            f"max_completion_tokens is {newer}; it must be at least 1.", "max_completion_tokens"
+        )
+    return newer
+
+
+def _logprobs(request: ChatRequest) -> int | None:
+    top = request.top_logprobs
+    if top is not None:
+        if not request.logprobs:
+            raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
+        if not 0 <= top <= MAX_LOGPROBS:
+            raise invalid(
+                f"top_logprobs is {top}; it must be in [0, {MAX_LOGPROBS}].", "top_logprobs"
+            )
+    return (top or 0) if request.logprobs else None

@@ -1,0 +1,204 @@
+"""`quire serve`: bind, load, listen, and leave cleanly.
+
+The port is bound first, so that a port in use costs no model load; it listens once the model can
+answer, so that `/health` never says yes too early. SIGTERM and SIGINT stop the listening, let the
+requests under way finish, and exit with 0; a second signal does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import uvicorn
+
+from quire.core.config import EngineArgs
+from quire.core.errors import ConfigError
+from quire.engine.async_engine import AsyncLLM
+from quire.server.app import create_app
+from quire.server.state import DEFAULT_MAX_BODY_BYTES
+
+BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How the engine is served; see `cli.serve` for the flags."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    allow_no_key: bool = False
+    model_names: tuple[str, ...] = ()
+    """Names for clients; the model as the user wrote it, if empty."""
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    chat_template: str | None = None
+    """Jinja source in place of the model's own."""
+
+
+def serve(args: EngineArgs, options: ServeOptions, began: float) -> int:
+    """Serve until a signal; the exit status.
+
+    Args:
+        began: when the program started, on the monotonic clock.
+
+    Raises:
+        QuireError: what keeps the server from starting.
+    """
+    _check_exposure(options)
+    with bind(options.host, options.port) as listener:
+        return asyncio.run(_serve(args, options, listener, began))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A TCP socket bound to `host` and `port` (0: any free port), not listening yet.
+
+    Raises:
+        ConfigError: the address is not this machine's, or the port is taken.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError(f"--host {host} is no address: {error.strerror}.", param="host") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    # Lets a restart take over a port whose old connections are still winding down.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _bind_error(host, port, error) from None
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but signals end the program with status 0 instead of being raised again."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    def stop(self) -> None:
+        """Finish what is under way; called again: do not even that."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+async def _serve(
+    args: EngineArgs, options: ServeOptions, listener: socket.socket, began: float
+) -> int:
+    start_began = time.monotonic()
+    engine = await _start_unless_stopped(args)
+    if engine is None:
+        return 0
+    try:
+        started = time.monotonic()
+        names = options.model_names or (args.model,)
+        app = create_app(
+            engine,
+            names,
+            api_keys=options.api_keys,
+            max_body_bytes=options.max_body_bytes,
+            chat_template=options.chat_template,
+        )
+        server = _Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=BACKLOG,
+            )
+        )
+        with _on_signals(server.stop):
+            try:
+                listener.listen(BACKLOG)
+            except OSError as error:  # bound by two, but only one can listen
+                raise _bind_error(options.host, options.port, error) from None
+            now = time.monotonic()
+            phases = {"program": start_began - began, **engine.phases, "http": now - started}
+            _announce(_url(listener), names[0], engine.max_model_len, phases, now - began)
+            await server.serve(sockets=[listener])
+    finally:
+        engine.shutdown()
+    return 0
+
+
+async def _start_unless_stopped(args: EngineArgs) -> AsyncLLM | None:
+    """The engine, or None if a signal came while it loaded."""
+    task = asyncio.ensure_future(AsyncLLM.start(args))
+    with _on_signals(task.cancel):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return None
+
+
+@contextlib.contextmanager
+def _on_signals(action: Callable[[], object]) -> Generator[None, None, None]:
+    """Call `action` on SIGTERM and SIGINT, in the event loop."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, action)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def _announce(url: str, model: str, context: int, phases: dict[str, float], total: float) -> None:
+    """The start-up timeline, whose phases add up to the wall time, and where to point clients."""
+    phases = {**phases, "other": total - sum(phases.values()), "start-up": total}
+    width = max(map(len, phases))
+    lines = [f"  {name:<{width}}  {seconds:6.2f} s" for name, seconds in phases.items()]
+    print("\n".join(lines), file=sys.stderr)
+    print(f"Serving {model} (context {context} tokens) on {url}/v1", file=sys.stderr, flush=True)
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _check_exposure(options: ServeOptions) -> None:
+    """Raise `ConfigError` where anyone on the network could use the server without a key."""
+    if options.api_keys or options.allow_no_key or _is_loopback(options.host):
+        return
+    raise ConfigError(
+        f"--host {options.host} is open to the network and no API key is set.",
+        fix="Set --api-key (or QUIRE_API_KEY), or say --allow-no-key.",
+        param="host",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _bind_error(host: str, port: int, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"Port {port} of {host} is in use.",
+            fix="Stop what listens there, or choose another port with --port.",
+            param="port",
+        )
+    return ConfigError(f"Cannot listen on {host} port {port}: {error.strerror}.", param="port")

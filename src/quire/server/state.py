@@ -1,0 +1,84 @@
+"""What the endpoints share: the engine, the served names, the limits. Nothing here changes."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import cast
+
+from starlette.requests import Request
+
+from quire.core.errors import EngineDeadError
+from quire.server.engine import Engine
+from quire.server.errors import ApiError
+
+DEFAULT_MAX_BODY_BYTES = 32 * 2**20
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One served model.
+
+    Attributes:
+        model_names: the names clients may use; the first is the one in responses.
+        chat_template: the operator's, in place of the model's own; never a client's.
+        created: when it began to be served, in seconds since the epoch.
+    """
+
+    engine: Engine
+    model_names: tuple[str, ...]
+    created: int
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    chat_template: str | None = None
+
+    def served_name(self, asked: str | None) -> str:
+        """The name for the response; 404 for a model that is not served."""
+        if asked is None:
+            return self.model_names[0]
+        if asked not in self.model_names:
+            raise ApiError(
+                HTTPStatus.NOT_FOUND,
+                f"The model {asked!r} is not served here; {' or '.join(self.model_names)} is.",
+                param="model",
+                code="model_not_found",
+            )
+        return asked
+
+    def live_engine(self) -> Engine:
+        """The engine, if it can take a request now; otherwise 503."""
+        if self.engine.errored:
+            raise EngineDeadError("The engine has stopped.")
+        if not self.engine.is_ready:
+            raise ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "The model is still loading; try again shortly.",
+                code="not_ready",
+                headers={"Retry-After": "1"},
+            )
+        return self.engine
+
+
+def server_state(request: Request) -> ServerState:
+    """The state that `app.create_app` gave this request's application."""
+    return cast(ServerState, request.app.state.server)
+
+
+def request_id(request: Request) -> str:
+    """The id that the response's `X-Request-Id` header carries."""
+    return cast(str, request.scope["state"]["request_id"])
+
+
+def choose_request_id(offered: str | None) -> str:
+    """The client's own id where it is harmless in a header and a log line; else a new one."""
+    if offered is not None and _REQUEST_ID.fullmatch(offered):
+        return offered
+    return secrets.token_hex(16)
+
+
+def engine_request_id(prefix: str) -> str:
+    """An id for one engine request; unique even where clients repeat theirs."""
+    return f"{prefix}-{secrets.token_hex(4)}"

@@ -1,0 +1,284 @@
+"""Chat messages to token ids, through the model's chat template.
+
+Special tokens in what users wrote stay ordinary text. Before rendering, every such token in a
+message is broken by an unguessable mark; the template works on the messages as usual (it may
+trim, test or join them); afterwards the marks are taken out, and what was broken by one is not
+read as a control token. The same is done at the edges of a message that could complete a special
+token with what stands beside it. Messages without any of this reach the template untouched, and
+the result is tokenized as one text, exactly as Hugging Face does it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import ConfigError, InvalidRequestError
+from quire.text.template import render_template
+from quire.text.tokenizer import Tokenizer
+
+_RESERVED = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+    | {"chat_template", "raise_exception", "strftime_now", "tokenize"}
+)
+_ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A rendered chat: its text, and where a special token in it would be the user's doing.
+
+    Attributes:
+        breaks: positions in `text`, in order; a special token that reaches over one is text.
+    """
+
+    text: str
+    breaks: tuple[int, ...]
+
+
+def render_chat(
+    tokenizer: Tokenizer,
+    messages: list[dict[str, Any]],
+    *,
+    chat_template: str | None = None,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    tools: list[dict[str, Any]] | None = None,
+    documents: list[dict[str, Any]] | None = None,
+    kwargs: dict[str, Any] | None = None,
+) -> RenderedChat:
+    """The prompt for `messages`.
+
+    Args:
+        chat_template: the name of one of the tokenizer's templates, or a template's source; the
+            tokenizer's own template if None ("tool_use", where there is one, if tools are given).
+        continue_final_message: leave the last message open, for the model to go on with it.
+        kwargs: further variables for the template (`chat_template_kwargs`).
+
+    Raises:
+        ConfigError: the model has no chat template.
+        InvalidRequestError: the messages are malformed, `kwargs` overrides a variable of
+            Quire's, or the template fails (see `text.template`).
+    """
+    source = select_template(tokenizer, chat_template, with_tools=bool(tools))
+    extra = kwargs or {}
+    taken = sorted(key for key in extra if key in _RESERVED or key in tokenizer.special_tokens)
+    if taken:
+        raise InvalidRequestError(
+            f"chat_template_kwargs may not set {', '.join(taken)}.",
+            fix="Leave them out.",
+            param="chat_template_kwargs",
+        )
+    if continue_final_message and add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message and add_generation_prompt exclude each other.",
+            fix="Set add_generation_prompt to false.",
+            param="continue_final_message",
+        )
+    guard = _Guard(tokenizer.special_token_strings)
+    prepared = [_prepare(message, guard, index) for index, message in enumerate(messages)]
+    end = f"{guard.mark}end "
+    if continue_final_message:
+        _mark_end(prepared, end)
+    text = render_template(
+        source,
+        {
+            **tokenizer.special_tokens,
+            **guard.protect(extra),
+            "messages": prepared,
+            "tools": guard.protect(tools) if tools else None,
+            "documents": guard.protect(documents) if documents else None,
+            "add_generation_prompt": add_generation_prompt,
+        },
+    )
+    if continue_final_message:
+        text = _cut_at_end(text, end)
+    return guard.lift(text)
+
+
+def chat_to_token_ids(
+    tokenizer: Tokenizer, messages: list[dict[str, Any]], **options: Any
+) -> list[int]:
+    """The token ids of `render_chat(tokenizer, messages, **options)`.
+
+    Special tokens that the template writes are control tokens; those that a message holds are
+    plain text. Nothing is added around the text: the template writes its own beginning.
+    """
+    return encode_chat(tokenizer, render_chat(tokenizer, messages, **options))
+
+
+def encode_chat(tokenizer: Tokenizer, chat: RenderedChat) -> list[int]:
+    """The token ids of a rendered chat."""
+    if not chat.breaks:
+        return tokenizer.encode(chat.text, add_special_tokens=False)
+    return tokenizer.encode_with_controls(
+        chat.text, _controls(chat, tokenizer.special_token_strings)
+    )
+
+
+def select_template(
+    tokenizer: Tokenizer, chat_template: str | None = None, *, with_tools: bool = False
+) -> str:
+    """The source of the template to use.
+
+    Raises:
+        ConfigError: none was given and the model has none.
+    """
+    named = tokenizer.chat_templates
+    if chat_template is not None:
+        if chat_template not in named and "{" not in chat_template:
+            raise ConfigError(
+                f"The model has no chat template called {chat_template!r}.",
+                fix=f"It has {', '.join(sorted(named)) or 'none'}.",
+                param="--chat-template",
+            )
+        return named.get(chat_template, chat_template)
+    if with_tools and "tool_use" in named:
+        return named["tool_use"]
+    if "default" in named:
+        return named["default"]
+    if len(named) == 1:
+        return next(iter(named.values()))
+    raise ConfigError(
+        "The model has no chat template." if not named else "The model has no default template.",
+        fix="Give one with --chat-template FILE, or use plain completions.",
+        param="--chat-template",
+    )
+
+
+def _prepare(message: dict[str, Any], guard: _Guard, index: int) -> dict[str, Any]:
+    """A message as the template gets it: content flattened to text, everything protected."""
+    role = message.get("role")
+    if not isinstance(role, str) or not _ROLE.fullmatch(role):
+        raise InvalidRequestError(
+            f"messages[{index}].role must be a short word such as user, not {role!r}.",
+            fix="Use system, user, assistant or tool.",
+            param="messages",
+        )
+    content = message.get("content")
+    if isinstance(content, list):
+        message = {**message, "content": _flatten(content, index)}
+    return {key: value if key == "role" else guard.protect(value) for key, value in message.items()}
+
+
+def _flatten(parts: list[Any], index: int) -> str:
+    texts = []
+    for part in parts:
+        match part:
+            case str():
+                texts.append(part)
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case _:
+                raise InvalidRequestError(
+                    f"messages[{index}].content holds a part that is not text.",
+                    fix="This model reads text only.",
+                    param="messages",
+                )
+    return "\n".join(texts)
+
+
+def _mark_end(messages: list[dict[str, Any]], end: str) -> None:
+    content = messages[-1].get("content") if messages else None
+    if not isinstance(content, str):
+        raise InvalidRequestError(
+            "continue_final_message needs a last message with content.",
+            fix="Give the text to go on with.",
+            param="messages",
+        )
+    messages[-1]["content"] = content + end
+
+
+def _cut_at_end(text: str, end: str) -> str:
+    """`text` up to the end of the last message; trimmed if the template trims messages."""
+    at = text.rfind(end.rstrip())
+    if at < 0:
+        raise InvalidRequestError(
+            "The chat template leaves out the end of the last message.",
+            fix="Unset continue_final_message.",
+            param="continue_final_message",
+        )
+    return text[:at] if text.startswith(end, at) else text[:at].rstrip()
+
+
+class _Guard:
+    """Breaks special tokens in untrusted text with a mark, and finds the marks again."""
+
+    def __init__(self, special_tokens: tuple[str, ...]) -> None:
+        secret = secrets.token_bytes(16)
+        self.mark = "".join(chr(0xF0000 + byte) for byte in secret)  # private-use characters
+        self._pattern = _alternatives(special_tokens)
+        self._tails = tuple({token[cut:] for token in special_tokens for cut in _cuts(token)})
+        self._heads = tuple({token[:cut] for token in special_tokens for cut in _cuts(token)})
+
+    def protect(self, value: Any) -> Any:
+        """`value` with every special token in its strings, keys included, broken."""
+        if isinstance(value, str):
+            return self._protect_text(value)
+        if isinstance(value, (list, tuple)):
+            return [self.protect(item) for item in value]
+        if isinstance(value, dict):
+            return {self._break(str(key)): self.protect(item) for key, item in value.items()}
+        return value
+
+    def _protect_text(self, text: str) -> str:
+        broken = self._break(text)
+        stripped = broken.strip()
+        if stripped.startswith(self._tails):
+            at = len(broken) - len(broken.lstrip())
+            broken = broken[:at] + self.mark + broken[at:]
+        if stripped.endswith(self._heads):
+            at = len(broken.rstrip())
+            broken = broken[:at] + self.mark + broken[at:]
+        return broken
+
+    def _break(self, text: str) -> str:
+        """`text` with a mark after the first character of every special token."""
+        parts, position = [], 0
+        match = self._pattern.search(text)
+        while match:
+            cut = match.start() + 1
+            parts += [text[position:cut], self.mark]
+            position = cut
+            match = self._pattern.search(text, cut)
+        return "".join([*parts, text[position:]]) if parts else text
+
+    def lift(self, text: str) -> RenderedChat:
+        """`text` without the marks, and where they were."""
+        parts = text.split(self.mark)
+        breaks, position = [], 0
+        for part in parts[:-1]:
+            position += len(part)
+            breaks.append(position)
+        return RenderedChat("".join(parts), tuple(breaks))
+
+
+def _cuts(token: str) -> range:
+    return range(1, len(token))
+
+
+def _alternatives(tokens: tuple[str, ...]) -> re.Pattern[str]:
+    """Matches any of `tokens`, the longest where several begin alike."""
+    longest_first = sorted(tokens, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+def _controls(chat: RenderedChat, tokens: tuple[str, ...]) -> list[tuple[int, int]]:
+    """The special tokens in `chat` that no break lies inside of."""
+    pattern = _alternatives(tokens)
+    controls: list[tuple[int, int]] = []
+    breaks = iter(chat.breaks)
+    following = next(breaks, None)
+    match = pattern.search(chat.text)
+    while match:
+        start, stop = match.span()
+        while following is not None and following <= start:
+            following = next(breaks, None)
+        inside = max(stop, start + 2)  # a mark can only stand behind a token of one character
+        broken = following is not None and following < inside
+        if not broken:
+            controls.append((start, stop))
+        match = pattern.search(chat.text, start + 1 if broken else stop)
+    return controls

@@ -1,0 +1,103 @@
+"""Token ids to text while they arrive, in time proportional to the new tokens."""
+
+from __future__ import annotations
+
+import codecs
+
+from quire.text.tokenizer import Tokenizer
+
+
+class IncrementalDetokenizer:
+    """Turns the output's tokens into text as they come.
+
+    No delta holds half a character; bytes that are no UTF-8 become U+FFFD exactly as
+    `bytes.decode(errors="replace")` would have it; nothing of the prompt is repeated. With `P`
+    and `O` the bytes of prompt and output, and `T` the incomplete character at the end of `P`:
+
+    - the deltas and the flush, joined, are the text of `T + O`;
+    - except that where `O` does not continue `T`, the U+FFFD for `T` is the prompt's, and left
+      out.
+
+    So a character that the prompt began and the output completes is the output's. If no text
+    comes before the output, a leading space that the tokenizer puts there is dropped, as it is
+    from any decoded text.
+
+    Args:
+        spaces_between_special_tokens: accepted under vLLM's name. The tokenizers that Quire
+            reads put no spaces between special tokens, so either value means the same here, as
+            it does for these tokenizers in vLLM.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: list[int],
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip = tokenizer.all_special_ids if skip_special_tokens else frozenset()
+        self._parts: list[str] = []
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._prompt_tail = self._incomplete_tail(prompt_token_ids)
+        self._decoder.decode(self._prompt_tail)
+        self._at_start = tokenizer.strips_leading_space and not any(
+            self._bytes_of(id_) for id_ in prompt_token_ids
+        )
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        if len(self._parts) > 1:
+            self._parts = ["".join(self._parts)]
+        return self._parts[0] if self._parts else ""
+
+    def append(self, token_ids: list[int]) -> str:
+        """The text that `token_ids` add; characters still incomplete are held back."""
+        return self._decode(b"".join([self._bytes_of(id_) for id_ in token_ids]), final=False)
+
+    def flush(self) -> str:
+        """The rest, once no more tokens come: an incomplete character as U+FFFD."""
+        if self._prompt_tail:  # no output byte ever followed it: it is the prompt's
+            self._prompt_tail = b""
+            self._decoder.reset()
+        return self._decode(b"", final=True)
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        return b"" if token_id in self._skip else self._tokenizer.token_bytes(token_id)
+
+    def _decode(self, raw: bytes, *, final: bool) -> str:
+        if raw and self._at_start:
+            self._at_start = False
+            raw = raw.removeprefix(b" ")
+        if raw and self._prompt_tail:
+            if not _is_prefix(self._prompt_tail + raw[:1]):
+                self._decoder.reset()
+            self._prompt_tail = b""
+        text = self._decoder.decode(raw, final)
+        if text:
+            self._parts.append(text)
+        return text
+
+    def _incomplete_tail(self, prompt_token_ids: list[int]) -> bytes:
+        """The bytes (three at most) of a character that the prompt begins and does not end."""
+        end = b""
+        for token_id in reversed(prompt_token_ids):
+            end = self._bytes_of(token_id)[-3:] + end
+            if len(end) >= 3:
+                break
+        for length in range(1, min(3, len(end)) + 1):
+            if end[-length] >= 0xC2:  # a lead byte always begins a character
+                decoder = codecs.getincrementaldecoder("utf-8")("replace")
+                decoder.decode(end[-length:])
+                return decoder.getstate()[0]
+        return b""
+
+
+def _is_prefix(raw: bytes) -> bool:
+    """Whether `raw` begins a character, or is one, without being in error."""
+    try:
+        codecs.getincrementaldecoder("utf-8")("strict").decode(raw)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,66 @@
+"""A tokenizer without files, for models whose weights are random."""
+
+from __future__ import annotations
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class DummyTokenizer:
+    """Bytes are ids 0–255; any other id reads as a short made-up word.
+
+    See `text.tokenizer.Tokenizer` for the meaning of each member.
+    """
+
+    bos_token_id = None
+    eos_token_id = None
+    all_special_ids: frozenset[int] = frozenset()
+    special_token_strings: tuple[str, ...] = ()
+    strips_leading_space = False
+
+    def __init__(self, vocab_size: int) -> None:
+        if vocab_size < 256:
+            raise ValueError(f"{vocab_size} ids cannot hold every byte")
+        self.vocab_size = vocab_size
+        self.special_tokens: dict[str, str] = {}
+        self.chat_templates = {"default": _CHAT_TEMPLATE}
+
+    @property
+    def chat_template(self) -> str | None:
+        return self.chat_templates["default"]
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode(errors="replace"))
+
+    def encode_with_controls(self, text: str, controls: list[tuple[int, int]]) -> list[int]:
+        return self.encode(text)
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        return b"".join([self.token_bytes(id_) for id_ in token_ids]).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if not 0 <= token_id < self.vocab_size:
+            return b""
+        return bytes([token_id]) if token_id < 256 else _word(token_id).encode()
+
+    def id_to_token(self, token_id: int) -> str | None:
+        if not 0 <= token_id < self.vocab_size:
+            return None
+        return f"<0x{token_id:02X}>" if token_id < 256 else _word(token_id)
+
+    def token_to_id(self, token: str) -> int | None:
+        return next((id_ for id_ in range(self.vocab_size) if self.id_to_token(id_) == token), None)
+
+
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+
+
+def _word(token_id: int) -> str:
+    """The id in base 26, as letters, with a space before it."""
+    letters = ""
+    while token_id:
+        token_id, digit = divmod(token_id, 26)
+        letters = _LETTERS[digit] + letters
+    return f" {letters}"

@@ -1,0 +1,109 @@
+"""What a token stands for, as bytes.
+
+Every tokenizer family Quire reads decodes a token without looking at its neighbours, but for one
+space at the very start of a text. So a vocabulary's decoder, which is a pipeline over strings,
+reduces to a function from one token to bytes; joining the bytes and reading them as UTF-8 gives
+the text, and a character whose bytes are spread over several tokens needs no special case.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import tokenizers
+
+from quire.core.errors import UnsupportedModelError
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins for bytes: a character → its byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(256 + index): byte for index, byte in enumerate(hidden)}
+
+
+BYTE_OF_CHAR = _byte_alphabet()
+CHAR_OF_BYTE = {byte: char for char, byte in BYTE_OF_CHAR.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDecoder:
+    """How the tokens of one vocabulary become bytes.
+
+    Attributes:
+        byte_level: characters stand for bytes (GPT-2's alphabet).
+        byte_fallback: a token "<0x41>" is the byte 0x41.
+        replacements: pairs (found, put in its place), in order.
+        strips_leading_space: a text that begins with a space was given one by the tokenizer.
+    """
+
+    byte_level: bool = False
+    byte_fallback: bool = False
+    replacements: tuple[tuple[str, str], ...] = ()
+    strips_leading_space: bool = False
+
+    def token_bytes(self, token: str) -> bytes:
+        if self.byte_fallback and len(token) == 6 and token[:3] == "<0x" and token[5] == ">":
+            try:
+                return bytes([int(token[3:5], 16)])
+            except ValueError:
+                pass  # a token that only looks like a byte
+        if self.byte_level:
+            try:
+                return bytes([BYTE_OF_CHAR[char] for char in token])
+            except KeyError:
+                return token.encode()  # added after training, spelled as it is
+        for found, replacement in self.replacements:
+            token = token.replace(found, replacement)
+        return token.encode()
+
+    @classmethod
+    def of(cls, backend: tokenizers.Tokenizer) -> TokenDecoder:
+        """The decoder that `backend` describes.
+
+        Raises:
+            UnsupportedModelError: it has a stage that looks at more than one token.
+        """
+        if backend.decoder is None:
+            raise _unsupported("none at all")
+        description: dict[str, Any] = json.loads(backend.decoder.__getstate__())
+        decoder = cls()
+        for stage in description.get("decoders", [description]):
+            decoder = decoder._with_stage(stage)
+        return decoder
+
+    def _with_stage(self, stage: dict[str, Any]) -> TokenDecoder:
+        """This decoder followed by one more stage of the pipeline."""
+        fields = {
+            "byte_level": self.byte_level,
+            "byte_fallback": self.byte_fallback,
+            "replacements": self.replacements,
+            "strips_leading_space": self.strips_leading_space,
+        }
+        match stage:
+            case {"type": "ByteLevel"}:
+                fields["byte_level"] = True
+            case {"type": "ByteFallback"}:
+                fields["byte_fallback"] = True
+            case {"type": "Fuse"}:
+                pass
+            case {"type": "Replace", "pattern": {"String": found}, "content": replacement}:
+                fields["replacements"] = (*self.replacements, (found, replacement))
+            case {"type": "Strip", "content": " ", "start": 0 | 1 as start, "stop": 0}:
+                fields["strips_leading_space"] = start == 1
+            case {"type": "Metaspace", "replacement": found}:
+                fields["replacements"] = (*self.replacements, (found, " "))
+                fields["strips_leading_space"] = stage.get("prepend_scheme", "always") != "never"
+            case _:
+                raise _unsupported(json.dumps(stage, ensure_ascii=False))
+        return TokenDecoder(**fields)  # type: ignore[arg-type]
+
+
+def _unsupported(decoder: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"The tokenizer's decoder is {decoder}, which cannot be applied token by token.",
+        fix="Quire reads byte-level BPE and sentencepiece-like tokenizers; use such a model.",
+    )

@@ -1,0 +1,92 @@
+"""`quire serve` in a process of its own, and what the tests ask it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+START_SECONDS = 120.0
+QUIRE = [sys.executable, "-m", "quire.cli.main"]
+
+
+@dataclass
+class Server:
+    """A running server."""
+
+    url: str
+    model: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    http: httpx.Client
+
+    def complete(self, **fields: Any) -> httpx.Response:
+        """A greedy completion of a fixed prompt, unless `fields` say otherwise."""
+        body = {"prompt": "once upon", "max_tokens": 8, "temperature": 0, **fields}
+        return self.http.post("/v1/completions", json=body)
+
+    def text(self, **fields: Any) -> str:
+        response = self.complete(**fields)
+        assert response.status_code == 200, response.text
+        return str(response.json()["choices"][0]["text"])
+
+    def metric(self, name: str) -> float:
+        """One number of /metrics; sums over labels."""
+        text = self.http.get("/metrics").text
+        families = text_string_to_metric_families(text)
+        return sum(s.value for f in families for s in f.samples if s.name == f"vllm:{name}")
+
+    def wait_until_idle(self, seconds: float = 10.0) -> None:
+        """Wait until no request and no KV block is in use."""
+        deadline = time.monotonic() + seconds
+        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        while busy := {n: v for n in names if (v := self.metric(n))}:
+            assert time.monotonic() < deadline, f"never idle: {busy}"
+            time.sleep(0.05)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@contextmanager
+def serving(folder: Path, *flags: str) -> Iterator[Server]:
+    """Serve the model in `folder` on a free port of this machine, until the end of the block."""
+    log = folder.parent / f"serve-{time.monotonic_ns()}.log"
+    command = [*QUIRE, "serve", str(folder), "--port", "0", "--served-model-name", "tiny", *flags]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        url = _wait_for_url(process, log)
+        with httpx.Client(base_url=url, timeout=60) as http:
+            yield Server(url, "tiny", process, log, http)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        text = log.read_text()
+        if found := re.search(r"on (http://\S+)/v1", text):
+            return found[1]
+        assert process.poll() is None, text
+        time.sleep(0.05)
+    raise AssertionError(f"not serving after {START_SECONDS} s: {log.read_text()}")

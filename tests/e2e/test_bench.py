@@ -1,0 +1,72 @@
+"""`quire bench` for real, on the embedded model: the rows that other tools read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SPREAD = {"p50", "p99"}
+LENGTHS = ("--input-len", "6", "--output-len", "4")
+CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
+    "latency": (
+        (*LENGTHS, "--batch-size", "2"),
+        {
+            *("model", "dtype", "quantization", "input_len", "output_len", "batch_size"),
+            *("prefill_tok_s", "decode_tok_s", "ttft_s", "tpot_ms", "peak_rss_bytes"),
+            *("weight_bytes", "kv_bytes_per_token", "bandwidth_gb_s", "floor_fraction"),
+        },
+    ),
+    "throughput": (
+        (*LENGTHS, "--num-prompts", "3"),
+        {
+            *("num_prompts", "input_len", "output_len", "elapsed_s", "output_tok_s"),
+            *("total_tok_s", "requests_s"),
+        },
+    ),
+    "serve": (
+        (*LENGTHS, "--num-prompts", "3", "--num-clients", "2", "--endpoint", "chat"),
+        {
+            *("num_clients", "request_rate", "ttft_ms", "itl_ms", "e2e_ms", "output_tok_s"),
+            "errors",
+        },
+    ),
+    "startup": ((), {"start_to_first_token_s", "phases"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bench(name: str, tmp_path: Path) -> None:
+    argv, keys = CASES[name]
+    file = tmp_path / "row.json"
+    command = [sys.executable, "-m", "quire.cli.main", "bench", name, *argv]
+    command += ["--repetitions", "1", "--seed", "3", "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"bench {name} (1 repetition)\n")
+    row = json.loads(file.read_text())
+    assert keys <= set(row)
+    assert row["min"] == row["max"]
+    for measured in row["min"].keys() & keys:
+        assert row[measured] == row["min"][measured]
+    check(name, row)
+
+
+def check(name: str, row: dict[str, Any]) -> None:
+    """What must be true of the numbers on any machine."""
+    if name == "latency":
+        assert row["dtype"] == "bfloat16"
+        assert isinstance(row["floor_fraction"], float)
+        assert row["floor_fraction"] > 0
+    elif name == "serve":
+        assert row["errors"] == 0
+        assert all(set(row[key]) == SPREAD for key in ("ttft_ms", "itl_ms", "e2e_ms"))
+    elif name == "startup":
+        phases = row["phases"]
+        assert isinstance(phases, dict)
+        assert sum(phases.values()) == pytest.approx(row["start_to_first_token_s"])
+        assert min(phases.values()) >= 0

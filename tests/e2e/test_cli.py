@@ -1,0 +1,61 @@
+"""The commands as a user types them."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from tests.e2e.serving import QUIRE
+
+
+def quire(*words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*QUIRE, *words], input=text, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_help_is_quick() -> None:
+    began = time.monotonic()
+    result = quire("--help")
+    assert result.returncode == 0
+    assert "serve" in result.stdout
+    assert time.monotonic() - began < 2  # 0.1 s on an idle machine
+
+
+def test_complete_keeps_stdout_clean(tiny_model: Path) -> None:
+    flags = ["--model", str(tiny_model), "--max-tokens", "8", "--temperature", "0"]
+    result = quire("complete", "once upon", *flags, "--ignore-eos")
+    assert result.returncode == 0, result.stderr
+    assert "8 tokens" in result.stderr
+    assert "tok/s" in result.stderr
+    piped = quire("complete", *flags, "--ignore-eos", text="once upon\n")
+    assert piped.stdout == result.stdout
+    assert result.stdout.strip()
+
+
+def test_complete_chat(tiny_model: Path) -> None:
+    flags = ["--model", str(tiny_model), "--max-tokens", "8", "--temperature", "0"]
+    plain = quire("complete", *flags, text="user: hi\nassistant:")
+    chat = quire("complete", "--chat", "hi", *flags)
+    assert chat.returncode == 0, chat.stderr
+    assert chat.stdout == plain.stdout
+
+
+def test_chat_from_a_pipe(tiny_model: Path) -> None:
+    lines = "hi\n/reset\nhi\n\n/nonsense\n/help\n/exit\nnever\n"
+    flags = ["--max-tokens", "4", "--temperature", "0", "--stop", "\n", "--ignore-eos"]
+    result = quire("chat", "--model", str(tiny_model), *flags, text=lines)
+    assert result.returncode == 0, result.stderr
+    assert "unknown command /nonsense" in result.stderr
+    first, second = result.stdout.split("\n")[:2]
+    assert first == second
+
+
+def test_errors_are_one_line(tiny_model: Path) -> None:
+    result = quire("complete", "x" * 600, "--model", str(tiny_model))
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: The prompt has 600 tokens")
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""

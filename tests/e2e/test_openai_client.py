@@ -1,0 +1,140 @@
+"""The official OpenAI client, unchanged, against a real server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tests.e2e.serving import Server
+
+MESSAGES = [{"role": "user", "content": "Tell me a story."}]
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_lists_models(client: openai.OpenAI) -> None:
+    [model] = client.models.list().data
+    assert model.id == "tiny"
+    assert client.models.retrieve("tiny").owned_by == "quire"
+
+
+def test_completes(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="tiny", prompt="once", max_tokens=5, temperature=0, extra_body={"ignore_eos": True}
+    )
+    assert answer.object == "text_completion"
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 4
+    assert answer.usage.completion_tokens == 5
+
+
+def test_chats_and_streams_the_same(client: openai.OpenAI) -> None:
+    fields = {"model": "tiny", "messages": MESSAGES, "max_tokens": 12, "temperature": 0}
+    whole = client.chat.completions.create(**fields)
+    assert whole.choices[0].message.role == "assistant"
+    stream = client.chat.completions.create(
+        **fields, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_n_with_seed(client: openai.OpenAI) -> None:
+    def answers() -> list[str | None]:
+        answer = client.chat.completions.create(
+            model="tiny", messages=MESSAGES, n=2, seed=7, temperature=1, max_tokens=12
+        )
+        assert [c.index for c in answer.choices] == [0, 1]
+        return [c.message.content for c in answer.choices]
+
+    first = answers()
+    assert first[0] != first[1]
+    assert answers() == first
+
+
+def test_reads_logprobs(client: openai.OpenAI) -> None:
+    chat = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, logprobs=True, top_logprobs=3, max_tokens=4, temperature=0
+    )
+    assert chat.choices[0].logprobs is not None
+    content = chat.choices[0].logprobs.content
+    assert content
+    for token in content:
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].logprob == token.logprob  # greedy takes the likeliest
+        assert token.logprob <= 0
+        assert token.bytes is not None
+    answer = client.completions.create(
+        model="tiny", prompt="once", logprobs=2, echo=True, max_tokens=2, temperature=0
+    )
+    found = answer.choices[0].logprobs
+    assert found is not None
+    assert found.tokens is not None
+    assert found.token_logprobs is not None
+    assert found.tokens[:4] == list("once")
+    assert found.token_logprobs[0] is None
+    assert all(p is not None and math.isfinite(p) and p <= 0 for p in found.token_logprobs[1:])
+
+
+def test_stop(client: openai.OpenAI) -> None:
+    fields = {"model": "tiny", "prompt": "once", "temperature": 0, "max_tokens": 24}
+    text = client.completions.create(**fields).choices[0].text
+    middle = text[5:8]
+    stopped = client.completions.create(**fields, stop=middle).choices[0]
+    assert stopped.text == text[: text.index(middle)]
+    assert stopped.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (openai.BadRequestError, {"max_tokens": 0}),
+        (openai.BadRequestError, {"extra_body": {"no_such_field": 1}}),
+        (openai.NotFoundError, {"model": "other"}),
+    ],
+)
+def test_errors_are_typed(
+    client: openai.OpenAI, kind: type[openai.APIStatusError], fields: dict[str, object]
+) -> None:
+    with pytest.raises(kind) as caught:
+        client.completions.create(**{"model": "tiny", "prompt": "a", **fields})  # type: ignore[call-overload]
+    assert caught.value.body["message"]  # type: ignore[index]
+    assert caught.value.request_id
+
+
+async def test_async_client(server: Server) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        stream = await client.completions.create(
+            model="tiny", prompt="once", max_tokens=6, temperature=0, stream=True
+        )
+        pieces = [chunk.choices[0].text async for chunk in stream]
+    assert "".join(pieces) == server.text(prompt="once", max_tokens=6)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_closed_stream_frees_its_blocks(client: openai.OpenAI, server: Server, n: int) -> None:
+    aborted = server.metric("request_success_total")
+    stream = client.completions.create(
+        model="tiny", prompt="once", n=n, max_tokens=500, stream=True, extra_body=ENDLESS
+    )
+    next(iter(stream))
+    stream.close()
+    server.wait_until_idle()
+    assert server.metric("request_success_total") == aborted + n
+    assert server.metric("generation_tokens_total") > 0
+
+
+ENDLESS = {"ignore_eos": True}

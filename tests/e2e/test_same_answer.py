@@ -1,0 +1,93 @@
+"""The same answer every time: batch-mates, chunks, prefix hits and preemption change no token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.core.outputs import RequestOutput
+
+PROMPT_SEED = 20
+NUM_REQUESTS = 64
+
+
+@pytest.fixture(scope="module")
+def model(shared_dir: Path) -> str:
+    return str(shared_dir / "models" / "tinystories-656k")
+
+
+def prompts() -> list[dict[str, list[int]]]:
+    """Prompts of mixed length; half of them begin with one of two shared stems."""
+    rng = Random(PROMPT_SEED)
+    stems = [[rng.randrange(3, 2048) for _ in range(70)] for _ in range(2)]
+    return [
+        {
+            "prompt_token_ids": (rng.choice(stems) if i % 2 else [])
+            + [rng.randrange(3, 2048) for _ in range(rng.randint(1, 120))]
+        }
+        for i in range(NUM_REQUESTS)
+    ]
+
+
+def params(greedy: bool) -> list[SamplingParams]:
+    rng = Random(PROMPT_SEED + 1)
+    return [
+        SamplingParams(
+            temperature=0.0 if greedy else 0.9,
+            top_p=1.0 if greedy else 0.95,
+            seed=i,
+            max_tokens=rng.randint(4, 40),
+            ignore_eos=True,
+        )
+        for i in range(NUM_REQUESTS)
+    ]
+
+
+def answers(outputs: list[RequestOutput]) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def run(model: str, sampling: list[SamplingParams], **flags: Any) -> tuple[list[list[int]], Any]:
+    with LLM(model=model, dtype="float32", max_model_len=256, **flags) as llm:
+        outputs = llm.generate(prompts(), sampling, use_tqdm=False)
+    return answers(outputs), outputs
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["greedy", "seeded"])
+def alone(request: pytest.FixtureRequest, model: str) -> tuple[list[SamplingParams], Any]:
+    """Each request by itself, in one chunk, nothing cached."""
+    sampling = params(request.param)
+    flags = {"max_num_seqs": 1, "enable_prefix_caching": False}
+    return sampling, run(model, sampling, **flags)[0]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"enable_prefix_caching": False},
+        {"enable_prefix_caching": True},
+        {"max_num_seqs": 16, "max_num_batched_tokens": 37, "block_size": 8},
+        {"max_num_seqs": 3, "max_num_batched_tokens": 7, "block_size": 32},
+    ],
+    ids=["batch", "prefix-caching", "small-chunks", "tiny-chunks"],
+)
+def test_batches_and_chunks(
+    model: str, alone: tuple[list[SamplingParams], Any], flags: dict[str, Any]
+) -> None:
+    sampling, expected = alone
+    got, outputs = run(model, sampling, **flags)
+    assert got == expected
+    if flags.get("enable_prefix_caching"):
+        assert sum(output.num_cached_tokens for output in outputs) > 500
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_preemption(model: str, alone: tuple[list[SamplingParams], Any], caching: bool) -> None:
+    sampling, expected = alone
+    got, outputs = run(model, sampling, num_gpu_blocks_override=24, enable_prefix_caching=caching)
+    assert got == expected
+    assert sum(output.metrics.num_preemptions for output in outputs) > 0

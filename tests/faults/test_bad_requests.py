@@ -1,0 +1,178 @@
+"""Rows 1, 6 to 12 and 35, and the JSON rows 2 to 5 and 16, on both endpoints of a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.serving import Server
+from tests.faults.requests import assert_no_secret, assert_refused, assert_unharmed
+
+JSON = {"content-type": "application/json"}
+PATHS = ["/v1/completions", "/v1/chat/completions"]
+VALID: dict[str, dict[str, Any]] = {
+    PATHS[0]: {"prompt": "a", "max_tokens": 2},
+    PATHS[1]: {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2},
+}
+
+
+@pytest.fixture(params=PATHS)
+def path(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def canary(server: Server) -> str:
+    return server.text()
+
+
+@pytest.fixture(autouse=True)
+def _unharmed(server: Server, canary: str) -> Iterator[None]:
+    yield
+    assert_unharmed(server, canary)
+
+
+def refused(server: Server, path: str, param: str, *words: str, **fields: Any) -> None:
+    response = server.http.post(path, json={**VALID[path], **fields})
+    assert_refused(response, param, *words)
+
+
+def raw(server: Server, path: str, body: bytes) -> None:
+    response = server.http.post(path, content=body, headers=JSON)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"]
+    assert_no_secret(response.text)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"prompt": "a', b'{"messages": [{"role"'])
+def test_row_1_truncated_json(server: Server, path: str, body: bytes) -> None:
+    raw(server, path, body)
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'{"stop": ' + b"[" * 10**5])
+def test_row_2_deep_json(server: Server, path: str, body: bytes) -> None:
+    raw(server, path, body)
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
+def test_row_3_not_finite(server: Server, path: str, number: bytes) -> None:
+    raw(server, path, b'{"prompt": "a", "temperature": ' + number + b"}")
+
+
+@pytest.mark.parametrize("value", [b"NaN", b'"\\ud800"'])
+def test_row_4_loose_fields(server: Server, path: str, value: bytes) -> None:
+    messages = b'"messages": [{"role": "user", "content": "a"}]'
+    raw(server, path, b"{" + messages + b', "chat_template_kwargs": {"x": ' + value + b"}}")
+    raw(server, path, b'{"prompt": "a", "user": ' + value + b"}")
+
+
+@pytest.mark.parametrize("value", [b'"\xff\xfe"', b"9" * 5000])
+def test_row_5_bad_utf8_and_huge_integers(server: Server, path: str, value: bytes) -> None:
+    raw(server, path, b'{"prompt": "a", "messages": [], "seed": ' + value + b"}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "word"),
+    [
+        ({"temprature": 1}, "temprature", "did you mean temperature"),
+        ({"zzz": 1}, "zzz", "Unknown field zzz"),
+        ({"max_tokens": "5"}, "max_tokens", "str"),
+        ({"max_tokens": 5.5}, "max_tokens", "float"),
+        ({"stream": "yes"}, "stream", "str"),
+        ({"stop": {"a": 1}}, "stop", "object"),
+        ({"logit_bias": [1]}, "logit_bias", "array"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
+        ({"seed": 2**63}, "seed", "seed"),
+    ],
+)
+def test_row_6_unknown_or_wrong_typed_fields(
+    server: Server, path: str, fields: dict[str, Any], param: str, word: str
+) -> None:
+    refused(server, path, param, word, **fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": -1},
+        {"temperature": 1e308},
+        {"top_p": 0},
+        {"top_p": 1.5},
+        {"top_k": -2},
+        {"min_p": -0.1},
+        {"presence_penalty": 1e9},
+        {"frequency_penalty": -3},
+        {"repetition_penalty": 1e30},
+        {"repetition_penalty": 0},
+    ],
+)
+def test_row_7_sampling_out_of_range(server: Server, path: str, fields: dict[str, Any]) -> None:
+    [(name, value)] = fields.items()
+    refused(server, path, name, name, str(float(value) if value == 1e308 else value), **fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 129},
+        {"n": 0},
+        {"prompt_logprobs": 21},
+        {"stop": ["x"] * 65},
+        {"stop": "x" * 1025},
+        {"stop": ""},
+        {"logit_bias": {str(i): 1 for i in range(1025)}},
+        {"logit_bias": {"1": 101}},
+    ],
+)
+def test_row_8_over_the_caps(server: Server, path: str, fields: dict[str, Any]) -> None:
+    [name] = fields
+    refused(server, path, name, name.rstrip("_"), **fields)
+
+
+def test_row_8_logprobs(server: Server) -> None:
+    refused(server, PATHS[0], "logprobs", "20", logprobs=21)
+    refused(server, PATHS[1], "top_logprobs", "20", logprobs=True, top_logprobs=21)
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**9])
+def test_row_9_max_tokens(server: Server, path: str, value: int) -> None:
+    refused(server, path, "max_tokens", str(value), max_tokens=value)
+
+
+def test_row_9_max_completion_tokens(server: Server) -> None:
+    refused(
+        server, PATHS[1], "max_completion_tokens", "0", max_completion_tokens=0, max_tokens=None
+    )
+
+
+def test_row_10_prompt_longer_than_the_context(server: Server) -> None:
+    refused(server, PATHS[0], "prompt", "600", "512", prompt="a" * 600)
+    messages = [{"role": "user", "content": "a" * 600}]
+    refused(server, PATHS[1], "prompt", "512", messages=messages)
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[]], ["a", ""]])
+def test_row_11_empty_prompt(server: Server, prompt: object) -> None:
+    refused(server, PATHS[0], "prompt", "empty", prompt=prompt)
+
+
+def test_row_11_empty_messages(server: Server) -> None:
+    refused(server, PATHS[1], "messages", "empty", messages=[])
+
+
+@pytest.mark.parametrize("token", [258, 2**31, 2**62, -1])
+def test_row_12_token_ids_beyond_the_vocabulary(server: Server, token: int) -> None:
+    refused(server, PATHS[0], "prompt", str(token), "257", prompt=[1, token])
+    refused(server, PATHS[0], "stop_token_ids", str(token), stop_token_ids=[token])
+    refused(server, PATHS[1], "logit_bias", str(token), logit_bias={str(token): 1})
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_row_16_large_body(server: Server, path: str, chunked: bool) -> None:
+    body = b" " * 2**20
+    content = (body for _ in range(200)) if chunked else body * 200
+    response = server.http.post(path, content=content, headers=JSON)
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "body_too_large"

@@ -1,0 +1,57 @@
+"""Row 55: a port in use and bad flags are one line and exit status 2."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.serving import QUIRE
+
+
+def refused(*words: str) -> str:
+    """The one line that the command ends with."""
+    result = subprocess.run(
+        [*QUIRE, *words], capture_output=True, text=True, timeout=60, check=False, input=""
+    )
+    assert result.returncode == 2, result.stderr
+    [line] = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert result.stdout == ""
+    return line
+
+
+def test_row_55_port_in_use(tiny_model: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        line = refused("serve", str(tiny_model), "--port", port)
+    assert f"Port {port}" in line
+    assert "--port" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["serve", "--max-modle-len", "9"], "did you mean --max-model-len"),
+        (["complete", "hi", "--temprature=1"], "did you mean --temperature"),
+        (["bench", "latency", "--batchsize", "1"], "did you mean --batch-size"),
+        (["serve", "--zzz"], "quire serve --help"),
+        (["serve", "--port", "x"], "--port"),
+        (["serve", "--port", "70000"], "70000"),
+        (["serve", "--block-size", "7"], "block_size"),
+        (["serve", "a", "b"], "'b'"),
+        (["serve", "--max-body-bytes", "1.5.2"], "not a size"),
+        (["serv"], "did you mean serve"),
+        (["chat", "--dtype", "int9"], "--dtype"),
+        (["complete", ""], "empty"),
+        (["serve", "--host", "0.0.0.0"], "--allow-no-key"),
+        (["serve", "--api-key", ""], "--api-key"),
+        (["serve", "--chat-template", "missing.jinja"], "missing.jinja"),
+    ],
+)
+def test_row_55_bad_flags(words: list[str], hint: str) -> None:
+    assert hint in refused(*words)

@@ -1,0 +1,41 @@
+"""Rows 30 and 31: a client that goes takes its work with it, n > 1 too."""
+
+from __future__ import annotations
+
+import threading
+
+import httpx
+import pytest
+
+from tests.e2e.serving import Server
+from tests.faults.requests import assert_unharmed
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_row_30_client_leaves_a_stream(server: Server, n: int) -> None:
+    canary = server.text()
+    tokens = server.metric("generation_tokens_total")
+    body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "n": n, "stream": True}
+    with server.http.stream("POST", "/v1/completions", json=body) as response:
+        next(response.iter_lines())
+    server.wait_until_idle()
+    assert server.metric("generation_tokens_total") - tokens < n * 500
+    assert_unharmed(server, canary)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_row_31_client_leaves_without_a_stream(server: Server, n: int) -> None:
+    canary = server.text()
+    ended = server.metric("request_success_total")
+    body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "n": n}
+
+    def impatient() -> None:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/v1/completions", json=body, timeout=0.2)
+
+    client = threading.Thread(target=impatient)
+    client.start()
+    client.join()
+    server.wait_until_idle()
+    assert server.metric("request_success_total") == ended + n
+    assert_unharmed(server, canary)

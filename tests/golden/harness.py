@@ -1,0 +1,143 @@
+"""Runs a decoder by hand: allocates a paged cache and feeds it prompts in chunks.
+
+Plays the runner's part in tests of the model alone. Blocks are dealt out in random order.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from quire.checkpoint.source import resolve
+from quire.checkpoint.weights import open_weights
+from quire.models.decoder import Decoder
+from quire.models.loader import read_tensors
+from quire.models.registry import model_config
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.table import OpTable
+
+
+def load_decoder(path: Path, max_len: int, dtype: torch.dtype = torch.float32) -> Decoder:
+    """The model in a Hugging Face folder or .gguf file."""
+    source = resolve(str(path))
+    model = model_config(source.config)
+    return Decoder(model, read_tensors(open_weights(source), model, dtype), max_len)
+
+
+def make_metadata(
+    query_lens: list[int], seq_lens: list[int], tables: list[list[int]], block_size: int
+) -> AttentionMetadata:
+    """Metadata for sequences that compute their last `query_lens` of `seq_lens` tokens."""
+    slots = [
+        table[position // block_size] * block_size + position % block_size
+        for query_len, seq_len, table in zip(query_lens, seq_lens, tables, strict=True)
+        for position in range(seq_len - query_len, seq_len)
+    ]
+    width = max(map(len, tables))
+    starts = torch.tensor([0, *query_lens]).cumsum(0)
+    return AttentionMetadata(
+        query_start_loc=starts.to(torch.int32),
+        seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+        block_tables=torch.tensor(
+            [table + [0] * (width - len(table)) for table in tables], dtype=torch.int32
+        ),
+        slot_mapping=torch.tensor(slots, dtype=torch.int64),
+        num_seqs=len(seq_lens),
+        max_query_len=max(query_lens),
+        max_seq_len=max(seq_lens),
+        block_size=block_size,
+    )
+
+
+@dataclass
+class Sequence:
+    """Tokens, how many of them are computed, and the blocks that hold their keys."""
+
+    tokens: list[int]
+    computed: int = 0
+    table: list[int] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    """Of every computed token, in order."""
+
+    @property
+    def waiting(self) -> int:
+        return len(self.tokens) - self.computed
+
+
+class PagedModel:
+    """A decoder with a cache of its own."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        ops: OpTable,
+        *,
+        block_size: int,
+        num_blocks: int,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        config = decoder.config
+        shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
+        # What lies in a block before it is written must not matter.
+        self._caches = [
+            KVCache(
+                torch.full(shape, torch.nan, dtype=dtype), torch.full(shape, torch.nan, dtype=dtype)
+            )
+            for _ in range(config.num_hidden_layers)
+        ]
+        self._decoder = decoder
+        self._ops = ops
+        self._block_size = block_size
+        self.random = random.Random(seed)
+        self._free = self.random.sample(range(num_blocks), num_blocks)
+
+    def step(self, batch: list[tuple[Sequence, int]]) -> list[Tensor]:
+        """Compute the next n tokens of each sequence; the logits of each one's last token."""
+        for sequence, count in batch:
+            sequence.computed += count
+            while len(sequence.table) * self._block_size < sequence.computed:
+                sequence.table.append(self._free.pop())
+        meta = make_metadata(
+            [count for _, count in batch],
+            [sequence.computed for sequence, _ in batch],
+            [sequence.table for sequence, _ in batch],
+            self._block_size,
+        )
+        spans = [range(s.computed - count, s.computed) for s, count in batch]
+        ids = [s.tokens[i] for (s, _), span in zip(batch, spans, strict=True) for i in span]
+        positions = [i for span in spans for i in span]
+        with torch.inference_mode():
+            hidden = self._decoder.forward(
+                self._ops, torch.tensor(ids), torch.tensor(positions), self._caches, meta
+            )
+            logits = self._decoder.compute_logits(self._ops, hidden)
+        parts = logits.split([count for _, count in batch])
+        for (sequence, _), part in zip(batch, parts, strict=True):
+            sequence.logits.append(part)
+        return [part[-1] for part in parts]
+
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> list[Sequence]:
+        """Greedy tokens for all prompts at once; prompts in chunks of random size."""
+        sequences = [Sequence(list(prompt)) for prompt in prompts]
+        ends = [len(prompt) + num_tokens for prompt in prompts]
+        while batch := [
+            (s, self.random.randint(1, s.waiting))
+            for s, end in zip(sequences, ends, strict=True)
+            if len(s.tokens) < end
+        ]:
+            for (sequence, _), row in zip(batch, self.step(batch), strict=True):
+                if sequence.waiting == 0:
+                    sequence.tokens.append(int(row.argmax()))
+        return sequences
+
+    def release(self, sequences: list[Sequence]) -> None:
+        """Give the blocks back, in random order."""
+        for sequence in sequences:
+            self._free.extend(sequence.table)
+            sequence.table = []
+        self.random.shuffle(self._free)

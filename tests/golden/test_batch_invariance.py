@@ -1,0 +1,68 @@
+"""A sequence's logits are the same bits alone and in company, whole and in chunks."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.ops.table import load_ops
+from tests.golden.harness import PagedModel, Sequence, load_decoder
+from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
+
+NUM_SEQUENCES = 64
+NUM_TOKENS = 16
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def prompts(seed: int) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [
+        [draw.randrange(2, VOCAB_SIZE) for _ in range(draw.choice([1, 2, 7, 31, 33, 64, 150]))]
+        for _ in range(NUM_SEQUENCES)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "provider"),
+    [
+        ("llama", "float32", "auto"),
+        ("llama", "float32", "reference"),
+        ("mistral-sliding", "float32", "auto"),
+        ("gpt2", "float32", "auto"),
+        ("opt", "float32", "auto"),
+        ("qwen3", "bfloat16", "auto"),
+        ("qwen2-sliding-tied", "bfloat16", "reference"),
+        ("opt-untied-gelu", "float16", "auto"),
+    ],
+)
+def test_64_at_once_equal_one_at_a_time(
+    name: str, dtype: str, provider: str, tmp_path: Path
+) -> None:
+    assert name in TINY_MODELS
+    make_tiny(name, seed=1, folder=tmp_path)
+    decoder = load_decoder(tmp_path, MAX_POSITIONS, DTYPES[dtype])
+    ops = load_ops(provider)
+
+    def model(block_size: int, seed: int) -> PagedModel:
+        return PagedModel(
+            decoder,
+            ops,
+            block_size=block_size,
+            num_blocks=NUM_SEQUENCES * 6 * 32 // block_size,
+            seed=seed,
+            dtype=DTYPES[dtype],
+        )
+
+    together = model(block_size=16, seed=1).generate(prompts(seed=2), NUM_TOKENS)
+    alone = model(block_size=8, seed=3)
+    for prompt, expected in zip(prompts(seed=2), together, strict=True):
+        sequence = Sequence(list(prompt))
+        while len(sequence.tokens) < len(prompt) + NUM_TOKENS:
+            (row,) = alone.step([(sequence, sequence.waiting)])  # a prompt in one piece
+            sequence.tokens.append(int(row.argmax()))
+        assert sequence.tokens == expected.tokens
+        assert torch.equal(torch.cat(sequence.logits), torch.cat(expected.logits))
+        alone.release([sequence])

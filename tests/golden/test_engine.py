@@ -1,0 +1,71 @@
+"""Each architecture through the whole engine core: scheduler, KV manager, runner, sampler.
+
+The prompt runs in chunks beside other requests, its prefix is found in the cache, and in the
+smallest cache it is preempted; the greedy tokens are Transformers' all the same.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from quire.core.config import EngineArgs
+from quire.core.hardware import detect
+from quire.core.messages import AddRequest
+from quire.core.sampling_params import SamplingParams
+from quire.engine.core import EngineCore
+from quire.engine.resolve import resolve
+from quire.executor.uniproc import UniprocExecutor
+from tests.golden.tiny_models import TINY_MODELS, make_tiny
+from tests.golden.transformers_oracle import NUM_TOKENS, Golden, find_golden
+
+
+@pytest.fixture(scope="module", params=TINY_MODELS)
+def golden(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Golden]:
+    folder = tmp_path_factory.mktemp(request.param)
+    return folder, find_golden(make_tiny(request.param, seed=0, folder=folder))
+
+
+class Engine:
+    """The engine core of a folder, answering prompts of token ids greedily."""
+
+    def __init__(self, folder: Path, **flags: int) -> None:
+        args = EngineArgs(model=str(folder), dtype="float32", max_num_seqs=4, **flags)
+        config = resolve(args, detect()).config
+        self.core = EngineCore(config, UniprocExecutor(config))
+        self._ids = count()
+
+    def answer(self, prompts: list[list[int]]) -> list[list[int]]:
+        params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+        tokens: dict[str, list[int]] = {}
+        for prompt in prompts:
+            request_id = str(next(self._ids))
+            tokens[request_id] = []
+            self.core.add(AddRequest(request_id, prompt, params, arrival_time=0.0))
+        while step := self.core.step():
+            self.core.scheduler.check_integrity()
+            for output in step.outputs:
+                tokens[output.request_id] += output.new_token_ids
+        return list(tokens.values())
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32])
+def test_chunks_and_prefix_hits(golden: tuple[Path, Golden], block_size: int) -> None:
+    folder, expected = golden
+    engine = Engine(folder, block_size=block_size, max_num_batched_tokens=23)
+    others = [expected.prompt[:40] + [i] * (i + 1) for i in range(2, 4)]
+    assert engine.answer([*others, expected.prompt])[-1] == expected.output
+    hits = engine.core.scheduler.stats().prefix_cache_hits
+    assert engine.answer([expected.prompt]) == [expected.output]
+    assert engine.core.scheduler.stats().prefix_cache_hits >= hits + 64
+
+
+def test_preemption(golden: tuple[Path, Golden]) -> None:
+    folder, expected = golden
+    engine = Engine(folder, num_gpu_blocks_override=20, max_num_batched_tokens=64)
+    assert engine.answer([expected.prompt] * 2) == [expected.output] * 2
+    assert engine.core.scheduler.stats().num_preemptions > 0

@@ -1,0 +1,38 @@
+"""Trained models, against Transformers and against text that is known to come out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from quire.ops.table import load_ops
+from quire.text.tokenizer import load_tokenizer
+from tests.golden.harness import PagedModel, load_decoder
+from tests.golden.transformers_oracle import greedy
+
+PROMPT = "Once upon a time"
+
+
+def test_tinystories_200_greedy_tokens(shared_dir: Path) -> None:
+    folder = shared_dir / "models" / "tinystories-656k"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.generation_config.eos_token_id = None
+    prompt = load_tokenizer(folder).encode(PROMPT)
+    expected = greedy(model, prompt, 200)
+    paged = PagedModel(load_decoder(folder, 512), load_ops(), block_size=16, num_blocks=32)
+    (sequence,) = paged.generate([prompt], 200)
+    assert sequence.tokens == expected
+
+
+def test_stories260k_tells_its_story(shared_dir: Path) -> None:
+    file = shared_dir / "models" / "stories260k" / "stories260K.gguf"
+    tokenizer = load_tokenizer(file)
+    prompt = tokenizer.encode(PROMPT)
+    paged = PagedModel(load_decoder(file, 512), load_ops(), block_size=16, num_blocks=32)
+    (sequence,) = paged.generate([prompt], 60)
+    assert tokenizer.decode(sequence.tokens).startswith(
+        PROMPT + ", there was a little girl named Lily. She loved to play outside in the park. "
+        "One day, she saw a big, red ball."
+    )

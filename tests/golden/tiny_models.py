@@ -1,0 +1,131 @@
+"""Small random models, made by Transformers and saved as real checkpoints are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+VOCAB_SIZE = 256
+MAX_POSITIONS = 512
+
+_BASE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": MAX_POSITIONS,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+_GATED: dict[str, Any] = _BASE | {"intermediate_size": 80, "num_key_value_heads": 2}
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A model type of Transformers, and what its config sets beside the common small shape."""
+
+    model_type: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        base = _BASE if self.model_type in ("gpt2", "opt") else _GATED
+        return base | self.changes
+
+
+def _rope(**params: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_theta": 10000.0, **params}}
+
+
+TINY_MODELS: dict[str, TinyModel] = {
+    "llama": TinyModel("llama"),
+    "llama-mha-tied-biases": TinyModel(
+        "llama",
+        {
+            "num_key_value_heads": 4,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "llama-mqa-head-dim": TinyModel("llama", {"num_key_value_heads": 1, "head_dim": 16}),
+    "llama-rope-llama3": TinyModel(
+        "llama",
+        _rope(
+            rope_type="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+    ),
+    "llama-rope-linear": TinyModel("llama", _rope(rope_type="linear", factor=2.0)),
+    "llama-rope-yarn": TinyModel(
+        "llama", _rope(rope_type="yarn", factor=8.0, original_max_position_embeddings=64)
+    ),
+    "qwen2": TinyModel("qwen2"),
+    "qwen2-sliding-tied": TinyModel(
+        "qwen2",
+        {
+            "tie_word_embeddings": True,
+            "use_sliding_window": True,
+            "sliding_window": 20,
+            "max_window_layers": 1,
+        },
+    ),
+    "qwen3": TinyModel("qwen3", {"head_dim": 20}),
+    "qwen3-mha-tied-biases": TinyModel(
+        "qwen3",
+        {
+            "head_dim": 16,
+            "num_key_value_heads": 4,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+        },
+    ),
+    "mistral": TinyModel("mistral", {"sliding_window": None}),
+    "mistral-sliding": TinyModel("mistral", {"sliding_window": 24}),
+    "gpt2": TinyModel("gpt2"),
+    "opt": TinyModel("opt", {"ffn_dim": 96}),
+    "opt-untied-gelu": TinyModel(
+        "opt", {"ffn_dim": 96, "tie_word_embeddings": False, "activation_function": "gelu"}
+    ),
+}
+
+
+# Apart from the others: Transformers computes a long prompt at once with the base for its whole
+# length, so that only tokens generated one by one compare.
+DYNAMIC_ROPE = TinyModel(
+    "llama", {"max_position_embeddings": 48} | _rope(rope_type="dynamic", factor=2.0)
+)
+
+
+def make_tiny(name: str, seed: int, folder: Path) -> PreTrainedModel:
+    """Build `TINY_MODELS[name]`, or "llama-rope-dynamic", in float32; save it into `folder`.
+
+    Every parameter is drawn anew: Transformers leaves biases at 0 and norms at 1, which would
+    hide a bias that is never added. Matrices get a deviation near 1 / sqrt(fan-in), so
+    that attention is not uniform and the best two logits of 256 lie well apart.
+    """
+    tiny = DYNAMIC_ROPE if name == "llama-rope-dynamic" else TINY_MODELS[name]
+    config = AutoConfig.for_model(tiny.model_type, **tiny.config)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() == 1:
+                is_scale = "norm" in parameter_name or ".ln_" in parameter_name
+                center = 1.0 if is_scale and parameter_name.endswith("weight") else 0.0
+                parameter.copy_(center + 0.2 * noise)
+            else:
+                parameter.copy_(noise * 1.5 * min(parameter.shape) ** -0.5)
+    model.eval()
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(folder)
+    return model

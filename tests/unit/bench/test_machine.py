@@ -1,0 +1,66 @@
+"""What a row says about the machine, and what it must not say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+
+from quire.bench.bandwidth import measure, read_bandwidth
+from quire.bench.machine import (
+    describe_machine,
+    git_commit,
+    peak_rss_bytes,
+    portable_command,
+    portable_name,
+)
+
+
+def test_the_machine_is_described_without_paths() -> None:
+    machine = describe_machine()
+    assert {"cpu", "cores", "isa", "memory_bytes", "os", "python", "torch", "quire"} == set(machine)
+    assert machine["cores"] >= 1
+    assert machine["memory_bytes"] > 2**20
+    assert "/" not in json.dumps({k: v for k, v in machine.items() if k != "cpu"})
+
+
+def test_describing_does_not_import_torch() -> None:
+    code = (
+        "import sys; from quire.bench.machine import describe_machine; describe_machine(); "
+        "raise SystemExit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_commit_is_short_or_absent() -> None:
+    commit = git_commit()
+    assert commit is None or 4 <= len(commit) < 60
+
+
+def test_commands_lose_absolute_paths() -> None:
+    argv = ["bench", "latency", "--model", "/data/models/x y", "--json=/tmp/out.json", "-v"]
+    assert portable_command(argv) == "quire bench latency --model 'x y' --json=out.json -v"
+    assert portable_name("org/model") == "org/model"
+
+
+def test_peak_memory_counts_what_was_touched_and_children() -> None:
+    before = peak_rss_bytes()
+    block = np.ones(2**24, dtype=np.int64)
+    assert peak_rss_bytes() - before > block.nbytes // 2
+    del block
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert peak_rss_bytes() > before
+    finally:
+        child.communicate(b"\n")
+
+
+def test_bandwidth_is_positive_with_any_number_of_threads() -> None:
+    for threads in (1, 2, 3):
+        assert read_bandwidth(threads, buffer_bytes=2**20, passes=2) > 0.0
+
+
+def test_bandwidth_in_a_process_of_its_own() -> None:
+    assert measure(1, buffer_bytes=2**20) > 0.0

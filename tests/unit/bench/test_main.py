@@ -1,0 +1,72 @@
+"""`quire bench`: every flag parses, every result has its circumstances."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.bench import throughput
+from quire.bench.main import BENCHMARKS, add_arguments, run
+from quire.core.config import EngineArgs
+from quire.core.flags import engine_args_from
+
+
+def parse(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS.names())
+def test_all_take_the_common_flags(name: str) -> None:
+    args = parse(
+        *(name, "--model", "m", "--load-format", "dummy", "--dtype", "bfloat16", "--seed", "7"),
+        *("--repetitions", "5", "--json", "x.json", "--note", "n"),
+    )
+    engine = EngineArgs(model="m", load_format="dummy", dtype="bfloat16", seed=7)
+    assert engine_args_from(args) == engine
+    assert (args.bench, args.repetitions, args.json, args.note) == (name, 5, Path("x.json"), "n")
+
+
+def test_there_are_four() -> None:
+    assert BENCHMARKS.names() == ["latency", "serve", "startup", "throughput"]
+    assert all(callable(BENCHMARKS.load(name)) for name in BENCHMARKS.names())
+
+
+@pytest.mark.parametrize("argv", [(), ("nothing",), ("latency", "--batch-size", "0")])
+def test_wrong_flags_end_with_usage(argv: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(*argv)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(("errors", "status"), [(0, 0), (2, 1)])
+def test_table_and_row(
+    errors: int,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fake(args: argparse.Namespace) -> dict[str, Any]:
+        measured = {"speed": 1.5, "errors": errors}
+        return {"num_prompts": 3, **measured, "repetitions": 1, "min": measured, "max": measured}
+
+    monkeypatch.setattr(throughput, "run", fake)
+    argv = ["bench", "throughput", "--model", "/data/m", "--note", "shared"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/quire", *argv])
+    file = tmp_path / "row.json"
+    assert run(parse(*argv[1:], "--json", str(file))) == status
+    assert capsys.readouterr().out.startswith("bench throughput (1 repetition)\n")
+    row = json.loads(file.read_text())
+    assert row["bench"] == "throughput"
+    assert row["command"] == "quire bench throughput --model m --note shared"
+    assert row["note"] == "shared"
+    assert row["machine"]["cores"] >= 1
+    assert {"commit", "date", "repetitions", "min", "max", "num_prompts"} <= set(row)
+    assert str(tmp_path) not in file.read_text()

@@ -1,0 +1,169 @@
+"""`latency` and `throughput` over a fake engine with a clock of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from quire.bench import bandwidth, latency, throughput
+from quire.bench.engine import BenchEngine
+from quire.bench.main import add_arguments
+from quire.core.config import ModelConfig
+from quire.core.errors import ConfigError, QuireError
+from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from quire.core.sampling_params import SamplingParams
+
+MODEL = ModelConfig(
+    architecture="llama",
+    vocab_size=50,
+    hidden_size=8,
+    intermediate_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    num_key_value_heads=1,
+    head_dim=8,
+    max_position_embeddings=64,
+    tie_word_embeddings=True,
+)
+
+
+class FakeLLM:
+    """Each call's first tokens come after 0.5 s, each later one after `step` seconds more."""
+
+    def __init__(self, steps: list[float]) -> None:
+        self.steps = steps
+        self.prompts: list[list[list[int]]] = []
+        self.params: list[SamplingParams] = []
+        self.short = 0
+
+    def generate(
+        self, prompts: list[dict[str, list[int]]], params: SamplingParams, use_tqdm: bool
+    ) -> list[RequestOutput]:
+        assert params.max_tokens is not None
+        self.prompts.append([p["prompt_token_ids"] for p in prompts])
+        self.params.append(params)
+        step = self.steps[min(len(self.prompts), len(self.steps)) - 1]
+        count = params.max_tokens - self.short
+        last = 10.5 + step * (count - 1)
+        metrics = RequestMetrics(
+            arrival_time=10.0, first_token_time=10.5, last_token_time=last, finished_time=last
+        )
+        completion = CompletionOutput(0, "", [1] * count, finish_reason="length")
+        return [
+            RequestOutput(str(i), None, p, [completion], True, metrics=metrics)
+            for i, p in enumerate(self.prompts[-1])
+        ]
+
+
+@pytest.fixture
+def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
+    fake = FakeLLM([9.0, 0.02, 0.01, 0.04])  # the first is the warm-up
+    llm: Any = fake
+    engine = BenchEngine(
+        llm, MODEL, "float32", weight_bytes=10_000, kv_bytes_per_token=64, num_threads=2
+    )
+
+    @contextmanager
+    def opened(args: argparse.Namespace) -> Iterator[BenchEngine]:
+        yield engine
+
+    def measured(threads: int) -> float:
+        assert threads == 2
+        return 0.004
+
+    monkeypatch.setattr(latency, "open_engine", opened)
+    monkeypatch.setattr(throughput, "open_engine", opened)
+    monkeypatch.setattr(bandwidth, "measure", measured)
+    return fake
+
+
+def flags(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+LATENCY = ("latency", "--batch-size", "4", "--input-len", "10", "--output-len", "5")
+
+
+def test_latency(llm: FakeLLM) -> None:
+    row = latency.run(flags(*LATENCY, "--model", "/somewhere/tiny"))
+    assert list(row) == [
+        *("model", "dtype", "quantization", "input_len", "output_len", "batch_size"),
+        *("prefill_tok_s", "decode_tok_s", "ttft_s", "tpot_ms", "peak_rss_bytes"),
+        *("weight_bytes", "kv_bytes_per_token", "bandwidth_gb_s", "floor_fraction"),
+        *("repetitions", "min", "max"),
+    ]
+    assert row["model"] == "tiny"
+    assert row["quantization"] is None
+    assert row["prefill_tok_s"] == pytest.approx(4 * 10 / 0.5)
+    assert row["decode_tok_s"] == pytest.approx(4 / 0.02)
+    assert row["min"]["decode_tok_s"] == pytest.approx(4 / 0.04)
+    assert row["max"]["decode_tok_s"] == pytest.approx(4 / 0.01)
+    assert row["ttft_s"] == pytest.approx(0.5)
+    assert row["tpot_ms"] == pytest.approx(20)
+    assert row["peak_rss_bytes"] > 0
+    assert row["bandwidth_gb_s"] == 0.004
+    # 50 steps/s of 10,000 + 4 × 12.5 × 64 bytes, of 4 million bytes/s.
+    assert row["floor_fraction"] == pytest.approx(50 * 13_200 / 4e6)
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+
+
+def test_every_batch_is_new_and_complete(llm: FakeLLM) -> None:
+    latency.run(flags(*LATENCY))
+    assert [len(batch) for batch in llm.prompts] == [4] * 4
+    prompts = [tuple(p) for batch in llm.prompts for p in batch]
+    assert len(set(prompts)) == 16
+    assert all(0 <= token < 50 for p in prompts for token in p)
+    assert {(p.max_tokens, p.ignore_eos, p.temperature) for p in llm.params} == {(5, True, 0.0)}
+
+
+def test_a_request_that_ends_early_is_an_error(llm: FakeLLM) -> None:
+    llm.short = 1
+    with pytest.raises(QuireError, match="4 of 5 tokens: it ended with 'length'"):
+        latency.run(flags(*LATENCY))
+
+
+def test_batches_that_would_not_be_one(llm: FakeLLM, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="--max-num-seqs 4"):
+        latency.run(flags(*LATENCY, "--max-num-seqs", "3"))
+    with pytest.raises(ConfigError, match="at least 2"):
+        latency.run(flags("latency", "--output-len", "1"))
+    latency.run(flags(*LATENCY, "--max-num-batched-tokens", "39"))
+    assert "more than one step of 39" in capsys.readouterr().err
+
+
+def test_first_tokens_at_different_times_never_flatter() -> None:
+    early = RequestMetrics(arrival_time=0.0, first_token_time=1.0, last_token_time=5.0)
+    late = RequestMetrics(arrival_time=0.0, first_token_time=3.0, last_token_time=5.0)
+    row = latency.timings([early, late], input_len=6, output_len=5)
+    assert row["prefill_tok_s"] == pytest.approx(2 * 6 / 3.0)
+    assert row["decode_tok_s"] == pytest.approx(4 / 4.0 + 4 / 2.0)
+    assert row["ttft_s"] == pytest.approx(2.0)
+    assert row["tpot_ms"] == pytest.approx(750)
+
+
+def test_throughput(llm: FakeLLM) -> None:
+    args = ("--num-prompts", "6", "--input-len", "4", "--output-len", "3", "--repetitions", "2")
+    row = throughput.run(flags("throughput", *args))
+    assert list(row)[:7] == [
+        *("num_prompts", "input_len", "output_len", "elapsed_s"),
+        *("output_tok_s", "total_tok_s", "requests_s"),
+    ]
+    assert (row["num_prompts"], row["input_len"], row["output_len"]) == (6, 4, 3)
+    assert [len(batch) for batch in llm.prompts] == [1, 6, 6]
+    assert row["dtype"] == "float32"
+
+
+def test_rates_by_hand() -> None:
+    assert throughput.rates(2.0, num_prompts=6, input_len=4, output_len=3) == {
+        "elapsed_s": 2.0,
+        "output_tok_s": 9.0,
+        "total_tok_s": 21.0,
+        "requests_s": 3.0,
+    }

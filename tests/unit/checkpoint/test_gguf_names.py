@@ -1,0 +1,222 @@
+"""gguf_names.py and gguf_config.py: GGUF's terms in Hugging Face's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf_config import generation_config, hf_config
+from quire.checkpoint.source import resolve
+from quire.checkpoint.weights import open_weights
+from quire.core.errors import CheckpointError, UnsupportedModelError
+from tests.unit.checkpoint.make_files import (
+    HEADS,
+    HIDDEN,
+    INTERMEDIATE,
+    KV_HEADS,
+    LAYERS,
+    VOCABULARY,
+    llama_tensors,
+    write_gguf,
+)
+
+
+def permuted(weights: np.ndarray, heads: int) -> np.ndarray:
+    """Row order of q and k in a GGUF file, by the pairs that its RoPE rotates."""
+    rows = weights.shape[0] // heads
+    order = [
+        head * rows + half * rows // 2 + pair
+        for head in range(heads)
+        for pair in range(rows // 2)
+        for half in range(2)
+    ]
+    return weights[order]
+
+
+def test_llama_names_shapes_and_row_order(tmp_path: Path) -> None:
+    plain = llama_tensors()
+    stored = dict(plain)
+    for layer in range(LAYERS):
+        for part, heads in (("attn_q", HEADS), ("attn_k", KV_HEADS)):
+            name = f"blk.{layer}.{part}.weight"
+            stored[name] = permuted(plain[name], heads)
+    weights = open_weights(resolve(str(write_gguf(tmp_path / "m.gguf", stored))))
+    expected = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+        "model.layers.1.self_attn.q_proj.weight": "blk.1.attn_q.weight",
+        "model.layers.1.self_attn.k_proj.weight": "blk.1.attn_k.weight",
+        "model.layers.1.self_attn.v_proj.weight": "blk.1.attn_v.weight",
+        "model.layers.1.self_attn.o_proj.weight": "blk.1.attn_output.weight",
+        "model.layers.1.mlp.down_proj.weight": "blk.1.ffn_down.weight",
+        "model.layers.0.input_layernorm.weight": "blk.0.attn_norm.weight",
+    }
+    assert len(weights.tensors) == len(plain)
+    for name, origin in expected.items():
+        assert weights.tensors[name].shape == plain[origin].shape
+        assert np.array_equal(weights.read(name), plain[origin]), name
+
+
+def test_gpt2_linear_layers_are_transposed(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    tensors = {
+        "token_embd.weight": random.standard_normal((VOCABULARY, HIDDEN), dtype=np.float32),
+        "blk.0.attn_qkv.weight": random.standard_normal((3 * HIDDEN, HIDDEN), dtype=np.float32),
+        "blk.0.attn_qkv.bias": random.standard_normal(3 * HIDDEN, dtype=np.float32),
+    }
+    source = resolve(str(write_gguf(tmp_path / "m.gguf", tensors, architecture="gpt2")))
+    assert source.config["architectures"] == ["GPT2LMHeadModel"]
+    assert source.config["n_inner"] == INTERMEDIATE
+    weights = open_weights(source)
+    name = "transformer.h.0.attn.c_attn.weight"
+    assert weights.tensors[name].shape == (HIDDEN, 3 * HIDDEN)
+    assert np.array_equal(weights.read(name), tensors["blk.0.attn_qkv.weight"].T)
+    assert np.array_equal(
+        weights.read("transformer.h.0.attn.c_attn.bias"), tensors["blk.0.attn_qkv.bias"]
+    )
+
+
+@pytest.mark.parametrize("name", ["F16", "BF16", "Q8_0", "Q4_0"])
+def test_stored_types(tmp_path: Path, name: str) -> None:
+    type_ = gguf.GGMLQuantizationType[name]
+    source = resolve(str(write_gguf(tmp_path / "m.gguf", type_=type_)))
+    assert source.config["torch_dtype"] == ("float16" if name == "F16" else "bfloat16")
+    weights = open_weights(source)
+    key = "model.layers.0.self_attn.v_proj.weight"
+    expected = gguf.quantize(llama_tensors()["blk.0.attn_v.weight"], type_)
+    assert weights.tensors[key].dtype == name
+    if name.startswith("Q"):
+        expected = gguf.dequantize(expected, type_)
+    assert weights.read(key).tobytes() == expected.tobytes()
+
+
+def test_an_unreadable_type_names_the_tensor(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", type_=gguf.GGMLQuantizationType.Q5_0)
+    source = resolve(str(path))  # the configuration can be read all the same
+    with pytest.raises(UnsupportedModelError, match=r"'token_embd.weight' has the type Q5_0"):
+        open_weights(source)
+
+
+def test_an_unknown_tensor_is_named(tmp_path: Path) -> None:
+    tensors = llama_tensors() | {"blk.0.attn_sinks.weight": np.zeros(4, dtype=np.float32)}
+    with pytest.raises(UnsupportedModelError, match=r"'blk.0.attn_sinks.weight' is not known"):
+        open_weights(resolve(str(write_gguf(tmp_path / "m.gguf", tensors))))
+
+
+def config(tmp_path: Path, **options: Any) -> dict[str, Any]:
+    return hf_config(GGUFFile(write_gguf(tmp_path / "m.gguf", **options)))
+
+
+def test_llama_config(tmp_path: Path) -> None:
+    found = config(
+        tmp_path,
+        llama__rope__freq_base=500000.0,
+        tokenizer__ggml__bos_token_id=1,
+        tokenizer__ggml__eos_token_id=2,
+        tokenizer__ggml__eot_token_id=5,
+    )
+    assert found | {"rms_norm_eps": 0} == {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "attention_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": [2, 5],
+        "head_dim": HIDDEN // HEADS,
+        "hidden_act": "silu",
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "max_position_embeddings": 256,
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": LAYERS,
+        "num_key_value_heads": KV_HEADS,
+        "rms_norm_eps": 0,
+        "rope_scaling": None,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+        "vocab_size": VOCABULARY,
+    }
+    assert np.float32(found["rms_norm_eps"]) == np.float32(1e-5)
+    assert generation_config(found) == {"bos_token_id": 1, "eos_token_id": [2, 5]}
+
+
+def test_a_sliding_window_makes_llama_a_mistral(tmp_path: Path) -> None:
+    found = config(tmp_path, llama__attention__sliding_window=64)
+    assert found["architectures"] == ["MistralForCausalLM"]
+    assert found["sliding_window"] == 64
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_rope_scaling(tmp_path: Path, kind: str) -> None:
+    found = config(
+        tmp_path,
+        llama__rope__scaling__type=kind,
+        llama__rope__scaling__factor=4.0,
+        llama__rope__scaling__original_context_length=64,
+    )
+    assert found["rope_scaling"] == {
+        "rope_type": kind,
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+
+
+def llama3_factors(factor: float, theta: float, head_dim: int) -> np.ndarray:
+    """What llama.cpp's converter writes for Llama 3's scaling, term by term."""
+    factors = []
+    for index in range(0, head_dim, 2):
+        wavelength = 2 * math.pi * theta ** (index / head_dim)
+        if wavelength < 8192 / 4:
+            factors.append(1.0)
+        elif wavelength > 8192 / 1:
+            factors.append(factor)
+        else:
+            smooth = (8192 / wavelength - 1) / (4 - 1)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(factors, dtype=np.float32)
+
+
+def test_llama3_scaling_is_recovered(tmp_path: Path) -> None:
+    factors = llama3_factors(32.0, 500000.0, HIDDEN // HEADS)
+    tensors = llama_tensors() | {"rope_freqs.weight": factors}
+    path = write_gguf(tmp_path / "m.gguf", tensors, llama__rope__freq_base=500000.0)
+    source = resolve(str(path))
+    assert source.config["rope_scaling"] == {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    assert not any("rope" in name for name in open_weights(source).tensors)
+
+
+def test_other_frequency_factors_are_refused(tmp_path: Path) -> None:
+    factors = np.linspace(1, 9, HIDDEN // HEADS // 2, dtype=np.float32)
+    with pytest.raises(UnsupportedModelError, match=r"rope_freqs.weight"):
+        config(tmp_path, tensors=llama_tensors() | {"rope_freqs.weight": factors})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"architecture": "mamba"}, "'mamba' is not supported"),
+        ({"llama__expert_count": 8}, "mixture of experts"),
+        ({"llama__rope__scaling__type": "longrope"}, "'longrope' is not supported"),
+        ({"llama__rope__dimension_count": 8}, "8 of 16 elements of a head"),
+        ({"llama__attention__key_length": "x"}, "is 'x', not a whole number"),
+        ({"llama__attention__key_length": [8, 16]}, "differs between layers"),
+        ({"tensors": {"output.weight": np.zeros((4, 4), dtype=np.float32)}}, "token_embd.weight"),
+    ],
+)
+def test_configs_that_quire_does_not_have(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        config(tmp_path, **options)

@@ -1,0 +1,62 @@
+"""The command's front: what it prints, what it returns, what it imports."""
+
+import subprocess
+import sys
+
+import pytest
+
+from quire import __version__
+from quire.cli.main import COMMANDS, main
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_the_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert all(f"\n  {name} " in printed for name in COMMANDS)
+
+
+@pytest.mark.parametrize("word", ["version", "--version", "-V"])
+def test_version(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 0
+    assert capsys.readouterr().out == f"quire {__version__}\n"
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sevre"]) == 2
+    assert capsys.readouterr().err == "error: unknown command sevre; did you mean serve?\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_commands_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([name, "--help"])
+    assert caught.value.code == 0
+    assert f"quire {name}" in capsys.readouterr().out
+
+
+def test_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "here", "--model", "there"]) == 2
+    assert capsys.readouterr().err == (
+        "error: MODEL is here and --model is there; give one of them.\n"
+    )
+
+
+def test_debug_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QUIRE_LOG_LEVEL", "DEBUG")
+    assert main(["serve", "here", "--model", "there"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["serve", "--help"], ["nonsense"]])
+def test_answers_without_the_heavy_parts(words: list[str]) -> None:
+    """What makes start-up slow is imported only by the commands that need it."""
+    heavy = {"torch", "numpy", "starlette", "uvicorn", "zmq", "tokenizers", "jinja2"}
+    program = (
+        "import sys\nfrom quire.cli.main import main\n"
+        f"try: main({words!r})\nexcept SystemExit: pass\n"
+        f"assert not sorted({heavy!r} & sys.modules.keys())"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

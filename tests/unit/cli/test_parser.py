@@ -1,0 +1,48 @@
+"""One-line errors with a suggestion."""
+
+import pytest
+
+from quire.cli.parser import Parser
+from quire.core.flags import add_engine_flags
+
+
+def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    parser = Parser(prog="quire try")
+    parser.add_argument("text", nargs="?")
+    parser.add_argument("--size", type=int)
+    sub = Parser(prog="quire sub")
+    sub.add_argument("--width", type=int)
+    add_engine_flags(parser)
+    with pytest.raises(SystemExit) as caught:
+        parser.parse(words)
+    assert caught.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--sise", "3"], "unknown flag --sise; did you mean --size"),
+        (["--siz=3"], "unknown flag --siz; did you mean --size"),
+        (["--max-model", "3"], "--max-model-len"),
+        (["--no-enable-prefix-cachin"], "did you mean --no-enable-prefix-caching"),
+        (["--qqq"], "see quire try --help"),
+        (["a", "b"], "unexpected argument 'b'"),
+        (["--size", "x"], "argument --size: invalid int value: 'x'"),
+        (["--dtype", "f"], "invalid choice"),
+    ],
+)
+def test_messages(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text in message(words, capsys)
+
+
+def test_subcommands_flags_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser(prog="quire try")
+    sub = parser.add_subparsers().add_parser("latency")
+    sub.add_argument("--batch-size")
+    with pytest.raises(SystemExit):
+        parser.parse(["latency", "--batchsize", "3"])
+    assert "did you mean --batch-size?" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""From `quire serve`'s flags to what the server is told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.cli import serve as command
+from quire.cli.parser import Parser
+from quire.core.config import EngineArgs
+from quire.core.errors import ConfigError
+from quire.server import serve as server
+from quire.server.serve import ServeOptions
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUIRE_API_KEY", raising=False)
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[EngineArgs, ServeOptions]:
+    calls: list[Any] = []
+    monkeypatch.setattr(server, "serve", lambda *args: calls.append(args) or 0)
+    parser = Parser()
+    command.add_arguments(parser)
+    namespace = parser.parse(words)
+    namespace.began = 0.0
+    assert command.run(namespace) == 0
+    [(args, options, _)] = calls
+    return args, options
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    args, options = told(monkeypatch)
+    assert args == EngineArgs()
+    assert options == ServeOptions()
+
+
+def test_model_as_in_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, "m")[0].model == "m"
+    assert told(monkeypatch, "--model", "m")[0].model == "m"
+    assert told(monkeypatch, "m", "--model", "m")[0].model == "m"
+
+
+def test_flags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages }}")
+    words = ["m", "--host", "::1", "--port", "0", "--api-key", "a", "--api-key", "b"]
+    words += ["--max-body-bytes", "1KiB"]
+    words += ["--max_model_len", "64", "--no-enable-prefix-caching", "--kv-cache-memory-bytes"]
+    words += ["2MiB", "--chat-template", str(template), "--served-model-name", "x", "y"]
+    args, options = told(monkeypatch, *words)
+    assert options == ServeOptions(
+        host="::1",
+        port=0,
+        api_keys=("a", "b"),
+        model_names=("x", "y"),
+        max_body_bytes=1024,
+        chat_template="{{ messages }}",
+    )
+    assert args.max_model_len == 64
+    assert args.enable_prefix_caching is False
+    assert args.kv_cache_memory_bytes == 2 * 2**20
+
+
+def test_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "theirs")
+    assert told(monkeypatch)[1].api_keys == ("theirs",)
+    monkeypatch.setenv("QUIRE_API_KEY", "ours")
+    assert told(monkeypatch)[1].api_keys == ("ours",)
+    assert told(monkeypatch, "--api-key", "mine")[1].api_keys == ("mine",)
+
+
+def test_an_empty_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="empty"):
+        told(monkeypatch, "--api-key", "")

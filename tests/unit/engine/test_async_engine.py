@@ -1,0 +1,195 @@
+"""AsyncLLM over a core in its own process, with the echo model."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from quire.core.config import EngineArgs
+from quire.core.errors import EngineDeadError, InvalidRequestError
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.engine import async_engine
+from quire.engine.async_engine import AsyncLLM
+from quire.engine.client import ProcessClient
+from tests.unit.engine.fakes import ByteTokenizer, resolved
+from tests.unit.engine.test_client import FAKE_CORE, PATIENCE, until
+
+DELTA = RequestOutputKind.DELTA
+
+
+@asynccontextmanager
+async def running(name: str = "echo", **generation_config: Any) -> AsyncIterator[AsyncLLM]:
+    client = ProcessClient(FAKE_CORE)
+    engine = AsyncLLM(resolved(name, **generation_config), ByteTokenizer(), EngineArgs(), client)
+    await engine.start_core()
+    try:
+        yield engine
+    finally:
+        engine.shutdown()
+
+
+async def collect(engine: AsyncLLM, prompt: Any, **params: Any) -> list[RequestOutput]:
+    stream = engine.generate(prompt, SamplingParams(**params))
+    return [output async for output in stream]
+
+
+def text(outputs: list[RequestOutput], index: int = 0) -> str:
+    return "".join(c.text for o in outputs for c in o.outputs if c.index == index)
+
+
+async def test_streams_and_ends() -> None:
+    async with running() as engine:
+        assert engine.is_ready
+        assert engine.facts == {"device": "none"}
+        assert list(engine.phases) == ["spawn", "load"]
+        outputs = await collect(engine, "a", max_tokens=None, output_kind=DELTA)
+        assert text(outputs) == "bcdefghijklmnopqrstuvwxyz"
+        assert [o.finished for o in outputs] == [False] * (len(outputs) - 1) + [True]
+        assert outputs[-1].outputs[0].finish_reason == "stop"
+        assert engine.num_unfinished == 0
+
+
+async def test_many_at_once() -> None:
+    async with running() as engine:
+        prompts = [bytes([97 + i]).decode() for i in range(20)]
+        answers = await asyncio.gather(
+            *(collect(engine, p, max_tokens=4, ignore_eos=True, n=2) for p in prompts)
+        )
+        for prompt, outputs in zip(prompts, answers, strict=True):
+            first, second = outputs[-1].outputs
+            assert first.text == second.text
+            assert first.token_ids[0] == ord(prompt) + 1
+        assert engine.stats.generation_tokens == 160
+
+
+async def test_a_stop_string_ends_the_sequence_in_the_core_too() -> None:
+    async with running("slow") as engine:
+        outputs = await collect(engine, "a", stop="fg", max_tokens=200, ignore_eos=True)
+        assert outputs[-1].outputs[0].text == "bcde"
+        assert outputs[-1].outputs[0].stop_reason == "fg"
+        await idle(engine)
+
+
+async def idle(engine: AsyncLLM) -> None:
+    """Wait until the core has freed every block."""
+    for _ in range(200):
+        await collect(engine, "q", max_tokens=1)
+        scheduler = engine.stats.scheduler
+        assert scheduler is not None
+        if scheduler.num_running + scheduler.num_waiting + scheduler.kv_blocks_used == 0:
+            return
+    raise AssertionError("the core still holds blocks")
+
+
+async def test_closing_the_generator_aborts() -> None:
+    async with running("slow") as engine:
+        stream = engine.generate([97], SamplingParams(max_tokens=200, ignore_eos=True, n=3))
+        await anext(stream)
+        await stream.aclose()
+        assert engine.num_unfinished == 0
+        await idle(engine)
+
+
+async def test_cancelling_the_consumer_aborts() -> None:
+    async with running("slow") as engine:
+        consumer = asyncio.create_task(
+            collect(engine, "a", max_tokens=200, ignore_eos=True, output_kind=DELTA)
+        )
+        await until(lambda: engine.num_unfinished == 1)
+        consumer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await consumer
+        assert engine.num_unfinished == 0
+        await idle(engine)
+
+
+async def test_abort_by_id_gives_the_consumer_what_there_is() -> None:
+    async with running("slow") as engine:
+        stream = engine.generate("a", SamplingParams(max_tokens=200, ignore_eos=True), "mine")
+        await anext(stream)
+        await engine.abort("mine")
+        last = [output async for output in stream][-1]
+        assert last.finished
+        assert last.outputs[0].finish_reason == "abort"
+        assert last.outputs[0].text.startswith("b")
+        await engine.abort("nobody")
+
+
+async def test_bad_requests_are_refused_before_the_core() -> None:
+    async with running() as engine:
+        for prompt, params in (("", {}), ([300], {}), ("a" * 300, {}), ("a", {"max_tokens": 900})):
+            with pytest.raises(InvalidRequestError):
+                await collect(engine, prompt, **params)
+        first = engine.generate("a", SamplingParams(max_tokens=None), "twice")
+        await anext(first)
+        with pytest.raises(InvalidRequestError, match="in use"):
+            await anext(engine.generate("a", SamplingParams(), "twice"))
+        await first.aclose()
+
+
+async def test_a_long_prompt_is_tokenized_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(async_engine, "INLINE_CHARACTERS", 10)
+    async with running() as engine:
+        [*_, last] = await collect(engine, {"prompt": "a" * 11}, max_tokens=2)
+        assert last.outputs[0].text == "bc"
+
+
+async def test_a_slow_consumer_gets_several_steps_at_once() -> None:
+    async with running() as engine:
+        stream = engine.generate("a", SamplingParams(max_tokens=25, output_kind=DELTA))
+        outputs = []
+        async for output in stream:
+            outputs.append(output)
+            await until(lambda: engine.num_unfinished == 0)
+        assert text(outputs) == "bcdefghijklmnopqrstuvwxyz"
+        assert len(outputs) <= 2
+
+
+async def test_the_model_s_sampling_values_are_the_default() -> None:
+    async with running(temperature=0.5) as engine:
+        assert engine.default_sampling_params == {"temperature": 0.5}
+        [*_, last] = [output async for output in engine.generate("a")]
+        assert last.outputs[0].text == "bcdefghijklmnopq"
+
+
+async def test_calls() -> None:
+    async with running() as engine:
+        assert await engine.call("num_bad_frames") == 0
+        with pytest.raises(InvalidRequestError, match="nonsense"):
+            await engine.call("nonsense")
+
+
+async def test_death_of_the_core_reaches_everyone_who_waits() -> None:
+    async with running("slow") as engine:
+        streams = [
+            asyncio.create_task(collect(engine, "a", max_tokens=200, ignore_eos=True))
+            for _ in range(3)
+        ]
+        await until(lambda: engine.num_unfinished == 3)
+        assert isinstance(engine._client, ProcessClient)
+        os.kill(engine._client.pid, signal.SIGKILL)
+        done = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE)
+        assert [type(error) for error in done] == [EngineDeadError] * 3
+        assert engine.errored
+        assert not engine.is_ready
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await collect(engine, "a")
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await engine.call("num_bad_frames")
+
+
+async def test_shutdown_fails_what_is_under_way() -> None:
+    async with running("slow") as engine:
+        stream = engine.generate("a", SamplingParams(max_tokens=200, ignore_eos=True))
+        await anext(stream)
+        engine.shutdown()
+        with pytest.raises(EngineDeadError, match="shut down"):
+            [output async for output in stream]
+        engine.shutdown()

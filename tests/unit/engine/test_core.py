@@ -1,0 +1,131 @@
+"""The engine core over a modelled executor: what it does when things go wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.core.batch import SchedulerOutput
+from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
+from quire.core.errors import InvalidRequestError
+from quire.core.messages import AddRequest, CoreOutput
+from quire.core.request import FinishReason
+from quire.core.sampling_params import SamplingParams
+from quire.engine.core import EngineCore
+from quire.simulate.clock import VirtualClock
+from quire.simulate.cost import RooflineCost
+from quire.simulate.executor import ModelledExecutor, modelled_tokens
+
+VOCAB = 50
+
+
+class Steps:
+    """Counts steps, and fails those it is told to."""
+
+    def __init__(self, *failing: int) -> None:
+        self.failing = failing
+        self.count = 0
+
+    def __call__(self, batch: SchedulerOutput) -> bool:
+        self.count += 1
+        return self.count in self.failing
+
+
+def make(num_blocks: int = 8, steps: Steps | None = None) -> EngineCore:
+    config = EngineConfig(
+        model_path="modelled",
+        model=ModelConfig("llama", VOCAB, 1, 1, 1, 1, 1, 1, 1000),
+        load_format="dummy",
+        dtype="float32",
+        quantization=None,
+        seed=0,
+        block_size=16,
+        num_blocks=num_blocks,
+        kv_cache_memory_bytes=None,
+        memory_budget_bytes=0,
+        enable_prefix_caching=True,
+        scheduler=SchedulerConfig(1000, 4, 64),
+        ops="reference",
+        num_threads=1,
+    )
+    clock = VirtualClock()
+    executor = ModelledExecutor(
+        num_blocks=num_blocks,
+        block_size=16,
+        vocab_size=VOCAB,
+        clock=clock,
+        cost=RooflineCost(),
+        fails=steps or Steps(),
+    )
+    return EngineCore(config, executor, clock)
+
+
+def ask(name: str, length: int = 10, max_tokens: int = 3) -> AddRequest:
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+    return AddRequest(name, [1] * length, params, arrival_time=0.0)
+
+
+def finish(core: EngineCore) -> dict[str, list[CoreOutput]]:
+    told: dict[str, list[CoreOutput]] = {}
+    while step := core.step():
+        core.scheduler.check_integrity()
+        for output in step.outputs:
+            told.setdefault(output.request_id, []).append(output)
+    return told
+
+
+def tokens(outputs: list[CoreOutput]) -> list[int]:
+    return [token for output in outputs for token in output.new_token_ids]
+
+
+def test_a_request_is_answered_and_leaves_nothing_behind() -> None:
+    core = make()
+    core.add(ask("a"))
+    assert tokens(finish(core)["a"]) == modelled_tokens([1] * 10, 3, VOCAB)
+    assert core.step() is None
+    assert core.scheduler.kv.pool.num_used == 0
+
+
+def test_a_request_that_can_never_run_is_answered_with_the_reason() -> None:
+    core = make(num_blocks=2)
+    core.add(ask("big", length=100))
+    core.add(ask("small"))
+    told = finish(core)
+    assert told["big"][0].finish_reason is FinishReason.ERROR
+    assert "whole KV cache holds 32" in str(told["big"][0].stop_reason)
+    assert len(tokens(told["small"])) == 3
+
+
+def test_the_executor_hears_of_finished_requests_even_when_nothing_runs() -> None:
+    """Found by review: a refused request made a step without work, and `removed` was lost."""
+    core = make(num_blocks=2)
+    for i in range(10):
+        core.add(ask(f"r{i}"))
+        finish(core)
+        core.add(ask(f"big{i}", length=100))
+        finish(core)
+    core.add(ask("last"))
+    core.step()
+    assert isinstance(core.executor, ModelledExecutor)
+    assert list(core.executor._sequences) == ["last"]
+
+
+def test_a_failed_step_ends_its_requests_and_the_next_ones_are_right() -> None:
+    core = make(steps=Steps(2))
+    core.add(ask("a"))
+    (output,) = [o for o in finish(core)["a"] if o.finish_reason]
+    assert output.finish_reason is FinishReason.ERROR
+    assert "the modelled step failed" in str(output.stop_reason)
+    core.add(ask("b"))
+    assert tokens(finish(core)["b"]) == modelled_tokens([1] * 10, 3, VOCAB)
+
+
+def test_utility_calls() -> None:
+    core = make()
+    core.add(ask("a", length=40))
+    finish(core)
+    assert core.call("check_integrity", []) is None
+    core.call("reset_prefix_cache", [])
+    core.add(ask("b", length=40))
+    assert finish(core)["b"][0].num_cached_tokens == 0
+    with pytest.raises(InvalidRequestError, match="no method 'reboot'"):
+        core.call("reboot", [])

@@ -1,0 +1,161 @@
+"""Prompts and options become messages, or errors that name the field and the limit."""
+
+from typing import Any
+
+import pytest
+
+from quire.core.errors import CheckpointError, InvalidRequestError
+from quire.core.sampling_params import SamplingParams
+from quire.engine.input import InputProcessor, derive_seed, sampling_defaults
+from tests.unit.engine.fakes import (
+    EOS,
+    ByteTokenizer,
+    input_processor,
+    ready,
+    resolved,
+)
+
+
+def process(prompt: Any, params: SamplingParams | None = None, **kwargs: Any) -> Any:
+    processor = kwargs.pop("processor", None) or input_processor()
+    params = params or SamplingParams()
+    return processor.process("r", prompt, params, arrival_time=1.5, **kwargs)
+
+
+@pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}])
+def test_text(prompt: Any) -> None:
+    request = process(prompt, priority=3, cache_salt="s")
+    [child] = request.children
+    assert (request.prompt, request.prompt_token_ids) == ("ab", [97, 98])
+    assert (child.request_id, child.prompt_token_ids) == ("r", [97, 98])
+    assert (child.arrival_time, child.priority, child.cache_salt) == (1.5, 3, "s")
+    assert child.eos_token_ids == (EOS,)
+
+
+@pytest.mark.parametrize("prompt", [[97, 98], {"prompt_token_ids": [97, 98]}])
+def test_token_ids(prompt: Any) -> None:
+    request = process(prompt)
+    assert (request.prompt, request.prompt_token_ids) == (None, [97, 98])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "empty"),
+        ([], "empty"),
+        ({"prompt": ""}, "empty"),
+        ({"prompt_token_ids": []}, "empty"),
+        ({}, "either"),
+        ({"prompt": "a", "prompt_token_ids": [1]}, "either"),
+        ({"promt": "a"}, "did you mean prompt"),
+        ({"prompt": [1]}, "prompt must not be list"),
+        ({"prompt_token_ids": "a"}, "prompt_token_ids must not be str"),
+        (7, "not int"),
+        (["a"], "whole numbers"),
+        ([True], "whole numbers"),
+        ([1.0], "whole numbers"),
+        ([1, 258], r"token id 258.*ends at 257"),
+        ([-1], "token id -1"),
+        ([2**70], "vocabulary ends"),
+        ("a\ud800", "lone surrogate at character 1"),
+    ],
+)
+def test_bad_prompts(prompt: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        process(prompt)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_both_counts() -> None:
+    assert process("a" * 255, SamplingParams(max_tokens=None)).children
+    with pytest.raises(InvalidRequestError, match=r"256 tokens, .* context holds 256") as caught:
+        process("a" * 256, SamplingParams(max_tokens=None))
+    assert caught.value.param == "prompt"
+
+
+def test_max_tokens_beyond_the_context_is_refused_never_clamped() -> None:
+    assert process("a" * 200, SamplingParams(max_tokens=56)).children
+    with pytest.raises(
+        InvalidRequestError, match=r"200 tokens and max_tokens is 57.*holds 256"
+    ) as e:
+        process("a" * 200, SamplingParams(max_tokens=57))
+    assert e.value.param == "max_tokens"
+    assert "at most 56" in str(e.value)
+
+
+def test_min_tokens_beyond_the_context() -> None:
+    with pytest.raises(InvalidRequestError, match="min_tokens is 57"):
+        process("a" * 200, SamplingParams(max_tokens=None, min_tokens=57))
+
+
+def test_unset_max_tokens_is_the_rest_of_the_context() -> None:
+    [child] = process("a" * 200, SamplingParams(max_tokens=None)).children
+    assert child.sampling_params.max_tokens == 56
+
+
+def test_a_request_larger_than_the_whole_cache_is_refused() -> None:
+    small = input_processor(num_blocks=4)
+    [child] = process("abcd", SamplingParams(max_tokens=None), processor=small).children
+    assert child.sampling_params.max_tokens == 28
+    with pytest.raises(InvalidRequestError, match="whole KV cache holds 32"):
+        process("abcd", SamplingParams(max_tokens=29), processor=small)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"stop_token_ids": [258]}, {"allowed_token_ids": [-1]}, {"logit_bias": {300: 1.0}}],
+)
+def test_token_ids_of_options_are_checked(field: dict[str, Any]) -> None:
+    [name] = field
+    with pytest.raises(InvalidRequestError, match=name) as caught:
+        process("a", SamplingParams(**field))
+    assert caught.value.param == name
+
+
+def test_bad_words_are_tokenized_with_and_without_a_space() -> None:
+    [child] = process("a", SamplingParams(bad_words=["no"])).children
+    assert child.sampling_params.bad_words_token_ids == [[*b"no"], [*b" no"]]
+    with pytest.raises(InvalidRequestError, match="Use bad_words"):
+        process("a", SamplingParams(bad_words_token_ids=[[1]]))
+
+
+def test_n_completions_have_seeds_of_their_own_that_repeat() -> None:
+    params = SamplingParams(n=3, seed=7, prompt_logprobs=1)
+    before = params.replace()
+    first, again = process("a", params), process("a", params)
+    assert [c.request_id for c in first.children] == ["r_0", "r_1", "r_2"]
+    assert first.children == again.children
+    seeds = [c.sampling_params.seed for c in first.children]
+    assert seeds == [7, derive_seed(7, 1), derive_seed(7, 2)]
+    assert len(set(seeds)) == 3
+    assert [c.sampling_params.n for c in first.children] == [1, 1, 1]
+    assert [c.sampling_params.prompt_logprobs for c in first.children] == [1, None, None]
+    assert params == before
+
+
+def test_seeds_are_drawn_from_the_engine_s() -> None:
+    one, two = input_processor(), input_processor()
+    drawn = [process("a", processor=one).children[0].sampling_params.seed for _ in range(3)]
+    assert drawn == [process("a", processor=two).children[0].sampling_params.seed for _ in drawn]
+    assert len(set(drawn)) == 3
+    [greedy] = process("a", SamplingParams(temperature=0)).children
+    assert greedy.sampling_params.seed is None
+
+
+def test_end_of_sequence_tokens_come_from_all_three_places() -> None:
+    processor = input_processor(eos_token_id=[3, 5])
+    [child] = process("a", processor=processor).children
+    assert child.eos_token_ids == (3, 5, EOS)
+
+
+def test_sampling_defaults_come_from_the_generation_config() -> None:
+    model = resolved(temperature=0.6, top_k=20, max_new_tokens=9, do_sample=True, top_p=None)
+    assert sampling_defaults(model, "auto") == {"temperature": 0.6, "top_k": 20}
+    assert sampling_defaults(model, "vllm") == {}
+    assert sampling_defaults(resolved(top_p=0), "auto") == {}
+
+
+def test_a_tokenizer_of_another_model_is_refused() -> None:
+    tokenizer = ByteTokenizer()
+    tokenizer.vocab_size = 999
+    with pytest.raises(CheckpointError, match="999 tokens, but the model embeds only 258"):
+        InputProcessor(resolved(), tokenizer, ready())

@@ -1,0 +1,128 @@
+"""The offline front end over the echo model, and over a real one where it is at hand."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from quire.core.errors import ConfigError, EngineDeadError, InvalidRequestError
+from quire.core.messages import StepOutputs
+from quire.core.sampling_params import SamplingParams
+from quire.engine import llm as llm_module
+from quire.engine.llm import LLM
+from tests.unit.engine.fakes import ByteTokenizer, load_echo, resolved
+
+
+@pytest.fixture
+def llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[LLM]:
+    monkeypatch.setattr(llm_module, "resolve", lambda *_: resolved(temperature=0.5))
+    monkeypatch.setattr(llm_module, "load_tokenizer", lambda _: ByteTokenizer())
+    monkeypatch.setattr(llm_module, "load_core", load_echo)
+    with LLM("echo") as engine:
+        yield engine
+
+
+def texts(llm: LLM, prompts: Any, params: Any = None) -> list[str]:
+    return [o.outputs[0].text for o in llm.generate(prompts, params)]
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    ["a", ["a"], [97], [[97]], {"prompt": "a"}, [{"prompt_token_ids": [97]}]],
+)
+def test_one_prompt_in_every_form(llm: LLM, prompts: Any) -> None:
+    assert texts(llm, prompts, SamplingParams(max_tokens=3)) == ["bcd"]
+
+
+def test_answers_are_in_the_prompts_order(llm: LLM) -> None:
+    params = [SamplingParams(max_tokens=m) for m in (9, 1, 5)]
+    assert texts(llm, ["a", "b", "c"], params) == ["bcdefghij", "c", "defgh"]
+    assert llm.generate([]) == []
+
+
+def test_n_and_stop(llm: LLM) -> None:
+    [output] = llm.generate("a", SamplingParams(n=3, stop="e", max_tokens=20))
+    assert [c.text for c in output.outputs] == ["bcd"] * 3
+    assert not llm._core.has_work()
+
+
+def test_defaults_come_from_the_model(llm: LLM) -> None:
+    assert llm.get_default_sampling_params().temperature == 0.5
+    assert texts(llm, "a") == ["bcdefghijklmnopq"]
+
+
+def test_logprobs(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=2, logprobs=1, prompt_logprobs=1)
+    [output] = llm.generate("xab", params)
+    assert output.prompt_logprobs is not None
+    assert [list(p) if p else None for p in output.prompt_logprobs] == [None, [97, 33], [98, 33]]
+    assert [list(p) for p in output.outputs[0].logprobs or []] == [[99, 33], [100, 33]]
+
+
+def test_wrong_counts_are_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="sampling_params has 1 entries for 2"):
+        llm.generate(["a", "b"], [SamplingParams()])
+    with pytest.raises(InvalidRequestError, match="priority has 2 entries for 1"):
+        llm.generate(["a"], priority=[1, 2])
+
+
+def test_a_bad_prompt_runs_none(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError):
+        llm.generate(["a", ""])
+    assert not llm._core.has_work()
+    assert texts(llm, "a", SamplingParams(max_tokens=1)) == ["b"]
+
+
+def test_unknown_arguments_get_a_did_you_mean() -> None:
+    with pytest.raises(ConfigError, match="did you mean max_model_len"):
+        LLM("echo", max_modellen=5)
+
+
+def test_ctrl_c_waits_for_the_step_and_leaves_the_engine_clean(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = llm._core.step
+    finished = []
+
+    def interrupted() -> StepOutputs | None:
+        os.kill(os.getpid(), signal.SIGINT)
+        outputs = step()
+        finished.append(True)
+        return outputs
+
+    monkeypatch.setattr(llm._core, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["a", "b"])
+    assert finished
+    monkeypatch.undo()
+    assert not llm._core.has_work()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert texts(llm, "a", SamplingParams(max_tokens=1)) == ["b"]
+
+
+def test_a_failed_step_is_the_request_s_error(
+    monkeypatch: pytest.MonkeyPatch, llm: LLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(llm._core.executor, "execute", fail)
+    [output] = llm.generate("a")
+    assert output.outputs[0].finish_reason == "error"
+    assert output.outputs[0].stop_reason == "ZeroDivisionError: by zero"
+    assert "step 1 failed" in caplog.text
+
+
+def test_no_bar_where_nobody_watches(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    llm.generate(["a", "b"])
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "")
+
+
+def test_after_shutdown(llm: LLM) -> None:
+    llm.shutdown()
+    llm.shutdown()
+    with pytest.raises(EngineDeadError, match="shut down"):
+        llm.generate("a")

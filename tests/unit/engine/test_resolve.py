@@ -1,0 +1,141 @@
+"""What a user wrote becomes what the engine runs on, with a reason for each choice."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from quire.core.config import EngineArgs, EngineConfig
+from quire.core.errors import ConfigError, ModelNotFoundError
+from quire.core.hardware import Hardware
+from quire.engine.resolve import engine_args, load_tokenizer, resolve
+
+GIB = 2**30
+MACHINE = Hardware(cores=4, memory_bytes=16 * GIB, available_bytes=12 * GIB)
+PRESET = EngineArgs(model="qwen3-0.6b", load_format="dummy")
+
+
+def test_a_preset() -> None:
+    resolved = resolve(PRESET, MACHINE)
+    config = resolved.config
+    assert (config.model_path, config.load_format) == ("qwen3-0.6b", "dummy")
+    assert (config.dtype, config.block_size) == ("bfloat16", 16)
+    assert config.memory_budget_bytes == 8 * GIB
+    assert config.scheduler.max_model_len == config.model.max_position_embeddings
+    assert load_tokenizer(resolved).vocab_size == config.model.vocab_size
+
+
+@pytest.mark.parametrize("choice", ["dtype", "max_model_len", "memory budget", "num_threads"])
+def test_each_choice_has_a_note(choice: str) -> None:
+    assert any(note.startswith(choice) for note in resolve(PRESET, MACHINE).notes)
+
+
+def test_what_the_user_says_is_taken() -> None:
+    args = replace(
+        PRESET, dtype="float16", max_model_len=99, num_threads=3, gpu_memory_utilization=0.25
+    )
+    resolved = resolve(args, MACHINE)
+    config = resolved.config
+    assert (config.dtype, config.num_threads) == ("float16", 3)
+    assert (config.scheduler.max_model_len, config.memory_budget_bytes) == (99, 4 * GIB)
+    assert not any(note.startswith(("dtype", "max_model", "num_thr")) for note in resolved.notes)
+
+
+def test_float16_checkpoints_are_computed_in_float32(
+    tmp_path: Path, hf_folder: Callable[..., Path]
+) -> None:
+    resolved = resolve(EngineArgs(model=str(hf_folder(torch_dtype="float16"))), MACHINE)
+    assert resolved.config.dtype == "float32"
+    assert any("--dtype float16 keeps it" in note for note in resolved.notes)
+
+
+def test_a_folder(hf_folder: Callable[..., Path]) -> None:
+    folder = hf_folder(torch_dtype="float32")
+    resolved = resolve(EngineArgs(model=str(folder)), MACHINE)
+    assert resolved.config.model_path == str(folder)
+    assert resolved.config.load_format == "safetensors"
+    assert resolved.tokenizer_path == folder
+
+
+def test_another_tokenizer(tmp_path: Path) -> None:
+    resolved = resolve(replace(PRESET, tokenizer=str(tmp_path)), MACHINE)
+    assert resolved.tokenizer_path == tmp_path
+    with pytest.raises(ConfigError, match="has no tokenizer"):
+        resolve(replace(PRESET, tokenizer="gpt2"), MACHINE)
+
+
+def test_memory_that_is_not_free_is_not_promised() -> None:
+    resolved = resolve(PRESET, replace(MACHINE, available_bytes=4 * GIB))
+    assert resolved.config.memory_budget_bytes == int(0.9 * 4 * GIB)
+    assert any("free now" in note for note in resolved.notes)
+
+
+def test_the_configuration_survives_the_wire() -> None:
+    config = resolve(PRESET, MACHINE).config
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=EngineConfig) == config
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("block_size", 12, r"block_size is 12; it must be one of \(8, 16, 32\)"),
+        ("gpu_memory_utilization", 0.0, r"must be in \(0, 1\]"),
+        ("gpu_memory_utilization", 1.5, r"must be in \(0, 1\]"),
+        ("gpu_memory_utilization", float("nan"), r"must be in \(0, 1\]"),
+        ("max_num_batched_tokens", 0, "at least 1"),
+        ("max_num_batched_tokens", 63, "at least max_num_seqs, 64"),
+        ("max_num_seqs", 0, "at least 1"),
+        ("num_threads", 0, "at least 1"),
+        ("kv_cache_memory_bytes", -1, "at least 1"),
+        ("max_model_len", 0, "at least 1"),
+        ("max_model_len", 10**6, "max_model_len is 1000000; the model's positions end at 40960"),
+        ("dtype", "bfloat61", "did you mean bfloat16"),
+        ("scheduling_policy", "priorty", "did you mean priority"),
+        ("quantization", "awq", "no scheme is available yet"),
+        ("block_size", "16", "Expected `int`, got `str`"),
+        ("seed", "x", "Expected `int`"),
+    ],
+)
+def test_bad_values_name_the_field(field: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        resolve(replace(PRESET, **{field: value}), MACHINE)
+    assert field in str(caught.value)
+
+
+def test_an_unknown_model() -> None:
+    with pytest.raises(ModelNotFoundError, match="embeded"):
+        resolve(EngineArgs(model="./embeded"), MACHINE)
+
+
+def test_engine_args_of_keywords() -> None:
+    assert engine_args("m", {"seed": 3}) == EngineArgs(model="m", seed=3)
+    with pytest.raises(ConfigError, match="'blocksize'; did you mean block_size"):
+        engine_args("m", {"blocksize": 8})
+
+
+@pytest.fixture
+def hf_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a folder with the config.json of a small Llama."""
+
+    def make(**changes: Any) -> Path:
+        config = {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "vocab_size": 300,
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            **changes,
+        }
+        (tmp_path / "config.json").write_bytes(msgspec.json.encode(config))
+        return tmp_path
+
+    return make

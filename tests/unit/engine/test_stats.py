@@ -1,0 +1,72 @@
+"""Counting, and the line in the log."""
+
+import pytest
+
+from quire.core.messages import SchedulerStats
+from quire.core.outputs import RequestMetrics
+from quire.engine.stats import EngineStats, Histogram
+
+
+def test_a_bucket_s_bound_is_its_largest_value() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 2.0, 99.0):
+        histogram.observe(value)
+    assert histogram.counts == [2, 2, 1]
+    assert (histogram.total, histogram.count) == (104.0, 5)
+
+
+def scheduler(**changes: int) -> SchedulerStats:
+    fields = {
+        "num_running": 3,
+        "num_waiting": 1,
+        "kv_blocks_used": 5,
+        "kv_blocks_total": 20,
+        "prefix_cache_queries": 8,
+        "prefix_cache_hits": 2,
+        "num_preemptions": 0,
+        "num_steps": 1,
+        "step_tokens": 7,
+    }
+    return SchedulerStats(**(fields | changes))
+
+
+def test_shares() -> None:
+    stats = EngineStats()
+    assert (stats.kv_cache_usage, stats.prefix_hit_rate) == (0.0, 0.0)
+    stats.on_step(scheduler(), 1.0)
+    assert (stats.kv_cache_usage, stats.prefix_hit_rate) == (0.25, 0.25)
+    stats.on_step(scheduler(kv_blocks_total=0, prefix_cache_queries=0, num_steps=2), 2.0)
+    assert (stats.kv_cache_usage, stats.prefix_hit_rate) == (0.0, 0.0)
+    assert stats.iteration_tokens.total == 14
+    stats.on_step(scheduler(num_running=0, num_steps=2), 3.0)  # an abort, and no step
+    assert stats.iteration_tokens.total == 14
+
+
+def test_a_request_that_never_ran_has_no_prefill_time() -> None:
+    stats = EngineStats()
+    stats.on_request_finished(RequestMetrics(arrival_time=1.0, finished_time=3.0), 5, 0, 1, None)
+    assert stats.e2e_request_latency.total == 2.0
+    assert stats.request_queue_time.count == stats.request_prefill_time.count == 0
+
+
+def test_one_line_in_ten_seconds_of_work(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="quire")
+    stats = EngineStats()
+    for second in range(100, 111):
+        stats.prompt_tokens += 30
+        stats.generation_tokens += 2
+        stats.on_step(scheduler(), float(second))
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "prompt 30.0 tok/s, generation 2.0 tok/s, running 3, waiting 1, "
+        "KV cache 25.0%, prefix hits 25.0%"
+    )
+
+
+def test_a_pause_is_not_averaged_in(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="quire")
+    stats = EngineStats()
+    stats.on_step(None, 100.0)
+    stats.on_step(None, 500.0)
+    stats.on_step(None, 505.0)
+    assert caplog.records == []

@@ -1,0 +1,45 @@
+"""Engine configurations of the tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from quire.core.config import EngineConfig, ModelConfig, RopeConfig, SchedulerConfig
+
+TINY = ModelConfig(
+    architecture="llama",
+    vocab_size=64,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=4,
+    max_position_embeddings=128,
+    rope=RopeConfig(theta=10000.0, rotary_dim=4),
+)
+"""Keys and values of a token: 2 · 2 layers · 2 heads · 4 = 32 numbers, 128 bytes in float32."""
+
+
+def config(
+    *, max_num_seqs: int = 4, max_model_len: int = 128, max_tokens: int = 64, **changes: Any
+) -> EngineConfig:
+    base = EngineConfig(
+        model_path="tiny",
+        model=TINY,
+        load_format="dummy",
+        dtype="float32",
+        quantization=None,
+        seed=0,
+        block_size=16,
+        num_blocks=None,
+        kv_cache_memory_bytes=None,
+        memory_budget_bytes=2**32,
+        enable_prefix_caching=True,
+        scheduler=SchedulerConfig(max_model_len, max_num_seqs, max_tokens),
+        ops="reference",
+        num_threads=min(2, os.cpu_count() or 1),
+    )
+    return dataclasses.replace(base, **changes)

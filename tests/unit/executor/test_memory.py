@@ -1,0 +1,90 @@
+"""The number of KV blocks, and the refusal when there are too few."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from quire.core.errors import OutOfMemoryError
+from quire.executor.memory import (
+    MemoryPlan,
+    activation_bytes,
+    cannot_allocate,
+    plan_memory,
+    resident_bytes,
+    useful_blocks,
+)
+from tests.unit.executor.configs import config
+
+BLOCK = 16 * 128
+RUNTIME, WEIGHTS = 10_000, 20_000
+
+
+def plan(**changes: Any) -> MemoryPlan:
+    return plan_memory(config(**changes), runtime=RUNTIME, weights=WEIGHTS, kv_bytes_per_token=128)
+
+
+def test_an_explicit_number_of_blocks_is_taken_as_it_is() -> None:
+    """However small: requests that do not fit are refused one by one (faults.md, row 35)."""
+    assert plan(num_blocks=3, kv_cache_memory_bytes=2**30).num_blocks == 3
+
+
+def test_explicit_bytes_hold_as_many_blocks_as_fit() -> None:
+    assert plan(kv_cache_memory_bytes=100 * BLOCK + BLOCK - 1).num_blocks == 100
+    assert plan(kv_cache_memory_bytes=100 * BLOCK).kv_cache_bytes == 100 * BLOCK
+
+
+@pytest.mark.parametrize("extra", [0, 1, BLOCK - 1])
+def test_the_budget_pays_for_everything_else_first(extra: int) -> None:
+    spent = RUNTIME + WEIGHTS + activation_bytes(config())
+    assert plan(memory_budget_bytes=spent + 11 * BLOCK + extra).num_blocks == 11
+
+
+def test_the_printed_formula_gives_the_block_count() -> None:
+    spent = RUNTIME + WEIGHTS + activation_bytes(config())
+    for budget in (spent + 13 * BLOCK, 2**32):
+        result = plan(memory_budget_bytes=budget)
+        sum_, count = re.sub(r"\b(?!min\b)[a-z]+", "", result.formula).split("=")
+        assert eval(sum_) == int(count) == result.num_blocks
+
+
+def test_no_more_than_can_be_used() -> None:
+    """4 sequences of 8 blocks; a quarter more where prefixes are kept."""
+    assert plan(enable_prefix_caching=False).num_blocks == 32
+    assert plan().num_blocks == useful_blocks(config()) == 40
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"memory_budget_bytes": 1000}, ["budget", "weights", "--gpu-memory-utilization"]),
+        ({"kv_cache_memory_bytes": 7 * BLOCK}, ["--kv-cache-memory-bytes"]),
+    ],
+)
+def test_a_sequence_that_does_not_fit_is_refused_with_the_table(
+    changes: dict[str, int], words: list[str]
+) -> None:
+    with pytest.raises(OutOfMemoryError) as error:
+        plan(**changes)
+    text = str(error.value)
+    for word in [*words, "one sequence needs", "--max-model-len"]:
+        assert word in text
+    assert error.value.param == words[-1]
+
+
+def test_the_advice_helps() -> None:
+    with pytest.raises(OutOfMemoryError) as error:
+        plan(kv_cache_memory_bytes=7 * BLOCK)
+    length = int(re.findall(r"--max-model-len to (\d+)", str(error.value))[0])
+    assert length == 7 * 16
+    assert plan(kv_cache_memory_bytes=7 * BLOCK, max_model_len=length).num_blocks == 7
+
+
+def test_resident_memory_is_rounded_up() -> None:
+    assert resident_bytes() % (64 * 2**20) == 0
+
+
+def test_a_refusal_by_the_system_names_the_flags() -> None:
+    assert "--num-gpu-blocks-override" in str(cannot_allocate(plan(num_blocks=3)))

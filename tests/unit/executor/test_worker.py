@@ -1,0 +1,96 @@
+"""The worker: start, facts, phases, steps; on dummy weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import torch
+
+from quire.core.batch import NewSequence, SchedulerOutput
+from quire.core.errors import OutOfMemoryError
+from quire.core.sampling_params import SamplingParams
+from quire.executor.uniproc import UniprocExecutor
+from quire.executor.worker import Worker
+from tests.unit.executor.configs import config
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """A worker sets torch's threads for its process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def one_step(count: int = 5) -> SchedulerOutput:
+    new = NewSequence("a", list(range(count)), count, SamplingParams(temperature=0.0))
+    return SchedulerOutput(1, ["a"], [count], [0], [[3]], [new], [], count)
+
+
+def test_phases_add_up_and_facts_are_plain() -> None:
+    executor = UniprocExecutor(config())
+    start = time.perf_counter()
+    executor.start()
+    wall = time.perf_counter() - start
+    assert list(executor.phases) == ["import_torch", "load_weights", "allocate_kv", "warm_up"]
+    assert 0 < sum(executor.phases.values()) <= wall
+    facts = executor.facts
+    assert facts["kv_bytes_per_token"] == 128
+    assert facts["num_blocks"] == executor.num_blocks == 40
+    assert facts["kv_cache_bytes"] == 40 * 16 * 128
+    assert facts["device"] == "cpu"
+    assert facts["dtype"] == "float32"
+    assert isinstance(facts["ops"], dict)
+    assert facts["ops"]["linear"] == "reference"
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(facts)) == facts
+    assert torch.get_num_threads() == config().num_threads
+
+
+def test_planned_weights_are_the_decoders() -> None:
+    worker = Worker(config())
+    worker.start()
+    assert worker._runner is not None
+    assert worker.facts["weight_bytes"] == worker._runner._decoder.weight_bytes
+
+
+def test_warm_up_leaves_no_sequence() -> None:
+    worker = Worker(config())
+    worker.start()
+    assert worker._runner is not None
+    assert len(worker._runner.states) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_step_yields_a_token(dtype: str) -> None:
+    executor = UniprocExecutor(config(dtype=dtype))
+    executor.start()
+    (tokens,) = executor.execute(one_step()).sampled_token_ids
+    assert len(tokens) == 1
+    assert 0 <= tokens[0] < 64
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="not started"):
+        executor.execute(one_step())
+
+
+def test_too_little_memory_is_known_before_the_weights_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load_model(*args: object) -> None:
+        raise AssertionError("the weights were read")
+
+    monkeypatch.setattr("quire.models.loader.load_model", load_model)
+    with pytest.raises(OutOfMemoryError, match="one sequence of 128 tokens"):
+        Worker(config(memory_budget_bytes=2**20)).start()
+
+
+def test_a_cache_the_system_refuses_is_an_out_of_memory_error() -> None:
+    with pytest.raises(OutOfMemoryError, match="refuses"):
+        Worker(config(num_blocks=2**50)).start()
+
+
+@pytest.mark.parametrize("limits", [{"max_tokens": 4}, {"max_model_len": 2}, {"max_num_seqs": 1}])
+def test_warm_up_keeps_to_the_limits(limits: dict[str, int]) -> None:
+    Worker(config(**limits)).start()

@@ -1,0 +1,57 @@
+"""The attention layer against a computation without cache or fusion."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from quire.core.config import RopeConfig
+from quire.layers.attention import Attention
+from quire.layers.linear import Linear
+from quire.layers.norm import RMSNorm
+from quire.layers.rotary import RotaryEmbedding
+from quire.ops import reference
+from quire.ops.metadata import KVCache
+from quire.ops.table import load_ops
+from tests.golden.harness import make_metadata
+
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, TOKENS = 20, 4, 2, 6, 11
+
+
+def test_forward() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(n * HEAD_DIM, HIDDEN) for n in (HEADS, KV_HEADS, KV_HEADS))
+    out, bias = torch.randn(HIDDEN, HEADS * HEAD_DIM), torch.randn(HIDDEN)
+    q_weight, k_weight = torch.rand(HEAD_DIM), torch.rand(HEAD_DIM)
+    rope = RopeConfig(theta=100.0, rotary_dim=HEAD_DIM)
+    rotary = RotaryEmbedding(rope, TOKENS)
+    layer = Attention(
+        Linear(torch.cat([q, k, v])),
+        Linear(out, bias),
+        heads=HEADS,
+        kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        rotary=rotary,
+        q_norm=RMSNorm(q_weight, 1e-6),
+        k_norm=RMSNorm(k_weight, 1e-6),
+    )
+    x, positions = torch.randn(TOKENS, HIDDEN), torch.arange(TOKENS)
+    cache = KVCache(*torch.zeros(2, 3, KV_HEADS, 8, HEAD_DIM))
+    meta = make_metadata([TOKENS], [TOKENS], [[2, 0]], block_size=8)
+    got = layer.forward(load_ops("reference"), x, positions, cache, meta)
+
+    def heads(weight: torch.Tensor, count: int) -> torch.Tensor:
+        return (x @ weight.T).view(TOKENS, count, HEAD_DIM)
+
+    q_heads = F.rms_norm(heads(q, HEADS), (HEAD_DIM,), q_weight, 1e-6)
+    k_heads = F.rms_norm(heads(k, KV_HEADS), (HEAD_DIM,), k_weight, 1e-6)
+    q_heads, k_heads = reference.rotary(q_heads, k_heads, positions, rotary.cos_sin)
+    attended = F.scaled_dot_product_attention(
+        q_heads.transpose(0, 1),
+        k_heads.transpose(0, 1),
+        heads(v, KV_HEADS).transpose(0, 1),
+        is_causal=True,
+        enable_gqa=True,
+    )
+    expected = attended.transpose(0, 1).reshape(TOKENS, -1) @ out.T + bias
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,64 @@
+"""The layers that only pass their weights to an operation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from quire.layers.embedding import Embedding
+from quire.layers.linear import Linear
+from quire.layers.mlp import GatedMLP, PlainMLP
+from quire.layers.norm import LayerNorm, RMSNorm
+from quire.ops.table import load_ops
+
+OPS = load_ops("reference")
+
+
+def test_linear() -> None:
+    x, weight, bias = torch.randn(3, 8), torch.randn(5, 8), torch.randn(5)
+    torch.testing.assert_close(Linear(weight, bias).forward(OPS, x), F.linear(x, weight, bias))
+    torch.testing.assert_close(Linear(weight).forward(OPS, x), F.linear(x, weight))
+
+
+def test_embedding_adds_learned_positions_from_their_offset() -> None:
+    weight, table = torch.randn(9, 4), torch.randn(12, 4)
+    ids, positions = torch.tensor([8, 1]), torch.tensor([0, 9])
+    plain = Embedding(weight).forward(OPS, ids, positions)
+    assert torch.equal(plain, weight[ids])
+    learned = Embedding(weight, table, offset=2).forward(OPS, ids, positions)
+    assert torch.equal(learned, weight[ids] + table[positions + 2])
+
+
+def test_norms() -> None:
+    x, residual, weight, bias = (torch.randn(3, 8), torch.randn(3, 8), *torch.randn(2, 8))
+    for norm, oracle in (
+        (RMSNorm(weight, 1e-5), lambda t: F.rms_norm(t, (8,), weight, 1e-5)),
+        (LayerNorm(weight, bias, 1e-5), lambda t: F.layer_norm(t, (8,), weight, bias, 1e-5)),
+    ):
+        torch.testing.assert_close(norm.forward(OPS, x), oracle(x))
+        normed, total = norm.add_forward(OPS, x, residual)
+        torch.testing.assert_close(normed, oracle(x + residual))
+        assert torch.equal(total, x + residual)
+
+
+def test_gated_mlp() -> None:
+    x, gate, up, down = (torch.randn(*s) for s in ((3, 8), (6, 8), (6, 8), (8, 6)))
+    mlp = GatedMLP(Linear(torch.cat([gate, up])), Linear(down))
+    expected = (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
+    torch.testing.assert_close(mlp.forward(OPS, x), expected)
+
+
+@pytest.mark.parametrize(
+    ("activation", "oracle"),
+    [
+        ("relu", F.relu),
+        ("gelu", F.gelu),
+        ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
+    ],
+)
+def test_plain_mlp(activation: str, oracle: object) -> None:
+    x, up, down = torch.randn(3, 8), torch.randn(6, 8), torch.randn(8, 6)
+    assert callable(oracle)
+    mlp = PlainMLP(Linear(up), Linear(down), activation)
+    torch.testing.assert_close(mlp.forward(OPS, x), oracle(x @ up.T) @ down.T)

@@ -1,0 +1,246 @@
+"""Loading: strict, fused, converted; and random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from quire.checkpoint.tensor_info import TensorInfo
+from quire.checkpoint.weights import Weights
+from quire.core.config import ModelConfig
+from quire.core.errors import CheckpointError
+from quire.models.decoder import Decoder
+from quire.models.dummy import random_tensors
+from quire.models.loader import read_tensors
+from quire.models.memory import parameter_count
+from quire.models.parameters import parameters
+from quire.models.registry import architecture, model_config
+
+VOCAB, HIDDEN, WIDTH, HEAD_DIM = 11, 8, 12, 4
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "intermediate_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 16,
+}
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "vocab_size": VOCAB,
+    "n_embd": HIDDEN,
+    "n_layer": 1,
+    "n_head": 2,
+    "n_positions": 16,
+}
+
+
+class MemoryWeights(Weights):
+    """Tensors that were never in a file."""
+
+    def __init__(self, arrays: dict[str, npt.NDArray[Any]], dtype: str = "F32") -> None:
+        self.arrays = arrays
+        self.aliases = {}
+        self.tensors = {
+            name: TensorInfo(name, dtype, array.shape, array.nbytes, Path("memory"))
+            for name, array in arrays.items()
+        }
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        return self.arrays[name]
+
+
+def stored(config: ModelConfig) -> dict[str, npt.NDArray[Any]]:
+    """Random tensors under the names and in the shapes that Hugging Face gives them."""
+    names, draw, arrays = architecture(config.architecture).names, np.random.default_rng(0), {}
+    for parameter in parameters(config):
+        sources = names.sources(parameter.name)
+        parts = parameter.parts if len(sources) > 1 else (parameter.shape[0],)
+        for source, rows in zip(sources, parts, strict=True):
+            array = draw.standard_normal((rows, *parameter.shape[1:])).astype(np.float32)
+            arrays[source] = array.T.copy() if names.is_transposed(parameter.name) else array
+    return arrays
+
+
+@pytest.fixture
+def llama() -> ModelConfig:
+    return model_config(LLAMA)
+
+
+@pytest.fixture
+def tied() -> ModelConfig:
+    return model_config(LLAMA | {"tie_word_embeddings": True})
+
+
+def load(arrays: dict[str, npt.NDArray[Any]], config: ModelConfig) -> dict[str, torch.Tensor]:
+    return read_tensors(MemoryWeights(arrays), config, torch.float32)
+
+
+def test_parts_are_fused_in_order(llama: ModelConfig) -> None:
+    arrays = stored(llama)
+    tensors = load(arrays, llama)
+    assert set(tensors) == {p.name for p in parameters(llama)}
+    layer = "model.layers.1."
+    qkv = [arrays[f"{layer}self_attn.{part}_proj.weight"] for part in "qkv"]
+    assert np.array_equal(tensors["layers.1.attn.qkv.weight"].numpy(), np.concatenate(qkv))
+    gate_up = [arrays[f"{layer}mlp.{part}_proj.weight"] for part in ("gate", "up")]
+    assert np.array_equal(tensors["layers.1.mlp.gate_up.weight"].numpy(), np.concatenate(gate_up))
+    assert not any(tensor.requires_grad for tensor in tensors.values())
+
+
+def test_gpt2_is_transposed() -> None:
+    config = model_config(GPT2)
+    arrays = stored(config)
+    assert arrays["transformer.h.0.attn.c_attn.weight"].shape == (HIDDEN, 3 * HIDDEN)
+    tensors = load(arrays, config)
+    assert np.array_equal(
+        tensors["layers.0.attn.qkv.weight"].numpy(), arrays["transformer.h.0.attn.c_attn.weight"].T
+    )
+    assert tensors["layers.0.attn.qkv.weight"].is_contiguous()
+
+
+@pytest.mark.parametrize(("config", "prefix"), [(LLAMA, "model."), (GPT2, "transformer.")])
+def test_names_without_the_base_prefix(config: dict[str, Any], prefix: str) -> None:
+    model = model_config(config)
+    arrays = stored(model)
+    bare = {name.removeprefix(prefix): array for name, array in arrays.items()}
+    expected, got = load(arrays, model), load(bare, model)
+    assert all(torch.equal(got[name], expected[name]) for name in expected)
+
+
+def test_buffers_of_old_checkpoints_are_ignored() -> None:
+    model = model_config(GPT2)
+    load(stored(model) | {"h.0.attn.bias": np.ones((1, 1, 16, 16), np.float32)}, model)
+    model = model_config(LLAMA)
+    buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(2, np.float32)}
+    load(stored(model) | buffer, model)
+
+
+def test_tied_weights_under_either_name(tied: ModelConfig) -> None:
+    arrays = stored(tied)
+    assert "lm_head.weight" not in arrays
+    expected = arrays["model.embed_tokens.weight"]
+    assert np.array_equal(load(arrays, tied)["embed.weight"].numpy(), expected)
+    both = arrays | {"lm_head.weight": expected.copy()}
+    assert "lm_head.weight" not in load(both, tied)
+    del both["model.embed_tokens.weight"]
+    assert np.array_equal(load(both, tied)["embed.weight"].numpy(), expected)
+
+
+def test_tied_weights_that_differ(tied: ModelConfig) -> None:
+    arrays = stored(tied)
+    arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"] + 1
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight' differ"):
+        load(arrays, tied)
+
+
+def test_aliases_are_followed(llama: ModelConfig) -> None:
+    arrays = stored(llama)
+    del arrays["lm_head.weight"]
+    weights = MemoryWeights(arrays)
+    weights.aliases = {"lm_head.weight": "model.embed_tokens.weight"}
+    tensors = read_tensors(weights, llama, torch.float32)
+    assert torch.equal(tensors["lm_head.weight"], tensors["embed.weight"])
+
+
+def test_missing(llama: ModelConfig) -> None:
+    arrays = stored(llama)
+    del arrays["model.layers.1.self_attn.k_proj.weight"]
+    with pytest.raises(
+        CheckpointError, match=r"'model\.layers\.1\.self_attn\.k_proj\.weight' is missing.*\[4, 8\]"
+    ):
+        load(arrays, llama)
+
+
+def test_an_untied_head_is_not_made_up(llama: ModelConfig) -> None:
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        arrays = stored(llama)
+        del arrays[name]
+        with pytest.raises(CheckpointError, match="is missing"):
+            load(arrays, llama)
+
+
+def test_wrong_shape(llama: ModelConfig) -> None:
+    arrays = stored(llama)
+    arrays["model.embed_tokens.weight"] = np.ones((VOCAB + 1, HIDDEN), np.float32)
+    with pytest.raises(
+        CheckpointError, match=r"embed_tokens\.weight.*expected \[11, 8\], got \[12, 8\]"
+    ):
+        load(arrays, llama)
+
+
+def test_unexpected(llama: ModelConfig) -> None:
+    arrays = stored(llama)
+    arrays |= {f"model.layers.{i}.mlp.down_proj.bias": np.ones(8, np.float32) for i in range(7)}
+    with pytest.raises(CheckpointError, match=r"Unexpected.*down_proj\.bias.*and 2 more"):
+        load(arrays, llama)
+
+
+def test_duplicate(llama: ModelConfig) -> None:
+    arrays = stored(llama)
+    arrays["norm.weight"] = arrays["model.norm.weight"]
+    with pytest.raises(CheckpointError, match=r"'model\.norm\.weight' is stored twice"):
+        load(arrays, llama)
+
+
+def test_not_floating_point(llama: ModelConfig) -> None:
+    arrays = stored(llama)
+    arrays["model.norm.weight"] = np.ones(HIDDEN, np.int8)
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight' has dtype"):
+        load(arrays, llama)
+
+
+def test_bfloat16_bits(llama: ModelConfig) -> None:
+    arrays = stored(llama)
+    expected = load(arrays, llama)
+    bits = {
+        name: torch.from_numpy(array).bfloat16().view(torch.int16).numpy().view(np.uint16)
+        for name, array in arrays.items()
+    }
+    for array in bits.values():
+        array.flags.writeable = False
+    got = read_tensors(MemoryWeights(bits, "BF16"), llama, torch.float32)
+    assert all(torch.equal(got[name], expected[name].bfloat16().float()) for name in expected)
+
+
+def test_float16_overflow_is_an_error(llama: ModelConfig) -> None:
+    arrays = stored(llama)
+    arrays["model.norm.weight"][3] = 1e5
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight.*float16 cannot hold"):
+        read_tensors(MemoryWeights(arrays), llama, torch.float16)
+
+
+def test_progress_reaches_the_total(llama: ModelConfig) -> None:
+    weights, seen = MemoryWeights(stored(llama)), list[tuple[int, int]]()
+    read_tensors(weights, llama, torch.float32, lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (weights.nbytes, weights.nbytes)
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_random_weights(llama: ModelConfig, dtype: torch.dtype) -> None:
+    tensors = random_tensors(llama, dtype, seed=3)
+    again, other = random_tensors(llama, dtype, seed=3), random_tensors(llama, dtype, seed=4)
+    assert all(torch.equal(tensors[name], again[name]) for name in tensors)
+    assert not torch.equal(tensors["embed.weight"], other["embed.weight"])
+    assert not torch.equal(tensors["layers.0.mlp.down.weight"], tensors["layers.1.mlp.down.weight"])
+    assert torch.equal(tensors["norm.weight"], torch.ones(HIDDEN, dtype=dtype))
+    decoder = Decoder(llama, tensors, max_len=16)
+    assert decoder.weight_bytes == parameter_count(llama) * dtype.itemsize
+
+
+def test_random_weights_of_a_large_tensor() -> None:
+    """Longer than the pool: repeated, and still of the right spread."""
+    config = model_config(LLAMA | {"vocab_size": 300_001, "tie_word_embeddings": True})
+    weight = random_tensors(config, torch.float32, seed=0)["embed.weight"]
+    assert float(weight.std()) == pytest.approx(0.02, rel=0.01)
+    assert bool((weight[-5:] != 0).all())
+    assert not torch.equal(weight[0], weight[125_000])

@@ -1,0 +1,251 @@
+"""config.json → ModelConfig, for every architecture, spelling and mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from quire.checkpoint.presets import preset_config, preset_names
+from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.models.registry import ARCHITECTURES, HF_CLASSES, architecture, model_config
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+OPT: dict[str, Any] = {
+    "architectures": ["OPTForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "ffn_dim": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+GPT2: dict[str, Any] = {
+    "architectures": ["GPT2LMHeadModel"],
+    "vocab_size": 100,
+    "n_embd": 64,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 256,
+}
+
+
+def qwen2(**fields: Any) -> dict[str, Any]:
+    return LLAMA | {"architectures": ["Qwen2ForCausalLM"]} | fields
+
+
+def test_needs_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from quire.checkpoint.presets import preset_config, preset_names\n"
+        "from quire.models.memory import weight_bytes\n"
+        "from quire.models.registry import model_config\n"
+        "for name in preset_names():\n"
+        "    weight_bytes(model_config(preset_config(name)), 'float32')\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_are_understood(name: str) -> None:
+    config = preset_config(name)
+    assert config is not None
+    model = model_config(config)
+    assert model.architecture == config["model_type"]
+    assert model.vocab_size == config["vocab_size"]
+
+
+def test_every_class_leads_to_an_architecture() -> None:
+    assert set(HF_CLASSES.values()) == set(ARCHITECTURES.names())
+    for name in ARCHITECTURES.names():
+        assert architecture(name).names.sources("embed.weight")
+
+
+def test_llama_defaults() -> None:
+    model = model_config(LLAMA)
+    assert model.architecture == "llama"
+    assert (model.num_key_value_heads, model.head_dim) == (4, 16)
+    assert model.rope is not None
+    assert (model.rope.theta, model.rope.rotary_dim, model.rope.scaling) == (1e4, 16, "default")
+    assert (model.dtype, model.norm_eps) == ("float32", 1e-6)
+    assert not any((model.qkv_bias, model.output_bias, model.mlp_bias, model.qk_norm))
+    assert not model.tie_word_embeddings
+    assert model.eos_token_ids == ()
+
+
+def test_llama_options() -> None:
+    model = model_config(
+        LLAMA
+        | {
+            "num_key_value_heads": 2,
+            "head_dim": 20,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "torch_dtype": "bfloat16",
+            "bos_token_id": 1,
+            "eos_token_id": [2, 5],
+            "rms_norm_eps": 1e-5,
+        }
+    )
+    assert (model.num_key_value_heads, model.head_dim) == (2, 20)
+    assert model.qkv_bias
+    assert model.output_bias
+    assert model.mlp_bias
+    assert model.tie_word_embeddings
+    assert (model.dtype, model.norm_eps) == ("bfloat16", 1e-5)
+    assert (model.bos_token_id, model.eos_token_ids) == (1, (2, 5))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {
+            "rope_theta": 5e5,
+            "rope_scaling": {"type": "linear", "factor": 2.0},
+            "torch_dtype": "torch.float16",
+        },
+        {
+            "rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0},
+            "dtype": "float16",
+        },
+    ],
+    ids=["transformers 4", "transformers 5"],
+)
+def test_both_spellings(fields: dict[str, Any]) -> None:
+    model = model_config(LLAMA | fields)
+    assert model.rope is not None
+    assert (model.rope.theta, model.rope.scaling) == (5e5, "linear")
+    assert model.rope.params == {"factor": 2.0}
+    assert model.dtype == "float16"
+
+
+def test_lengths_that_scaling_stretches() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    assert model_config(LLAMA | {"rope_scaling": yarn}).max_position_embeddings == 512
+    dynamic = {"rope_type": "dynamic", "factor": 2.0}
+    model = model_config(LLAMA | {"rope_scaling": dynamic})
+    assert model.max_position_embeddings == 512
+    assert model.rope is not None
+    assert model.rope.params["original_max_position_embeddings"] == 256
+    llama3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
+    assert model_config(LLAMA | {"rope_scaling": llama3}).max_position_embeddings == 256
+
+
+def test_partial_rotary() -> None:
+    model = model_config(LLAMA | {"partial_rotary_factor": 0.5})
+    assert model.rope is not None
+    assert model.rope.rotary_dim == 8
+
+
+def test_qwen2_sliding_window() -> None:
+    sliding = {"use_sliding_window": True, "sliding_window": 32}
+    assert model_config(qwen2()).qkv_bias
+    assert model_config(qwen2(sliding_window=32)).sliding_window is None
+    upper = model_config(qwen2(**sliding, max_window_layers=1))
+    assert [upper.window(layer) for layer in range(3)] == [None, 32, 32]
+    types = ["sliding_attention", "full_attention", "full_attention"]
+    named = model_config(qwen2(**sliding, max_window_layers=1, layer_types=types))
+    assert [named.window(layer) for layer in range(3)] == [32, None, None]
+    everywhere = model_config(qwen2(**sliding, max_window_layers=0))
+    assert [everywhere.window(layer) for layer in range(3)] == [32, 32, 32]
+    assert model_config(qwen2(**sliding)).sliding_window is None  # from layer 28 on
+    with pytest.raises(CheckpointError, match="layer_types"):
+        model_config(qwen2(**sliding, layer_types=["full_attention"]))
+
+
+def test_qwen3_has_a_head_dim_of_its_own() -> None:
+    model = model_config(LLAMA | {"architectures": ["Qwen3ForCausalLM"]})
+    assert (model.head_dim, model.qk_norm, model.qkv_bias) == (128, True, False)
+
+
+def test_mistral_sliding_window() -> None:
+    mistral = LLAMA | {"architectures": ["MistralForCausalLM"]}
+    assert model_config(mistral).sliding_window is None
+    assert model_config(mistral | {"sliding_window": None}).sliding_window is None
+    model = model_config(mistral | {"sliding_window": 64})
+    assert [model.window(layer) for layer in range(3)] == [64, 64, 64]
+
+
+def test_gpt2() -> None:
+    model = model_config(GPT2)
+    assert (model.intermediate_size, model.activation) == (256, "gelu_tanh")
+    assert (model.norm, model.rope, model.gated_mlp) == ("layer_norm", None, False)
+    assert model.learned_positions_offset == 0
+    assert model.tie_word_embeddings
+    assert model_config(GPT2 | {"n_inner": 100}).intermediate_size == 100
+
+
+def test_opt() -> None:
+    model = model_config(OPT)
+    assert (model.activation, model.learned_positions_offset) == ("relu", 2)
+    assert model.qkv_bias
+    assert model.mlp_bias
+    assert not model_config(OPT | {"enable_bias": False}).output_bias
+
+
+def test_model_type_stands_in_for_architectures() -> None:
+    config = {k: v for k, v in LLAMA.items() if k != "architectures"}
+    assert model_config(config).architecture == "llama"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (LLAMA | {"architectures": ["LlamaForCausaLM"]}, r"did you mean LlamaForCausalLM"),
+        (LLAMA | {"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM"),
+        ({"model_type": "rwkv"}, r"rwkv.*known: gpt2, llama"),
+        (LLAMA | {"rope_scaling": {"type": "longrope"}}, r"longrope.*known: default, linear"),
+        (LLAMA | {"hidden_act": "gelu"}, r"hidden_act is 'gelu'"),
+        (LLAMA | {"hidden_act": "xielu"}, r"hidden_act is 'xielu'; known"),
+        (LLAMA | {"torch_dtype": "float64"}, r"torch_dtype is 'float64'"),
+        (LLAMA | {"quantization_config": {"quant_method": "gptq"}}, r"gptq"),
+        (OPT | {"do_layer_norm_before": False}, r"do_layer_norm_before"),
+        (OPT | {"word_embed_proj_dim": 32}, r"word_embed_proj_dim is 32"),
+        (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, r"scale_attn_by_inverse_layer_idx"),
+        (GPT2 | {"add_cross_attention": True}, r"add_cross_attention"),
+    ],
+)
+def test_what_quire_lacks_is_named(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        model_config(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, r"neither architectures nor model_type"),
+        ({k: v for k, v in LLAMA.items() if k != "hidden_size"}, r"hidden_size is missing"),
+        ({k: v for k, v in GPT2.items() if k != "n_embd"}, r"n_embd is missing"),
+        ({k: v for k, v in OPT.items() if k != "ffn_dim"}, r"ffn_dim is missing"),
+        (LLAMA | {"hidden_size": "64"}, r"hidden_size is '64'; it must be a positive integer"),
+        (LLAMA | {"num_hidden_layers": 0}, r"num_hidden_layers is 0"),
+        (LLAMA | {"vocab_size": True}, r"vocab_size is True"),
+        (LLAMA | {"hidden_size": 66}, r"hidden_size is 66, not a multiple"),
+        (LLAMA | {"num_key_value_heads": 3}, r"not a multiple of num_key_value_heads, 3"),
+        (LLAMA | {"head_dim": 15}, r"head_dim = 15"),
+        (LLAMA | {"rms_norm_eps": 0}, r"rms_norm_eps is 0"),
+        (LLAMA | {"rope_theta": "big"}, r"rope_theta is 'big'"),
+        (LLAMA | {"rope_theta": float("inf")}, r"rope_theta is inf"),
+        (LLAMA | {"rope_scaling": {"type": "linear"}}, r"factor is missing"),
+        (LLAMA | {"rope_scaling": {"rope_type": "llama3", "factor": 8}}, r"low_freq_factor"),
+        (LLAMA | {"eos_token_id": "</s>"}, r"eos_token_id is '</s>'"),
+        (LLAMA | {"tie_word_embeddings": "yes"}, r"tie_word_embeddings is 'yes'"),
+    ],
+)
+def test_mistakes_are_named(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as caught:
+        model_config(config)
+    assert not isinstance(caught.value, UnsupportedModelError)

@@ -1,0 +1,118 @@
+"""Step inputs against the definition, token by token."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.core.batch import NewSequence, SchedulerOutput
+from quire.core.sampling_params import SamplingParams
+from quire.runner.inputs import StepInputBuilder
+from quire.runner.state import SequenceStates
+
+LENGTH = 64
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[int, SchedulerOutput]:
+    """Some new sequences, each asked for any run of its tokens."""
+    block_size = draw(st.sampled_from([8, 16, 32]))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    added, computed, scheduled, blocks = [], [], [], []
+    for i in range(draw(st.integers(1, 6))):
+        length = draw(st.integers(1, LENGTH))
+        start = draw(st.integers(0, length - 1))
+        count = draw(st.integers(1, length - start))
+        tokens = rng.integers(0, 100, length).tolist()
+        added.append(NewSequence(str(i), tokens, length, SamplingParams()))
+        computed.append(start)
+        scheduled.append(count)
+        blocks.append(rng.integers(0, 500, -(-(start + count) // block_size)).tolist())
+    names = [new.request_id for new in added]
+    total = sum(scheduled)
+    return block_size, SchedulerOutput(1, names, scheduled, computed, blocks, added, [], total)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps())
+def test_inputs_are_what_the_step_says(case: tuple[int, SchedulerOutput]) -> None:
+    block_size, step = case
+    states = SequenceStates(8, LENGTH, block_size)
+    builder = StepInputBuilder(states, 8 * LENGTH, block_size)
+    inputs = builder.build(step, states.begin(step))
+    ids, positions, slots, starts, rows, columns = [], [], [], [0], [], 0
+    for i, new in enumerate(step.new_sequences):
+        end = step.num_computed_tokens[i] + step.num_scheduled_tokens[i]
+        for position in range(step.num_computed_tokens[i], end):
+            ids.append(new.token_ids[position])
+            positions.append(position)
+            block = step.new_block_ids[i][position // block_size]
+            slots.append(block * block_size + position % block_size)
+        starts.append(len(ids))
+        if end == len(new.token_ids):
+            rows.append(len(ids) - 1)
+        columns = max(columns, len(step.new_block_ids[i]))
+    meta = inputs.metadata
+    assert inputs.input_ids.tolist() == ids
+    assert inputs.positions.tolist() == positions
+    assert meta.slot_mapping.tolist() == slots
+    assert meta.query_start_loc.tolist() == starts
+    assert inputs.sampling_rows.tolist() == rows
+    lens = np.add(step.num_computed_tokens, step.num_scheduled_tokens).tolist()
+    assert meta.seq_lens.tolist() == lens
+    assert meta.max_seq_len == max(lens)
+    assert meta.max_query_len == max(step.num_scheduled_tokens)
+    assert meta.block_tables.shape == (len(lens), columns)
+    assert meta.block_tables.is_contiguous()
+    for i, blocks in enumerate(step.new_block_ids):
+        assert meta.block_tables[i, : len(blocks)].tolist() == blocks
+    dtypes = [meta.query_start_loc.dtype, meta.seq_lens.dtype, meta.block_tables.dtype]
+    assert dtypes == [torch.int32] * 3
+    assert inputs.input_ids.dtype == inputs.positions.dtype == torch.int64
+    assert meta.slot_mapping.dtype == inputs.sampling_rows.dtype == torch.int64
+
+
+def one_step(count: int) -> SchedulerOutput:
+    new = NewSequence("a", list(range(count)), count, SamplingParams())
+    return SchedulerOutput(1, ["a"], [count], [0], [[1, 2, 3]], [new], [], count)
+
+
+def test_buffers_are_reused() -> None:
+    states = SequenceStates(2, LENGTH, 8)
+    builder = StepInputBuilder(states, 32, 8)
+    slots = states.begin(one_step(20))
+    addresses = set()
+    for _ in range(3):
+        inputs = builder.build(one_step(20), slots)
+        addresses.add((inputs.input_ids.data_ptr(), inputs.metadata.block_tables.data_ptr()))
+    assert len(addresses) == 1
+
+
+def test_memory_of_a_decode_step_does_not_grow_with_the_context() -> None:
+    peaks = []
+    for length in (16, 8000):
+        states = SequenceStates(4, 8192, 8)
+        blocks = list(range(length // 8))
+        added = [NewSequence(str(i), [1] * length, length, SamplingParams()) for i in range(4)]
+        names = [new.request_id for new in added]
+        step = SchedulerOutput(1, names, [1] * 4, [length - 1] * 4, [blocks] * 4, added, [], 4)
+        builder = StepInputBuilder(states, 64, 8)
+        slots = states.begin(step)
+        builder.build(step, slots)
+        tracemalloc.start()
+        builder.build(step, slots)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] <= peaks[0] + 256  # Python's integers above 256 are objects
+
+
+def test_a_step_past_the_limit_is_refused() -> None:
+    states = SequenceStates(2, LENGTH, 8)
+    step = one_step(20)
+    with pytest.raises(ValueError, match="20 tokens; the limit is 16"):
+        StepInputBuilder(states, 16, 8).build(step, states.begin(step))

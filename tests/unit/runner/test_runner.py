@@ -1,0 +1,213 @@
+"""Steps of the runner on a fake decoder that checks its inputs (see `fakes`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from quire.runner.prompt_logprobs import prompt_logprobs
+from tests.unit.runner.fakes import VOCAB, Driver, FakeDecoder, make_runner
+
+PARAMS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.0, "seed": 5},
+    {"temperature": 0.8, "seed": 6, "top_p": 0.9, "logprobs": 2},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.2},
+    {"temperature": 1.2, "seed": 7, "presence_penalty": 1.0, "min_tokens": 6, "min_p": 0.01},
+    {"logprobs": 0, "prompt_logprobs": 3, "bad_words_token_ids": [[3], [4, 5]]},
+]
+
+
+def prompts(seed: int = 0) -> dict[str, list[int]]:
+    rng = np.random.default_rng(seed)
+    return {str(i): rng.integers(0, VOCAB, rng.integers(1, 40)).tolist() for i in range(6)}
+
+
+def alone(name: str, prompt: list[int], count: int = 12) -> Driver:
+    driver = Driver(make_runner(seqs=1), seed=99)
+    driver.add(name, prompt, **PARAMS[int(name)])
+    driver.finish(name, count)
+    return driver
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("block_size", [8, 16, 32])
+def test_any_batch_chunking_and_preemption_gives_what_running_alone_gives(
+    seed: int, block_size: int
+) -> None:
+    """Tokens, logprobs and prompt logprobs, to the bit."""
+    rng = np.random.default_rng(seed)
+    driver = Driver(make_runner(block_size=block_size), block_size, seed)
+    wanted = 12
+    for name, prompt in prompts(seed).items():
+        driver.add(name, prompt, **PARAMS[int(name)])
+    preemptions = 0
+    while live := [n for n in driver.tokens if len(driver.output(n)) < wanted]:
+        victim = str(rng.integers(6))
+        if rng.random() < 0.15 and victim in live and driver.computed[victim]:
+            driver.preempt(victim)
+            preemptions += 1
+            if not driver.output(victim):
+                driver.prompt_logprobs.pop(victim, None)
+        budget, counts = 64, {}
+        for name in rng.permutation(live).tolist():
+            count = min(int(rng.integers(0, 20)), driver.pending(name), budget)
+            if count:
+                counts[name] = count
+                budget -= count
+        if counts:
+            driver.step(counts)
+    assert preemptions > 0
+    for name, prompt in prompts(seed).items():
+        lone = alone(name, prompt)
+        assert driver.output(name) == lone.output(name)
+        assert driver.logprobs[name] == lone.logprobs[name]
+        assert driver.prompt_logprobs[name] == lone.prompt_logprobs[name]
+    assert not driver.errors
+
+
+def test_only_finished_prompts_sample_and_order_is_the_requests() -> None:
+    driver = Driver(make_runner())
+    driver.add("a", [1] * 20)
+    driver.add("b", [2] * 3)
+    driver.add("c", [3] * 9)
+    output = driver.step({"c": 4, "b": 3, "a": 20})
+    assert [len(tokens) for tokens in output.sampled_token_ids] == [0, 1, 1]
+    output = driver.step({"a": 1, "c": 5})
+    assert [len(tokens) for tokens in output.sampled_token_ids] == [1, 1]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8, 1000])
+def test_prompt_logprobs_have_an_entry_for_each_token_but_the_first(chunk: int) -> None:
+    prompt = prompts(3)["2"]
+    driver = Driver(make_runner())
+    driver.add("p", prompt, prompt_logprobs=4)
+    driver.finish("p", 3, chunk)
+    entries = driver.prompt_logprobs["p"]
+    assert [entry.token_ids[0] for entry in entries] == prompt[1:]
+    # By definition: the logits after the first p tokens, as sampling would see them.
+    for p in range(1, len(prompt)):
+        lone = Driver(make_runner())
+        lone.add("x", prompt[:p], allowed_token_ids=[prompt[p]], logprobs=4)
+        lone.finish("x", 1)
+        assert lone.logprobs["x"] == [entries[p - 1]]
+
+
+def test_prompt_logits_exist_a_few_rows_at_a_time() -> None:
+    sizes = []
+
+    def compute(hidden: Tensor) -> Tensor:
+        sizes.append(len(hidden))
+        return hidden
+
+    hidden = torch.randn(150, 10, generator=torch.Generator().manual_seed(0))
+    entries = prompt_logprobs(compute, hidden, np.arange(150, dtype=np.int32) % 10, 1)
+    assert sizes == [64, 64, 22]
+    expected = hidden.double().log_softmax(-1)
+    got = [entry.logprobs[0] for entry in entries]
+    np.testing.assert_allclose(got, expected[range(150), [i % 10 for i in range(150)]].numpy())
+
+
+def test_a_sick_row_ends_its_request_only() -> None:
+    sick = {"rows": [1]}
+
+    def poison(logits: Tensor) -> None:
+        logits[[row for row in sick["rows"] if row < len(logits)], 5] = float("nan")
+
+    healthy = Driver(make_runner())
+    driver = Driver(make_runner(FakeDecoder(poison)))
+    for d in (healthy, driver):
+        for name in "abc":
+            d.add(name, [ord(name) % VOCAB, 7], logprobs=1)
+        output = d.step(dict.fromkeys("abc", 2))
+    assert list(driver.errors) == ["b"]
+    assert [len(t) for t in output.sampled_token_ids] == [1, 0, 1]
+    assert "b" not in output.logprobs
+    sick["rows"] = []
+    driver.remove("b")
+    for d in (healthy, driver):
+        for _ in range(4):
+            d.step(dict.fromkeys("ac", 1))
+    for name in "ac":
+        assert driver.output(name) == healthy.output(name)
+        assert driver.logprobs[name] == healthy.logprobs[name]
+
+
+def test_a_sick_prompt_row_ends_its_request_only() -> None:
+    def poison(logits: Tensor) -> None:
+        if len(logits) == 9:  # the prompt's rows
+            logits[4, 3] = float("inf")
+
+    driver = Driver(make_runner(FakeDecoder(poison)))
+    driver.add("a", list(range(10)), prompt_logprobs=1)
+    driver.add("b", [1, 2], prompt_logprobs=1)
+    output = driver.step({"a": 10, "b": 2})
+    assert list(output.errors) == ["a"]
+    assert [len(t) for t in output.sampled_token_ids] == [0, 1]
+    assert list(output.prompt_logprobs) == ["b"]
+
+
+@pytest.mark.parametrize("where", ["forward", "compute_logits"])
+def test_a_step_that_raises_leaves_no_trace(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same step may be asked again, or others without the offender."""
+    driver = Driver(make_runner())
+    driver.add("gone", [9, 9])
+    driver.add("old", [1, 2, 3, 4, 5, 6, 7], **PARAMS[4])
+    driver.step({"gone": 2, "old": 7})
+    driver.step({"old": 1})
+    driver.remove("gone")
+    driver.add("new", [4, 5, 6], **PARAMS[2])
+    batch = driver.schedule({"new": 3, "old": 1})
+    assert batch.new_block_ids[1]
+    with monkeypatch.context() as patch:
+
+        def fail(*args: object) -> Tensor:
+            raise RuntimeError("injected")
+
+        patch.setattr(FakeDecoder, where, fail)
+        for _ in range(10):  # more often than there are slots
+            with pytest.raises(RuntimeError, match="injected"):
+                driver.runner.execute(batch)
+    states = driver.runner.states
+    assert len(states) == 1
+    assert "old" in states
+    driver.update(batch, driver.runner.execute(batch))
+    driver.finish("old", 12)
+    driver.finish("new", 12)
+    for name, number in (("old", 4), ("new", 2)):
+        lone = Driver(make_runner(seqs=1))
+        lone.add(name, driver.tokens[name][: driver.prompt[name]], **PARAMS[number])
+        assert driver.output(name) == lone.finish(name, 12)
+
+
+def test_what_a_failed_step_added_may_still_be_removed() -> None:
+    driver = Driver(make_runner())
+    driver.add("a", [1, 2, 3])
+    batch = driver.schedule({"a": 3})
+    driver.runner._decoder = None  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
+        driver.runner.execute(batch)
+    driver.runner._decoder = FakeDecoder()  # type: ignore[assignment]
+    driver.remove("a")
+    assert driver.step({}).sampled_token_ids == []
+    driver.add("a", [1, 2, 3])
+    assert len(driver.finish("a", 2)) == 2
+
+
+def test_a_sequence_may_fill_the_context() -> None:
+    driver = Driver(make_runner(length=24))
+    driver.add("a", [1, 2, 3])
+    assert len(driver.finish("a", 21)) == 21
+
+
+def test_an_empty_step_only_removes() -> None:
+    driver = Driver(make_runner())
+    driver.add("a", [1])
+    driver.step({"a": 1})
+    driver.remove("a")
+    assert driver.step({}).sampled_token_ids == []
+    assert len(driver.runner.states) == 0

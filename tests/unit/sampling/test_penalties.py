@@ -1,0 +1,82 @@
+"""Penalties against an oracle and Transformers, and the counts that grow step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import RepetitionPenaltyLogitsProcessor
+
+from quire.core.sampling_params import SamplingParams
+from quire.sampling.masks import FloatRow
+from quire.sampling.penalties import Penalties
+from tests.unit.sampling.oracle import edited
+
+VOCAB = 200
+
+
+def logits(seed: int) -> FloatRow:
+    return np.random.default_rng(seed).normal(0, 3, VOCAB).astype(np.float32)
+
+
+TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=150)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompt=TOKENS,
+    output=TOKENS,
+    later=TOKENS,
+    repetition=st.sampled_from([1.0, 0.5, 1.3, 10.0]),
+    presence=st.sampled_from([0.0, 1.5, -2.0]),
+    frequency=st.sampled_from([0.0, 0.3, -1.0]),
+)
+def test_counts_grown_token_by_token_equal_counts_made_at_once(
+    prompt: list[int],
+    output: list[int],
+    later: list[int],
+    repetition: float,
+    presence: float,
+    frequency: float,
+) -> None:
+    """The second is what a resumed request gets; both are what the oracle says."""
+    params = SamplingParams(
+        repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency
+    )
+    start = np.array(prompt, dtype=np.int32)
+    grown = Penalties(params, start, np.array(output, dtype=np.int32))
+    for token in later:
+        grown.append([token])
+    fresh = Penalties(params, start, np.array(output + later, dtype=np.int32))
+    one, other = logits(1), logits(1)
+    grown.apply(one)
+    fresh.apply(other)
+    assert one.tobytes() == other.tobytes()
+    expected = edited(logits(1).astype(np.float64), params, prompt, output + later, [])
+    np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("penalty", [0.7, 1.2])
+def test_repetition_is_transformers(penalty: float) -> None:
+    prompt, output = [5, 6, 7, 5], [9, 6, 199]
+    x = logits(2)
+    Penalties(
+        SamplingParams(repetition_penalty=penalty),
+        np.array(prompt, dtype=np.int32),
+        np.array(output, dtype=np.int32),
+    ).apply(x)
+    oracle = RepetitionPenaltyLogitsProcessor(penalty)
+    expected = oracle(torch.tensor([prompt + output]), torch.from_numpy(logits(2))[None])
+    np.testing.assert_allclose(x, expected[0].numpy(), rtol=1e-6)
+    assert Penalties.needed(SamplingParams(repetition_penalty=penalty))
+    assert not Penalties.needed(SamplingParams())
+
+
+def test_ruled_out_tokens_stay_ruled_out() -> None:
+    params = SamplingParams(repetition_penalty=1.5, presence_penalty=-2.0)
+    x = logits(3)
+    x[4] = -np.inf
+    Penalties(params, np.array([4], dtype=np.int32), np.array([4], dtype=np.int32)).apply(x)
+    assert x[4] == -np.inf

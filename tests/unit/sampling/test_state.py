@@ -1,0 +1,43 @@
+"""A sequence's sampling state as tokens arrive."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quire.core.sampling_params import SamplingParams
+from quire.sampling.state import SamplingState
+
+
+def test_min_tokens_turns_into_plain_greedy() -> None:
+    tokens = np.zeros(16, dtype=np.int32)
+    state = SamplingState(SamplingParams(temperature=0.0, min_tokens=2), tokens, 3, 3, (0,))
+    seen = []
+    for _ in range(3):
+        logits = np.zeros(4, dtype=np.float32)
+        state.edit(logits)
+        seen.append((state.plain_greedy, bool(np.isfinite(logits[0]))))
+        state.append([1])
+    assert seen == [(False, False), (False, False), (True, True)]
+
+
+def test_a_resumed_sequence_edits_as_if_never_stopped() -> None:
+    params = SamplingParams(
+        repetition_penalty=1.2,
+        frequency_penalty=0.3,
+        min_tokens=4,
+        bad_words_token_ids=[[6, 7]],
+    )
+    tokens = np.array([5, 6, 0, 0, 0, 0], dtype=np.int32)
+    running = SamplingState(params, tokens, 2, 2, (1,))
+    for at, token in enumerate([8, 9, 6], start=2):
+        running.edit(np.ones(10, dtype=np.float32))
+        tokens[at] = token
+        running.append([token])
+    resumed = SamplingState(params, tokens.copy(), 5, 2, (1,))
+    one = np.linspace(-1, 1, 10).astype(np.float32)
+    other = one.copy()
+    running.edit(one)
+    resumed.edit(other)
+    assert one.tobytes() == other.tobytes()
+    assert one[7] == -np.inf
+    assert running.num_output_tokens == resumed.num_output_tokens == 3

@@ -1,0 +1,139 @@
+"""The real front end and scheduler around a model without weights, all in one event loop.
+
+The model is `tests.unit.engine.fakes`': "a" is answered "bcd…z", then the end of the sequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+
+from quire.checkpoint.source import ModelSource
+from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.config import EngineArgs, EngineConfig
+from quire.core.errors import EngineDeadError
+from quire.core.messages import AbortRequests, AddRequest, Call, CallResult, CoreInput, Ready
+from quire.engine.async_engine import AsyncLLM
+from quire.engine.client import DeathHandler, MessageHandler
+from quire.engine.core import EngineCore
+from quire.engine.resolve import Resolved
+from quire.server.app import create_app
+from quire.text.dummy import DummyTokenizer
+from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
+
+MODEL = "echo"
+
+
+class FaultyExecutor(EchoExecutor):
+    """`EchoExecutor`, but a prompt that begins with token 7 fails its row, with 8 the step."""
+
+    def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        output = super().execute(batch)
+        for i, request_id in enumerate(batch.request_ids):
+            if self.tokens[request_id][0] == 8:
+                raise RuntimeError("/secret/path at 0xdeadbeef")
+            if self.tokens[request_id][0] == 7:
+                output.sampled_token_ids[i] = []
+                output.errors[request_id] = "its logits are not finite"
+        return output
+
+
+class LoopClient:
+    """A core that steps in the caller's event loop, one step every `seconds`."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(
+        self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
+    ) -> Ready:
+        self.core = EngineCore(config, FaultyExecutor())
+        self._on_message, self._on_death = on_message, on_death
+        self._task = asyncio.create_task(self._run())
+        return self.core.ready()
+
+    def send(self, message: CoreInput) -> None:
+        match message:
+            case AddRequest():
+                self.core.add(message)
+            case AbortRequests():
+                self.core.abort(message.request_ids)
+                if not self.core.has_work():
+                    self._on_message(self.core.report([]))
+            case Call():
+                value = self.core.call(message.method, message.args)
+                self._on_message(CallResult(message.call_id, value))
+        self._wake.set()
+
+    def die(self) -> None:
+        """As if the core's process had been killed."""
+        self.shutdown()
+        self._on_death(EngineDeadError("The engine core has ended by signal SIGKILL."))
+
+    def shutdown(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(self._seconds)
+            step = self.core.step()
+            if step is None:
+                self._wake.clear()
+            else:
+                self._on_message(step)
+
+
+class Running:
+    """An engine, the application around it, and an HTTP client of that."""
+
+    def __init__(self, engine: AsyncLLM, client: LoopClient, app: Starlette) -> None:
+        self.engine = engine
+        self.core_client = client
+        self.app = app
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://test")
+
+    @property
+    def core(self) -> EngineCore:
+        return self.core_client.core
+
+    async def complete(self, **fields: Any) -> httpx.Response:
+        body = {"model": MODEL, "prompt": "a", "max_tokens": 3, "temperature": 0, **fields}
+        return await self.http.post("/v1/completions", json=body)
+
+    async def chat(self, **fields: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": "a"}]
+        body = {"model": MODEL, "messages": messages, "max_tokens": 3, "temperature": 0, **fields}
+        return await self.http.post("/v1/chat/completions", json=body)
+
+
+def resolved_echo(generation_config: dict[str, Any] | None = None) -> Resolved:
+    source = ModelSource(MODEL, "dummy", None, {}, generation_config or {}, None)
+    return Resolved(engine_config(), source, Path(), [])
+
+
+@asynccontextmanager
+async def running(
+    seconds: float = 0.0, generation_config: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[Running]:
+    """An application over a fresh engine; `options` are `create_app`'s."""
+    client = LoopClient(seconds)
+    resolved = resolved_echo(generation_config)
+    engine = AsyncLLM(resolved, DummyTokenizer(VOCAB_SIZE), EngineArgs(), client)
+    await engine.start_core()
+    app = Running(engine, client, create_app(engine, [MODEL], **options))
+    try:
+        async with app.http:
+            yield app
+    finally:
+        engine.shutdown()

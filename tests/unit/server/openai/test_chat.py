@@ -1,0 +1,161 @@
+"""POST /v1/chat/completions over the real front end and a model that spells the alphabet."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.server.fake_engine import running
+from tests.unit.server.sse import events
+
+USER = {"role": "user", "content": "a"}
+
+
+async def test_answers() -> None:
+    async with running() as app:
+        response = await app.chat()
+        assert response.status_code == 200, response.text
+        body = response.json()
+        assert body["object"] == "chat.completion"
+        assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
+        [choice] = body["choices"]
+        assert choice["message"] == {"role": "assistant", "content": ";<=", "refusal": None}
+        assert choice["finish_reason"] == "length"
+        prompt = "user: a\nassistant:"
+        assert body["usage"]["prompt_tokens"] == len(prompt)
+
+
+async def test_content_parts_are_joined() -> None:
+    async with running() as app:
+        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+        body = (await app.chat(messages=[{"role": "user", "content": parts}])).json()
+        assert body["usage"]["prompt_tokens"] == len("user: a\nb\nassistant:")
+
+
+async def test_the_operators_template() -> None:
+    async with running(chat_template="{{ messages[0].content }}") as app:
+        body = (await app.chat()).json()
+        assert body["choices"][0]["message"]["content"] == "bcd"
+
+
+async def test_no_template_is_the_clients_to_know() -> None:
+    async with running() as app:
+        app.engine.tokenizer.chat_templates.clear()
+        response = await app.chat()
+        assert response.status_code == 400
+        assert "no chat template" in response.json()["error"]["message"]
+
+
+async def test_an_answers_message_can_be_sent_back() -> None:
+    async with running() as app:
+        message = (await app.chat()).json()["choices"][0]["message"]
+        response = await app.chat(messages=[USER, message, USER])
+        assert response.status_code == 200
+
+
+async def test_continue_final_message() -> None:
+    async with running() as app:
+        messages = [USER, {"role": "assistant", "content": "ab"}]
+        body = (await app.chat(messages=messages, continue_final_message=True)).json()
+        assert body["choices"][0]["message"]["content"] == "cde"
+
+
+async def test_logprobs_have_bytes() -> None:
+    async with running() as app:
+        body = (await app.chat(logprobs=True, top_logprobs=2, max_tokens=1)).json()
+        [token] = body["choices"][0]["logprobs"]["content"]
+        assert token == {
+            "token": ";",
+            "logprob": -0.5,
+            "bytes": [59],
+            "top_logprobs": [
+                {"token": ";", "logprob": -0.5, "bytes": [59]},
+                {"token": "!", "logprob": -2.0, "bytes": [33]},
+            ],
+        }
+        body = (await app.chat(logprobs=True, max_tokens=1)).json()
+        assert body["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
+
+
+async def test_stream_says_the_same() -> None:
+    async with running(seconds=0.001) as app:
+        fields: dict[str, Any] = {"n": 2, "logprobs": True, "top_logprobs": 1}
+        whole = (await app.chat(**fields)).json()
+        options = {"include_usage": True}
+        *pieces, last = events((await app.chat(**fields, stream=True, stream_options=options)).text)
+        assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+        assert [p["choices"][0]["delta"] for p in pieces[:2]] == 2 * [
+            {"role": "assistant", "content": ""}
+        ]
+        for choice in whole["choices"]:
+            mine = [c for p in pieces for c in p["choices"] if c["index"] == choice["index"]]
+            text = "".join(c["delta"].get("content", "") for c in mine)
+            assert text == choice["message"]["content"]
+            assert mine[-1]["finish_reason"] == choice["finish_reason"]
+            told = [t for c in mine[1:] for t in c["logprobs"]["content"]]
+            assert told == choice["logprobs"]["content"]
+
+
+async def test_max_completion_tokens_is_max_tokens() -> None:
+    async with running() as app:
+        body = (await app.chat(max_tokens=None, max_completion_tokens=2)).json()
+        assert body["usage"]["completion_tokens"] == 2
+        response = await app.chat(max_tokens=3, max_completion_tokens=2)
+        assert response.json()["error"]["param"] == "max_completion_tokens"
+
+
+async def test_no_limit_is_the_context() -> None:
+    async with running() as app:
+        body = (await app.chat(max_tokens=None, ignore_eos=True)).json()
+        assert body["usage"]["total_tokens"] == app.engine.max_model_len
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0].type",
+        ),
+        ({"messages": [{**USER, "tool_calls": [1]}]}, "messages[0].tool_calls"),
+        ({"tools": [{}]}, "tools"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+        ({"store": True}, "store"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"max_completion_tokens": 0, "max_tokens": None}, "max_completion_tokens"),
+        ({"stream_options": {}}, "stream_options"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        (
+            {"continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message",
+        ),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ],
+)
+async def test_refusals_name_the_field(fields: dict[str, Any], param: str) -> None:
+    async with running() as app:
+        response = await app.chat(**fields)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == param
+
+
+async def test_neutral_values_are_accepted() -> None:
+    async with running() as app:
+        response = await app.chat(
+            tools=None,
+            tool_choice="none",
+            response_format={"type": "text"},
+            store=False,
+            service_tier="auto",
+            modalities=["text"],
+            logprobs=False,
+            stream=False,
+            stream_options=None,
+        )
+        assert response.status_code == 200

@@ -1,0 +1,208 @@
+"""POST /v1/completions over the real front end and a model that spells the alphabet."""
+
+import pytest
+
+from quire.server.errors import ApiError
+from quire.server.openai.completions import split_prompts
+from tests.unit.server.fake_engine import running
+from tests.unit.server.sse import events
+
+
+async def test_answers_with_usage() -> None:
+    async with running() as app:
+        response = await app.complete()
+        assert response.status_code == 200
+        body = response.json()
+        assert body["object"] == "text_completion"
+        assert body["model"] == "echo"
+        assert body["id"] == f"cmpl-{response.headers['x-request-id']}"
+        [choice] = body["choices"]
+        assert choice["text"] == "bcd"
+        assert choice["finish_reason"] == "length"
+        assert body["usage"] == {
+            "prompt_tokens": 1,
+            "completion_tokens": 3,
+            "total_tokens": 4,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
+
+
+async def test_cached_tokens_are_counted() -> None:
+    async with running() as app:
+        prompt = "abcdefghijklmnop" * 2
+        await app.complete(prompt=prompt)
+        again = (await app.complete(prompt=prompt)).json()
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 24
+        salted = (await app.complete(prompt=prompt, cache_salt="x")).json()
+        assert salted["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize("prompt", ["w", [119]])
+async def test_end_of_sequence_is_no_text(prompt: object) -> None:
+    async with running() as app:
+        [choice] = (await app.complete(prompt=prompt, max_tokens=9)).json()["choices"]
+        assert choice["text"] == "xyz"
+        assert choice["finish_reason"] == "stop"
+        assert choice["stop_reason"] is None
+
+
+async def test_stop_string_and_stop_token() -> None:
+    async with running() as app:
+        [choice] = (await app.complete(max_tokens=9, stop=["ef"])).json()["choices"]
+        assert (choice["text"], choice["stop_reason"]) == ("bcd", "ef")
+        [choice] = (await app.complete(max_tokens=9, stop_token_ids=[100])).json()["choices"]
+        assert (choice["text"], choice["stop_reason"]) == ("bc", 100)
+
+
+async def test_many_prompts_and_n_are_numbered_in_order() -> None:
+    async with running() as app:
+        body = (await app.complete(prompt=["a", "k"], n=2)).json()
+        assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
+        assert [c["text"] for c in body["choices"]] == ["bcd", "bcd", "lmn", "lmn"]
+        assert body["usage"]["prompt_tokens"] == 2
+        assert body["usage"]["completion_tokens"] == 12
+        body = (await app.complete(prompt=[[97], [107]])).json()
+        assert [c["text"] for c in body["choices"]] == ["bcd", "lmn"]
+
+
+async def test_logprobs_and_echo() -> None:
+    async with running() as app:
+        [choice] = (await app.complete(prompt="xa", logprobs=2, echo=True)).json()["choices"]
+        assert choice["text"] == "xabcd"
+        found = choice["logprobs"]
+        assert found["tokens"] == list("xabcd")
+        assert found["token_logprobs"] == [None, -0.5, -0.5, -0.5, -0.5]
+        assert found["text_offset"] == [0, 1, 2, 3, 4]
+        assert found["top_logprobs"][:2] == [None, {"a": -0.5, "!": -2.0}]
+        [choice] = (await app.complete(logprobs=0, max_tokens=1)).json()["choices"]
+        assert choice["logprobs"]["top_logprobs"] == [{"b": -0.5}]
+        assert choice["logprobs"]["text_offset"] == [0]
+
+
+async def test_echo_of_token_ids_is_their_text() -> None:
+    async with running() as app:
+        [choice] = (await app.complete(prompt=[120, 97], echo=True)).json()["choices"]
+        assert choice["text"] == "xabcd"
+        assert choice["logprobs"] is None
+
+
+async def test_prompt_logprobs_as_in_vllm() -> None:
+    async with running() as app:
+        [choice] = (await app.complete(prompt="xa", prompt_logprobs=1)).json()["choices"]
+        first, second = choice["prompt_logprobs"]
+        assert first is None
+        assert second["97"] == {"logprob": -0.5, "rank": 1, "decoded_token": "a"}
+
+
+async def test_stream_says_the_same() -> None:
+    async with running(seconds=0.001) as app:
+        fields = {"n": 2, "echo": True, "logprobs": 1, "prompt": ["xa", "k"]}
+        whole = (await app.complete(**fields)).json()
+        options = {"include_usage": True}
+        response = await app.complete(**fields, stream=True, stream_options=options)
+        assert response.headers["content-type"].startswith("text/event-stream")
+        *pieces, last = events(response.text)
+        assert {piece["id"] for piece in [*pieces, last]} == {last["id"]}
+        assert all(piece["usage"] is None for piece in pieces)
+        assert last["choices"] == []
+        assert {**last["usage"], "prompt_tokens_details": None} == {
+            **whole["usage"],
+            "prompt_tokens_details": None,
+        }
+        for choice in whole["choices"]:
+            mine = [c for p in pieces for c in p["choices"] if c["index"] == choice["index"]]
+            assert "".join(c["text"] for c in mine) == choice["text"]
+            assert mine[-1]["finish_reason"] == choice["finish_reason"]
+            for name, values in choice["logprobs"].items():
+                assert [v for c in mine for v in c["logprobs"][name]] == values
+
+
+async def test_stream_without_usage_does_not_mention_it() -> None:
+    async with running() as app:
+        pieces = events((await app.complete(stream=True)).text)
+        assert all("usage" not in piece for piece in pieces)
+
+
+async def test_an_error_before_the_first_event_is_a_status() -> None:
+    async with running() as app:
+        response = await app.complete(stream=True, prompt=[300])
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "prompt"
+
+
+async def test_an_error_in_a_stream_is_an_event() -> None:
+    async with running(seconds=0.005) as app:
+        # The second prompt fails while the first is under way, or before; both end then.
+        response = await app.complete(prompt=[[97], [7]], stream=True, ignore_eos=True)
+        if response.status_code == 200:
+            assert events(response.text)[-1]["error"]["code"] == "request_failed"
+        else:
+            assert response.status_code == 500
+        assert app.engine.num_unfinished == 0
+        assert (await app.complete()).json()["choices"][0]["text"] == "bcd"
+
+
+@pytest.mark.parametrize("prompt", [[7], [8]])
+async def test_a_failed_request_tells_no_secret(prompt: list[int]) -> None:
+    async with running() as app:
+        response = await app.complete(prompt=prompt)
+        assert response.status_code == 500
+        assert response.json()["error"]["code"] == "request_failed"
+        assert "secret" not in response.text
+        assert "0x" not in response.text
+
+
+async def test_unset_values_come_from_the_model() -> None:
+    async with running(generation_config={"temperature": 0.3, "top_k": 7}) as app:
+        assert (await app.complete(temperature=None, top_p=0.9)).status_code == 200
+        executor = app.core.executor
+        [params] = executor.params.values()  # type: ignore[attr-defined]
+        assert (params.temperature, params.top_k, params.top_p) == (0.3, 7, 0.9)
+
+
+async def test_priority_and_sampling_fields_arrive() -> None:
+    fields = {
+        "top_k": 3,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "min_tokens": 2,
+        "ignore_eos": True,
+        "logit_bias": {"98": 5},
+        "allowed_token_ids": [98, 99],
+        "bad_words": ["zz"],
+        "seed": 3,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.25,
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+    }
+    async with running() as app:
+        assert (await app.complete(**fields, priority=1, user="me")).status_code == 200
+        [params] = app.core.executor.params.values()  # type: ignore[attr-defined]
+        expected = {**fields, "logit_bias": {98: 5.0}}
+        assert {name: getattr(params, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("prompt", [[], ["a", 1], [1, [2]], [["a"]]])
+async def test_wrong_prompts_are_named(prompt: object) -> None:
+    async with running() as app:
+        response = await app.complete(prompt=prompt)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"].startswith("prompt")
+
+
+async def test_too_many_sequences() -> None:
+    async with running() as app:
+        response = await app.complete(prompt=["a"] * 100, n=100)
+        assert response.status_code == 400
+        assert "10000" in response.json()["error"]["message"]
+
+
+def test_split_prompts() -> None:
+    assert split_prompts("a") == ["a"]
+    assert split_prompts([1, 2]) == [{"prompt_token_ids": [1, 2]}]
+    assert split_prompts(["a", ""]) == ["a", ""]
+    assert split_prompts([[1], []]) == [{"prompt_token_ids": [1]}, {"prompt_token_ids": []}]
+    with pytest.raises(ApiError):
+        split_prompts([])

@@ -1,0 +1,135 @@
+"""Routes, errors, keys and limits."""
+
+import msgspec
+import pytest
+
+from quire import __version__
+from quire.server.app import create_app
+from tests.unit.server.fake_engine import running
+
+JSON = {"content-type": "application/json"}
+
+
+async def test_health_follows_the_engine() -> None:
+    async with running() as app:
+        assert (await app.http.get("/health")).status_code == 200
+        assert (await app.http.get("/ready")).status_code == 200
+        app.core_client.die()
+        assert (await app.http.get("/health")).status_code == 503
+        assert (await app.http.get("/ready")).status_code == 503
+        response = await app.complete()
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "engine_dead"
+
+
+async def test_version() -> None:
+    async with running() as app:
+        assert (await app.http.get("/version")).json() == {"version": __version__}
+
+
+async def test_models() -> None:
+    async with running() as app:
+        [card] = (await app.http.get("/v1/models")).json()["data"]
+        assert card["id"] == "echo"
+        assert card["max_model_len"] == 256
+        assert (await app.http.get("/v1/models/echo")).json() == card
+        response = await app.http.get("/v1/models/other/model")
+        assert response.status_code == 404
+        assert response.json()["error"]["code"] == "model_not_found"
+
+
+async def test_served_names() -> None:
+    async with running() as app:
+        app.app = create_app(app.engine, ["first", "second"])
+        app.http._transport.app = app.app  # type: ignore[attr-defined]
+        assert (await app.complete(model="second")).json()["model"] == "second"
+        assert (await app.complete(model=None)).json()["model"] == "first"
+        assert (await app.complete()).status_code == 404
+
+
+async def test_unknown_paths_and_methods() -> None:
+    async with running() as app:
+        response = await app.http.get("/nowhere")
+        assert response.status_code == 404
+        assert "/nowhere" in response.json()["error"]["message"]
+        response = await app.http.get("/v1/completions")
+        assert response.status_code == 405
+        assert response.headers["allow"] == "POST"
+        assert (await app.http.post("/v1/completions/", json={})).status_code == 404
+
+
+async def test_request_ids() -> None:
+    async with running() as app:
+        response = await app.http.get("/health", headers={"x-request-id": "mine-1"})
+        assert response.headers["x-request-id"] == "mine-1"
+        response = await app.http.get("/health", headers={"x-request-id": "a b\t{}"})
+        assert len(response.headers["x-request-id"]) == 32
+        first = await app.http.get("/nowhere")
+        second = await app.http.get("/nowhere")
+        assert first.headers["x-request-id"] != second.headers["x-request-id"]
+
+
+async def test_a_repeated_request_id_is_served_again() -> None:
+    async with running() as app:
+        app.http.headers["x-request-id"] = "same"
+        assert (await app.complete()).json()["id"] == "cmpl-same"
+        assert (await app.complete()).status_code == 200
+
+
+async def test_keys() -> None:
+    async with running(api_keys=["secret", "other"]) as app:
+        assert (await app.http.get("/health")).status_code == 200
+        paths = ["/", "/ready", "/metrics", "/v1/models", "//health", "/health/", "/nowhere"]
+        for path in [*paths, "/HEALTH", "/health%2f"]:
+            response = await app.http.get(path)
+            assert response.status_code == 401, path
+            assert response.json()["error"]["code"] == "invalid_api_key"
+        for wrong in ["secret", "Bearer", "Bearer secre", "Bearer secrets", "Basic secret", "é"]:
+            headers = {"authorization": wrong.encode()}
+            response = await app.http.get("/v1/models", headers=headers)  # type: ignore[arg-type]
+            assert response.status_code == 401, wrong
+        for right in ["Bearer secret", "bearer other"]:
+            response = await app.http.get("/v1/models", headers={"authorization": right})
+            assert response.status_code == 200
+
+
+async def test_a_bug_is_a_bare_500(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as app:
+        monkeypatch.setattr(app.engine, "default_sampling_params", None)
+        response = await app.complete()
+        assert response.status_code == 500
+        assert response.json()["error"]["code"] == "internal_error"
+        assert "Traceback" not in response.text
+        assert "x-request-id" in response.headers
+
+
+async def test_body_limit() -> None:
+    async with running(max_body_bytes=1000) as app:
+        assert (await app.complete(prompt="a" * 100)).status_code == 200
+        response = await app.complete(prompt="a" * 1000)
+        assert response.status_code == 413
+        assert response.json()["error"]["code"] == "body_too_large"
+
+        async def endless():  # type: ignore[no-untyped-def]
+            for _ in range(100):
+                yield b" " * 100
+
+        response = await app.http.post("/v1/completions", content=endless(), headers=JSON)
+        assert response.status_code == 413
+
+
+async def test_content_type() -> None:
+    async with running() as app:
+        response = await app.http.post("/v1/completions", content=b"{}")
+        assert response.status_code == 415
+        charset = {"content-type": "application/json; charset=utf-8"}
+        body = msgspec.json.encode({"prompt": "a"})
+        response = await app.http.post("/v1/completions", content=body, headers=charset)
+        assert response.status_code == 200
+
+
+async def test_two_applications_share_nothing() -> None:
+    async with running() as first, running() as second:
+        await first.complete()
+        assert "generation_tokens_total" in (await second.http.get("/metrics")).text
+        assert second.engine.stats.generation_tokens == 0

@@ -1,0 +1,70 @@
+"""vLLM's metric names, and numbers that add up."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.unit.server.fake_engine import Running, running
+
+NAMES = {
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:prefix_cache_queries",
+    "vllm:prefix_cache_hits",
+    "vllm:num_preemptions",
+    "vllm:prompt_tokens",
+    "vllm:generation_tokens",
+    "vllm:request_success",
+    "vllm:time_to_first_token_seconds",
+    "vllm:inter_token_latency_seconds",
+    "vllm:time_per_output_token_seconds",
+    "vllm:e2e_request_latency_seconds",
+    "vllm:request_queue_time_seconds",
+    "vllm:request_prefill_time_seconds",
+    "vllm:request_decode_time_seconds",
+    "vllm:iteration_tokens_total",
+    "vllm:request_prompt_tokens",
+    "vllm:request_generation_tokens",
+}
+
+
+async def samples(app: Running) -> dict[str, float]:
+    """Metric values by name and distinguishing labels."""
+    response = await app.http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    result = {}
+    for family in text_string_to_metric_families(response.text):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("model_name") == "echo"
+            assert labels.pop("engine") == "0"
+            result[" ".join([sample.name, *labels.values()])] = sample.value
+    return result
+
+
+async def test_names() -> None:
+    async with running() as app:
+        text = (await app.http.get("/metrics")).text
+        assert {f.name for f in text_string_to_metric_families(text)} >= NAMES
+
+
+async def test_counts() -> None:
+    async with running() as app:
+        before = await samples(app)
+        assert set(before.values()) == {0.0}
+        await app.complete(prompt="abc", n=2)
+        await app.complete(prompt="w", max_tokens=10)
+        found = await samples(app)
+        assert found["vllm:prompt_tokens_total"] == 4
+        assert found["vllm:generation_tokens_total"] == 2 * 3 + 4
+        assert found["vllm:request_success_total length"] == 2
+        assert found["vllm:request_success_total stop"] == 1
+        assert found["vllm:request_success_total abort"] == 0
+        assert found["vllm:num_requests_running"] == 0
+        assert found["vllm:kv_cache_usage_perc"] == 0
+        assert found["vllm:time_to_first_token_seconds_count"] == 2
+        assert found["vllm:e2e_request_latency_seconds_count"] == 2
+        assert found["vllm:request_prompt_tokens_sum"] == 4
+        assert found["vllm:request_generation_tokens_bucket 2.0"] == 0
+        assert found["vllm:request_generation_tokens_bucket 5.0"] == 1
+        assert found["vllm:request_generation_tokens_bucket 10.0"] == 2
+        assert found["vllm:request_generation_tokens_bucket +Inf"] == 2

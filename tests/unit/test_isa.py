@@ -1,0 +1,59 @@
+"""Detection and choice of the CPU's instruction set."""
+
+import platform
+
+import pytest
+
+from quire.ops.native import NativeKernels, available_isas, cpu_features
+
+ORDER = ["portable", "avx2", "avx512"]
+
+
+def kernel_flags() -> set[str]:
+    """What the operating system's kernel says the processor can do."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = [line for line in file if line.startswith("flags")]
+    except OSError:
+        lines = []
+    if not lines:
+        pytest.skip("no processor flags in /proc/cpuinfo")
+    return set(lines[0].split(":")[1].split())
+
+
+def test_portable_is_always_there_and_order_is_by_capability() -> None:
+    names = available_isas()
+    assert names[0] == "portable"
+    assert names == [name for name in ORDER if name in names]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 features")
+def test_features_agree_with_the_operating_system() -> None:
+    flags = kernel_flags()
+    assert {name for name, there in cpu_features().items() if there} == flags & set(cpu_features())
+    assert ("avx2" in available_isas()) == ({"avx2", "fma", "f16c"} <= flags)
+    assert ("avx512" in available_isas()) == (
+        {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags
+    )
+
+
+def test_the_best_is_chosen_unless_one_is_forced() -> None:
+    assert NativeKernels().isa == available_isas()[-1]
+    assert NativeKernels(None).isa == available_isas()[-1]
+    for name in available_isas():
+        assert NativeKernels(name).isa == name
+        assert repr(NativeKernels(name)) == f"NativeKernels({name!r})"
+
+
+@pytest.mark.parametrize("name", ["", "avx10", "AVX2"])
+def test_an_unknown_isa_is_refused_by_naming_the_available(name: str) -> None:
+    with pytest.raises(ValueError, match=f"no kernels for CPU ISA '{name}'.*portable"):
+        NativeKernels(name)
+
+
+def test_an_isa_that_this_machine_lacks_is_refused() -> None:
+    missing = [name for name in ORDER if name not in available_isas()]
+    if not missing or platform.machine() != "x86_64":
+        pytest.skip("this machine runs every instruction set that is built")
+    with pytest.raises(ValueError, match=f"lacks CPU ISA '{missing[0]}'.*portable"):
+        NativeKernels(missing[0])

@@ -1,0 +1,137 @@
+"""The import layers hold, and the lint that says so can see."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.layer_lint import check
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "quire"
+
+
+def lint(tmp_path: Path, files: dict[str, str]) -> list[str]:
+    """The lint's verdict on a package of these files, as `path:line: message`."""
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return [
+        f"{v.path.relative_to(tmp_path).as_posix()}:{v.line}: {v.message}" for v in check(tmp_path)
+    ]
+
+
+def test_quire_keeps_its_layers() -> None:
+    assert [str(v) for v in check(SOURCE)] == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import quire.models.decoder",
+        "from quire.models import decoder",
+        "from quire.models.decoder import Decoder",
+        "from quire import models",
+        "from ..models import decoder",
+        "def f():\n    from quire.models import decoder",
+        "import importlib\nimportlib.import_module('quire.models')",
+    ],
+)
+def test_a_room_must_not_import_to_its_right(tmp_path: Path, statement: str) -> None:
+    files = {"layers/linear.py": statement, "models/__init__.py": "", "models/decoder.py": ""}
+    line = statement.count("\n") + 1
+    message = "layers must not import models, which is not to its left"
+    assert lint(tmp_path, files) == [f"layers/linear.py:{line}: {message}"]
+
+
+def test_rooms_of_one_level_do_not_see_each_other(tmp_path: Path) -> None:
+    assert len(lint(tmp_path, {"kv/a.py": "import quire.checkpoint"})) == 1
+    assert lint(tmp_path, {"kv/a.py": "", "text/a.py": "import quire.checkpoint"}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from quire.core import errors",
+        "import quire.kv.manager",
+        "from quire import __version__",
+        "import quire",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from quire.engine import core",
+        "import typing\nif typing.TYPE_CHECKING:\n    import torch",
+    ],
+)
+def test_what_is_allowed(tmp_path: Path, text: str) -> None:
+    assert lint(tmp_path, {"scheduler/scheduler.py": text}) == []
+
+
+def test_an_unknown_room_is_named(tmp_path: Path) -> None:
+    assert "'attic' is in no level" in lint(tmp_path, {"attic/box.py": ""})[0]
+
+
+def test_lazy_exports_are_for_users_only(tmp_path: Path) -> None:
+    [found] = lint(tmp_path, {"cli/main.py": "from quire import LLM"})
+    assert found == "cli/main.py:1: import 'LLM' from the room that defines it"
+
+
+@pytest.mark.parametrize("room", ["core", "kv", "scheduler", "checkpoint", "text", "server", "cli"])
+@pytest.mark.parametrize("text", ["import torch", "def f():\n    import torch.nn as nn"])
+def test_torch_free_rooms(tmp_path: Path, room: str, text: str) -> None:
+    [found] = lint(tmp_path, {f"{room}/a.py": text})
+    assert found.endswith(f"{room}.a must not load torch: torch")
+
+
+def test_torch_is_found_behind_other_modules(tmp_path: Path) -> None:
+    files = {
+        "engine/client.py": "from quire.engine.process import start",
+        "engine/process.py": "def start():\n    from quire.engine import core",
+        "engine/core.py": "from quire.runner import runner",
+        "runner/runner.py": "import torch",
+        "server/app.py": "from quire.engine import client",
+    }
+    assert lint(tmp_path, files) == []
+    files["engine/process.py"] = "from quire.engine import core"
+    chain = "quire.engine.process -> quire.engine.core -> quire.runner.runner -> torch"
+    assert lint(tmp_path, files) == [
+        f"engine/client.py:1: engine.client must not load torch: {chain}",
+        f"server/app.py:1: server.app must not load torch: quire.engine.client -> {chain}",
+    ]
+
+
+def test_a_command_may_start_an_engine_in_a_function(tmp_path: Path) -> None:
+    files = {
+        "engine/llm.py": "import torch",
+        "cli/main.py": "def f():\n    import quire.engine.llm",
+    }
+    assert lint(tmp_path, files) == []
+    assert len(lint(tmp_path, {"cli/main.py": "import quire.engine.llm"})) == 1
+
+
+def test_native_code_belongs_to_ops(tmp_path: Path) -> None:
+    text = "from quire import _native\nimport triton"
+    assert lint(tmp_path, {"ops/native.py": text}) == []
+    assert lint(tmp_path, {"layers/norm.py": text}) == [
+        "layers/norm.py:1: only ops.native imports quire._native",
+        "layers/norm.py:2: only ops imports triton",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import os\nos.environ['A']", "import os as o\no.getenv('A')", "\nfrom os import environ"],
+)
+def test_only_core_env_touches_the_environment(tmp_path: Path, text: str) -> None:
+    assert lint(tmp_path, {"core/env.py": text}) == []
+    [found] = lint(tmp_path, {"kv/a.py": text})
+    assert found == "kv/a.py:2: only core.env touches the environment"
+
+
+def test_tools_use_public_modules_only(tmp_path: Path) -> None:
+    files = {
+        "bench/serve.py": "import quire.engine.llm\nimport quire.ops",
+        "bench/kernels.py": "import quire.ops",
+        "simulate/clock.py": "import quire.kv\nimport quire.scheduler\nimport quire.runner",
+    }
+    found = lint(tmp_path, files)
+    assert [f.partition(" imports ")[0] for f in found] == [
+        "bench/serve.py:2: bench.serve",
+        "simulate/clock.py:3: simulate.clock",
+    ]

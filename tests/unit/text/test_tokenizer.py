@@ -1,0 +1,193 @@
+"""tokenizer.py, hf_tokenizer.py, tokenizer_files.py: opening and using a tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, GPT2Tokenizer
+
+from quire.core.errors import CheckpointError, InvalidRequestError
+from quire.text.tokenizer import Tokenizer, load_tokenizer
+from tests.unit.text.vocabularies import REAL, byte_tokenizer, real_tokenizer
+
+SAMPLES = [
+    "",
+    " ",
+    "Hello, world!",
+    "  two  spaces ",
+    "naïve café 🦙🏽‍🚀 ¿qué?\n\n\ttabs",
+    "I'm we'll THEY'RE 123456 $%^",
+    "कखग 我想在apple工作1314151天～",
+]
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("text", SAMPLES)
+def test_round_trip(shared_dir: Path, name: str, text: str) -> None:
+    tokenizer = real_tokenizer(name)
+    ids = tokenizer.encode(text)
+    assert all(0 <= id_ < tokenizer.vocab_size for id_ in ids)
+    if name != "tokenizer.json":  # that one has no token for most characters
+        assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_ids_and_tokens_correspond(shared_dir: Path, name: str) -> None:
+    tokenizer = real_tokenizer(name)
+    for id_ in range(0, tokenizer.vocab_size, 37):
+        token = tokenizer.id_to_token(id_)
+        assert token is not None
+        assert tokenizer.token_to_id(token) == id_
+    for id_ in (-1, tokenizer.vocab_size, 1 << 40):
+        assert tokenizer.id_to_token(id_) is None
+        assert tokenizer.token_bytes(id_) == b""
+
+
+def test_tokenizer_json_equals_transformers(shared_dir: Path) -> None:
+    folder = shared_dir / "models" / "tinystories-656k"
+    oracle = AutoTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.bos_token_id == oracle.bos_token_id == 1
+    assert tokenizer.eos_token_id == oracle.eos_token_id == 2
+    assert tokenizer.all_special_ids == frozenset(oracle.all_special_ids)
+    for text in ["Once upon a time", 'She said: "No!"', "a<|end_story|>b", "  x"]:
+        ids = tokenizer.encode(text)
+        assert ids == oracle.encode(text)
+        assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=True)
+        assert tokenizer.decode(ids, False) == oracle.decode(ids)
+
+
+def test_vocab_and_merges_equal_transformers(shared_dir: Path) -> None:
+    folder = shared_dir / "tokenizers" / "gpt2"
+    oracle = GPT2Tokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.vocab_size == 50257
+    assert tokenizer.bos_token_id == tokenizer.eos_token_id == 50256
+    for text in [*SAMPLES, "<|endoftext|>x", "!!!??? 1st 2nd\r\n"]:
+        assert tokenizer.encode(text) == oracle.encode(text), text
+
+
+def test_one_vocabulary_from_two_files(shared_dir: Path) -> None:
+    first, second = real_tokenizer("vocab+merges"), real_tokenizer("gguf gpt-2")
+    for text in SAMPLES:
+        assert first.encode(text) == second.encode(text)
+
+
+def test_special_tokens_around_a_text(shared_dir: Path) -> None:
+    tokenizer = real_tokenizer("sentencepiece")
+    assert tokenizer.encode("Hello") == [1, 15043]
+    assert tokenizer.encode("Hello", add_special_tokens=False) == [15043]
+    assert real_tokenizer("vocab+merges").encode("Hello") == [15496]
+
+
+def test_special_tokens_in_a_text(shared_dir: Path) -> None:
+    tokenizer = real_tokenizer("sentencepiece")
+    assert tokenizer.encode("<s>Hello</s>", False) == [1, 15043, 2]
+    plain = tokenizer.encode_with_controls("<s>Hello</s>", [])
+    assert not {1, 2} & set(plain)
+    assert tokenizer.decode(plain) == "<s>Hello</s>"
+    assert tokenizer.encode_with_controls("<s>Hello</s>", [(8, 12)])[-1] == 2
+    assert tokenizer.encode_with_controls("<s>Hello</s>", [(0, 3), (8, 12)]) == [1, 15043, 2]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_controls_change_nothing_where_all_are_controls(text: str) -> None:
+    tokenizer = byte_tokenizer("<s>", "</s>")
+    written = f"<s>{text}</s>"
+    controls = [(0, 3), (len(written) - 4, len(written))]
+    ids = tokenizer.encode_with_controls(written, controls)
+    assert ids == [256, *text.encode(), 257]
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="position 1"):
+        byte_tokenizer().encode("a\ud800")
+
+
+def write_tokenizer(folder: Path, **settings: object) -> None:
+    byte_tokenizer("<s>", "</s>")._backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def test_roles_come_from_either_file(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, eos_token={"content": "</s>", "lstrip": False})
+    (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<s>", "eos_token": "<s>"}')
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (256, 257)
+
+
+def test_chat_templates(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, chat_template="one")
+    assert load_tokenizer(tmp_path).chat_template == "one"
+    named = [{"name": "default", "template": "two"}, {"name": "tool_use", "template": "three"}]
+    write_tokenizer(tmp_path, chat_template=named)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.chat_templates == {"default": "two", "tool_use": "three"}
+    (tmp_path / "chat_template.jinja").write_text("four")
+    (tmp_path / "chat_templates").mkdir()
+    (tmp_path / "chat_templates" / "rag.jinja").write_text("five")
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.chat_template == "four"
+    assert tokenizer.chat_templates["rag"] == "five"
+    write_tokenizer(tmp_path, chat_template=[{"name": "x"}])
+    with pytest.raises(CheckpointError, match="lacks name or template"):
+        load_tokenizer(tmp_path)
+
+
+def test_no_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds no tokenizer .* --tokenizer"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="vocab_size"):
+        load_tokenizer(None)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"model": {"type": "Nope"}}'])
+def test_damaged_tokenizer_json(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"tokenizer.json cannot be read"):
+        load_tokenizer(tmp_path)
+
+
+def test_damaged_vocab_and_merges(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1, "ab": 2}')
+    with pytest.raises(CheckpointError, match=r"merges.txt cannot be read"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nab\n")
+    with pytest.raises(CheckpointError, match="'ab', which is no pair"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "merges.txt").write_text("a c\n")
+    with pytest.raises(CheckpointError, match="do not belong together"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "vocab.json").write_text('{"a": "x"}')
+    with pytest.raises(CheckpointError, match="gives a token no id"):
+        load_tokenizer(tmp_path)
+
+
+def test_settings_of_vocab_and_merges(tmp_path: Path, shared_dir: Path) -> None:
+    """OPT's layout: GPT-2's files, and a beginning that is declared."""
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(shared_dir / "tokenizers" / "gpt2" / name, tmp_path / name)
+    added = {"50257": {"content": "</s>", "special": True}}
+    settings = {"bos_token": "</s>", "add_bos_token": True, "added_tokens_decoder": added}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("Hello") == [50257, 15496]
+    assert tokenizer.vocab_size == 50258
+
+
+def test_embedded_story_tokenizer() -> None:
+    from quire.checkpoint.source import resolve
+    from quire.core.errors import ModelNotFoundError
+
+    try:
+        source = resolve("embedded")
+    except ModelNotFoundError:
+        pytest.skip("the embedded model is not built in this checkout")
+    tokenizer: Tokenizer = load_tokenizer(source.tokenizer_path)
+    assert tokenizer.decode(tokenizer.encode("Once upon a time 🦙")) == "Once upon a time 🦙"

@@ -1,0 +1,1 @@
+"""Builds the small story model that ships inside the package."""

@@ -1,0 +1,222 @@
+"""Trains the story model and, on its predictions, the draft model.
+
+Run ``python -m tools.story_model.train --out src/quire/assets``. The defaults are the run
+that made the shipped files; figures are in README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from tools.story_model.data import BOS, Rows, pack, token_id, train_tokenizer
+from tools.story_model.export import export
+from tools.story_model.model import ModelSpec, StoryLlama, count
+
+MAIN = ModelSpec(vocab=3072, dim=256, layers=6, heads=4, kv_heads=2, ffn=704)
+DRAFT = ModelSpec(vocab=3072, dim=128, layers=2, heads=2, kv_heads=1, ffn=384)
+
+IGNORE = -100
+
+# How often a story is tiny in each part of the training.
+TINY = (1.0, 0.04, 0.04)
+
+
+@dataclass(frozen=True)
+class Options:
+    out: Path
+    seed: int
+    steps: int
+    tiny_steps: int
+    long_steps: int
+    batch_tokens: int
+    lr: float
+    warmup: int
+    decay: int
+    weight_decay: float
+    log_every: int
+    save_every: int
+    state: Path | None
+    compile: bool
+
+
+def parse() -> Options:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder for story/, story-draft/")
+    parser.add_argument("--seed", type=int, default=20261120)
+    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--tiny-steps", type=int, default=250, help="first steps, rows of 128")
+    parser.add_argument("--long-steps", type=int, default=60, help="last steps, rows of 1024")
+    parser.add_argument("--batch-tokens", type=int, default=5120)
+    parser.add_argument("--lr", type=float, default=5e-3, help="for Muon; AdamW uses 0.6 of it")
+    parser.add_argument("--warmup", type=int, default=60)
+    parser.add_argument("--decay", type=int, default=400, help="steps of falling learning rate")
+    parser.add_argument("--weight-decay", type=float, default=0.05)
+    parser.add_argument("--log-every", type=int, default=20)
+    parser.add_argument("--save-every", type=int, default=0, help="also export every so many steps")
+    parser.add_argument("--state", type=Path, help="file to save to and to resume from")
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    return Options(**vars(parser.parse_args()))
+
+
+def batch_of(
+    rows: Rows, index: slice, bos: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, targets and the mask that keeps each document to itself."""
+    ids = torch.from_numpy(rows.ids[index].astype(np.int64)).to(device)
+    learn = torch.from_numpy(rows.learn[index]).to(device)
+    targets = torch.where(learn, ids, IGNORE)[:, 1:]
+    ids = ids[:, :-1]
+    document = (ids == bos).cumsum(dim=1)
+    same = document[:, :, None] == document[:, None, :]
+    return ids, targets.contiguous(), same.tril()[:, None]
+
+
+class Pair(nn.Module):
+    """Both models in one step: the draft learns from the data and from the main model."""
+
+    def __init__(self, main: StoryLlama, draft: StoryLlama) -> None:
+        super().__init__()
+        self.main, self.draft = main, draft
+
+    def forward(self, ids: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        device = ids.device.type
+        with torch.autocast(device, dtype=torch.bfloat16):
+            main = self.main(ids, mask).float().flatten(0, 1)
+            draft = self.draft(ids, mask).float().flatten(0, 1)
+        flat = targets.flatten()
+        main_loss = F.cross_entropy(main, flat, ignore_index=IGNORE)
+        draft_loss = F.cross_entropy(draft, flat, ignore_index=IGNORE)
+        teacher = main.detach().softmax(dim=-1)
+        soft = -(teacher * draft.log_softmax(dim=-1)).sum(dim=-1)
+        known = (flat != IGNORE).float()
+        distill = (soft * known).sum() / known.sum()
+        return main_loss, draft_loss, distill
+
+
+def optimizers(model: nn.Module, options: Options) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the blocks, AdamW for embeddings and norms."""
+    inner: list[nn.Parameter] = []
+    outer: list[nn.Parameter] = []
+    for name, weight in model.named_parameters():
+        (inner if weight.ndim == 2 and "embed" not in name else outer).append(weight)
+    return [
+        torch.optim.Muon(
+            inner,
+            lr=options.lr,
+            weight_decay=options.weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(outer, lr=0.6 * options.lr, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def pace(step: int, options: Options) -> float:
+    """Warm-up, a plateau, and a straight line down to nothing over the last steps.
+
+    Before the decay nothing depends on the number of steps, so a longer run can start
+    from the state of a shorter one and is still the same run.
+    """
+    warm = (step + 1) / options.warmup
+    left = (options.steps - step) / options.decay
+    return min(1.0, warm, left)
+
+
+def batches(
+    tokenizer: Tokenizer, options: Options, device: torch.device, first: int
+) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """Tiny stories first, in which names are dense: the model learns to copy them there.
+
+    Then all stories in rows of 640, which pack well, and at the end rows of 1024 for the
+    longest conversations.
+    """
+    bos = token_id(tokenizer, BOS)
+    tiny, change = options.tiny_steps, options.steps - options.long_steps
+    for part, (length, start, stop) in enumerate(
+        ((128, 0, tiny), (640, tiny, change), (1024, change, options.steps))
+    ):
+        size, steps = options.batch_tokens // length, stop - start
+        if stop <= first:
+            continue
+        rows = pack(
+            tokenizer,
+            options.seed + 1 + part,
+            size * steps,
+            length,
+            held_out=False,
+            tiny=TINY[part],
+        )
+        for step in range(steps):
+            if start + step >= first:
+                chosen = slice(step * size, (step + 1) * size)
+                yield start + step, *batch_of(rows, chosen, bos, device)
+
+
+def train(options: Options) -> None:
+    start = time.perf_counter()
+    torch.manual_seed(options.seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tokenizer = train_tokenizer(options.seed, 20_000, MAIN.vocab)
+    pair = Pair(StoryLlama(MAIN), StoryLlama(DRAFT)).to(device)
+    print(f"main {count(pair.main):,} draft {count(pair.draft):,} parameters on {device}")
+    steppers = optimizers(pair, options)
+    # One graph for each row length: graphs for any length are slower.
+    run = torch.compile(pair, dynamic=False) if options.compile else pair
+    first = seen = learned = 0
+    if options.state and options.state.exists():
+        saved = torch.load(options.state, map_location=device)
+        pair.load_state_dict(saved["pair"])
+        for stepper, value in zip(steppers, saved["steppers"], strict=True):
+            stepper.load_state_dict(value)
+        first, seen, learned = saved["first"], saved["seen"], saved["learned"]
+    for step, ids, targets, mask in batches(tokenizer, options, device, first):
+        for group in (group for stepper in steppers for group in stepper.param_groups):
+            group["lr"] = group.setdefault("peak", group["lr"]) * pace(step, options)
+        main_loss, draft_loss, distill = run(ids, targets, mask)
+        (main_loss + 0.3 * draft_loss + 0.7 * distill).backward()
+        nn.utils.clip_grad_norm_(pair.main.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(pair.draft.parameters(), 1.0)
+        for stepper in steppers:
+            stepper.step()
+            stepper.zero_grad(set_to_none=True)
+        seen += ids.numel()
+        learned += int((targets != IGNORE).sum())
+        if step % options.log_every == 0 or step == options.steps - 1:
+            log = {
+                "step": step,
+                "main": round(main_loss.item(), 4),
+                "draft": round(draft_loss.item(), 4),
+                "seconds": round(time.perf_counter() - start, 1),
+                "tokens": seen,
+                "learned": learned,
+            }
+            print(json.dumps(log), flush=True)
+        last = step == options.steps - 1
+        save = options.save_every and (step + 1) % options.save_every == 0
+        if save and options.state:
+            state = {
+                "pair": pair.state_dict(),
+                "steppers": [stepper.state_dict() for stepper in steppers],
+                "first": step + 1,
+                "seen": seen,
+                "learned": learned,
+            }
+            torch.save(state, options.state.with_suffix(".part"))
+            options.state.with_suffix(".part").rename(options.state)
+        if last or save:
+            export(pair.main, tokenizer, options.out / "story")
+            export(pair.draft, tokenizer, options.out / "story-draft")
+
+
+if __name__ == "__main__":
+    train(parse())
