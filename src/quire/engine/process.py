@@ -127,7 +127,6 @@ def main(argv: list[str], load: CoreLoader = load_core) -> int:
     directory, parent = Path(argv[0]), int(argv[1])
     _die_with(parent, directory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     setup_logging()
     config = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EngineConfig)
     context = zmq.Context()
@@ -143,6 +142,8 @@ def main(argv: list[str], load: CoreLoader = load_core) -> int:
 
     try:
         core, ready = load(config)
+        # Until here SIGTERM just ends the process: an exit from inside an import would be loud.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         send(ready)
         CoreServer(core, inbox, send).run()
     except QuireError as error:

@@ -14,9 +14,11 @@ from quire.server.errors import ApiError, invalid, not_supported
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`")
-_WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.*)`$")
+_WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_LONGEST_NAME = 64
+"""Longer names of unknown fields are no slips of the pen, and slow to compare."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -78,7 +80,8 @@ def _explain(text: str, kind: type[msgspec.Struct]) -> ApiError:
     what = text[: where.start()] if where else text
     if unknown := _UNKNOWN.fullmatch(what):
         field = unknown["field"]
-        hint = did_you_mean(field, _fields(kind)) if not path else ""
+        similar = not path and len(field) <= _LONGEST_NAME
+        hint = did_you_mean(field, _fields(kind)) if similar else ""
         end = f"; {hint}" if hint.startswith("did") else "."
         return invalid(f"Unknown field {_join(path, field)}{end}", _join(path, field))
     if missing := _MISSING.fullmatch(what):

@@ -22,12 +22,19 @@ from quire.server.linger import LingeringResponse
 
 logger = logging.getLogger(__name__)
 
+LONGEST_MESSAGE = 2000
+"""Characters; an answer must not repeat a client's megabytes."""
+
 
 class ErrorInfo(msgspec.Struct):
     message: str
     type: str
     param: str | None = None
     code: str | None = None
+
+    def __post_init__(self) -> None:
+        self.message = _shortened(self.message)
+        self.param = self.param and _shortened(self.param)
 
 
 class ErrorBody(msgspec.Struct):
@@ -160,6 +167,10 @@ HANDLERS: dict[Any, Any] = {
     QuireError: on_error,
     HTTPException: on_error,
 }
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]} …"
 
 
 def _type(status: HTTPStatus) -> str:

@@ -133,3 +133,13 @@ async def test_two_applications_share_nothing() -> None:
         await first.complete()
         assert "generation_tokens_total" in (await second.http.get("/metrics")).text
         assert second.engine.stats.generation_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "fields", [{"x" * 10**6: 1}, {"model": "x" * 10**6}, {"response_format": {"type": "x" * 10**6}}]
+)
+async def test_an_answer_repeats_no_megabytes(fields: dict[str, object]) -> None:
+    async with running() as app:
+        response = await app.complete(**fields)
+        assert response.status_code in (400, 404)
+        assert len(response.content) < 6000

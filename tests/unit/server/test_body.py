@@ -52,6 +52,7 @@ def test_bad_json(body: bytes) -> None:
         (b'{"prompt": "a", "n": true}', "n", "bool"),
         (b'{"prompt": "a", "max_tokens": 1.5}', "max_tokens", "float"),
         (b'{"prompt": "a", "temprature": 1}', "temprature", "did you mean temperature"),
+        (b'{"prompt": "a", "a\\nb": 1}', "a\nb", "Unknown field"),
         (b'{"prompt": "a", "suffix": "b"}', "suffix", "not supported yet"),
         (b'{"prompt": "a", "logit_bias": {"x": 1}}', "logit_bias", "Expected `int`"),
         (b'{"prompt": "a", "logit_bias": {"1": "x"}}', "logit_bias", "Expected `float`"),

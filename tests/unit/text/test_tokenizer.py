@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, normalizers
 from transformers import AutoTokenizer, GPT2Tokenizer
 
 from quire.core.errors import CheckpointError, InvalidRequestError
@@ -55,11 +56,22 @@ def test_tokenizer_json_equals_transformers(shared_dir: Path) -> None:
     assert tokenizer.bos_token_id == oracle.bos_token_id == 1
     assert tokenizer.eos_token_id == oracle.eos_token_id == 2
     assert tokenizer.all_special_ids == frozenset(oracle.all_special_ids)
-    for text in ["Once upon a time", 'She said: "No!"', "a<|end_story|>b", "  x"]:
+    for text in ["Once upon a time", 'She said: "No!"', "a<|end_story|>"]:
         ids = tokenizer.encode(text)
         assert ids == oracle.encode(text)
         assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=True)
         assert tokenizer.decode(ids, False) == oracle.decode(ids)
+
+
+def test_special_tokens_match_as_written(tmp_path: Path) -> None:
+    """Where a file says `normalized`, a special token is a special token all the same."""
+    backend = byte_tokenizer()._backend
+    backend.normalizer = normalizers.Prepend("_")
+    backend.add_special_tokens([AddedToken("<s>", normalized=True, rstrip=True)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("a<s> b") == [*b"_a", 256, *b"_b"]
+    assert tokenizer.id_to_token(256) == "<s>"
 
 
 def test_vocab_and_merges_equal_transformers(shared_dir: Path) -> None:

@@ -1,0 +1,47 @@
+"""token_bytes.py: decoders as the `tokenizers` library describes them."""
+
+from __future__ import annotations
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models
+
+from quire.core.errors import UnsupportedModelError
+from quire.text.token_bytes import BYTE_OF_CHAR, TokenDecoder
+
+
+def decoder_of(decoder: decoders.Decoder | None) -> TokenDecoder:
+    backend = tokenizers.Tokenizer(models.BPE())
+    if decoder is not None:
+        backend.decoder = decoder
+    return TokenDecoder.of(backend)
+
+
+def test_the_byte_alphabet_is_gpt2s() -> None:
+    assert sorted(BYTE_OF_CHAR.values()) == list(range(256))
+    assert set(BYTE_OF_CHAR) == set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    assert decoder_of(decoders.ByteLevel()).token_bytes("Ġthé") == b" th\xe9"
+    assert decoder_of(decoders.ByteLevel()).token_bytes("two words") == b"two words"
+
+
+def test_sentencepiece_like() -> None:
+    stages = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    decoder = decoder_of(decoders.Sequence([*stages, decoders.Strip(" ", 1, 0)]))
+    assert decoder.strips_leading_space
+    assert not decoder_of(decoders.Sequence(stages)).strips_leading_space
+    assert decoder.token_bytes("▁the") == b" the"
+    assert decoder.token_bytes("<0xF0>") == b"\xf0"
+    assert decoder.token_bytes("<0xZZ>") == b"<0xZZ>"
+
+
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+def test_metaspace(scheme: str) -> None:
+    decoder = decoder_of(decoders.Metaspace("▁", scheme))
+    assert decoder.token_bytes("▁a") == b" a"
+    assert decoder.strips_leading_space == (scheme != "never")
+
+
+@pytest.mark.parametrize("decoder", [None, decoders.WordPiece(), decoders.Strip("x", 1, 1)])
+def test_decoders_that_join_tokens_are_refused(decoder: decoders.Decoder | None) -> None:
+    with pytest.raises(UnsupportedModelError, match="The tokenizer's decoder is"):
+        decoder_of(decoder)
