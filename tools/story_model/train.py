@@ -28,9 +28,6 @@ DRAFT = ModelSpec(vocab=3072, dim=128, layers=2, heads=2, kv_heads=1, ffn=384)
 
 IGNORE = -100
 
-# How often a story is tiny in each part of the training.
-TINY = (1.0, 0.04, 0.04)
-
 
 @dataclass(frozen=True)
 class Options:
@@ -38,6 +35,7 @@ class Options:
     seed: int
     steps: int
     tiny_steps: int
+    mix_from: int
     long_steps: int
     batch_tokens: int
     lr: float
@@ -54,8 +52,9 @@ def parse() -> Options:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for story/, story-draft/")
     parser.add_argument("--seed", type=int, default=20261120)
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=1800)
     parser.add_argument("--tiny-steps", type=int, default=250, help="first steps, rows of 128")
+    parser.add_argument("--mix-from", type=int, default=600, help="more tiny stories again")
     parser.add_argument("--long-steps", type=int, default=60, help="last steps, rows of 1024")
     parser.add_argument("--batch-tokens", type=int, default=5120)
     parser.add_argument("--lr", type=float, default=5e-3, help="for Muon; AdamW uses 0.6 of it")
@@ -132,34 +131,35 @@ def pace(step: int, options: Options) -> float:
     return min(1.0, warm, left)
 
 
+def parts(options: Options) -> tuple[tuple[int, int, float], ...]:
+    """Where each part ends, the length of its rows and how often its stories are tiny.
+
+    In tiny stories names are dense, and the model learns to copy them there; rows of 640 pack
+    well; the last rows have room for the longest conversations.
+    """
+    return (
+        (options.tiny_steps, 128, 1.0),
+        (options.mix_from, 640, 0.04),
+        (options.steps - options.long_steps, 640, 0.5),
+        (options.steps, 1024, 0.1),
+    )
+
+
 def batches(
     tokenizer: Tokenizer, options: Options, device: torch.device, first: int
 ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """Tiny stories first, in which names are dense: the model learns to copy them there.
-
-    Then all stories in rows of 640, which pack well, and at the end rows of 1024 for the
-    longest conversations.
-    """
     bos = token_id(tokenizer, BOS)
-    tiny, change = options.tiny_steps, options.steps - options.long_steps
-    for part, (length, start, stop) in enumerate(
-        ((128, 0, tiny), (640, tiny, change), (1024, change, options.steps))
-    ):
-        size, steps = options.batch_tokens // length, stop - start
-        if stop <= first:
-            continue
-        rows = pack(
-            tokenizer,
-            options.seed + 1 + part,
-            size * steps,
-            length,
-            held_out=False,
-            tiny=TINY[part],
-        )
-        for step in range(steps):
-            if start + step >= first:
-                chosen = slice(step * size, (step + 1) * size)
-                yield start + step, *batch_of(rows, chosen, bos, device)
+    start = 0
+    for number, (stop, length, tiny) in enumerate(parts(options), start=1):
+        size = options.batch_tokens // length
+        if stop > first:
+            needed = size * (stop - start)
+            seed = options.seed + number
+            rows = pack(tokenizer, seed, needed, length, held_out=False, tiny=tiny)
+            for step in range(max(first, start), stop):
+                at = (step - start) * size
+                yield step, *batch_of(rows, slice(at, at + size), bos, device)
+        start = stop
 
 
 def train(options: Options) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from quire.core.env import hf_offline
 from quire.core.errors import CheckpointError, ModelNotFoundError, QuireError
@@ -47,7 +47,8 @@ def download(
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    http_error = HfHubHTTPError.__mro__[1]  # the HTTP client's own, whichever the hub uses
+    # The HTTP client's own base class, whichever client this version of the hub uses.
+    http_error = cast("type[Exception]", HfHubHTTPError.__bases__[0])
 
     repository, gguf = _split(model)
     where: dict[str, Any] = {"revision": revision, "cache_dir": download_dir}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import zmq
 
+from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
 from quire.core.log import setup_logging
@@ -54,6 +55,7 @@ def load_core(config: EngineConfig) -> tuple[EngineCore, Ready]:
     The phase "import_engine" is reading the code; torch, which takes longer, the worker imports.
     """
     start = time.monotonic()
+    env.let_idle_threads_sleep()  # before torch is imported
     from quire.engine.core import EngineCore
     from quire.executor.uniproc import UniprocExecutor
 

