@@ -11,8 +11,9 @@ BENCH_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
-INSTALL := $(PIP) --no-build-isolation --config-settings=cmake.define.QUIRE_WERROR=ON --editable
+# As a variable the pins reach the isolated build environment too; as a flag they would not.
+PIP := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(BIN)/python -m pip install --disable-pip-version-check --quiet
+INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
@@ -52,7 +53,6 @@ $(VENV)/.torch: constraints.txt
 	@echo "==> Creating $(VENV) and installing $(TORCH)$(if $(TORCH_INDEX),, (TORCH_INDEX=<index of CPU wheels> keeps it small))"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	@$(PIP) scikit-build-core nanobind cmake ninja
 	@touch $@
 
 $(VENV)/.quire: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/.torch
