@@ -21,11 +21,13 @@ from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.table import OpTable
 
 
-def load_decoder(path: Path, max_len: int, dtype: torch.dtype = torch.float32) -> Decoder:
-    """The model in a Hugging Face folder or .gguf file."""
+def load_decoder(
+    path: Path, max_len: int, ops: OpTable, dtype: torch.dtype = torch.float32
+) -> Decoder:
+    """The model in a Hugging Face folder or .gguf file, packed for `ops`."""
     source = resolve(str(path))
     model = model_config(source.config)
-    return Decoder(model, read_tensors(open_weights(source), model, dtype), max_len)
+    return Decoder(model, read_tensors(open_weights(source), model, dtype), max_len, ops)
 
 
 def make_metadata(

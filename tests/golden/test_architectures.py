@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from quire.models.decoder import Decoder
 from quire.ops.table import load_ops
 from tests.golden.harness import PagedModel, load_decoder
 from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
@@ -24,22 +23,20 @@ LOGIT_TOLERANCE = 1e-4
 @pytest.fixture(scope="module", params=TINY_MODELS)
 def golden(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Decoder, Golden]:
+) -> tuple[Path, Golden]:
     folder: Path = tmp_path_factory.mktemp(request.param)
     expected = find_golden(make_tiny(request.param, seed=0, folder=folder))
-    return load_decoder(folder, MAX_POSITIONS), expected
+    return folder, expected
 
 
 @pytest.mark.parametrize(
     ("provider", "block_size"), [("auto", 8), ("auto", 16), ("auto", 32), ("reference", 16)]
 )
-def test_equals_transformers(
-    golden: tuple[Decoder, Golden], provider: str, block_size: int
-) -> None:
-    decoder, expected = golden
-    model = PagedModel(
-        decoder, load_ops(provider), block_size=block_size, num_blocks=40, seed=block_size
-    )
+def test_equals_transformers(golden: tuple[Path, Golden], provider: str, block_size: int) -> None:
+    folder, expected = golden
+    ops = load_ops(provider)
+    decoder = load_decoder(folder, MAX_POSITIONS, ops)
+    model = PagedModel(decoder, ops, block_size=block_size, num_blocks=40, seed=block_size)
     (sequence,) = model.generate([expected.prompt], NUM_TOKENS)
     assert sequence.tokens == expected.tokens
     torch.testing.assert_close(
@@ -49,9 +46,10 @@ def test_equals_transformers(
 
 def test_dynamic_rope_equals_transformers_past_the_trained_length(tmp_path: Path) -> None:
     model = make_tiny("llama-rope-dynamic", seed=0, folder=tmp_path)
-    decoder = load_decoder(tmp_path, MAX_POSITIONS)
+    ops = load_ops()
+    decoder = load_decoder(tmp_path, MAX_POSITIONS, ops)
     prompt = torch.randint(2, VOCAB_SIZE, (20,), generator=torch.Generator().manual_seed(3))
     tokens = greedy(model, prompt.tolist(), NUM_TOKENS)
-    paged = PagedModel(decoder, load_ops("reference"), block_size=16, num_blocks=16)
+    paged = PagedModel(decoder, ops, block_size=16, num_blocks=16)
     (sequence,) = paged.generate([prompt.tolist()], NUM_TOKENS)
     assert sequence.tokens == tokens

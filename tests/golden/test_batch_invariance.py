@@ -43,8 +43,8 @@ def test_64_at_once_equal_one_at_a_time(
 ) -> None:
     assert name in TINY_MODELS
     make_tiny(name, seed=1, folder=tmp_path)
-    decoder = load_decoder(tmp_path, MAX_POSITIONS, DTYPES[dtype])
     ops = load_ops(provider)
+    decoder = load_decoder(tmp_path, MAX_POSITIONS, ops, DTYPES[dtype])
 
     def model(block_size: int, seed: int) -> PagedModel:
         return PagedModel(

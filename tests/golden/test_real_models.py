@@ -12,6 +12,7 @@ from quire.text.tokenizer import load_tokenizer
 from tests.golden.harness import PagedModel, load_decoder
 from tests.golden.transformers_oracle import greedy
 
+OPS = load_ops()
 PROMPT = "Once upon a time"
 
 
@@ -21,7 +22,7 @@ def test_tinystories_200_greedy_tokens(shared_dir: Path) -> None:
     model.generation_config.eos_token_id = None
     prompt = load_tokenizer(folder).encode(PROMPT)
     expected = greedy(model, prompt, 200)
-    paged = PagedModel(load_decoder(folder, 512), load_ops(), block_size=16, num_blocks=32)
+    paged = PagedModel(load_decoder(folder, 512, OPS), OPS, block_size=16, num_blocks=32)
     (sequence,) = paged.generate([prompt], 200)
     assert sequence.tokens == expected
 
@@ -30,7 +31,7 @@ def test_stories260k_tells_its_story(shared_dir: Path) -> None:
     file = shared_dir / "models" / "stories260k" / "stories260K.gguf"
     tokenizer = load_tokenizer(file)
     prompt = tokenizer.encode(PROMPT)
-    paged = PagedModel(load_decoder(file, 512), load_ops(), block_size=16, num_blocks=32)
+    paged = PagedModel(load_decoder(file, 512, OPS), OPS, block_size=16, num_blocks=32)
     (sequence,) = paged.generate([prompt], 60)
     assert tokenizer.decode(sequence.tokens).startswith(
         PROMPT + ", there was a little girl named Lily. She loved to play outside in the park. "

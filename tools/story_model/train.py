@@ -36,6 +36,7 @@ class Options:
     steps: int
     tiny_steps: int
     mix_from: int
+    mix_to: int
     long_steps: int
     batch_tokens: int
     lr: float
@@ -52,14 +53,15 @@ def parse() -> Options:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for story/, story-draft/")
     parser.add_argument("--seed", type=int, default=20261120)
-    parser.add_argument("--steps", type=int, default=1800)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--tiny-steps", type=int, default=250, help="first steps, rows of 128")
     parser.add_argument("--mix-from", type=int, default=600, help="more tiny stories again")
+    parser.add_argument("--mix-to", type=int, default=1350, help="... up to this step")
     parser.add_argument("--long-steps", type=int, default=60, help="last steps, rows of 1024")
     parser.add_argument("--batch-tokens", type=int, default=5120)
     parser.add_argument("--lr", type=float, default=5e-3, help="for Muon; AdamW uses 0.6 of it")
     parser.add_argument("--warmup", type=int, default=60)
-    parser.add_argument("--decay", type=int, default=400, help="steps of falling learning rate")
+    parser.add_argument("--decay", type=int, default=850, help="steps of falling learning rate")
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--log-every", type=int, default=20)
     parser.add_argument("--save-every", type=int, default=0, help="also export every so many steps")
@@ -140,7 +142,8 @@ def parts(options: Options) -> tuple[tuple[int, int, float], ...]:
     return (
         (options.tiny_steps, 128, 1.0),
         (options.mix_from, 640, 0.04),
-        (options.steps - options.long_steps, 640, 0.5),
+        (options.mix_to, 640, 0.5),
+        (options.steps - options.long_steps, 640, 0.1),
         (options.steps, 1024, 0.1),
     )
 

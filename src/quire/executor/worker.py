@@ -62,7 +62,7 @@ class Worker:
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
         ops = load_ops(config.ops)
-        decoder = load_model(config)
+        decoder = load_model(config, ops)
         phase.end("load_weights")
         try:
             self._runner = ModelRunner(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from quire.ops.table import OpTable
+from quire.ops.table import LinearWeight, OpTable
 
 
 class Linear:
-    """x @ weight.T + bias; weight [out, in], bias [out] or None."""
+    """x @ weight.T + bias, its parameters in the form that the provider's `pack_linear` made."""
 
-    __slots__ = ("bias", "weight")
+    __slots__ = ("weight",)
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: LinearWeight) -> None:
         self.weight = weight
-        self.bias = bias
 
     def forward(self, ops: OpTable, x: Tensor) -> Tensor:
         """[T, in] → [T, out]."""
-        return ops.linear(x, self.weight, self.bias)
+        return ops.linear(x, self.weight)
+
+    def logits(self, ops: OpTable, x: Tensor) -> Tensor:
+        """[N, in] → float32 [N, out]."""
+        return ops.logits(x, self.weight)

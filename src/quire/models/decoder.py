@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import Tensor
 
 from quire.core.config import ModelConfig
@@ -40,19 +38,28 @@ class Decoder:
         weight_bytes: of all parameters; a tied lm_head counts once.
     """
 
-    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor], max_len: int) -> None:
-        """`tensors` are named and shaped as `models.parameters` says; positions are < max_len."""
+    def __init__(
+        self, config: ModelConfig, tensors: dict[str, Tensor], max_len: int, ops: OpTable
+    ) -> None:
+        """Build the layers, their linear weights packed for `ops`.
+
+        Args:
+            tensors: named and shaped as `models.parameters` says. They are taken out one by one,
+                so that a packed weight and its original are never both there for all layers.
+            max_len: positions are below it.
+        """
         self.config = config
         self.weight_bytes = sum(t.numel() * t.element_size() for t in tensors.values())
-        build = _Builder(config, tensors, max_len)
+        build = _Builder(config, tensors, max_len, ops)
+        embed = tensors.pop("embed.weight")
+        self._lm_head = Linear(ops.pack_linear(tensors.pop("lm_head.weight", embed)))
         self._embedding = Embedding(
-            tensors["embed.weight"],
-            tensors.get("positions.weight"),
+            embed,
+            tensors.pop("positions.weight", None),
             config.learned_positions_offset or 0,
         )
         self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
         self._norm = build.norm("norm")
-        self._lm_head = tensors.get("lm_head.weight", tensors["embed.weight"])
 
     def forward(
         self,
@@ -78,15 +85,18 @@ class Decoder:
 
     def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
         """[N, hidden] → float32 [N, vocab]."""
-        return ops.logits(hidden, self._lm_head)
+        return self._lm_head.logits(ops, hidden)
 
 
 class _Builder:
-    """Makes layers out of named tensors."""
+    """Makes layers out of named tensors, which it takes out of their dictionary."""
 
-    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor], max_len: int) -> None:
+    def __init__(
+        self, config: ModelConfig, tensors: dict[str, Tensor], max_len: int, ops: OpTable
+    ) -> None:
         self._config = config
         self._tensors = tensors
+        self._ops = ops
         self._rotary = RotaryEmbedding(config.rope, max_len) if config.rope else None
 
     def layer(self, index: int) -> Layer:
@@ -99,10 +109,10 @@ class _Builder:
         )
 
     def norm(self, stem: str) -> Norm:
-        weight, eps = self._tensors[f"{stem}.weight"], self._config.norm_eps
+        weight, eps = self._tensors.pop(f"{stem}.weight"), self._config.norm_eps
         if self._config.norm == "rms_norm":
             return RMSNorm(weight, eps)
-        return LayerNorm(weight, self._tensors[f"{stem}.bias"], eps)
+        return LayerNorm(weight, self._tensors.pop(f"{stem}.bias"), eps)
 
     def _attention(self, stem: str, window: int | None) -> Attention:
         config = self._config
@@ -121,7 +131,7 @@ class _Builder:
     def _head_norm(self, stem: str) -> RMSNorm | None:
         if not self._config.qk_norm:
             return None
-        return RMSNorm(self._tensors[f"{stem}.weight"], self._config.norm_eps)
+        return RMSNorm(self._tensors.pop(f"{stem}.weight"), self._config.norm_eps)
 
     def _mlp(self, stem: str) -> MLP:
         down = self._linear(f"{stem}.down")
@@ -130,4 +140,5 @@ class _Builder:
         return PlainMLP(self._linear(f"{stem}.up"), down, self._config.activation)
 
     def _linear(self, stem: str) -> Linear:
-        return Linear(self._tensors[f"{stem}.weight"], self._tensors.get(f"{stem}.bias"))
+        weight = self._tensors.pop(f"{stem}.weight")
+        return Linear(self._ops.pack_linear(weight, self._tensors.pop(f"{stem}.bias", None)))

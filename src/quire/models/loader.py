@@ -19,6 +19,7 @@ from quire.models.dummy import random_tensors
 from quire.models.parameters import parameters
 from quire.models.registry import architecture
 from quire.models.sources import Piece, match
+from quire.ops.table import OpTable
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -30,8 +31,10 @@ TORCH_DTYPES = {
 }
 
 
-def load_model(config: EngineConfig, progress: Progress | None = None) -> Decoder:
+def load_model(config: EngineConfig, ops: OpTable, progress: Progress | None = None) -> Decoder:
     """The model of `config`, in `config.dtype`, for positions below `max_model_len`.
+
+    Its linear weights are packed for `ops`, which alone can compute it.
 
     Raises:
         CheckpointError: the files are damaged or do not fit the architecture; names the
@@ -44,7 +47,7 @@ def load_model(config: EngineConfig, progress: Progress | None = None) -> Decode
     else:
         source = resolve(config.model_path, load_format=config.load_format)
         tensors = read_tensors(open_weights(source), config.model, dtype, progress)
-    return Decoder(config.model, tensors, config.scheduler.max_model_len)
+    return Decoder(config.model, tensors, config.scheduler.max_model_len, ops)
 
 
 def read_tensors(

@@ -19,6 +19,7 @@ between machines and numbers of threads.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,8 +42,21 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+class DenseWeight(NamedTuple):
+    """A linear layer's parameters as the checkpoint has them: [out, in], and [out] or None."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None = None) -> DenseWeight:
+    """What `linear` and `logits` take for this weight [out, in] and bias [out]."""
+    return DenseWeight(weight, bias)
+
+
+def linear(x: Tensor, packed: DenseWeight) -> Tensor:
     """x @ weight.T + bias: [T, in] × [out, in] → [T, out], tile by tile (see the module)."""
+    weight, bias = packed
     rows = x.shape[0]
     if rows == 0:
         return x.new_empty(0, weight.shape[0])
@@ -55,9 +69,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return (tiles[0] if len(tiles) == 1 else torch.cat(tiles))[:rows]
 
 
-def logits(x: Tensor, weight: Tensor) -> Tensor:
-    """`linear` without a bias, as float32: [N, hidden] × [vocab, hidden] → [N, vocab]."""
-    return linear(x, weight).float()
+def logits(x: Tensor, packed: DenseWeight) -> Tensor:
+    """`linear` as float32: [N, hidden] × [vocab, hidden] → [N, vocab]."""
+    return linear(x, packed).float()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from quire.ops.native import NativeKernels
 
 logger = logging.getLogger(__name__)
+
+LinearWeight = Any
+"""What a provider's `pack_linear` makes, for its own `linear` and `logits` alone."""
 
 _NATIVE_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
@@ -36,6 +39,7 @@ class OpTable:
 
     embedding: Callable[..., Tensor] = reference.embedding
     add: Callable[..., Tensor] = reference.add
+    pack_linear: Callable[..., LinearWeight] = reference.pack_linear
     linear: Callable[..., Tensor] = reference.linear
     logits: Callable[..., Tensor] = reference.logits
     rms_norm: Callable[..., Tensor] = reference.rms_norm

@@ -26,8 +26,8 @@ def test_forward() -> None:
     rope = RopeConfig(theta=100.0, rotary_dim=HEAD_DIM)
     rotary = RotaryEmbedding(rope, TOKENS)
     layer = Attention(
-        Linear(torch.cat([q, k, v])),
-        Linear(out, bias),
+        Linear(reference.pack_linear(torch.cat([q, k, v]))),
+        Linear(reference.pack_linear(out, bias)),
         heads=HEADS,
         kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,

@@ -17,8 +17,10 @@ OPS = load_ops("reference")
 
 def test_linear() -> None:
     x, weight, bias = torch.randn(3, 8), torch.randn(5, 8), torch.randn(5)
-    torch.testing.assert_close(Linear(weight, bias).forward(OPS, x), F.linear(x, weight, bias))
-    torch.testing.assert_close(Linear(weight).forward(OPS, x), F.linear(x, weight))
+    torch.testing.assert_close(
+        Linear(OPS.pack_linear(weight, bias)).forward(OPS, x), F.linear(x, weight, bias)
+    )
+    torch.testing.assert_close(Linear(OPS.pack_linear(weight)).forward(OPS, x), F.linear(x, weight))
 
 
 def test_embedding_adds_learned_positions_from_their_offset() -> None:
@@ -44,7 +46,7 @@ def test_norms() -> None:
 
 def test_gated_mlp() -> None:
     x, gate, up, down = (torch.randn(*s) for s in ((3, 8), (6, 8), (6, 8), (8, 6)))
-    mlp = GatedMLP(Linear(torch.cat([gate, up])), Linear(down))
+    mlp = GatedMLP(Linear(OPS.pack_linear(torch.cat([gate, up]))), Linear(OPS.pack_linear(down)))
     expected = (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
     torch.testing.assert_close(mlp.forward(OPS, x), expected)
 
@@ -60,5 +62,5 @@ def test_gated_mlp() -> None:
 def test_plain_mlp(activation: str, oracle: object) -> None:
     x, up, down = torch.randn(3, 8), torch.randn(6, 8), torch.randn(8, 6)
     assert callable(oracle)
-    mlp = PlainMLP(Linear(up), Linear(down), activation)
+    mlp = PlainMLP(Linear(OPS.pack_linear(up)), Linear(OPS.pack_linear(down)), activation)
     torch.testing.assert_close(mlp.forward(OPS, x), oracle(x @ up.T) @ down.T)

@@ -20,6 +20,7 @@ from quire.models.loader import read_tensors
 from quire.models.memory import parameter_count
 from quire.models.parameters import parameters
 from quire.models.registry import architecture, model_config
+from quire.ops.table import load_ops
 
 VOCAB, HIDDEN, WIDTH, HEAD_DIM = 11, 8, 12, 4
 
@@ -233,7 +234,7 @@ def test_random_weights(llama: ModelConfig, dtype: torch.dtype) -> None:
     assert not torch.equal(tensors["embed.weight"], other["embed.weight"])
     assert not torch.equal(tensors["layers.0.mlp.down.weight"], tensors["layers.1.mlp.down.weight"])
     assert torch.equal(tensors["norm.weight"], torch.ones(HIDDEN, dtype=dtype))
-    decoder = Decoder(llama, tensors, max_len=16)
+    decoder = Decoder(llama, tensors, 16, load_ops("reference"))
     assert decoder.weight_bytes == parameter_count(llama) * dtype.itemsize
 
 

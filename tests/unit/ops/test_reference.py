@@ -28,36 +28,44 @@ def test_linear_rows_do_not_depend_on_the_batch(
 ) -> None:
     weight, bias = draw(width, columns, dtype=dtype), draw(width, seed=1, dtype=dtype)
     x = draw(150, columns, seed=2, dtype=dtype)
-    whole = reference.linear(x, weight, bias)
+    whole = reference.linear(x, reference.pack_linear(weight, bias))
     for count in (1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 32, 33, 64, 65, 96, 127, 128, 149):
-        assert torch.equal(reference.linear(x[:count], weight, bias), whole[:count])
+        assert torch.equal(
+            reference.linear(x[:count], reference.pack_linear(weight, bias)), whole[:count]
+        )
     order = torch.randperm(150, generator=torch.Generator().manual_seed(3))
-    assert torch.equal(reference.linear(x[order], weight, bias), whole[order])
+    assert torch.equal(
+        reference.linear(x[order], reference.pack_linear(weight, bias)), whole[order]
+    )
     # Rows that begin at an odd address.
-    assert torch.equal(reference.linear(x[1:34], weight, bias), whole[1:34])
+    assert torch.equal(reference.linear(x[1:34], reference.pack_linear(weight, bias)), whole[1:34])
 
 
 def test_linear_equals_torch() -> None:
     x, weight, bias = draw(70, 48), draw(30, 48, seed=1), draw(30, seed=2)
-    torch.testing.assert_close(reference.linear(x, weight, bias), F.linear(x, weight, bias))
-    torch.testing.assert_close(reference.linear(x, weight), F.linear(x, weight))
-    assert reference.linear(x[:0], weight).shape == (0, 30)
+    torch.testing.assert_close(
+        reference.linear(x, reference.pack_linear(weight, bias)), F.linear(x, weight, bias)
+    )
+    torch.testing.assert_close(
+        reference.linear(x, reference.pack_linear(weight)), F.linear(x, weight)
+    )
+    assert reference.linear(x[:0], reference.pack_linear(weight)).shape == (0, 30)
 
 
 def test_linear_keeps_a_bad_row_to_itself() -> None:
     x, weight = draw(20, 48), draw(30, 48, seed=1)
-    clean = reference.linear(x, weight)
+    clean = reference.linear(x, reference.pack_linear(weight))
     x[7] = torch.nan
     x[11] = torch.inf
     others = [i for i in range(20) if i not in (7, 11)]
-    assert torch.equal(reference.linear(x, weight)[others], clean[others])
+    assert torch.equal(reference.linear(x, reference.pack_linear(weight))[others], clean[others])
 
 
 def test_logits_are_float32() -> None:
     x, weight = draw(3, 16, dtype=torch.bfloat16), draw(40, 16, dtype=torch.bfloat16)
-    logits = reference.logits(x, weight)
+    logits = reference.logits(x, reference.pack_linear(weight))
     assert logits.dtype == torch.float32
-    assert torch.equal(logits, reference.linear(x, weight).float())
+    assert torch.equal(logits, reference.linear(x, reference.pack_linear(weight)).float())
 
 
 def test_embedding_and_add() -> None:

@@ -1,0 +1,162 @@
+#include "pool.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+
+namespace quire {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kSpin = std::chrono::microseconds(50);
+
+void pause() {
+#if defined(QUIRE_X86)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+// Spins until `done()` or until the time is up; says which.
+template <class Done>
+bool spin(const Done& done) {
+  const auto end = Clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (done()) return true;
+      pause();
+    }
+  } while (Clock::now() < end);
+  return done();
+}
+
+void sleep_while(const std::atomic<uint32_t>& word, uint32_t value) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void wake(const std::atomic<uint32_t>& word, int count) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+uint32_t tasks_left(uint64_t unclaimed) { return static_cast<uint32_t>(unclaimed); }
+uint32_t job_number(uint64_t unclaimed) { return static_cast<uint32_t>(unclaimed >> 32); }
+
+}  // namespace
+
+Pool::Pool(int threads) : owner_(getpid()) {
+  if (threads < 1 || threads > 1024) {
+    throw std::invalid_argument("a pool has 1 to 1024 threads, not " + std::to_string(threads));
+  }
+  workers_.reserve(static_cast<size_t>(threads - 1));
+  for (int i = 1; i < threads; ++i) {
+    pthread_t thread;
+    const int error = pthread_create(&thread, nullptr, enter, this);
+    if (error != 0) {
+      this->~Pool();
+      throw std::system_error(error, std::generic_category(), "starting a kernel thread");
+    }
+    pthread_setname_np(thread, "quire-kernels");
+    workers_.push_back(thread);
+  }
+}
+
+Pool::~Pool() {
+  stopping_.store(true);
+  jobs_.fetch_add(1);
+  wake(jobs_, INT_MAX);
+  if (getpid() == owner_) {  // a forked child has no workers to wait for
+    for (const pthread_t thread : workers_) pthread_join(thread, nullptr);
+  }
+  free(scratch_);
+}
+
+void Pool::run(int64_t tasks, void (*body)(void*, int64_t), void* context) {
+  if (workers_.empty() || tasks <= 1) {
+    for (int64_t task = 0; task < tasks; ++task) body(context, task);
+    return;
+  }
+  if (tasks > INT_MAX) throw std::invalid_argument("a job has at most 2^31 - 1 tasks");
+  const std::lock_guard<std::mutex> lock(one_job_);
+  const uint32_t number = job_number(unclaimed_.load(std::memory_order_relaxed)) + 1;
+  body_.store(body, std::memory_order_relaxed);
+  context_.store(context, std::memory_order_relaxed);
+  tasks_.store(tasks, std::memory_order_relaxed);
+  unfinished_.store(static_cast<uint32_t>(tasks), std::memory_order_relaxed);
+  unclaimed_.store(uint64_t{number} << 32 | static_cast<uint64_t>(tasks), std::memory_order_release);
+  jobs_.fetch_add(1);  // sequentially consistent with `sleepers_`: one of the two sides sees the other
+  if (sleepers_.load() != 0) wake(jobs_, static_cast<int>(tasks) - 1);
+  if (unfinished_.fetch_sub(share(), std::memory_order_acq_rel) != 0) wait_for_the_others();
+}
+
+void* Pool::scratch(int64_t bytes) {
+  if (bytes > scratch_bytes_) {
+    free(scratch_);
+    scratch_bytes_ = 0;
+    const int64_t rounded = (bytes + bytes / 4 + 4095) / 4096 * 4096;  // grows in few steps
+    scratch_ = aligned_alloc(4096, static_cast<size_t>(rounded));
+    if (scratch_ == nullptr) throw std::bad_alloc();
+    scratch_bytes_ = rounded;
+  }
+  return scratch_;
+}
+
+// Claims and runs tasks of the current job until none is left. Returns how many.
+//
+// The number of unclaimed tasks and the job's number change together: if the exchange succeeds, the
+// job is still the one whose fields were read, and cannot end before the claimed task has.
+uint32_t Pool::share() {
+  uint32_t finished = 0;
+  uint64_t unclaimed = unclaimed_.load(std::memory_order_acquire);
+  while (tasks_left(unclaimed) != 0) {
+    const auto body = body_.load(std::memory_order_relaxed);
+    void* const context = context_.load(std::memory_order_relaxed);
+    const int64_t tasks = tasks_.load(std::memory_order_relaxed);
+    if (!unclaimed_.compare_exchange_weak(unclaimed, unclaimed - 1, std::memory_order_acq_rel,
+                                          std::memory_order_acquire)) {
+      continue;
+    }
+    body(context, tasks - tasks_left(unclaimed));
+    ++finished;
+    unclaimed = unclaimed_.load(std::memory_order_acquire);
+  }
+  return finished;
+}
+
+void Pool::wait_for_the_others() {
+  if (spin([this] { return unfinished_.load(std::memory_order_acquire) == 0; })) return;
+  caller_sleeps_.store(1);
+  for (uint32_t left; (left = unfinished_.load()) != 0;) sleep_while(unfinished_, left);
+  caller_sleeps_.store(0);
+}
+
+void* Pool::enter(void* pool) {
+  static_cast<Pool*>(pool)->work();
+  return nullptr;
+}
+
+void Pool::work() {
+  for (;;) {
+    const uint32_t seen = jobs_.load();
+    const uint32_t finished = share();
+    if (finished != 0 && unfinished_.fetch_sub(finished) == finished && caller_sleeps_.load() != 0) {
+      wake(unfinished_, 1);
+    }
+    if (stopping_.load()) return;
+    const auto started = [this, seen] { return jobs_.load() != seen; };
+    if (spin(started)) continue;
+    sleepers_.fetch_add(1);
+    if (!started()) sleep_while(jobs_, seen);
+    sleepers_.fetch_sub(1);
+  }
+}
+
+}  // namespace quire
