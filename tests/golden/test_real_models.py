@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
+from quire import LLM, SamplingParams
 from quire.ops.table import load_ops
 from quire.text.tokenizer import load_tokenizer
 from tests.golden.harness import PagedModel, load_decoder
@@ -37,3 +38,14 @@ def test_stories260k_tells_its_story(shared_dir: Path) -> None:
         PROMPT + ", there was a little girl named Lily. She loved to play outside in the park. "
         "One day, she saw a big, red ball."
     )
+
+
+def test_tinystories_through_the_python_api(shared_dir: Path) -> None:
+    folder = shared_dir / "models" / "tinystories-656k"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.generation_config.eos_token_id = None
+    params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
+    with LLM(model=str(folder), max_num_batched_tokens=64) as llm:
+        (output,) = llm.generate(PROMPT, params, use_tqdm=False)
+    expected = greedy(model, output.prompt_token_ids, 200)
+    assert output.prompt_token_ids + output.outputs[0].token_ids == expected

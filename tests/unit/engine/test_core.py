@@ -119,6 +119,22 @@ def test_a_failed_step_ends_its_requests_and_the_next_ones_are_right() -> None:
     assert tokens(finish(core)["b"]) == modelled_tokens([1] * 10, 3, VOCAB)
 
 
+def test_an_abort_frees_the_blocks_before_the_next_step() -> None:
+    core = make()
+    core.add(ask("a", length=40, max_tokens=50))
+    core.add(ask("b", length=40, max_tokens=50))
+    core.step()
+    used = core.scheduler.kv.pool.num_used
+    core.abort(["a"])
+    assert 0 < core.scheduler.kv.pool.num_used < used
+    step = core.step()
+    assert step is not None
+    assert [output.request_id for output in step.outputs] == ["b"]
+    core.abort(["b"])
+    assert core.scheduler.kv.pool.num_used == 0
+    assert core.step() is None
+
+
 def test_utility_calls() -> None:
     core = make()
     core.add(ask("a", length=40))
