@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "bind_fused.h"
+#include "bind_gemm.h"
 #include "cpu/isa.h"
 
 namespace nb = nanobind;
@@ -94,6 +96,9 @@ NB_MODULE(_native, m) {
       .def_prop_ro("isa", [](const Kernels& kernels) { return kernels.isa; })
       .def("rms_norm", &rms_norm)
       .def("add_rms_norm", &add_rms_norm);
+
+  bind_gemm(m);
+  bind_fused(m);
 
   m.def("detect", &detect);
   m.def("features", &features);

@@ -57,7 +57,7 @@ TORCH_SIDE = {"engine.core", "engine.process", "engine.llm"}
 TORCH_MODULES = {"torch", "triton", "transformers", "safetensors.torch"}
 
 # Who alone may import a module.
-OWNERS: dict[str, str] = {"quire._native": "ops.native", "triton": "ops"}
+OWNERS: dict[str, str] = {"quire._native": "ops", "triton": "ops"}
 # Who alone may touch the environment.
 ENVIRONMENT_OWNER = "core.env"
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}

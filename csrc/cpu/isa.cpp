@@ -2,6 +2,8 @@
 
 #if defined(QUIRE_X86)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace quire {
@@ -56,6 +58,23 @@ bool has_avx512(const CpuFeatures& f) {
   return has_avx2(f) && f.avx512f && f.avx512bw && f.avx512dq && f.avx512vl;
 }
 
+bool has_avx512_vnni(const CpuFeatures& f) {
+  return has_avx512(f) && f.avx512_vnni && f.avx512_bf16;
+}
+
+// Linux hands out the tile registers only to a process that asks for them; its threads inherit it.
+bool may_use_tiles() {
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+bool has_amx(const CpuFeatures& f) {
+  static const bool available =
+      has_avx512_vnni(f) && f.amx_tile && f.amx_int8 && f.amx_bf16 && may_use_tiles();
+  return available;
+}
+
 #else
 
 CpuFeatures detect() { return CpuFeatures{}; }
@@ -75,6 +94,8 @@ const IsaEntry* isa_entries(int& count) {
 #if defined(QUIRE_X86)
       {"avx2", has_avx2(cpu_features()), avx2::table},
       {"avx512", has_avx512(cpu_features()), avx512::table},
+      {"avx512_vnni", has_avx512_vnni(cpu_features()), avx512_vnni::table},
+      {"amx", has_amx(cpu_features()), amx::table},
 #endif
   };
   count = static_cast<int>(sizeof entries / sizeof entries[0]);

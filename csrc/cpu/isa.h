@@ -6,7 +6,7 @@
 namespace quire {
 
 // A flag is true only where the operating system also saves the registers the feature needs.
-// AMX additionally wants a permission from the kernel before its first use (arch_prctl).
+// AMX additionally wants a permission from the kernel; the entry "amx" is available once it is given.
 struct CpuFeatures {
   bool avx2, fma, f16c, avx_vnni;
   bool avx512f, avx512bw, avx512dq, avx512vl;

@@ -6,17 +6,11 @@
 
 #include <stdint.h>
 
+#include "dtype.h"
+#include "fused.h"
+#include "gemm.h"
+
 namespace quire {
-
-// Storage of the 16-bit floats; arithmetic is always in float.
-struct bf16 {
-  uint16_t bits;
-};
-struct f16 {
-  uint16_t bits;
-};
-
-enum DType : int { kFloat32, kBFloat16, kFloat16, kDTypeCount };
 
 // y[r] = weight * (x[r] / rms(x[r])), rounded to the dtype before and after the product with weight.
 // Every tensor has the table entry's dtype; strides are in elements and count from row to row.
@@ -48,6 +42,8 @@ struct Kernels {
   const char* isa;
   void (*rms_norm[kDTypeCount])(const RmsNormArgs&);
   void (*add_rms_norm[kDTypeCount])(const AddRmsNormArgs&);
+  FusedKernels fused;
+  const Gemm* gemm[kWeightKindCount];
 };
 
 // Defined once for every ISA that is built, by table.cpp.
@@ -58,6 +54,12 @@ namespace avx2 {
 const Kernels& table();
 }
 namespace avx512 {
+const Kernels& table();
+}
+namespace avx512_vnni {  // + VNNI, BF16
+const Kernels& table();
+}
+namespace amx {  // + tiles of bf16 and int8
 const Kernels& table();
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <system_error>
 
 namespace quire {
@@ -61,7 +62,7 @@ Pool::Pool(int threads) : owner_(getpid()) {
     pthread_t thread;
     const int error = pthread_create(&thread, nullptr, enter, this);
     if (error != 0) {
-      this->~Pool();
+      stop();
       throw std::system_error(error, std::generic_category(), "starting a kernel thread");
     }
     pthread_setname_np(thread, "quire-kernels");
@@ -70,13 +71,17 @@ Pool::Pool(int threads) : owner_(getpid()) {
 }
 
 Pool::~Pool() {
+  stop();
+  free(scratch_);
+}
+
+void Pool::stop() {
   stopping_.store(true);
   jobs_.fetch_add(1);
   wake(jobs_, INT_MAX);
   if (getpid() == owner_) {  // a forked child has no workers to wait for
     for (const pthread_t thread : workers_) pthread_join(thread, nullptr);
   }
-  free(scratch_);
 }
 
 void Pool::run(int64_t tasks, void (*body)(void*, int64_t), void* context) {
@@ -94,7 +99,8 @@ void Pool::run(int64_t tasks, void (*body)(void*, int64_t), void* context) {
   unclaimed_.store(uint64_t{number} << 32 | static_cast<uint64_t>(tasks), std::memory_order_release);
   jobs_.fetch_add(1);  // sequentially consistent with `sleepers_`: one of the two sides sees the other
   if (sleepers_.load() != 0) wake(jobs_, static_cast<int>(tasks) - 1);
-  if (unfinished_.fetch_sub(share(), std::memory_order_acq_rel) != 0) wait_for_the_others();
+  const uint32_t finished = share();
+  if (unfinished_.fetch_sub(finished) != finished) wait_for_the_others();
 }
 
 void* Pool::scratch(int64_t bytes) {

@@ -38,7 +38,7 @@ class Pool {
  private:
   static void* enter(void* pool);
   void work();
-  bool wait_for_job(uint32_t seen);
+  void stop();
   uint32_t share();
   void wait_for_the_others();
 

@@ -5,7 +5,10 @@
 //                                elements and leaves the other lanes zero
 //   store(p, v)  store(p, v, n)  round to nearest even and write
 //   round<T>(v)                  v through T and back
-//   zero broadcast add mul fma sum
+//   zero broadcast add sub mul div fma max min abs sum largest
+//   upper_half(v)                v with the lower 12 bits of the fraction cleared
+//   scale2(v, n)                 v · 2^n, rounded once, for integral n from -151 to 129
+//   Mask, not_less(a, b), is_nan(v), either, no_lanes; lanes_of(m): bit i is lane i
 #pragma once
 
 #include "kernels.h"

@@ -82,5 +82,37 @@ inline Vec round<bf16>(Vec v) {
   return _mm256_castsi256_ps(_mm256_and_si256(round_bf16(v), upper));
 }
 
+// Lane by lane; of max and min, b where either operand is NaN or the two are equal.
+inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+inline Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+inline Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+inline Vec abs(Vec v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+inline Vec upper_half(Vec v) {
+  const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xfffff000u));
+  return _mm256_and_ps(v, _mm256_castsi256_ps(mask));
+}
+// In two steps, neither of which leaves the range of normal powers: one rounding.
+inline Vec power_of_two(__m256i n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
+inline Vec scale2(Vec v, Vec n) {
+  const __m256i whole = _mm256_cvtps_epi32(n);
+  const __m256i half = _mm256_srai_epi32(whole, 1);
+  return mul(mul(v, power_of_two(half)), power_of_two(_mm256_sub_epi32(whole, half)));
+}
+
+using Mask = __m256;
+inline Mask not_less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_GE_OQ); }
+inline Mask is_nan(Vec v) { return _mm256_cmp_ps(v, v, _CMP_UNORD_Q); }
+inline Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
+inline unsigned lanes_of(Mask m) { return static_cast<unsigned>(_mm256_movemask_ps(m)); }
+inline Mask no_lanes() { return zero(); }
+inline float largest(Vec v) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
 }  // namespace
 }  // namespace quire::QUIRE_ISA

@@ -77,5 +77,25 @@ inline Vec round<bf16>(Vec v) {
   return _mm512_castsi512_ps(_mm512_and_si512(round_bf16(v), upper));
 }
 
+// Lane by lane; of max and min, b where either operand is NaN or the two are equal.
+inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+inline Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+inline Vec abs(Vec v) { return _mm512_abs_ps(v); }
+inline Vec upper_half(Vec v) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(static_cast<int>(0xfffff000u))));
+}
+inline Vec scale2(Vec v, Vec n) { return _mm512_scalef_ps(v, n); }
+
+using Mask = __mmask16;
+inline Mask not_less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+inline Mask is_nan(Vec v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q); }
+inline Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
+inline unsigned lanes_of(Mask m) { return m; }
+inline Mask no_lanes() { return 0; }
+inline float largest(Vec v) { return _mm512_reduce_max_ps(v); }
+
 }  // namespace
 }  // namespace quire::QUIRE_ISA

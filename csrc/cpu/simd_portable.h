@@ -103,5 +103,38 @@ inline Vec round<bf16>(Vec v) {
   return vec_of(round_bf16(v) & all(0xffff0000));
 }
 
+// Lane by lane; of max and min, b where either operand is NaN or the two are equal.
+using Mask = Bits;
+inline Vec sub(Vec a, Vec b) { return a - b; }
+inline Vec div(Vec a, Vec b) { return a / b; }
+inline Vec max(Vec a, Vec b) {
+  return vec_of(select(reinterpret_cast<Mask>(a > b), bits_of(a), bits_of(b)));
+}
+inline Vec min(Vec a, Vec b) {
+  return vec_of(select(reinterpret_cast<Mask>(a < b), bits_of(a), bits_of(b)));
+}
+inline Vec abs(Vec v) { return vec_of(bits_of(v) & 0x7fffffff); }
+inline Vec upper_half(Vec v) { return vec_of(bits_of(v) & 0xfffff000); }
+// In two steps, neither of which leaves the range of normal powers: one rounding.
+inline Vec scale2(Vec v, Vec n) {
+  typedef int32_t Signed __attribute__((vector_size(16)));
+  const Signed whole = reinterpret_cast<Signed>(bits_of(n + 0x1.8p23f) - bits_of(broadcast(0x1.8p23f)));
+  const Signed half = whole >> 1;
+  return v * vec_of(reinterpret_cast<Bits>(half + 127) << 23) *
+         vec_of(reinterpret_cast<Bits>(whole - half + 127) << 23);
+}
+
+inline Mask not_less(Vec a, Vec b) { return reinterpret_cast<Mask>(a >= b); }
+inline Mask is_nan(Vec v) { return reinterpret_cast<Mask>(v != v); }
+inline Mask either(Mask a, Mask b) { return a | b; }
+inline unsigned lanes_of(Mask m) {
+  return (m[0] & 1) | (m[1] & 2) | (m[2] & 4) | (m[3] & 8);
+}
+inline Mask no_lanes() { return all(0); }
+inline float largest(Vec v) {
+  const float a = v[0] > v[1] ? v[0] : v[1], b = v[2] > v[3] ? v[2] : v[3];
+  return a > b ? a : b;
+}
+
 }  // namespace
 }  // namespace quire::QUIRE_ISA

@@ -1,8 +1,15 @@
 // One instruction set's kernel table. Compiled once an ISA, as are all kernel units.
+#include "activation.h"
+#include "embedding.h"
+#include "gemm_parts.h"
+#include "layer_norm.h"
 #include "norm.h"
+#include "rope.h"
+#include "select.h"
 
 #define QUIRE_STRING_(x) #x
 #define QUIRE_STRING(x) QUIRE_STRING_(x)
+#define QUIRE_ALL(f) {f<float>, f<bf16>, f<f16>}
 
 namespace quire::QUIRE_ISA {
 
@@ -11,6 +18,27 @@ const Kernels kTable = {
     QUIRE_STRING(QUIRE_ISA),
     {rms_norm<float>, rms_norm<bf16>, rms_norm<f16>},
     {add_rms_norm<float>, add_rms_norm<bf16>, add_rms_norm<f16>},
+    {
+        QUIRE_ALL(rms_norm_task),
+        QUIRE_ALL(add_rms_norm_task),
+        QUIRE_ALL(layer_norm),
+        QUIRE_ALL(add_layer_norm),
+        QUIRE_ALL(silu_mul),
+        QUIRE_ALL(gelu),
+        QUIRE_ALL(gelu_tanh),
+        QUIRE_ALL(relu),
+        QUIRE_ALL(add_rows),
+        QUIRE_ALL(embedding),
+        QUIRE_ALL(rotary),
+        QUIRE_ALL(rope_kv_write),
+        argmax,
+        top_k,
+    },
+#if defined(__AMX_TILE__)
+    {&kGemmF32, &kGemmTilesBF16, &kGemmTilesS8},
+#else
+    {&kGemmF32, &kGemmBF16, &kGemmS8},
+#endif
 };
 }  // namespace
 

@@ -1,9 +1,13 @@
-"""Native CPU kernels. Only `quire.ops.native` imports this module; addresses are not checked."""
+"""Native CPU kernels. Only `quire.ops` imports this module; addresses are not checked."""
 
-from typing import final
+from typing import Protocol, final
 
 FLOAT32: int
 BFLOAT16: int
+
+WEIGHT_F32: int
+WEIGHT_BF16: int
+WEIGHT_S8: int
 FLOAT16: int
 
 @final
@@ -52,6 +56,262 @@ class Kernels:
 
         `residual_out` may be `residual` or `x`, and `y` may be the other one.
         """
+
+class Pool:
+    """Threads that share a kernel's tasks; the caller is one of them.
+
+    Raises ValueError unless 1 <= threads <= 1024.
+    """
+
+    def __init__(self, threads: int, /) -> None: ...
+    @property
+    def threads(self) -> int: ...
+    def count_tasks(self, counts: int, tasks: int, /) -> None:
+        """counts[task] += 1 for each of `tasks` int64 counts, by a task each."""
+
+@final
+class PackedWeight:
+    """A weight [n, k] in the kernels' order, padded and aligned; a copy.
+
+    `kind` is one of the WEIGHT codes, `dtype` the source's, `stride` between its rows in elements,
+    `bias` the address of float32 [n] or 0. Raises ValueError for sizes that cannot be packed.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        kind: int,
+        source: int,
+        dtype: int,
+        n: int,
+        k: int,
+        stride: int,
+        bias: int,
+        /,
+    ) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+    def unpack(self, out: int, /) -> None:
+        """Writes the weight as stored to float32 [n, k]."""
+
+def linear(
+    kernels: Kernels,
+    pool: Pool,
+    weight: PackedWeight,
+    y: int,
+    y_dtype: int,
+    y_stride: int,
+    x: int,
+    x_dtype: int,
+    x_stride: int,
+    rows: int,
+    /,
+) -> None:
+    """y[rows, n] = x[rows, k] · weightᵀ + bias; x and y are FLOAT32 or BFLOAT16. GIL released."""
+
+# The small operations of cpu/fused.h.
+
+class Unary(Protocol):
+    """An elementwise operation: y = f(x) a row of `cols`."""
+
+    def __call__(
+        self,
+        kernels: Kernels,
+        pool: Pool,
+        dtype: int,
+        y: int,
+        x: int,
+        rows: int,
+        cols: int,
+        y_stride: int,
+        x_stride: int,
+        /,
+    ) -> None: ...
+
+gelu: Unary
+gelu_tanh: Unary
+relu: Unary
+silu_mul: Unary
+"""x is gate and up, 2 · cols wide."""
+
+def add(
+    kernels: Kernels,
+    pool: Pool,
+    dtype: int,
+    y: int,
+    left: int,
+    right: int,
+    rows: int,
+    cols: int,
+    y_stride: int,
+    left_stride: int,
+    right_stride: int,
+    /,
+) -> None:
+    """y = left + right a row; `y` may be either."""
+
+def fused_rms_norm(
+    kernels: Kernels,
+    pool: Pool,
+    dtype: int,
+    y: int,
+    x: int,
+    weight: int,
+    rows: int,
+    cols: int,
+    y_stride: int,
+    x_stride: int,
+    eps: float,
+    /,
+) -> None:
+    """`Kernels.rms_norm` on a pool."""
+
+def fused_add_rms_norm(
+    kernels: Kernels,
+    pool: Pool,
+    dtype: int,
+    y: int,
+    residual_out: int,
+    x: int,
+    residual: int,
+    weight: int,
+    rows: int,
+    cols: int,
+    y_stride: int,
+    residual_out_stride: int,
+    x_stride: int,
+    residual_stride: int,
+    eps: float,
+    /,
+) -> None:
+    """`Kernels.add_rms_norm` on a pool."""
+
+def layer_norm(
+    kernels: Kernels,
+    pool: Pool,
+    dtype: int,
+    y: int,
+    x: int,
+    weight: int,
+    bias: int,
+    rows: int,
+    cols: int,
+    y_stride: int,
+    x_stride: int,
+    eps: float,
+    /,
+) -> None:
+    """y = (x - mean) / sqrt(variance + eps) * weight + bias a row; `y` may be `x`."""
+
+def add_layer_norm(
+    kernels: Kernels,
+    pool: Pool,
+    dtype: int,
+    y: int,
+    residual_out: int,
+    x: int,
+    residual: int,
+    weight: int,
+    bias: int,
+    rows: int,
+    cols: int,
+    y_stride: int,
+    residual_out_stride: int,
+    x_stride: int,
+    residual_stride: int,
+    eps: float,
+    /,
+) -> None:
+    """residual_out = x + residual, y = layer_norm(residual_out) a row."""
+
+def embedding(
+    kernels: Kernels,
+    pool: Pool,
+    dtype: int,
+    y: int,
+    ids: int,
+    weight: int,
+    positions: int,
+    position_weight: int,
+    rows: int,
+    cols: int,
+    y_stride: int,
+    weight_stride: int,
+    position_stride: int,
+    vocab: int,
+    max_positions: int,
+    /,
+) -> None:
+    """y = weight[ids] (+ position_weight[positions], unless that is 0). Raises IndexError."""
+
+def rotary(
+    kernels: Kernels,
+    pool: Pool,
+    dtype: int,
+    y: int,
+    x: int,
+    positions: int,
+    cos_sin: int,
+    rows: int,
+    heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    y_stride: int,
+    x_stride: int,
+    x_head_stride: int,
+    max_positions: int,
+    /,
+) -> None:
+    """Turn every head; `y` may be `x`. Raises IndexError for a position."""
+
+def rope_kv_write(
+    kernels: Kernels,
+    pool: Pool,
+    dtype: int,
+    q_out: int,
+    q: int,
+    k: int,
+    v: int,
+    q_stride: int,
+    k_stride: int,
+    v_stride: int,
+    positions: int,
+    cos_sin: int,
+    q_norm: int,
+    k_norm: int,
+    k_cache: int,
+    v_cache: int,
+    slot_mapping: int,
+    block_size: int,
+    block_stride: int,
+    head_stride: int,
+    rows: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    eps: float,
+    max_positions: int,
+    slots: int,
+    /,
+) -> None:
+    """Norm (unless 0), rotation (unless cos_sin is 0), KV write. Raises IndexError."""
+
+def argmax(
+    kernels: Kernels,
+    pool: Pool,
+    tokens: int,
+    peaks: int,
+    x: int,
+    rows: int,
+    cols: int,
+    x_stride: int,
+    /,
+) -> None:
+    """First index of each row's largest float, -1 where it is not finite."""
+
+def top_k(kernels: Kernels, ids: int, x: int, cols: int, k: int, /) -> int:
+    """Ascending ids of all floats at least the k-th largest into ids [cols]; how many."""
 
 def detect() -> list[str]:
     """Names of the instruction sets that this machine can run, least capable first."""

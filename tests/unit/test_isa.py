@@ -6,7 +6,7 @@ import pytest
 
 from quire.ops.native import NativeKernels, available_isas, cpu_features
 
-ORDER = ["portable", "avx2", "avx512"]
+ORDER = ["portable", "avx2", "avx512", "avx512_vnni", "amx"]
 
 
 def kernel_flags() -> set[str]:
@@ -32,9 +32,12 @@ def test_features_agree_with_the_operating_system() -> None:
     flags = kernel_flags()
     assert {name for name, there in cpu_features().items() if there} == flags & set(cpu_features())
     assert ("avx2" in available_isas()) == ({"avx2", "fma", "f16c"} <= flags)
-    assert ("avx512" in available_isas()) == (
-        {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags
-    )
+    avx512 = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
+    assert ("avx512" in available_isas()) == (avx512 <= flags)
+    vnni = avx512 | {"avx512_vnni", "avx512_bf16"}
+    assert ("avx512_vnni" in available_isas()) == (vnni <= flags)
+    # The flags say what the processor has; the permission to use tiles may still be refused.
+    assert ("amx" not in available_isas()) or vnni | {"amx_tile", "amx_int8", "amx_bf16"} <= flags
 
 
 def test_the_best_is_chosen_unless_one_is_forced() -> None:

@@ -109,7 +109,7 @@ def test_native_code_belongs_to_ops(tmp_path: Path) -> None:
     text = "from quire import _native\nimport triton"
     assert lint(tmp_path, {"ops/native.py": text}) == []
     assert lint(tmp_path, {"layers/norm.py": text}) == [
-        "layers/norm.py:1: only ops.native imports quire._native",
+        "layers/norm.py:1: only ops imports quire._native",
         "layers/norm.py:2: only ops imports triton",
     ]
 

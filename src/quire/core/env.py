@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def cpu_isa() -> str | None:
-    """`QUIRE_CPU_ISA`: force one native kernel table (portable, avx2, avx512); fails loudly."""
+    """`QUIRE_CPU_ISA`: force one native kernel table; fails loudly.
+
+    Least capable first: portable, avx2, avx512, avx512_vnni, amx.
+    """
     return os.environ.get("QUIRE_CPU_ISA") or None
 
 

@@ -52,7 +52,6 @@ class Worker:
         from quire.ops.table import load_ops
         from quire.runner.runner import ModelRunner
 
-        torch.set_num_threads(config.num_threads)
         phase.end("import_torch")
         plan = plan_memory(
             config,
@@ -61,7 +60,9 @@ class Worker:
             kv_bytes_per_token=kv_bytes_per_token(config.model, config.dtype),
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
-        ops = load_ops(config.ops)
+        ops = load_ops(config.ops, num_threads=config.num_threads)
+        # Two pools would take each other's cores; the native one does the heavy work.
+        torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
         decoder = load_model(config, ops)
         phase.end("load_weights")
         try:

@@ -1,4 +1,4 @@
-"""The native CPU kernels on torch tensors: the only module that imports `quire._native`.
+"""The native CPU kernels on torch tensors. Only `ops` imports `quire._native`.
 
 Each method checks what the kernels cannot (device, dtype, shape, layout), and passes addresses on.
 """
@@ -37,6 +37,11 @@ class NativeKernels:
 
     def __repr__(self) -> str:
         return f"NativeKernels({self.isa!r})"
+
+    @property
+    def handle(self) -> _native.Kernels:
+        """The table itself, for the other modules of native kernels."""
+        return self._kernels
 
     @property
     def isa(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from quire.ops.paged_attention import paged_attention
 
 if TYPE_CHECKING:
     from quire.ops.native import NativeKernels
+    from quire.ops.native_gemm import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,10 @@ LinearWeight = Any
 """What a provider's `pack_linear` makes, for its own `linear` and `logits` alone."""
 
 _NATIVE_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+_LINEAR_KINDS: dict[torch.dtype, Literal["f32", "bf16"]] = {
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,10 @@ class OpTable:
 OP_NAMES = tuple(f.name for f in fields(OpTable) if f.name not in {"provider", "sources", "note"})
 
 
-def load_ops(provider: OpsProvider = "auto", isa: str | None = None) -> OpTable:
-    """The operations of `provider`.
+def load_ops(
+    provider: OpsProvider = "auto", isa: str | None = None, num_threads: int = 1
+) -> OpTable:
+    """The operations of `provider`; its native kernels keep `num_threads` threads of their own.
 
     Args:
         provider: "cpu" takes native kernels where there are some; "reference" is plain torch;
@@ -78,6 +85,7 @@ def load_ops(provider: OpsProvider = "auto", isa: str | None = None) -> OpTable:
     isa = isa or env.cpu_isa()
     try:
         from quire.ops.native import NativeKernels
+        from quire.ops.native_gemm import Pool
     except ImportError as error:
         if provider == "cpu" or isa is not None:
             raise ConfigError(
@@ -92,15 +100,17 @@ def load_ops(provider: OpsProvider = "auto", isa: str | None = None) -> OpTable:
         kernels = NativeKernels(isa)
     except ValueError as error:
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
-    return _with_native(plain, kernels)
+    return _with_native(plain, kernels, Pool(num_threads))
 
 
-def _with_native(plain: OpTable, kernels: NativeKernels) -> OpTable:
+def _with_native(plain: OpTable, kernels: NativeKernels, pool: Pool) -> OpTable:
     """`plain`, with the native kernels in place of the operations that they cover.
 
     The choice between native and plain depends on the dtype alone, so that it cannot change
     from one batch to the next.
     """
+
+    from quire.ops.native_gemm import PackedLinear
 
     def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         if _native_fits(x, weight):
@@ -114,9 +124,29 @@ def _with_native(plain: OpTable, kernels: NativeKernels) -> OpTable:
             return kernels.add_rms_norm(x, residual, weight, eps)
         return reference.add_rms_norm(x, residual, weight, eps)
 
-    native = dict.fromkeys(("rms_norm", "add_rms_norm"), f"native {kernels.isa}")
+    def pack_linear(weight: Tensor, bias: Tensor | None = None) -> LinearWeight:
+        kind = _LINEAR_KINDS.get(weight.dtype)
+        if kind is None:
+            return reference.pack_linear(weight, bias)
+        return PackedLinear(kernels, pool, weight, bias, kind=kind)
+
+    def linear(x: Tensor, packed: LinearWeight) -> Tensor:
+        if isinstance(packed, PackedLinear):
+            return packed.forward(x)
+        return reference.linear(x, packed)
+
+    def logits(x: Tensor, packed: LinearWeight) -> Tensor:
+        if isinstance(packed, PackedLinear):
+            return packed.forward(x, dtype=torch.float32)
+        return reference.logits(x, packed)
+
+    covered = ("rms_norm", "add_rms_norm", "pack_linear", "linear", "logits")
+    native = dict.fromkeys(covered, f"native {kernels.isa}")
     return replace(
         plain,
+        pack_linear=pack_linear,
+        linear=linear,
+        logits=logits,
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         provider="cpu",

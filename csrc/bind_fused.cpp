@@ -1,0 +1,242 @@
+// Bindings of the small operations (cpu/fused.h): module functions (kernels, pool, dtype, addresses,
+// sizes, strides), which release the GIL. Indices into tables are checked here.
+#include "bind_fused.h"
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cpu/isa.h"
+#include "cpu/pool.h"
+#include "cpu/row_blocks.h"
+
+namespace nb = nanobind;
+
+namespace quire {
+
+namespace {
+
+using Address = uintptr_t;
+
+void* pointer(Address address) { return reinterpret_cast<void*>(address); }
+const int64_t* indices(Address address) { return reinterpret_cast<const int64_t*>(address); }
+const float* floats(Address address) { return reinterpret_cast<const float*>(address); }
+
+int64_t size_of(int dtype) {
+  if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
+  return dtype == kFloat32 ? 4 : 2;
+}
+
+void check_indices(const char* what, const int64_t* p, int64_t n, int64_t limit) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (p[i] < 0 || p[i] >= limit) {
+      throw std::out_of_range(std::string(what) + " " + std::to_string(p[i]) + " of row " +
+                              std::to_string(i) + " is not in [0, " + std::to_string(limit) + ")");
+    }
+  }
+}
+
+template <class Body>
+void run(Pool& pool, int64_t tasks, const Body& body) {
+  if (tasks == 1) return body(0);  // wakes nobody
+  pool.run(
+      tasks, [](void* b, int64_t task) { (*static_cast<const Body*>(b))(task); },
+      const_cast<Body*>(&body));
+}
+
+template <class Args>
+void run_rows(Pool& pool, void (*kernel)(const Args&, int64_t), Args& a, int64_t row_bytes) {
+  const nb::gil_scoped_release unlocked;
+  a.task_rows = rows_a_task(a.rows, row_bytes);
+  run(pool, row_tasks(a.rows, a.task_rows), [&](int64_t task) { kernel(a, task); });
+}
+
+// The same for the kernels whose arguments are older than `task_rows`.
+template <class Args>
+void run_norm(Pool& pool, void (*kernel)(const Args&, int64_t, int64_t), const Args& a,
+              int64_t row_bytes) {
+  const nb::gil_scoped_release unlocked;
+  const int64_t task_rows = rows_a_task(a.rows, row_bytes);
+  run(pool, row_tasks(a.rows, task_rows), [&](int64_t task) { kernel(a, task_rows, task); });
+}
+
+void rms_norm(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
+              Address weight, int64_t rows, int64_t cols, int64_t y_stride, int64_t x_stride,
+              float eps) {
+  const int64_t size = size_of(dtype);
+  const RmsNormArgs a{pointer(y), pointer(x), pointer(weight), rows,
+                      cols,       y_stride,   x_stride,        eps};
+  run_norm(pool, kernels.fused.rms_norm[dtype], a, 2 * cols * size);
+}
+
+void add_rms_norm(const Kernels& kernels, Pool& pool, int dtype, Address y,
+                  Address residual_out, Address x, Address residual, Address weight, int64_t rows,
+                  int64_t cols, int64_t y_stride, int64_t residual_out_stride, int64_t x_stride,
+                  int64_t residual_stride, float eps) {
+  const int64_t size = size_of(dtype);
+  const AddRmsNormArgs a{pointer(y),        pointer(residual_out), pointer(x),
+                         pointer(residual), pointer(weight),       rows,
+                         cols,              y_stride,              residual_out_stride,
+                         x_stride,          residual_stride,       eps};
+  run_norm(pool, kernels.fused.add_rms_norm[dtype], a, 4 * cols * size);
+}
+
+void layer_norm(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
+                Address weight, Address bias, int64_t rows, int64_t cols, int64_t y_stride,
+                int64_t x_stride, float eps) {
+  const int64_t size = size_of(dtype);
+  LayerNormArgs a{pointer(y), pointer(x), pointer(weight), pointer(bias), rows,
+                  cols,       y_stride,   x_stride,        eps,           0};
+  run_rows(pool, kernels.fused.layer_norm[dtype], a, 2 * cols * size);
+}
+
+void add_layer_norm(const Kernels& kernels, Pool& pool, int dtype, Address y,
+                    Address residual_out, Address x, Address residual, Address weight,
+                    Address bias, int64_t rows, int64_t cols, int64_t y_stride,
+                    int64_t residual_out_stride, int64_t x_stride, int64_t residual_stride,
+                    float eps) {
+  const int64_t size = size_of(dtype);
+  AddLayerNormArgs a{pointer(y),        pointer(residual_out), pointer(x),
+                     pointer(residual), pointer(weight),       pointer(bias),
+                     rows,              cols,                  y_stride,
+                     residual_out_stride, x_stride,            residual_stride,
+                     eps,               0};
+  run_rows(pool, kernels.fused.add_layer_norm[dtype], a, 4 * cols * size);
+}
+
+using Unary = void (*const (&)[kDTypeCount])(const UnaryArgs&, int64_t);
+
+// `reads` is how many times `cols` a row of x is wide.
+void unary(Unary kernel, Pool& pool, int dtype, Address y, Address x, int64_t rows,
+           int64_t cols, int64_t y_stride, int64_t x_stride, int64_t reads) {
+  const int64_t size = size_of(dtype);
+  UnaryArgs a{pointer(y), pointer(x), rows, cols, y_stride, x_stride, 0};
+  run_rows(pool, kernel[dtype], a, (1 + reads) * cols * size);
+}
+
+void silu_mul(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
+              int64_t cols, int64_t y_stride, int64_t x_stride) {
+  unary(k.fused.silu_mul, pool, dtype, y, x, rows, cols, y_stride, x_stride, 2);
+}
+void gelu(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
+          int64_t cols, int64_t y_stride, int64_t x_stride) {
+  unary(k.fused.gelu, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
+}
+void gelu_tanh(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
+               int64_t cols, int64_t y_stride, int64_t x_stride) {
+  unary(k.fused.gelu_tanh, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
+}
+void relu(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
+          int64_t cols, int64_t y_stride, int64_t x_stride) {
+  unary(k.fused.relu, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
+}
+
+void add(const Kernels& kernels, Pool& pool, int dtype, Address y, Address left,
+         Address right, int64_t rows, int64_t cols, int64_t y_stride, int64_t left_stride,
+         int64_t right_stride) {
+  const int64_t size = size_of(dtype);
+  AddArgs a{pointer(y), pointer(left), pointer(right), rows,        cols,
+            y_stride,   left_stride,   right_stride,   0};
+  run_rows(pool, kernels.fused.add[dtype], a, 3 * cols * size);
+}
+
+void embedding(const Kernels& kernels, Pool& pool, int dtype, Address y, Address ids,
+               Address weight, Address positions, Address position_weight, int64_t rows,
+               int64_t cols, int64_t y_stride, int64_t weight_stride, int64_t position_stride,
+               int64_t vocab, int64_t max_positions) {
+  const int64_t size = size_of(dtype);
+  check_indices("token id", indices(ids), rows, vocab);
+  if (position_weight != 0) check_indices("position", indices(positions), rows, max_positions);
+  EmbeddingArgs a{pointer(y),           indices(ids),
+                  pointer(weight),      indices(positions),
+                  pointer(position_weight), rows,
+                  cols,                 y_stride,
+                  weight_stride,        position_stride,
+                  0};
+  run_rows(pool, kernels.fused.embedding[dtype], a, 2 * cols * size);
+}
+
+void rotary(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
+            Address positions, Address cos_sin, int64_t rows, int64_t heads, int64_t head_dim,
+            int64_t rotary_dim, int64_t y_stride, int64_t x_stride, int64_t x_head_stride,
+            int64_t max_positions) {
+  const int64_t size = size_of(dtype);
+  check_indices("position", indices(positions), rows, max_positions);
+  RotaryArgs a{pointer(y), pointer(x), indices(positions), floats(cos_sin),
+               rows,       heads,      head_dim,           rotary_dim,
+               y_stride,   x_stride,   x_head_stride,      0};
+  run_rows(pool, kernels.fused.rotary[dtype], a, 2 * heads * head_dim * size);
+}
+
+void rope_kv_write(const Kernels& kernels, Pool& pool, int dtype, Address q_out, Address q,
+                   Address k, Address v, int64_t q_stride, int64_t k_stride, int64_t v_stride,
+                   Address positions, Address cos_sin, Address q_norm, Address k_norm,
+                   Address k_cache, Address v_cache, Address slot_mapping, int64_t block_size,
+                   int64_t block_stride, int64_t head_stride, int64_t rows, int64_t heads,
+                   int64_t kv_heads, int64_t head_dim, int64_t rotary_dim, float eps,
+                   int64_t max_positions, int64_t slots) {
+  const int64_t size = size_of(dtype);
+  if (cos_sin != 0) check_indices("position", indices(positions), rows, max_positions);
+  check_indices("slot", indices(slot_mapping), rows, slots);
+  RopeKvArgs a{pointer(q_out),   pointer(q),       pointer(k),       pointer(v),
+               q_stride,         k_stride,         v_stride,         indices(positions),
+               floats(cos_sin),  pointer(q_norm),  pointer(k_norm),  pointer(k_cache),
+               pointer(v_cache), indices(slot_mapping), block_size,  block_stride,
+               head_stride,      rows,             heads,            kv_heads,
+               head_dim,         rotary_dim,       eps,              0};
+  run_rows(pool, kernels.fused.rope_kv_write[dtype], a,
+           2 * (heads + 2 * kv_heads) * head_dim * size);
+}
+
+// tokens[r]: the first index of the row's largest, or -1 where peaks[r] (NaN outranks all) is not
+// finite.
+void argmax(const Kernels& kernels, Pool& pool, Address tokens, Address peaks, Address x,
+            int64_t rows, int64_t cols, int64_t x_stride) {
+  const nb::gil_scoped_release unlocked;
+  const int64_t pieces = (cols + kArgmaxColumns - 1) / kArgmaxColumns;
+  std::vector<float> piece_peaks(static_cast<size_t>(rows * pieces));
+  std::vector<int64_t> piece_tokens(static_cast<size_t>(rows * pieces));
+  const ArgmaxArgs a{floats(x), rows, cols, x_stride, piece_peaks.data(), piece_tokens.data()};
+  run(pool, rows * pieces, [&](int64_t task) { kernels.fused.argmax(a, task); });
+  int64_t* token = reinterpret_cast<int64_t*>(tokens);
+  float* peak = reinterpret_cast<float*>(peaks);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* candidates = piece_peaks.data() + r * pieces;
+    int64_t best = 0;
+    for (int64_t i = 0; i < pieces && candidates[best] == candidates[best]; ++i) {
+      if (!(candidates[i] <= candidates[best])) best = i;  // larger, or NaN
+    }
+    peak[r] = candidates[best];
+    const bool finite = peak[r] - peak[r] == 0.0f;
+    token[r] = finite ? piece_tokens[static_cast<size_t>(r * pieces + best)] : -1;
+  }
+}
+
+int64_t top_k(const Kernels& kernels, Address ids, Address x, int64_t cols, int64_t k) {
+  if (k < 1 || k > cols) throw std::invalid_argument("k is not in [1, cols]");
+  const nb::gil_scoped_release unlocked;
+  std::vector<float> scratch(static_cast<size_t>(cols + cols / 16));
+  return kernels.fused.top_k(
+      {floats(x), cols, k, reinterpret_cast<int64_t*>(ids), scratch.data()});
+}
+
+}  // namespace
+
+void bind_fused(nb::module_& m) {
+  m.def("fused_rms_norm", &rms_norm);
+  m.def("fused_add_rms_norm", &add_rms_norm);
+  m.def("layer_norm", &layer_norm);
+  m.def("add_layer_norm", &add_layer_norm);
+  m.def("silu_mul", &silu_mul);
+  m.def("gelu", &gelu);
+  m.def("gelu_tanh", &gelu_tanh);
+  m.def("relu", &relu);
+  m.def("add", &add);
+  m.def("embedding", &embedding);
+  m.def("rotary", &rotary);
+  m.def("rope_kv_write", &rope_kv_write);
+  m.def("argmax", &argmax);
+  m.def("top_k", &top_k);
+}
+
+}  // namespace quire

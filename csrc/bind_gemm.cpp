@@ -1,0 +1,76 @@
+// Binding of the pool, packed weights and the linear layer.
+#include "bind_gemm.h"
+
+#include <stdexcept>
+
+#include "cpu/linear.h"
+
+namespace nb = nanobind;
+
+namespace quire {
+
+namespace {
+
+template <class T>
+T* pointer(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+DType float_or_bf16(int code) {
+  if (code != kFloat32 && code != kBFloat16) throw std::invalid_argument("unknown dtype code");
+  return static_cast<DType>(code);
+}
+
+void make_weight(PackedWeight* self, Pool& pool, int kind, uintptr_t source, int dtype, int64_t n,
+                 int64_t k, int64_t stride, uintptr_t bias) {
+  if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
+  if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
+  const nb::gil_scoped_release unlocked;
+  new (self) PackedWeight(pool, static_cast<WeightKind>(kind), pointer<const void>(source),
+                          static_cast<DType>(dtype), n, k, stride, pointer<const float>(bias));
+}
+
+void unpack(const PackedWeight& weight, uintptr_t out) {
+  const nb::gil_scoped_release unlocked;
+  weight.unpack(pointer<float>(out));
+}
+
+void run_linear(const Kernels& kernels, Pool& pool, const PackedWeight& weight, uintptr_t y,
+                int y_dtype, int64_t y_stride, uintptr_t x, int x_dtype, int64_t x_stride,
+                int64_t rows) {
+  const DType y_type = float_or_bf16(y_dtype), x_type = float_or_bf16(x_dtype);
+  const nb::gil_scoped_release unlocked;
+  linear(kernels, pool, weight, pointer<void>(y), y_type, y_stride, pointer<const void>(x), x_type,
+         x_stride, rows);
+}
+
+// counts[task] += 1 for every task: what the test of the pool can see from outside.
+void count_tasks(Pool& pool, uintptr_t counts, int64_t tasks) {
+  const nb::gil_scoped_release unlocked;
+  const auto body = [](void* context, int64_t task) {
+    __atomic_fetch_add(static_cast<int64_t*>(context) + task, 1, __ATOMIC_RELAXED);
+  };
+  pool.run(tasks, body, pointer<void>(counts));
+}
+
+}  // namespace
+
+void bind_gemm(nb::module_& m) {
+  m.attr("WEIGHT_F32") = static_cast<int>(kWeightF32);
+  m.attr("WEIGHT_BF16") = static_cast<int>(kWeightBF16);
+  m.attr("WEIGHT_S8") = static_cast<int>(kWeightS8);
+
+  nb::class_<Pool>(m, "Pool")
+      .def(nb::init<int>())
+      .def_prop_ro("threads", &Pool::threads)
+      .def("count_tasks", &count_tasks);
+
+  nb::class_<PackedWeight>(m, "PackedWeight")
+      .def("__init__", &make_weight)
+      .def_prop_ro("nbytes", &PackedWeight::nbytes)
+      .def("unpack", &unpack);
+
+  m.def("linear", &run_linear);
+}
+
+}  // namespace quire

@@ -1,0 +1,109 @@
+// Activations: computed in float, rounded once. None subtracts numbers that are close to each
+// other, so the error is a few units in the last place everywhere, the far negative side included.
+#include "activation.h"
+
+#include "row_range.h"
+#include "simd_math.h"
+
+namespace quire::QUIRE_ISA {
+
+namespace {
+
+struct Gelu {
+  // x · Φ(x) = max(x, 0) - |x| · (1 - Φ(|x|))
+  static Vec of(Vec x) {
+    const Vec a = abs(x);
+    return sub(max(zero(), x), mul(min(broadcast(15.0f), a), normal_tail(a)));
+  }
+};
+
+struct GeluTanh {
+  // (1 + tanh(u)) / 2 is the logistic function of 2 u.
+  static Vec of(Vec x) {
+    const Vec cube = mul(mul(x, x), x);
+    const Vec inner = fma(broadcast(0.044715f), cube, x);
+    return times_sigmoid(x, mul(broadcast(1.5957691216f), inner));  // 2 sqrt(2 / pi)
+  }
+};
+
+struct Relu {
+  static Vec of(Vec x) { return max(zero(), x); }
+};
+
+template <class T, class F>
+void unary(const UnaryArgs& a, int64_t task) {
+  const RowRange range(a.rows, a.task_rows, task);
+  for (int64_t r = range.begin; r < range.end; ++r) {
+    T* y = row_at<T>(a.y, r, a.y_stride);
+    const T* x = row_at<T>(a.x, r, a.x_stride);
+    int64_t i = 0;
+    for (; i + kLanes <= a.cols; i += kLanes) store(y + i, F::of(load(x + i)));
+    if (i < a.cols) store(y + i, F::of(load(x + i, a.cols - i)), a.cols - i);
+  }
+}
+
+Vec silu_times(Vec gate, Vec up) { return mul(times_sigmoid(gate, gate), up); }
+
+}  // namespace
+
+template <class T>
+void silu_mul(const UnaryArgs& a, int64_t task) {
+  const RowRange range(a.rows, a.task_rows, task);
+  for (int64_t r = range.begin; r < range.end; ++r) {
+    T* y = row_at<T>(a.y, r, a.y_stride);
+    const T* gate = row_at<T>(a.x, r, a.x_stride);
+    const T* up = gate + a.cols;
+    int64_t i = 0;
+    for (; i + kLanes <= a.cols; i += kLanes) {
+      store(y + i, silu_times(load(gate + i), load(up + i)));
+    }
+    if (i < a.cols) {
+      const int64_t n = a.cols - i;
+      store(y + i, silu_times(load(gate + i, n), load(up + i, n)), n);
+    }
+  }
+}
+
+template <class T>
+void gelu(const UnaryArgs& a, int64_t task) {
+  unary<T, Gelu>(a, task);
+}
+
+template <class T>
+void gelu_tanh(const UnaryArgs& a, int64_t task) {
+  unary<T, GeluTanh>(a, task);
+}
+
+template <class T>
+void relu(const UnaryArgs& a, int64_t task) {
+  unary<T, Relu>(a, task);
+}
+
+template <class T>
+void add_rows(const AddArgs& a, int64_t task) {
+  const RowRange range(a.rows, a.task_rows, task);
+  for (int64_t r = range.begin; r < range.end; ++r) {
+    T* y = row_at<T>(a.y, r, a.y_stride);
+    const T* left = row_at<T>(a.a, r, a.a_stride);
+    const T* right = row_at<T>(a.b, r, a.b_stride);
+    int64_t i = 0;
+    for (; i + kLanes <= a.cols; i += kLanes) store(y + i, add(load(left + i), load(right + i)));
+    if (i < a.cols) {
+      const int64_t n = a.cols - i;
+      store(y + i, add(load(left + i, n), load(right + i, n)), n);
+    }
+  }
+}
+
+#define QUIRE_INSTANCES(T)                                \
+  template void silu_mul<T>(const UnaryArgs&, int64_t);  \
+  template void gelu<T>(const UnaryArgs&, int64_t);      \
+  template void gelu_tanh<T>(const UnaryArgs&, int64_t); \
+  template void relu<T>(const UnaryArgs&, int64_t);      \
+  template void add_rows<T>(const AddArgs&, int64_t);
+
+QUIRE_INSTANCES(float)
+QUIRE_INSTANCES(bf16)
+QUIRE_INSTANCES(f16)
+
+}  // namespace quire::QUIRE_ISA

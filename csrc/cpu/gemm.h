@@ -1,0 +1,63 @@
+// y[rows, n] = x[rows, k] · Wᵀ (+ bias), W [n, k] packed once (packed_weight.h).
+//
+// The weight lies in blocks of 32 output rows, one after the other; n is padded with zero rows.
+// A block of the kinds bf16 and s8 is a sequence of steps of 64 bytes a row (32 bf16, 64 int8; k is
+// padded with zeros), a step is two tiles of 16 rows, and a tile is what AMX multiplies by:
+//
+//     block b: rows 32b … 32b+31
+//     ┌────────────── step 0: 2 KiB ──────────────┬──── step 1 ────┬── …
+//     │ tile: rows 0–15, 1 KiB │ tile: rows 16–31 │                │
+//     └───────────┬────────────┴──────────────────┴────────────────┘
+//                 ▼  16 lines of 64 bytes; line i has 4 bytes of each of the 16 rows
+//        line 0   │ r0: k0 k1 │ r1: k0 k1 │ … │ r15: k0 k1 │      bf16: 2 values of k a row
+//        line 1   │ r0: k2 k3 │ r1: k2 k3 │ … │ r15: k2 k3 │      s8:   4 values of k a row
+//          …
+//        line 15  │ r0: k30 k31           …                │
+//
+// A line is one AVX-512 or two AVX2 registers whose 32-bit lanes belong to 16 output rows: VNNI
+// order, so that every ISA reads the same bytes from the first to the last. The kind f32 needs no
+// interleaving: a block is [k][32] floats.
+//
+// Every output is summed over k in one order, whatever `rows`, the place of its row and the number
+// of threads: results are batch-invariant to the last bit. s8 sums exactly, in int32; its results
+// are the same on every ISA.
+#pragma once
+
+#include <stdint.h>
+
+namespace quire {
+
+enum DType : int;
+
+enum WeightKind : int { kWeightF32, kWeightBF16, kWeightS8, kWeightKindCount };
+
+constexpr int64_t kBlockRows = 32;    // output rows of a block
+constexpr int64_t kStepBytes = 64;    // of one row, kinds bf16 and s8
+constexpr int64_t kTileBytes = 1024;  // 16 rows of a step
+
+// x and y are float32 or bfloat16, each row contiguous; strides are in elements, from row to row.
+// The kind bf16 rounds x to bf16 first; s8 quantizes each row of x: q = round(x * 127 / max|x|).
+struct GemmArgs {
+  void* y;        // [rows, n]
+  const void* x;  // [rows, k]
+  int64_t rows, n, k;
+  int64_t y_stride, x_stride;
+  DType y_dtype, x_dtype;
+  const void* weight;        // packed
+  const float* scale;        // s8: [n padded], W = q * scale
+  const int32_t* row_sum;    // s8: [n padded], sum of q
+  const float* bias;         // [n padded] or null
+  void* scratch;             // `scratch_bytes`, aligned to 64
+  int threads;               // how many share the tasks: for their size alone
+};
+
+// One kind of weight on one ISA: first all prepare tasks (none is common), then all tasks.
+struct Gemm {
+  int64_t (*scratch_bytes)(const GemmArgs&);
+  int64_t (*prepare_tasks)(const GemmArgs&);
+  void (*prepare)(const GemmArgs&, int64_t task);
+  int64_t (*tasks)(const GemmArgs&);
+  void (*task)(const GemmArgs&, int64_t task);
+};
+
+}  // namespace quire

@@ -1,0 +1,254 @@
+// GEMM on AMX tiles: bf16 and int8 weights. Every count of rows takes the same steps over k.
+//
+// x is in tiles too: a tile of 16 rows (fewer at the end) is a sequence of steps, a step 64 bytes of
+// each row, so that a tile register is loaded from consecutive lines. Few rows of bf16 are loaded
+// where they are.
+#include "gemm_parts.h"
+
+#if defined(__AMX_TILE__)
+
+namespace quire::QUIRE_ISA {
+
+namespace {
+
+constexpr int64_t kTileRows = 16;
+constexpr int64_t kInPlaceRows = 32;          // at most so many rows of bf16 are loaded in place
+constexpr int64_t kChunkBytes = 1 << 20;      // of x a task: half of a common L2 cache
+constexpr int64_t kAhead = 8192;              // bytes of W fetched ahead when it is read once
+constexpr int64_t kLinesAStep = 2 * kTileBytes / 64;
+
+// Tile registers: 0 1 / 2 3 the sums of 32 x 32 outputs, 4 / 5 rows of x, 6 7 rows of W.
+struct TileConfig {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+};
+
+// Loads the shape of the registers for `upper` and `lower` rows of x.
+void configure(int64_t upper, int64_t lower) {
+  const uint8_t u = static_cast<uint8_t>(upper);
+  const uint8_t l = static_cast<uint8_t>(lower > 0 ? lower : 1);
+  const TileConfig config = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {u, u, l, l, u, l, 16, 16}};
+  __asm__ volatile("" : : "r"(&config) : "memory");  // GCC 12 may drop the stores otherwise
+  _tile_loadconfig(&config);
+}
+
+struct BF16 {
+  using Sum = float;
+  static constexpr int64_t kBytes = 2;
+};
+struct S8 {
+  using Sum = int32_t;
+  static constexpr int64_t kBytes = 1;
+};
+
+#define QUIRE_DOT(T, c, x, w)      \
+  if constexpr (T::kBytes == 2) {  \
+    _tile_dpbf16ps(c, x, w);       \
+  } else {                         \
+    _tile_dpbssd(c, x, w);         \
+  }
+
+// Rows of x as tiles.
+struct Rows {
+  const uint8_t* at;
+  int64_t row_stride, step_stride;  // bytes
+};
+
+// What to fetch while computing: `lines` of 64 bytes a step.
+struct Fetch {
+  const uint8_t* at;
+  int64_t lines;
+
+  void step() {
+    for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(at + i * 64, 0, 2);
+    at += lines * 64;
+  }
+};
+
+// sums[upper + lower][32] of two tiles of x against a block of W.
+template <class T>
+void two_tiles(typename T::Sum* sums, Rows upper, Rows lower, const uint8_t* weight, int64_t steps,
+               Fetch fetch) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t s = 0; s < steps; ++s, weight += 2 * kTileBytes) {
+    fetch.step();
+    _tile_loadd(4, upper.at + s * upper.step_stride, upper.row_stride);
+    _tile_loadd(6, weight, 64);
+    QUIRE_DOT(T, 0, 4, 6)
+    _tile_loadd(7, weight + kTileBytes, 64);
+    QUIRE_DOT(T, 1, 4, 7)
+    _tile_loadd(5, lower.at + s * lower.step_stride, lower.row_stride);
+    QUIRE_DOT(T, 2, 5, 6)
+    QUIRE_DOT(T, 3, 5, 7)
+  }
+  _tile_stored(0, sums, kBlockRows * 4);
+  _tile_stored(1, sums + 16, kBlockRows * 4);
+  _tile_stored(2, sums + kTileRows * kBlockRows, kBlockRows * 4);
+  _tile_stored(3, sums + kTileRows * kBlockRows + 16, kBlockRows * 4);
+}
+
+template <class T>
+void one_tile(typename T::Sum* sums, Rows upper, const uint8_t* weight, int64_t steps, Fetch fetch) {
+  _tile_zero(0);
+  _tile_zero(1);
+  for (int64_t s = 0; s < steps; ++s, weight += 2 * kTileBytes) {
+    fetch.step();
+    _tile_loadd(4, upper.at + s * upper.step_stride, upper.row_stride);
+    _tile_loadd(6, weight, 64);
+    QUIRE_DOT(T, 0, 4, 6)
+    _tile_loadd(7, weight + kTileBytes, 64);
+    QUIRE_DOT(T, 1, 4, 7)
+  }
+  _tile_stored(0, sums, kBlockRows * 4);
+  _tile_stored(1, sums + 16, kBlockRows * 4);
+}
+
+template <class T>
+int64_t steps_of(const GemmArgs& a) {
+  return ceil_div(a.k * T::kBytes, kStepBytes);
+}
+
+template <class T>
+bool in_place(const GemmArgs& a) {
+  return T::kBytes == 2 && a.x_dtype == kBFloat16 && a.rows <= kInPlaceRows && a.k % 32 == 0;
+}
+
+// The tile that begins at row r, where `prepare` or the caller put it.
+template <class T>
+Rows tile_at(const GemmArgs& a, int64_t r) {
+  if (in_place<T>(a)) {
+    return {static_cast<const uint8_t*>(a.x) + r * a.x_stride * 2, a.x_stride * 2, kStepBytes};
+  }
+  const int64_t rows = smaller(kTileRows, a.rows - r);
+  const uint8_t* all = static_cast<const uint8_t*>(a.scratch);
+  if (T::kBytes == 1) all = reinterpret_cast<const uint8_t*>(x_s8(a));
+  return {all + r * steps_of<T>(a) * kStepBytes, kStepBytes, rows * kStepBytes};
+}
+
+// How a call is cut into tasks: chunks of rows that stay in the cache, groups of blocks of W.
+struct Cut {
+  int64_t chunk_rows, chunks, group_blocks, groups;
+};
+
+template <class T>
+Cut cut(const GemmArgs& a) {
+  const int64_t row_bytes = steps_of<T>(a) * kStepBytes, blocks = ceil_div(a.n, kBlockRows);
+  const int64_t fitting = larger(kChunkBytes / row_bytes / 32, 1) * 32;
+  const int64_t chunks = ceil_div(a.rows, fitting);
+  const int64_t chunk_rows = round_up(ceil_div(a.rows, larger(chunks, 1)), 32);
+  const int64_t most = chunk_rows > 32 ? 8 : larger((256 << 10) / (row_bytes * kBlockRows), 1);
+  const int64_t fair = blocks * chunks / (a.threads * 8);
+  const int64_t group = larger(smaller(most, fair), 1);
+  return {chunk_rows, chunks, group, ceil_div(blocks, group)};
+}
+
+inline void finish_block(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
+  for (int64_t i = 0; i < rows; ++i) finish(a, r + i, n0, sums + i * kBlockRows);
+}
+inline void finish_block(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0,
+                         const int32_t* sums) {
+  for (int64_t i = 0; i < rows; ++i) {
+    finish(a, r + i, n0, sums + i * kBlockRows, x_scales(a)[r + i]);
+  }
+}
+
+template <class T>
+void task(const GemmArgs& a, int64_t index) {
+  const Cut c = cut<T>(a);
+  const int64_t steps = steps_of<T>(a), block_bytes = steps * 2 * kTileBytes;
+  const int64_t first = index / c.groups * c.chunk_rows;
+  const int64_t last = smaller(a.rows, first + c.chunk_rows);
+  const int64_t block = index % c.groups * c.group_blocks;
+  const int64_t end = smaller(ceil_div(a.n, kBlockRows), block + c.group_blocks);
+  const int64_t passes = ceil_div(last - first, 32), lines = ceil_div(kLinesAStep, passes);
+  alignas(64) typename T::Sum sums[32 * kBlockRows];
+  int64_t shape = 0;
+  const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + block * block_bytes;
+  for (int64_t b = block; b < end; ++b, weight += block_bytes) {
+    Fetch fetch = {passes == 1 ? weight + kAhead : weight + block_bytes, lines};
+    for (int64_t r = first; r < last; r += 32) {
+      const int64_t rows = smaller(32, last - r);
+      const int64_t upper = smaller(kTileRows, rows), lower = rows - upper;
+      if (shape != rows) configure(upper, lower);
+      shape = rows;
+      if (lower > 0) {
+        two_tiles<T>(sums, tile_at<T>(a, r), tile_at<T>(a, r + kTileRows), weight, steps, fetch);
+      } else {
+        one_tile<T>(sums, tile_at<T>(a, r), weight, steps, fetch);
+      }
+      fetch.at += steps * lines * 64;
+      finish_block(a, r, rows, b * kBlockRows, sums);
+    }
+  }
+  _tile_release();
+}
+
+template <class T>
+int64_t tasks(const GemmArgs& a) {
+  if (a.rows == 0) return 0;
+  const Cut c = cut<T>(a);
+  return c.chunks * c.groups;
+}
+
+template <class T>
+int64_t prepare_tasks(const GemmArgs& a) {
+  return in_place<T>(a) ? 0 : ceil_div(a.rows, kPrepareRows);
+}
+
+int64_t bf16_scratch_bytes(const GemmArgs& a) {
+  return in_place<BF16>(a) ? 0 : a.rows * steps_of<BF16>(a) * kStepBytes;
+}
+
+// One row of x as bf16, in steps.
+template <class T>
+void round_row(const GemmArgs& a, int64_t r, uint8_t* out, int64_t step_stride) {
+  const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
+  for (int64_t i = 0; i < a.k; i += 32, out += step_stride) {
+    bf16* step = reinterpret_cast<bf16*>(out);
+    for (int64_t j = 0; j < 32; j += kLanes) {
+      const int64_t left = a.k - i - j;
+      if (left >= kLanes) {
+        store(step + j, load(x + i + j));
+      } else {
+        store(step + j, left > 0 ? load(x + i + j, left) : zero());
+      }
+    }
+  }
+}
+
+void bf16_prepare(const GemmArgs& a, int64_t index) {
+  const int64_t last = smaller(a.rows, (index + 1) * kPrepareRows);
+  for (int64_t r = index * kPrepareRows; r < last; ++r) {
+    const Rows tile = tile_at<BF16>(a, r / kTileRows * kTileRows);
+    uint8_t* out = const_cast<uint8_t*>(tile.at) + r % kTileRows * kStepBytes;
+    if (a.x_dtype == kFloat32) {
+      round_row<float>(a, r, out, tile.step_stride);
+    } else {
+      round_row<bf16>(a, r, out, tile.step_stride);
+    }
+  }
+}
+
+void s8_prepare(const GemmArgs& a, int64_t index) {
+  const int64_t last = smaller(a.rows, (index + 1) * kPrepareRows);
+  for (int64_t r = index * kPrepareRows; r < last; ++r) {
+    const Rows tile = tile_at<S8>(a, r / kTileRows * kTileRows);
+    int8_t* out = x_s8(a) + (tile.at - reinterpret_cast<const uint8_t*>(x_s8(a))) +
+                  r % kTileRows * kStepBytes;
+    x_scales(a)[r] = quantize_row(a, r, out, tile.step_stride);
+  }
+}
+
+}  // namespace
+
+const Gemm kGemmTilesBF16 = {bf16_scratch_bytes, prepare_tasks<BF16>, bf16_prepare, tasks<BF16>,
+                             task<BF16>};
+const Gemm kGemmTilesS8 = {s8_scratch_bytes, prepare_tasks<S8>, s8_prepare, tasks<S8>, task<S8>};
+
+}  // namespace quire::QUIRE_ISA
+
+#endif

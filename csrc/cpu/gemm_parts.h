@@ -1,0 +1,111 @@
+// What the GEMM kernels of an ISA share: sizes, the end of a row, the quantizer of x.
+#pragma once
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace quire::QUIRE_ISA {
+
+extern const Gemm kGemmF32, kGemmBF16, kGemmS8;
+#if defined(__AMX_TILE__)
+extern const Gemm kGemmTilesBF16, kGemmTilesS8;
+#endif
+
+namespace {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+inline float as_float(float v) { return v; }
+inline float as_float(bf16 v) { return __builtin_bit_cast(float, uint32_t{v.bits} << 16); }
+
+constexpr int64_t kPrepareRows = 8;  // of x, a prepare task
+
+// Adds the bias and writes the columns n0 … n0+31 of row r, those that exist.
+template <class T>
+inline void finish_as(const GemmArgs& a, int64_t r, int64_t n0, const float* sums) {
+  T* y = static_cast<T*>(a.y) + r * a.y_stride + n0;
+  const int64_t cols = smaller(kBlockRows, a.n - n0);
+  for (int64_t j = 0; j < cols; j += kLanes) {
+    Vec v = load(sums + j);
+    if (a.bias != nullptr) v = add(v, load(a.bias + n0 + j));
+    if (j + kLanes <= cols) {
+      store(y + j, v);
+    } else {
+      store(y + j, v, cols - j);
+    }
+  }
+}
+
+inline void finish(const GemmArgs& a, int64_t r, int64_t n0, const float* sums) {
+  if (a.y_dtype == kFloat32) {
+    finish_as<float>(a, r, n0, sums);
+  } else {
+    finish_as<bf16>(a, r, n0, sums);
+  }
+}
+
+// The same for sums of int8 products: they are scaled by the row of W and then by the row of x.
+inline void finish(const GemmArgs& a, int64_t r, int64_t n0, const int32_t* sums, float x_scale) {
+  float scaled[kBlockRows];
+  for (int64_t j = 0; j < kBlockRows; ++j) {
+    scaled[j] = static_cast<float>(sums[j]) * a.scale[n0 + j] * x_scale;
+  }
+  finish(a, r, n0, scaled);
+}
+
+// Bytes of one quantized row of x.
+inline int64_t s8_bytes(const GemmArgs& a) { return round_up(a.k, kStepBytes); }
+// s8 scratch: the rows' scales, then the quantized rows.
+inline float* x_scales(const GemmArgs& a) { return static_cast<float*>(a.scratch); }
+inline int8_t* x_s8(const GemmArgs& a) {
+  return static_cast<int8_t*>(a.scratch) + round_up(a.rows * 4, 64);
+}
+inline int64_t s8_scratch_bytes(const GemmArgs& a) {
+  return round_up(a.rows * 4, 64) + a.rows * s8_bytes(a);
+}
+
+// Quantizes one row to int8 in steps of 64, `step_stride` bytes apart; zeros fill the last one.
+// Returns x / q. If an x is not finite, the result is not either, and nor are the row's products.
+template <class T>
+inline float quantize_row(const T* x, int64_t k, int8_t* q, int64_t step_stride) {
+  uint32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
+  for (int64_t i = 0; i < k; ++i) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, as_float(x[i])) & 0x7fffffff;
+    largest = bits > largest ? bits : largest;
+  }
+  const float top = __builtin_bit_cast(float, largest);
+  const float inverse = top > 1e-36f ? 127.0f / top : 0.0f;
+  // Adding 1.5 * 2^23 leaves the number, rounded to nearest even, in the lowest bits.
+  constexpr float kRound = 0x1.8p23f;
+  const int64_t whole = k / kStepBytes;
+  for (int64_t s = 0; s < whole; ++s) {
+    const T* from = x + s * kStepBytes;
+    int8_t* to = q + s * step_stride;
+    for (int64_t i = 0; i < kStepBytes; ++i) {
+      to[i] = static_cast<int8_t>(
+          __builtin_bit_cast(uint32_t, as_float(from[i]) * inverse + kRound));
+    }
+  }
+  if (k % kStepBytes != 0) {
+    int8_t* to = q + whole * step_stride;
+    for (int64_t i = 0; i < kStepBytes; ++i) {
+      const int64_t at = whole * kStepBytes + i;
+      const float v = at < k ? as_float(x[at]) * inverse : 0.0f;
+      to[i] = static_cast<int8_t>(__builtin_bit_cast(uint32_t, v + kRound));
+    }
+  }
+  return top / 127.0f;
+}
+
+inline float quantize_row(const GemmArgs& a, int64_t r, int8_t* q, int64_t step_stride) {
+  if (a.x_dtype == kFloat32) {
+    return quantize_row(static_cast<const float*>(a.x) + r * a.x_stride, a.k, q, step_stride);
+  }
+  return quantize_row(static_cast<const bf16*>(a.x) + r * a.x_stride, a.k, q, step_stride);
+}
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,61 @@
+// A linear layer's weight in the order in which the GEMM kernels read it (gemm.h draws it).
+#pragma once
+
+#include <stdint.h>
+
+#include <vector>
+
+#include "kernels.h"
+#include "pool.h"
+
+namespace quire {
+
+// Zeroed memory aligned to 64 bytes; from 2 MiB on, aligned to huge pages, which Linux is asked for.
+class PackedMemory {
+ public:
+  explicit PackedMemory(int64_t bytes);  // throws std::bad_alloc
+  ~PackedMemory();
+  PackedMemory(const PackedMemory&) = delete;
+  PackedMemory& operator=(const PackedMemory&) = delete;
+
+  uint8_t* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  uint8_t* data_;
+  int64_t bytes_;
+};
+
+class PackedWeight {
+ public:
+  // Packs source [n, k], rows `stride` elements apart, on the pool; bias is float32 [n] or null.
+  // s8 is rounded to nearest: W = q * scale, scale = max|W| / 127 of each row.
+  // Throws std::invalid_argument for empty sizes, and for s8 with k above 65536.
+  PackedWeight(Pool& pool, WeightKind kind, const void* source, DType dtype, int64_t n, int64_t k,
+               int64_t stride, const float* bias);
+
+  WeightKind kind() const { return kind_; }
+  int64_t n() const { return n_; }
+  int64_t k() const { return k_; }
+  int64_t nbytes() const;  // all that a forward pass reads
+
+  // The kernels' view, without x and y.
+  GemmArgs args() const;
+  // The weight as stored, as float32 [n, k].
+  void unpack(float* out) const;
+
+ private:
+  int64_t block_bytes() const;
+  template <class T>
+  void pack_block(const T* source, int64_t stride, int64_t block);
+  template <class T>
+  void pack(Pool& pool, const T* source, int64_t stride);
+
+  WeightKind kind_;
+  int64_t n_, k_;
+  PackedMemory memory_;
+  std::vector<float> scale_, bias_;
+  std::vector<int32_t> row_sum_;
+};
+
+}  // namespace quire

@@ -1,0 +1,104 @@
+// Rotary embedding (NeoX order), alone and fused with what surrounds it in attention.
+//
+// Products and differences round one by one, as torch's do: the results are equal to the bit.
+#include "rope.h"
+
+#include "norm_row.h"
+#include "row_range.h"
+
+namespace quire::QUIRE_ISA {
+
+namespace {
+
+// How every head of one token is turned.
+struct Turn {
+  const float* cos;  // null: not at all
+  const float* sin;
+  int64_t half;
+
+  Turn(const float* cos_sin, const int64_t* positions, int64_t row, int64_t rotary_dim)
+      : cos(cos_sin == nullptr ? nullptr : cos_sin + positions[row] * rotary_dim),
+        sin(cos == nullptr ? nullptr : cos + rotary_dim / 2),
+        half(cos == nullptr ? 0 : rotary_dim / 2) {}
+};
+
+// y may be x.
+template <class T>
+void turn_head(T* y, const T* x, const Turn& t, int64_t head_dim) {
+  int64_t i = 0;
+  for (; i + kLanes <= t.half; i += kLanes) {
+    const Vec a = load(x + i), b = load(x + t.half + i);
+    const Vec cos = load(t.cos + i), sin = load(t.sin + i);
+    store(y + i, sub(mul(a, cos), mul(b, sin)));
+    store(y + t.half + i, add(mul(b, cos), mul(a, sin)));
+  }
+  if (i < t.half) {
+    const int64_t n = t.half - i;
+    const Vec a = load(x + i, n), b = load(x + t.half + i, n);
+    const Vec cos = load(t.cos + i, n), sin = load(t.sin + i, n);
+    store(y + i, sub(mul(a, cos), mul(b, sin)), n);
+    store(y + t.half + i, add(mul(b, cos), mul(a, sin)), n);
+  }
+  copy(y + 2 * t.half, x + 2 * t.half, head_dim - 2 * t.half);
+}
+
+// One head on its way: normalized, if there is a weight, and turned.
+template <class T>
+void place_head(T* y, const T* x, const T* weight, float eps, const Turn& t, int64_t head_dim) {
+  if (weight != nullptr) {
+    scale_row(y, x, weight, head_dim, inverse_rms(PlainRow<T>{x}, head_dim, eps));
+    x = y;
+  }
+  turn_head(y, x, t, head_dim);
+}
+
+}  // namespace
+
+template <class T>
+void rotary(const RotaryArgs& a, int64_t task) {
+  const RowRange range(a.rows, a.task_rows, task);
+  for (int64_t r = range.begin; r < range.end; ++r) {
+    const Turn turn(a.cos_sin, a.positions, r, a.rotary_dim);
+    T* y = row_at<T>(a.y, r, a.y_stride);
+    const T* x = row_at<T>(a.x, r, a.x_stride);
+    for (int64_t h = 0; h < a.heads; ++h) {
+      turn_head(y + h * a.head_dim, x + h * a.x_head_stride, turn, a.head_dim);
+    }
+  }
+}
+
+template <class T>
+void rope_kv_write(const RopeKvArgs& a, int64_t task) {
+  const RowRange range(a.rows, a.task_rows, task);
+  const int64_t d = a.head_dim;
+  const T* q_norm = static_cast<const T*>(a.q_norm);
+  const T* k_norm = static_cast<const T*>(a.k_norm);
+  for (int64_t r = range.begin; r < range.end; ++r) {
+    const Turn turn(a.cos_sin, a.positions, r, a.rotary_dim);
+    T* q_out = row_at<T>(a.q_out, r, a.heads * d);
+    const T* q = row_at<T>(a.q, r, a.q_stride);
+    for (int64_t h = 0; h < a.heads; ++h) {
+      place_head(q_out + h * d, q + h * d, q_norm, a.eps, turn, d);
+    }
+    const int64_t block = a.slot_mapping[r] / a.block_size;
+    const int64_t offset = a.slot_mapping[r] % a.block_size;
+    T* k_slot = row_at<T>(a.k_cache, block, a.block_stride) + offset * d;
+    T* v_slot = row_at<T>(a.v_cache, block, a.block_stride) + offset * d;
+    const T* k = row_at<T>(a.k, r, a.k_stride);
+    const T* v = row_at<T>(a.v, r, a.v_stride);
+    for (int64_t h = 0; h < a.kv_heads; ++h) {
+      place_head(k_slot + h * a.head_stride, k + h * d, k_norm, a.eps, turn, d);
+      copy(v_slot + h * a.head_stride, v + h * d, d);
+    }
+  }
+}
+
+#define QUIRE_INSTANCES(T)                              \
+  template void rotary<T>(const RotaryArgs&, int64_t); \
+  template void rope_kv_write<T>(const RopeKvArgs&, int64_t);
+
+QUIRE_INSTANCES(float)
+QUIRE_INSTANCES(bf16)
+QUIRE_INSTANCES(f16)
+
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,68 @@
+// Functions of vectors: the one place for exp and what is built on it.
+//
+// A lane's result depends on that lane alone, so a row's end rounds as its middle does. Errors are
+// relative, in units of 2^-24, against exact arithmetic (measured over all floats: CPU tests keep
+// them): exp 2, sigmoid 4, normal_tail 10; absolute 2^-149 where a result is subnormal. NaN stays.
+#pragma once
+
+#include "simd.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// exp(high + low), |low| < 0.05: for arguments that are known to more than float's precision.
+//
+// With n = round(x / ln 2), exp(x) = 2^n · exp(r), and exp(r) = 1 + r + r² q(r) by a minimax
+// polynomial over |r| < 0.39. ln 2 is taken in two parts, of which n times the first is exact.
+inline Vec exp_of_sum(Vec high, Vec low) {
+  // Beyond these the result is 0 or infinity. The order of the operands passes NaN on.
+  const Vec x = max(broadcast(-104.0f), min(broadcast(89.0f), high));
+  const Vec whole = broadcast(0x1.8p23f);  // added and subtracted: to the nearest integer
+  const Vec n = sub(fma(add(x, low), broadcast(0x1.715476p0f), whole), whole);
+  const Vec near = sub(x, mul(n, broadcast(0x1.62e4p-1f)));
+  const Vec r = add(sub(near, mul(n, broadcast(0x1.7f7d1cp-20f))), low);
+  Vec q = broadcast(1.37993229e-3f);
+  q = fma(q, r, broadcast(8.37611333e-3f));
+  q = fma(q, r, broadcast(4.16691793e-2f));
+  q = fma(q, r, broadcast(1.66664534e-1f));
+  q = fma(q, r, broadcast(4.99999884e-1f));
+  return scale2(add(broadcast(1.0f), fma(mul(r, r), q, r)), n);
+}
+
+inline Vec exp(Vec x) { return exp_of_sum(x, zero()); }
+
+// x / (1 + exp(-t)): x times the logistic function of t.
+inline Vec times_sigmoid(Vec x, Vec t) {
+  return div(x, add(broadcast(1.0f), exp(sub(zero(), t))));
+}
+
+// 1 - Φ(a) of the normal distribution, for a >= 0 (from 15 on as at 15, which is 0).
+//
+// It is exp(-a²/2) · h(a) with h smooth; (1 + a) · h(a) is a minimax polynomial in
+// (a - 4) / (a + 4). The square is taken in two parts, for its rounding would be an error of
+// a²/2 units in the result.
+inline Vec normal_tail(Vec a) {
+  a = min(broadcast(15.0f), a);
+  const Vec high = upper_half(a);  // 12 bits: its square is exact
+  const Vec half = broadcast(-0.5f);
+  const Vec tail = exp_of_sum(mul(mul(high, high), half),
+                              mul(mul(sub(a, high), add(a, high)), half));
+  const Vec a4 = add(a, broadcast(4.0f)), a1 = add(a, broadcast(1.0f));
+  const Vec inverse = div(broadcast(1.0f), mul(a4, a1));
+  const Vec u = mul(mul(sub(a, broadcast(4.0f)), a1), inverse);
+  Vec p = broadcast(-7.19824471e-5f);
+  p = fma(p, u, broadcast(-6.15432406e-5f));
+  p = fma(p, u, broadcast(6.92214459e-4f));
+  p = fma(p, u, broadcast(-3.0344066e-4f));
+  p = fma(p, u, broadcast(-5.00394662e-3f));
+  p = fma(p, u, broadcast(1.79402276e-2f));
+  p = fma(p, u, broadcast(-3.21973473e-2f));
+  p = fma(p, u, broadcast(2.85999688e-2f));
+  p = fma(p, u, broadcast(1.39996004e-2f));
+  p = fma(p, u, broadcast(-9.67034664e-2f));
+  p = fma(p, u, broadcast(4.72053207e-1f));
+  return mul(tail, mul(p, mul(a4, inverse)));
+}
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,324 @@
+"""The small operations on torch tensors, native: each means what its namesake in `reference` does.
+
+Every tensor is on the CPU, of one dtype (float32, bfloat16 or float16) unless stated. Rows of x
+may be apart: a slice of a wider tensor costs no copy. Results are new, contiguous tensors. Raises
+ValueError for what does not fit, IndexError for a token, position or slot outside its table. A
+row's bits depend on that row alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quire import _native
+from quire.ops.metadata import KVCache
+from quire.ops.native import NativeKernels
+from quire.ops.native_checks import (
+    check_cache,
+    cos_sin_width,
+    dense_rows,
+    describe,
+    floats,
+    head_rows,
+    indices,
+    like,
+    matrix,
+    misfit,
+    same,
+    vector,
+)
+
+
+class FusedKernels:
+    """The small operations of one instruction set, on one pool of threads.
+
+    Args:
+        kernels: the instruction set.
+        pool: threads that share the rows of large operations; None computes on the caller.
+    """
+
+    def __init__(self, kernels: NativeKernels, pool: _native.Pool | None = None) -> None:
+        self._kernels = kernels.handle
+        self._pool = pool if pool is not None else _native.Pool(1)
+
+    @property
+    def isa(self) -> str:
+        """Name of the instruction set."""
+        return self._kernels.isa
+
+    def embedding(
+        self,
+        ids: Tensor,
+        weight: Tensor,
+        positions: Tensor | None = None,
+        position_weight: Tensor | None = None,
+    ) -> Tensor:
+        """Rows `ids` (int64 [T]) of `weight` [vocab, hidden] → [T, hidden].
+
+        With `positions` (int64 [T]) and `position_weight` [max positions, hidden], their rows are
+        added, and the sum is rounded to the dtype.
+        """
+        code, cols = matrix("weight", weight)
+        rows = indices("ids", ids)
+        where = table = stride = limit = 0
+        if position_weight is not None and positions is not None:
+            if indices("positions", positions) != rows:
+                raise misfit("positions", positions, "ids", ids)
+            if matrix("position_weight", position_weight) != (code, cols):
+                raise misfit("position_weight", position_weight, "weight", weight)
+            where, table = positions.data_ptr(), position_weight.data_ptr()
+            stride, limit = position_weight.stride(0), position_weight.shape[0]
+        elif position_weight is not None or positions is not None:
+            raise ValueError("positions and position_weight go together")
+        y = weight.new_empty(rows, cols)
+        _native.embedding(
+            self._kernels, self._pool, code, y.data_ptr(), ids.data_ptr(), weight.data_ptr(),
+            where, table, rows, cols, cols, weight.stride(0), stride, weight.shape[0], limit,
+        )  # fmt: skip
+        return y
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """x + y [..., cols], rounded to their dtype."""
+        code, cols = floats("x", x)
+        same("y", y, "x", x)
+        out = like(x)
+        x, x_stride = dense_rows(x, cols)
+        y, y_stride = dense_rows(y, cols)
+        _native.add(
+            self._kernels, self._pool, code, out.data_ptr(), x.data_ptr(), y.data_ptr(),
+            out.numel() // cols, cols, cols, x_stride, y_stride,
+        )  # fmt: skip
+        return out
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x / rms(x) · weight over the last dimension; rounded before and after `weight`."""
+        code, cols = floats("x", x)
+        vector("weight", weight, x, cols)
+        y = like(x)
+        x, stride = dense_rows(x, cols)
+        _native.fused_rms_norm(
+            self._kernels, self._pool, code, y.data_ptr(), x.data_ptr(), weight.data_ptr(),
+            y.numel() // cols, cols, cols, stride, eps,
+        )  # fmt: skip
+        return y
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """(rms_norm(x + residual), x + residual); the sum is rounded to the dtype."""
+        code, cols = floats("x", x)
+        same("residual", residual, "x", x)
+        vector("weight", weight, x, cols)
+        y, total = like(x), like(x)
+        x, x_stride = dense_rows(x, cols)
+        residual, residual_stride = dense_rows(residual, cols)
+        _native.fused_add_rms_norm(
+            self._kernels, self._pool, code, y.data_ptr(), total.data_ptr(), x.data_ptr(),
+            residual.data_ptr(), weight.data_ptr(), y.numel() // cols, cols, cols, cols, x_stride,
+            residual_stride, eps,
+        )  # fmt: skip
+        return y, total
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """Layer normalization over the last dimension, computed in float32, rounded once."""
+        code, cols = floats("x", x)
+        vector("weight", weight, x, cols)
+        vector("bias", bias, x, cols)
+        y = like(x)
+        x, stride = dense_rows(x, cols)
+        _native.layer_norm(
+            self._kernels, self._pool, code, y.data_ptr(), x.data_ptr(), weight.data_ptr(),
+            bias.data_ptr(), y.numel() // cols, cols, cols, stride, eps,
+        )  # fmt: skip
+        return y
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """(layer_norm(x + residual), x + residual); the sum is rounded to the dtype."""
+        code, cols = floats("x", x)
+        same("residual", residual, "x", x)
+        vector("weight", weight, x, cols)
+        vector("bias", bias, x, cols)
+        y, total = like(x), like(x)
+        x, x_stride = dense_rows(x, cols)
+        residual, residual_stride = dense_rows(residual, cols)
+        _native.add_layer_norm(
+            self._kernels, self._pool, code, y.data_ptr(), total.data_ptr(), x.data_ptr(),
+            residual.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.numel() // cols, cols, cols,
+            cols, x_stride, residual_stride, eps,
+        )  # fmt: skip
+        return y, total
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) · up of [..., 2 · width] → [..., width]."""
+        code, both = floats("gate_up", gate_up)
+        if both % 2:
+            raise ValueError(f"gate_up is {describe(gate_up)}; wanted an even last dimension")
+        cols = both // 2
+        y = gate_up.new_empty(*gate_up.shape[:-1], cols)
+        x, stride = dense_rows(gate_up, both)
+        _native.silu_mul(
+            self._kernels, self._pool, code, y.data_ptr(), x.data_ptr(), y.numel() // cols, cols,
+            cols, stride,
+        )  # fmt: skip
+        return y
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """x · Φ(x). At -infinity it is 0, the limit."""
+        return self._unary(_native.gelu, x)
+
+    def gelu_tanh(self, x: Tensor) -> Tensor:
+        """GELU by its tanh approximation (GPT-2's `gelu_new`)."""
+        return self._unary(_native.gelu_tanh, x)
+
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0)."""
+        return self._unary(_native.relu, x)
+
+    def _unary(self, kernel: _native.Unary, x: Tensor) -> Tensor:
+        code, cols = floats("x", x)
+        y = like(x)
+        x, stride = dense_rows(x, cols)
+        kernel(
+            self._kernels, self._pool, code, y.data_ptr(), x.data_ptr(), y.numel() // cols, cols,
+            cols, stride,
+        )  # fmt: skip
+        return y
+
+    def rotary(
+        self, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Rotary position embedding of q [T, heads, D] and k [T, kv_heads, D].
+
+        `cos_sin` is float32 [max_len, rotary_dim]; `positions` int64 [T] picks its rows.
+        """
+        return self._turned("q", q, positions, cos_sin), self._turned("k", k, positions, cos_sin)
+
+    def _turned(self, name: str, x: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
+        code, width = head_rows(name, x)
+        rows, heads = x.shape[:2]
+        rotary_dim = cos_sin_width(cos_sin, width)
+        if indices("positions", positions) != rows:
+            raise misfit("positions", positions, name, x)
+        y = like(x)
+        _native.rotary(
+            self._kernels, self._pool, code, y.data_ptr(), x.data_ptr(), positions.data_ptr(),
+            cos_sin.data_ptr(), rows, heads, width, rotary_dim, heads * width, x.stride(0),
+            x.stride(1), cos_sin.shape[0],
+        )  # fmt: skip
+        return y
+
+    def write_kv(self, k: Tensor, v: Tensor, cache: KVCache, slot_mapping: Tensor) -> None:
+        """Store k and v [T, kv_heads, D] of each token in its slot (int64 [T]) of the cache."""
+        code, width = head_rows("k", k, packed=True)
+        rows, kv_heads = k.shape[:2]
+        if v.shape != k.shape or head_rows("v", v, packed=True)[0] != code:
+            raise misfit("v", v, "k", k)
+        if indices("slot_mapping", slot_mapping) != rows:
+            raise misfit("slot_mapping", slot_mapping, "k", k)
+        check_cache(cache, k.dtype, kv_heads, width)
+        blocks, block_size = cache.k.shape[0], cache.k.shape[2]
+        block_stride, head_stride = cache.k.stride()[:2]
+        _native.rope_kv_write(
+            self._kernels, self._pool, code, 0, 0, k.data_ptr(), v.data_ptr(), 0, k.stride(0),
+            v.stride(0), 0, 0, 0, 0, cache.k.data_ptr(), cache.v.data_ptr(),
+            slot_mapping.data_ptr(), block_size, block_stride, head_stride, rows, 0, kv_heads,
+            width, 0, 0.0, 0, blocks * block_size,
+        )  # fmt: skip
+
+    def rope_kv_write(
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor | None,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+        cache: KVCache,
+        slot_mapping: Tensor,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+    ) -> Tensor:
+        """What stands between the qkv product and attention, in one pass over its rows.
+
+        Equal to the bit to splitting, `rms_norm` of each head of q and k, `rotary`, `write_kv`.
+
+        Args:
+            qkv: [T, (heads + 2 · kv_heads) · head_dim]; q, then k, then v.
+            positions: int64 [T].
+            cos_sin: float32 [max_len, rotary_dim]; None does not turn.
+            q_norm: [head_dim] weight of the norm of each head of q; None does not normalize.
+            k_norm: the same for k.
+            eps: of the norms.
+            cache: receives k and v; [blocks, kv_heads, block_size, head_dim] each.
+            slot_mapping: int64 [T]; block · block_size + offset. Slots must differ.
+
+        Returns:
+            q, contiguous [T, heads, head_dim].
+        """
+        code, width = matrix("qkv", qkv)
+        rows = qkv.shape[0]
+        if width != (heads + 2 * kv_heads) * head_dim:
+            raise ValueError(
+                f"qkv is {describe(qkv)}; wanted ({heads} + 2 · {kv_heads}) · {head_dim} columns"
+            )
+        for name, index in (("positions", positions), ("slot_mapping", slot_mapping)):
+            if indices(name, index) != rows:
+                raise misfit(name, index, "qkv", qkv)
+        check_cache(cache, qkv.dtype, kv_heads, head_dim)
+        turn = rotary_dim = max_len = 0
+        if cos_sin is not None:
+            rotary_dim, max_len = cos_sin_width(cos_sin, head_dim), cos_sin.shape[0]
+            turn = cos_sin.data_ptr()
+        q_weight = k_weight = 0
+        if q_norm is not None:
+            vector("q_norm", q_norm, qkv, head_dim)
+            q_weight = q_norm.data_ptr()
+        if k_norm is not None:
+            vector("k_norm", k_norm, qkv, head_dim)
+            k_weight = k_norm.data_ptr()
+        q = qkv.new_empty(rows, heads, head_dim)
+        stride, base = qkv.stride(0), qkv.data_ptr()
+        k = base + heads * head_dim * qkv.itemsize
+        v = k + kv_heads * head_dim * qkv.itemsize
+        blocks, block_size = cache.k.shape[0], cache.k.shape[2]
+        block_stride, head_stride = cache.k.stride()[:2]
+        _native.rope_kv_write(
+            self._kernels, self._pool, code, q.data_ptr(), base, k, v, stride, stride, stride,
+            positions.data_ptr(), turn, q_weight, k_weight, cache.k.data_ptr(),
+            cache.v.data_ptr(), slot_mapping.data_ptr(), block_size, block_stride, head_stride,
+            rows, heads, kv_heads, head_dim, rotary_dim, eps, max_len, blocks * block_size,
+        )  # fmt: skip
+        return q
+
+    def argmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest of each row of float32 [rows, vocab] and its first index.
+
+        Returns:
+            tokens int64 [rows], -1 where the row has NaN or +infinity or nothing but -infinity;
+            peaks float32 [rows], NaN where the row has one.
+        """
+        code, cols = matrix("logits", logits)
+        if code != _native.FLOAT32:
+            raise ValueError(f"logits is {describe(logits)}; wanted float32")
+        rows = logits.shape[0]
+        tokens, peaks = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        _native.argmax(
+            self._kernels, self._pool, tokens.data_ptr(), peaks.data_ptr(), logits.data_ptr(),
+            rows, cols, logits.stride(0),
+        )  # fmt: skip
+        return tokens, peaks
+
+    def top_k(self, logits: Tensor, k: int) -> Tensor:
+        """Ids (int64, ascending) of the k largest of float32 [vocab]; ties with the k-th stay.
+
+        Exactly what `sampling.filters.top_k` gives. The row holds no NaN; 1 <= k <= vocab.
+        """
+        if logits.ndim != 1 or logits.dtype != torch.float32 or not logits.is_contiguous():
+            raise ValueError(f"logits is {describe(logits)}; wanted contiguous float32 [vocab]")
+        ids = torch.empty(logits.numel(), dtype=torch.int64)
+        count = _native.top_k(self._kernels, ids.data_ptr(), logits.data_ptr(), logits.numel(), k)
+        return ids[:count]

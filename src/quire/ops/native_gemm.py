@@ -1,0 +1,143 @@
+"""Linear layers on the native kernels: the pool of threads, packed weights, the product."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from quire import _native
+from quire.ops.native import NativeKernels
+
+WeightKind = Literal["f32", "bf16", "s8"]
+
+_KINDS = {"f32": _native.WEIGHT_F32, "bf16": _native.WEIGHT_BF16, "s8": _native.WEIGHT_S8}
+_FLOATS = {
+    torch.float32: _native.FLOAT32,
+    torch.bfloat16: _native.BFLOAT16,
+    torch.float16: _native.FLOAT16,
+}
+_ACTIVATIONS = {torch.float32: _native.FLOAT32, torch.bfloat16: _native.BFLOAT16}
+
+
+class Pool(_native.Pool):
+    """The threads that compute: `Pool(threads)`, the caller being the first of them.
+
+    One an engine. A waiting thread spins for some 50 µs and then sleeps. Raises ValueError unless
+    1 <= threads <= 1024.
+    """
+
+
+class PackedLinear:
+    """x @ weight.T + bias with the weight packed once for the kernels.
+
+    weight: [N, K] float32, bfloat16 or float16 on the CPU; it is copied and may be freed.
+    bias: [N] or None, of any float dtype; added in float32 before the result is rounded.
+    kind: "f32"; "bf16" (weight and x are rounded to bfloat16, sums are float32); "s8" (W8A8: int8
+        weights with a scale a row, x quantized to int8 a row at each call, sums exact).
+
+    A row of the result depends on its row of x alone, to the last bit: not on the number of rows,
+    their order, or the number of threads. Raises ValueError for other dtypes, devices and shapes,
+    for empty weights, and for "s8" with K above 65536.
+    """
+
+    __slots__ = ("_kernels", "_pool", "_weight", "kind", "shape")
+
+    def __init__(
+        self,
+        kernels: NativeKernels,
+        pool: Pool,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        kind: WeightKind,
+    ) -> None:
+        if weight.ndim != 2 or not weight.is_cpu or weight.dtype not in _FLOATS:
+            raise ValueError(f"weight is {_describe(weight)}; wanted a float [N, K] on the CPU")
+        n, k = weight.shape
+        if bias is not None:
+            if bias.shape != (n,) or not bias.is_cpu or not bias.is_floating_point():
+                raise ValueError(f"bias is {_describe(bias)}; wanted a float [{n}] on the CPU")
+            bias = bias.to(torch.float32).contiguous()
+        if weight.stride(1) != 1:
+            weight = weight.contiguous()
+        self.kind: WeightKind = kind
+        self.shape: tuple[int, int] = (n, k)
+        self._kernels = kernels.handle
+        self._pool = pool
+        self._weight = _native.PackedWeight(
+            pool,
+            _KINDS[kind],
+            weight.data_ptr(),
+            _FLOATS[weight.dtype],
+            n,
+            k,
+            weight.stride(0),
+            0 if bias is None else bias.data_ptr(),
+        )
+
+    def __repr__(self) -> str:
+        return f"PackedLinear({self.shape[0]}, {self.shape[1]}, kind={self.kind!r})"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a forward pass reads, padding included."""
+        return self._weight.nbytes
+
+    def unpack(self) -> Tensor:
+        """The weight as it is stored, rounded or quantized: float32 [N, K]."""
+        out = torch.empty(self.shape)
+        self._weight.unpack(out.data_ptr())
+        return out
+
+    def forward(
+        self, x: Tensor, *, dtype: torch.dtype | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """[..., K] float32 or bfloat16 → [..., N] of `dtype`, x's unless given.
+
+        `out` is the contiguous result, apart from x, if given. Raises ValueError for other
+        dtypes, devices, shapes and layouts.
+        """
+        n, k = self.shape
+        shape = x.shape
+        code = _ACTIVATIONS.get(x.dtype)
+        if code is None or not x.is_cpu or not shape or shape[-1] != k:
+            raise ValueError(
+                f"x is {_describe(x)}; wanted float32 or bfloat16 [..., {k}] on the CPU"
+            )
+        if x.ndim != 2:
+            x = x.reshape(-1, k)
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        rows = x.shape[0]
+        y = _output(out, (*shape[:-1], n), dtype if dtype is not None else x.dtype)
+        _native.linear(
+            self._kernels,
+            self._pool,
+            self._weight,
+            y.data_ptr(),
+            _ACTIVATIONS[y.dtype],
+            n,
+            x.data_ptr(),
+            code,
+            x.stride(0) if rows > 1 else k,
+            rows,
+        )
+        return y
+
+
+def _output(out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A result tensor of the shape and dtype: `out`, once it is seen to fit, or a new one."""
+    if dtype not in _ACTIVATIONS:
+        raise ValueError(f"the result cannot be {dtype}; wanted float32 or bfloat16")
+    if out is None:
+        return torch.empty(shape, dtype=dtype)
+    if out.shape != shape or out.dtype != dtype or not out.is_cpu or not out.is_contiguous():
+        raise ValueError(f"out is {_describe(out)}; wanted contiguous {dtype} {list(shape)}")
+    return out
+
+
+def _describe(t: Tensor) -> str:
+    layout = "" if t.is_contiguous() else ", not contiguous"
+    return f"{t.dtype} {list(t.shape)} on {t.device}{layout}"

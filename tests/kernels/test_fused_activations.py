@@ -1,0 +1,176 @@
+"""Native activations against a float64 oracle, on every instruction set this machine can run.
+
+All errors are of float32 arithmetic, in units of U = 2^-24, before one rounding to the dtype. The
+functions of csrc/cpu/simd_math.h are bounded by their own derivation: exp 2 units (polynomial,
+its last sum, the reduced argument), x / (1 + exp(-t)) 4 (the sum and the quotient on top), the
+normal tail 10 (exp, ten steps of a polynomial whose first coefficient dominates, the quotient).
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.ops.native_fused import FusedKernels
+from tests.kernels.fused_common import (
+    COLS,
+    U,
+    assert_close,
+    assert_same_bits,
+    draw,
+    each_dtype,
+    each_isa,
+    new_generator,
+    new_kernels,
+    pick,
+    pools,
+)
+
+# exp(-t) overflows where t < -88.7, and the result is then 0 instead of less than this times x.
+UNDERFLOW = 2.0**-127
+
+ACTIVATIONS = ["silu_mul", "gelu", "gelu_tanh", "relu"]
+
+
+def check_silu_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    exact = gate / (1 + torch.exp(-gate)) * up
+    # The logistic function and one product.
+    error = 5 * U * exact.abs() + UNDERFLOW * (gate * up).abs()
+    assert_close(kernels.silu_mul(gate_up), exact, error)
+
+
+def check_gelu(kernels: FusedKernels, x: Tensor) -> None:
+    wide = x.double()
+    tail = wide.abs() * 0.5 * torch.special.erfc(wide.abs() / 2**0.5)
+    exact = wide.clamp(min=0) - tail
+    # The tail, its product, and a difference; where the tail is subnormal, its absolute error.
+    error = 11 * U * tail + U * exact.abs() + 16 * 2.0**-149
+    assert_close(kernels.gelu(x), exact, error)
+
+
+def check_gelu_tanh(kernels: FusedKernels, x: Tensor) -> None:
+    wide = x.double()
+    twice = 2 * (2 / torch.pi) ** 0.5 * (wide + 0.044715 * wide**3)
+    exact = wide / (1 + torch.exp(-twice))
+    # A relative error e of the argument t of exp is a relative error e · |t| of the result. The
+    # argument is 3 products, a sum and two rounded constants: 6 units. Beyond |t| = 89 the result
+    # is 0, or x.
+    error = (4 + 6 * twice.abs().clamp(max=90)) * U * exact.abs() + UNDERFLOW * wide.abs()
+    assert_close(kernels.gelu_tanh(x), exact, error)
+
+
+CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [check_silu_mul, check_gelu, check_gelu_tanh]
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+def test_random_rows(
+    isa: str, dtype: torch.dtype, check: Callable[[FusedKernels, Tensor], None]
+) -> None:
+    kernels, generator = new_kernels(isa), new_generator()
+    for cols in [*COLS, pick(generator, 1, 4099)]:
+        check(kernels, draw(generator, dtype, pick(generator, 1, 20), 2 * cols, scale=3.0))
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+def test_every_magnitude(
+    isa: str, dtype: torch.dtype, check: Callable[[FusedKernels, Tensor], None]
+) -> None:
+    """All finite values of the 16-bit formats; 2^20 random bit patterns of float32."""
+    kernels, generator = new_kernels(isa), new_generator()
+    if dtype == torch.float32:
+        bits = torch.randint(-(2**31), 2**31, (2**20,), generator=generator)
+        x = bits.to(torch.int32).view(dtype)
+    else:
+        x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = x[x.isfinite()]
+    if check is check_silu_mul:
+        x = torch.cat([x, torch.ones_like(x)])
+    check(kernels, x)
+
+
+@each_isa
+@each_dtype
+def test_relu_and_add_are_torchs(isa: str, dtype: torch.dtype) -> None:
+    kernels, generator = new_kernels(isa), new_generator()
+    for cols in COLS:
+        x, y = draw(generator, dtype, 3, cols), draw(generator, dtype, 3, cols)
+        x[0, 0], x[1, -1], x[2, 0] = float("nan"), float("inf"), -float("inf")
+        assert_same_bits(kernels.add(x, y), x + y)
+        # Equal, for the sign of a zero is nobody's business.
+        assert torch.equal(kernels.relu(x).nan_to_num(7), torch.relu(x).nan_to_num(7))
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_element_does_not_depend_on_its_place(isa: str, dtype: torch.dtype, name: str) -> None:
+    """A vector's body and a row's end compute alike: any cut of a row gives the same bits."""
+    activation, generator = getattr(new_kernels(isa), name), new_generator()
+    gate, up = draw(generator, dtype, 2, 203, scale=4.0)
+    whole = activation(torch.cat([gate, up]) if name == "silu_mul" else gate)
+    for _ in range(60):
+        start = pick(generator, 0, 202)
+        end = pick(generator, start + 1, 203)
+        part = gate[start:end]
+        if name == "silu_mul":
+            part = torch.cat([part, up[start:end]])
+        assert_same_bits(activation(part), whole[start:end])
+
+
+@each_dtype
+@pytest.mark.parametrize("name", [*ACTIVATIONS, "add"])
+def test_threads_and_rows_do_not_matter(dtype: torch.dtype, name: str) -> None:
+    generator = new_generator()
+    x = draw(generator, dtype, 401, 514)
+    one, two, three = (getattr(kernels, name) for kernels in pools())
+
+    def arguments(rows: Tensor) -> list[Tensor]:
+        return [rows, rows] if name == "add" else [rows]
+
+    whole = one(*arguments(x))
+    assert_same_bits(two(*arguments(x)), whole)
+    assert_same_bits(three(*arguments(x)), whole)
+    for row in (0, 200, 400):
+        assert_same_bits(two(*arguments(x[row])), whole[row])
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_rows_need_not_be_contiguous(isa: str, dtype: torch.dtype, name: str) -> None:
+    activation = getattr(new_kernels(isa), name)
+    wide = draw(new_generator(), dtype, 5, 4, 192)
+    for x in (wide[..., 64:128], wide[:, 1, :64], wide[..., ::3], wide[::2], wide[:0]):
+        assert_same_bits(activation(x), activation(x.contiguous()))
+
+
+@each_isa
+@each_dtype
+def test_not_a_number_and_infinity(isa: str, dtype: torch.dtype) -> None:
+    kernels = new_kernels(isa)
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1.0], dtype=dtype)
+    gated = kernels.silu_mul(torch.stack([x, torch.ones_like(x)], 1)).flatten()
+    for y in (gated, kernels.gelu(x), kernels.gelu_tanh(x), kernels.relu(x)):
+        assert bool(y[0].isnan())
+        assert float(y[1]) == float("inf")
+        assert float(y[3]) == 0.0
+        assert 0.7 < float(y[4]) <= 1.0
+    assert float(kernels.gelu(x)[2]) == 0.0
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    kernels, x = new_kernels(), torch.ones(2, 7)
+    for bad in (x.double(), x.to("meta"), torch.tensor(1.0), torch.ones(2, 0)):
+        with pytest.raises(ValueError, match="x is"):
+            kernels.gelu(bad)
+    with pytest.raises(ValueError, match="even last dimension"):
+        kernels.silu_mul(x)
+    for bad in (x.half(), torch.ones(2, 8)):
+        with pytest.raises(ValueError, match="y is"):
+            kernels.add(x, bad)

@@ -1,0 +1,240 @@
+"""Native rotary embedding and KV write, and both fused with the norms of q and k."""
+
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.ops import reference
+from quire.ops.metadata import KVCache
+from quire.ops.native_fused import FusedKernels
+from tests.kernels.fused_common import (
+    U,
+    assert_close,
+    assert_same_bits,
+    draw,
+    each_dtype,
+    each_isa,
+    new_generator,
+    new_kernels,
+)
+
+EPS = 1e-6
+MAX_LEN = 300
+BLOCK_SIZE = 16
+BLOCKS = 9
+
+
+class Shape(NamedTuple):
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int | None
+
+
+# Head sizes and partial rotations of real models, and odd ones around the vector widths.
+SHAPES = [
+    Shape(4, 2, 64, 64),
+    Shape(2, 2, 128, 128),
+    Shape(8, 1, 80, 32),
+    Shape(3, 3, 64, None),
+    Shape(3, 1, 33, 6),
+    Shape(2, 1, 256, 128),
+    Shape(1, 1, 10, 10),
+]
+
+
+def rotation(generator: torch.Generator, rotary_dim: int) -> Tensor:
+    angles = torch.rand(MAX_LEN, rotary_dim // 2, generator=generator) * 6.3
+    return torch.cat([angles.cos(), angles.sin()], dim=1)
+
+
+def new_cache(dtype: torch.dtype, shape: Shape) -> KVCache:
+    size = (BLOCKS, shape.kv_heads, BLOCK_SIZE, shape.head_dim)
+    return KVCache(torch.full(size, 7.0, dtype=dtype), torch.full(size, 9.0, dtype=dtype))
+
+
+class Step(NamedTuple):
+    """One step's inputs. The qkv rows are a slice of wider ones."""
+
+    qkv: Tensor
+    positions: Tensor
+    slots: Tensor
+    cos_sin: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+
+
+def new_step(
+    generator: torch.Generator, dtype: torch.dtype, shape: Shape, rows: int, norms: bool
+) -> Step:
+    width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    return Step(
+        draw(generator, dtype, rows, width + 5)[:, 2 : width + 2],
+        torch.randint(0, MAX_LEN, (rows,), generator=generator),
+        torch.randperm(BLOCKS * BLOCK_SIZE, generator=generator)[:rows],
+        rotation(generator, shape.rotary_dim) if shape.rotary_dim else None,
+        draw(generator, dtype, shape.head_dim) if norms else None,
+        draw(generator, dtype, shape.head_dim) if norms else None,
+    )
+
+
+def fused(kernels: FusedKernels, step: Step, cache: KVCache, shape: Shape) -> Tensor:
+    return kernels.rope_kv_write(
+        step.qkv, step.positions, step.cos_sin, step.q_norm, step.k_norm, EPS, cache, step.slots,
+        shape.heads, shape.kv_heads, shape.head_dim,
+    )  # fmt: skip
+
+
+def unfused(kernels: FusedKernels, step: Step, cache: KVCache, shape: Shape) -> Tensor:
+    """The norm is native (the reference sums in another order); the rest is plain torch."""
+    widths = [n * shape.head_dim for n in (shape.heads, shape.kv_heads, shape.kv_heads)]
+    q, k, v = (t.unflatten(-1, (-1, shape.head_dim)) for t in step.qkv.split(widths, dim=-1))
+    if step.q_norm is not None:
+        q = kernels.rms_norm(q, step.q_norm, EPS)
+    if step.k_norm is not None:
+        k = kernels.rms_norm(k, step.k_norm, EPS)
+    if step.cos_sin is not None:
+        q, k = reference.rotary(q, k, step.positions, step.cos_sin)
+    reference.write_kv(k, v, cache, step.slots)
+    return q
+
+
+@each_isa
+@each_dtype
+def test_rotary(isa: str, dtype: torch.dtype) -> None:
+    """Two products and a sum, rounded one by one: 2 units of each product, 1 of the sum."""
+    kernels, generator = new_kernels(isa), new_generator()
+    for shape in SHAPES:
+        if shape.rotary_dim is None:
+            continue
+        wide = draw(generator, dtype, 21, shape.heads + 2, shape.head_dim + 3)
+        q, k = wide[:, 1:-1, 1:-2], wide[:, : shape.kv_heads, 1:-2].contiguous()
+        positions = torch.randint(0, MAX_LEN, (21,), generator=generator)
+        cos_sin = rotation(generator, shape.rotary_dim)
+        turned = kernels.rotary(q, k, positions, cos_sin)
+        for x, y, expected in zip(
+            (q, k), turned, reference.rotary(q, k, positions, cos_sin), strict=True
+        ):
+            assert_same_bits(y, expected)
+            cos, sin = cos_sin.double()[positions].unsqueeze(1).chunk(2, dim=-1)
+            a, b = x.double()[..., : shape.rotary_dim].chunk(2, dim=-1)
+            exact = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+            sizes = (a * cos).abs() + (b * sin).abs(), (b * cos).abs() + (a * sin).abs()
+            assert_close(y[..., : shape.rotary_dim], exact, 2 * U * torch.cat(sizes, -1))
+            assert_same_bits(y[..., shape.rotary_dim :], x[..., shape.rotary_dim :])
+
+
+@each_isa
+@each_dtype
+def test_write_kv(isa: str, dtype: torch.dtype) -> None:
+    kernels, generator = new_kernels(isa), new_generator()
+    for shape in SHAPES:
+        wide = draw(generator, dtype, 40, (2 * shape.kv_heads) * shape.head_dim)
+        k, v = (t.unflatten(-1, (-1, shape.head_dim)) for t in wide.chunk(2, dim=-1))
+        slots = torch.randperm(BLOCKS * BLOCK_SIZE, generator=generator)[:40]
+        cache, expected = new_cache(dtype, shape), new_cache(dtype, shape)
+        kernels.write_kv(k, v, cache, slots)
+        reference.write_kv(k, v, expected, slots)
+        assert_same_bits(cache.k, expected.k)
+        assert_same_bits(cache.v, expected.v)
+
+
+@each_isa
+@each_dtype
+def test_fused_is_what_it_fuses(isa: str, dtype: torch.dtype) -> None:
+    """To the bit, and nothing else of the cache is touched."""
+    kernels, generator = new_kernels(isa), new_generator()
+    for shape, norms, rows in product(SHAPES, (False, True), (0, 1, 2, 37)):
+        step = new_step(generator, dtype, shape, rows, norms)
+        cache, expected = new_cache(dtype, shape), new_cache(dtype, shape)
+        q = fused(kernels, step, cache, shape)
+        assert q.is_contiguous()
+        assert_same_bits(q, unfused(kernels, step, expected, shape))
+        assert_same_bits(cache.k, expected.k)
+        assert_same_bits(cache.v, expected.v)
+
+
+@each_isa
+def test_norm_and_rotation_against_exact_arithmetic(isa: str) -> None:
+    kernels, generator = new_kernels(isa), new_generator()
+    shape = Shape(4, 2, 64, 64)
+    step = new_step(generator, torch.float32, shape, 30, norms=True)
+    cache = new_cache(torch.float32, shape)
+    q = fused(kernels, step, cache, shape)
+    heads = step.qkv.double().unflatten(-1, (-1, 64))
+    assert step.q_norm is not None
+    assert step.cos_sin is not None
+    scaled = heads[:, :4] / torch.sqrt(heads[:, :4].pow(2).mean(-1, keepdim=True) + EPS)
+    normed = scaled * step.q_norm.double()
+    cos, sin = step.cos_sin.double()[step.positions].unsqueeze(1).chunk(2, dim=-1)
+    a, b = normed.chunk(2, dim=-1)
+    exact = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    sizes = (a.abs() + b.abs()).repeat(1, 1, 2)
+    # The norm as in test_rms_norm (two roundings, 64 / 32 + 12 units), then the rotation.
+    assert_close(q, exact, (2 + 64 / 32 + 12 + 2) * U * sizes)
+
+
+@each_dtype
+def test_threads_and_batch_do_not_matter(dtype: torch.dtype) -> None:
+    generator, shape = new_generator(), Shape(8, 4, 128, 128)
+    step = new_step(generator, dtype, shape, 130, norms=True)
+    cache = new_cache(dtype, shape)
+    q = fused(new_kernels(), step, cache, shape)
+    for threads in (2, 3):
+        again = new_cache(dtype, shape)
+        kernels = new_kernels(threads=threads)
+        assert_same_bits(fused(kernels, step, again, shape), q)
+        assert_same_bits(again.k, cache.k)
+        assert_same_bits(again.v, cache.v)
+    alone = new_cache(dtype, shape)
+    for row in torch.randperm(130, generator=generator)[:20].tolist():
+        one = step._replace(
+            qkv=step.qkv[row : row + 1],
+            positions=step.positions[row : row + 1],
+            slots=step.slots[row : row + 1],
+        )
+        assert_same_bits(fused(new_kernels(), one, alone, shape)[0], q[row])
+        block, offset = divmod(int(step.slots[row]), BLOCK_SIZE)
+        assert_same_bits(alone.k[block, :, offset], cache.k[block, :, offset])
+
+
+def test_positions_and_slots_outside_their_tables_are_refused() -> None:
+    kernels, generator, shape = new_kernels(), new_generator(), Shape(2, 1, 64, 64)
+    step = new_step(generator, torch.float32, shape, 4, norms=False)
+    cache = new_cache(torch.float32, shape)
+    untouched = KVCache(cache.k.clone(), cache.v.clone())
+    for bad in (-1, MAX_LEN):
+        positions = step.positions.clone()
+        positions[2] = bad
+        with pytest.raises(IndexError, match=f"position {bad} of row 2"):
+            fused(kernels, step._replace(positions=positions), cache, shape)
+    for bad in (-1, BLOCKS * BLOCK_SIZE):
+        slots = step.slots.clone()
+        slots[3] = bad
+        with pytest.raises(IndexError, match=f"slot {bad} of row 3"):
+            fused(kernels, step._replace(slots=slots), cache, shape)
+    assert_same_bits(cache.k, untouched.k)
+    assert_same_bits(cache.v, untouched.v)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    kernels, generator, shape = new_kernels(), new_generator(), Shape(2, 1, 64, 64)
+    step = new_step(generator, torch.float32, shape, 4, norms=True)
+    cache = new_cache(torch.float32, shape)
+    narrow = new_cache(torch.float32, Shape(2, 1, 32, 32))
+    other = {
+        "qkv": (step._replace(qkv=step.qkv[:, 1:]), cache),
+        "positions": (step._replace(positions=step.positions.int()), cache),
+        "slot_mapping": (step._replace(slots=step.slots[:2]), cache),
+        "cos_sin": (step._replace(cos_sin=torch.ones(MAX_LEN, 66)), cache),
+        "q_norm": (step._replace(q_norm=torch.ones(63)), cache),
+        "k_norm": (step._replace(k_norm=torch.ones(64).half()), cache),
+        "cache.k": (step, narrow),
+        "cache.v": (step, KVCache(cache.k, narrow.v)),
+    }
+    for name, (bad_step, bad_cache) in other.items():
+        with pytest.raises(ValueError, match=f"{name} is"):
+            fused(kernels, bad_step, bad_cache, shape)

@@ -1,0 +1,273 @@
+"""Linear layers on packed weights, for every instruction set that this machine can run.
+
+The oracle is float64, on the weights as they are stored, so that only the kernel is tested; the
+rounding of the weights has its own test. Inputs are random afresh at every run;
+QUIRE_TEST_SEED=<seed from the report> repeats one.
+"""
+
+import os
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.ops.native import NativeKernels, available_isas
+from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
+
+KINDS: tuple[WeightKind, ...] = ("f32", "bf16", "s8")
+POOLS = {threads: Pool(threads) for threads in (1, 2)}
+EPS32, EPS_BF16 = 2.0**-24, 2.0**-8  # relative error of one rounding
+SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (160, 300), (257, 1023)]
+
+
+@pytest.fixture(params=available_isas())
+def kernels(request: pytest.FixtureRequest) -> NativeKernels:
+    return NativeKernels(request.param)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> WeightKind:
+    return request.param
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    seed = int(os.environ.get("QUIRE_TEST_SEED", random.getrandbits(32)))
+    print(f"QUIRE_TEST_SEED={seed}")
+    return torch.Generator().manual_seed(seed)
+
+
+def draw(generator: torch.Generator, dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator).to(dtype)
+
+
+def pick(generator: torch.Generator, low: int, high: int) -> int:
+    return int(torch.randint(low, high + 1, (), generator=generator))
+
+
+def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x in int8 and its scales, a row each, in the float32 arithmetic of the kernel."""
+    top = x.float().abs().amax(-1, keepdim=True)
+    inverse = torch.full_like(top, 127.0) / top  # `127.0 / top` would round twice
+    q = torch.round(x.float() * inverse)
+    return q.double(), (top / 127.0).double()
+
+
+def assert_linear(y: Tensor, x: Tensor, linear: PackedLinear, bias: Tensor | None) -> None:
+    weight = linear.unpack().double()
+    k = x.shape[-1]
+    shift = bias.double() if bias is not None else torch.zeros(1, dtype=torch.float64)
+    if linear.kind == "s8":
+        # The sum is exact. Its conversion, two scales and the bias round once each, and each scale
+        # of the oracle may differ by the rounding of one division.
+        q, scale = quantize(x)
+        product = (q @ weight.t()) * scale
+        bound = 6 * EPS32 * (product.abs() + shift.abs())
+        # unpack() rounds q * scale, and a sum of k such errors is what the oracle may be off by.
+        bound += 2 * EPS32 * (q.abs() @ weight.abs().t()) * scale
+    else:
+        exact_x = (x.bfloat16() if linear.kind == "bf16" else x).double()
+        product = exact_x @ weight.t()
+        # k additions in some order, each product rounded at most once more (AMX adds in pairs):
+        # Higham's k * eps bound on the sum of the magnitudes.
+        bound = (k + 4) * EPS32 * (exact_x.abs() @ weight.abs().t() + shift.abs())
+    exact = product + shift
+    if y.dtype == torch.bfloat16:
+        bound = bound + EPS_BF16 * (exact.abs() + bound)
+    error = (y.double() - exact).abs()
+    assert y.shape == exact.shape
+    assert bool((error <= bound).all()), float((error / bound).max())
+
+
+def test_agrees_with_float64(
+    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    for n, k in [*SHAPES, (pick(generator, 1, 200), pick(generator, 1, 700))]:
+        bias = draw(generator, torch.float32, n) if n % 2 else None
+        source = random.choice([torch.float32, torch.bfloat16, torch.float16])
+        weight = draw(generator, source, n, k)
+        linear = PackedLinear(kernels, POOLS[2], weight, bias, kind=kind)
+        for rows in (1, 2, 15, 16, 17, 32, 33, pick(generator, 1, 70)):
+            x = draw(generator, dtype, rows, k)
+            assert_linear(linear.forward(x), x, linear, bias)
+            other = torch.float32 if dtype == torch.bfloat16 else torch.bfloat16
+            assert_linear(linear.forward(x, dtype=other), x, linear, bias)
+
+
+def test_every_count_of_rows(
+    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    """Rows 1 to 70, 300 and 700: right, and bit by bit what each row gives alone."""
+    for n, k in ((70, 129), (64, 1024)):
+        linear = PackedLinear(kernels, POOLS[2], draw(generator, dtype, n, k), kind=kind)
+        x = draw(generator, dtype, 700, k)
+        y = linear.forward(x)
+        assert_linear(y, x, linear, None)
+        alone = torch.cat([linear.forward(x[i : i + 1]) for i in range(700)])
+        assert torch.equal(alone, y)
+        for rows in (*range(1, 71), 300):
+            first = pick(generator, 0, 700 - rows)
+            assert torch.equal(linear.forward(x[first : first + rows]), y[first : first + rows])
+
+
+def test_threads_and_order_do_not_matter(
+    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    weight, bias = draw(generator, dtype, 321, 200), draw(generator, dtype, 321)
+    one, two = (PackedLinear(kernels, POOLS[t], weight, bias, kind=kind) for t in (1, 2))
+    assert torch.equal(one.unpack(), two.unpack())
+    for rows in (1, 7, 40, 300):
+        x = draw(generator, dtype, rows, 200)
+        y = one.forward(x)
+        assert torch.equal(two.forward(x), y)
+        order = torch.randperm(rows, generator=generator)
+        assert torch.equal(two.forward(x[order]), y[order])
+
+
+def test_many_columns_are_cut_into_cache_blocks(
+    kernels: NativeKernels, generator: torch.Generator
+) -> None:
+    for kind in ("bf16", "s8"):
+        linear = PackedLinear(
+            kernels, POOLS[2], draw(generator, torch.bfloat16, 40, 9001), kind=kind
+        )
+        x = draw(generator, torch.bfloat16, 150, 9001)
+        y = linear.forward(x)
+        assert_linear(y, x, linear, None)
+        assert torch.equal(linear.forward(x[130:]), y[130:])
+
+
+def test_s8_is_the_same_on_every_isa(generator: torch.Generator) -> None:
+    weight, bias = draw(generator, torch.float32, 99, 333), draw(generator, torch.float32, 99)
+    x = draw(generator, torch.float32, 37, 333)
+    results = [
+        PackedLinear(NativeKernels(isa), POOLS[2], weight, bias, kind="s8").forward(x)
+        for isa in available_isas()
+    ]
+    assert all(torch.equal(results[0], other) for other in results)
+
+
+def test_s8_at_its_limits(kernels: NativeKernels) -> None:
+    """The largest sums: every product 127 * 127, of either sign, at the largest k."""
+    weight = torch.ones(2, 65536)
+    weight[1] = -1
+    linear = PackedLinear(kernels, POOLS[2], weight, kind="s8")
+    for sign in (1.0, -1.0):
+        y = linear.forward(torch.full((3, 65536), sign))
+        expected = torch.tensor([[65536.0 * sign, -65536.0 * sign]]).expand(3, 2)
+        torch.testing.assert_close(y, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.bfloat16, torch.float16])
+def test_weights_are_rounded_as_promised(source: torch.dtype, generator: torch.Generator) -> None:
+    kernels = NativeKernels()
+    weight = draw(generator, source, 45, 77)
+    weight[7] = 0
+
+    def stored(kind: WeightKind) -> Tensor:
+        return PackedLinear(kernels, POOLS[2], weight, kind=kind).unpack()
+
+    assert torch.equal(stored("f32"), weight.float())
+    assert torch.equal(stored("bf16"), weight.bfloat16().float())
+    top = weight.float().abs().amax(1, keepdim=True)
+    error = (stored("s8") - weight.float()).abs()
+    assert bool((error <= top / 127 * 0.5001).all())
+    assert torch.equal(stored("s8").abs().amax(1, keepdim=True), top / 127 * 127)
+
+
+def test_every_float16_is_read_right() -> None:
+    values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    weight = values.view(256, 256)
+    stored = PackedLinear(NativeKernels(), POOLS[2], weight, kind="f32").unpack()
+    assert torch.equal(stored.nan_to_num(nan=7.0), weight.float().nan_to_num(nan=7.0))
+    stored = PackedLinear(NativeKernels(), POOLS[2], weight, kind="bf16").unpack()
+    assert torch.equal(stored.nan_to_num(nan=7.0), weight.bfloat16().float().nan_to_num(nan=7.0))
+
+
+def test_not_a_number_and_infinity_stay_in_their_row(
+    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    linear = PackedLinear(kernels, POOLS[2], draw(generator, dtype, 50, 70), kind=kind)
+    x = draw(generator, dtype, 4, 70)
+    clean = linear.forward(x)
+    x[1, 69], x[2, 3] = float("nan"), float("inf")
+    y = linear.forward(x)
+    assert bool(y[1].isnan().all())
+    assert not bool(y[2].isfinite().any())
+    assert torch.equal(y[[0, 3]], clean[[0, 3]])
+
+
+def test_zero_rows_of_x_give_the_bias(
+    kernels: NativeKernels, kind: WeightKind, generator: torch.Generator
+) -> None:
+    bias = draw(generator, torch.float32, 50)
+    weight = draw(generator, torch.float32, 50, 70)
+    linear = PackedLinear(kernels, POOLS[2], weight, bias, kind=kind)
+    assert torch.equal(linear.forward(torch.zeros(3, 70)), bias.expand(3, 50))
+
+
+def test_nothing_outside_the_result_is_written(
+    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    for n in (1, 15, 33, 63, 100):
+        linear = PackedLinear(kernels, POOLS[2], draw(generator, dtype, n, 40), kind=kind)
+        for rows in (1, 17, 40):
+            room = torch.full((rows * n + 128,), 7.0, dtype=dtype)
+            x = draw(generator, dtype, rows, 40)
+            linear.forward(x, out=room[64:-64].view(rows, n))
+            assert bool((room[:64] == 7).all())
+            assert bool((room[-64:] == 7).all())
+            assert torch.equal(room[64:-64].view(rows, n), linear.forward(x))
+
+
+def test_inputs_need_not_be_contiguous(
+    kernels: NativeKernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    wide = draw(generator, dtype, 41, 96)
+    for weight in (wide[:, :64], wide[:, 5:69], draw(generator, dtype, 64, 41).t()):
+        linear = PackedLinear(kernels, POOLS[2], weight, kind=kind)
+        assert torch.equal(
+            linear.unpack(),
+            PackedLinear(kernels, POOLS[2], weight.contiguous(), kind=kind).unpack(),
+        )
+        rows = draw(generator, dtype, 3, 5, 192)
+        for x in (rows[..., 64:128], rows[:, 1, :64], rows[..., ::3], rows[0, 0, :64]):
+            assert torch.equal(linear.forward(x), linear.forward(x.contiguous()))
+    assert linear.forward(torch.empty(0, 2, 64, dtype=dtype)).shape == (0, 2, 41)
+
+
+def test_nbytes_are_what_is_stored() -> None:
+    weight = torch.ones(64, 128)
+    sizes = {
+        kind: PackedLinear(NativeKernels(), POOLS[2], weight, kind=kind).nbytes for kind in KINDS
+    }
+    assert sizes == {"f32": 64 * 128 * 4, "bf16": 64 * 128 * 2, "s8": 64 * 128 + 64 * 8}
+
+
+def test_what_the_kernels_cannot_do_is_refused() -> None:
+    kernels, pool, weight = NativeKernels(), POOLS[2], torch.ones(4, 8)
+    for bad in (weight.double(), weight[0], weight.to("meta"), weight.int()):
+        with pytest.raises(ValueError, match="weight is"):
+            PackedLinear(kernels, pool, bad, kind="bf16")
+    for bad in (torch.ones(5), torch.ones(4, 1), torch.ones(4, dtype=torch.int32)):
+        with pytest.raises(ValueError, match="bias is"):
+            PackedLinear(kernels, pool, weight, bad, kind="bf16")
+    with pytest.raises(ValueError, match="at least one row"):
+        PackedLinear(kernels, pool, torch.ones(0, 8), kind="f32")
+    with pytest.raises(ValueError, match="65536"):
+        PackedLinear(kernels, pool, torch.ones(1, 65537), kind="s8")
+    linear = PackedLinear(kernels, pool, weight, kind="bf16")
+    for bad in (torch.ones(3, 7), torch.ones(3, 8).half(), torch.tensor(1.0), weight.to("meta")):
+        with pytest.raises(ValueError, match="x is"):
+            linear.forward(bad)
+    with pytest.raises(ValueError, match="the result cannot be"):
+        linear.forward(weight, dtype=torch.float16)
+    for bad in (torch.ones(4, 5), torch.ones(4, 4).bfloat16(), torch.ones(4, 8)[:, ::2]):
+        with pytest.raises(ValueError, match="out is"):
+            linear.forward(weight, out=bad)

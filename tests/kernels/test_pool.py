@@ -1,0 +1,108 @@
+"""The pool of kernel threads."""
+
+import os
+import random
+import signal
+import threading
+import time
+import warnings
+
+import psutil
+import pytest
+import torch
+
+from quire.ops.native_gemm import Pool
+
+
+def count(pool: Pool, tasks: int) -> torch.Tensor:
+    counts = torch.zeros(tasks + 2, dtype=torch.int64)
+    pool.count_tasks(counts.data_ptr(), tasks)
+    assert counts[tasks:].tolist() == [0, 0]
+    return counts[:tasks]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_every_task_runs_once(threads: int) -> None:
+    pool = Pool(threads)
+    assert pool.threads == threads
+    for _ in range(300):
+        tasks = random.choice([0, 1, 2, 3, threads, random.randrange(200), 5000])
+        assert bool((count(pool, tasks) == 1).all())
+
+
+def test_jobs_in_quick_succession_and_after_sleep() -> None:
+    pool = Pool(2)
+    counts = torch.zeros(3, dtype=torch.int64)
+    for i in range(20_000):
+        pool.count_tasks(counts.data_ptr(), 3)
+        if i % 4000 == 0:
+            time.sleep(0.002)  # long enough for the worker to fall asleep
+    assert counts.tolist() == [20_000] * 3
+
+
+def test_several_callers_take_turns() -> None:
+    pool = Pool(2)
+    counts = [torch.zeros(17, dtype=torch.int64) for _ in range(4)]
+
+    def call(mine: torch.Tensor) -> None:
+        for _ in range(500):
+            pool.count_tasks(mine.data_ptr(), 17)
+
+    callers = [threading.Thread(target=call, args=(mine,)) for mine in counts]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert all(mine.tolist() == [500] * 17 for mine in counts)
+
+
+def test_an_idle_pool_uses_no_processor() -> None:
+    pools = [Pool(3) for _ in range(4)]
+    for pool in pools:
+        count(pool, 100)
+    time.sleep(0.05)
+    process = psutil.Process()
+    before = {t.id: t.user_time + t.system_time for t in process.threads()}
+    time.sleep(0.3)
+    after = {t.id: t.user_time + t.system_time for t in process.threads()}
+    # Eight spinning workers would have used what there is; the clock ticks in 10 ms.
+    main = threading.get_native_id()
+    assert sum(after[i] - before[i] for i in after if i in before and i != main) <= 0.03
+
+
+def test_its_threads_end_with_it() -> None:
+    process = psutil.Process()
+    before = process.num_threads()
+    pool = Pool(5)
+    assert process.num_threads() == before + 4
+    count(pool, 10)
+    del pool
+    assert process.num_threads() == before
+
+
+def test_a_forked_child_computes_alone() -> None:
+    pool = Pool(3)
+    count(pool, 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
+        child = os.fork()
+    if child == 0:
+        counts = torch.zeros(100, dtype=torch.int64)
+        pool.count_tasks(counts.data_ptr(), 100)
+        right = counts.tolist() == [1] * 100
+        del pool  # must not wait for threads that are not here
+        os._exit(0 if right else 1)
+    deadline = time.monotonic() + 20
+    while (status := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("the child hangs")
+        time.sleep(0.01)
+    assert status[1] == 0
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025])
+def test_a_pool_of_no_or_too_many_threads_is_refused(threads: int) -> None:
+    with pytest.raises(ValueError, match=f"1 to 1024 threads, not {threads}"):
+        Pool(threads)
