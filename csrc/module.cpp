@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bind_attention.h"
 #include "bind_fused.h"
 #include "bind_gemm.h"
 #include "cpu/isa.h"
@@ -98,6 +99,7 @@ NB_MODULE(_native, m) {
       .def("add_rms_norm", &add_rms_norm);
 
   bind_gemm(m);
+  bind_attention(m);
   bind_fused(m);
 
   m.def("detect", &detect);

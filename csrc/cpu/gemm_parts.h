@@ -42,6 +42,16 @@ inline void finish_as(const GemmArgs& a, int64_t r, int64_t n0, const float* sum
 inline void finish(const GemmArgs& a, int64_t r, int64_t n0, const float* sums) {
   if (a.y_dtype == kFloat32) {
     finish_as<float>(a, r, n0, sums);
+#if defined(__AVX512BF16__)
+  } else if (n0 + kBlockRows <= a.n) {  // a whole line, in one instruction
+    Vec low = load(sums), high = load(sums + kLanes);
+    if (a.bias != nullptr) {
+      low = add(low, load(a.bias + n0));
+      high = add(high, load(a.bias + n0 + kLanes));
+    }
+    const auto line = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+    _mm512_storeu_si512(static_cast<bf16*>(a.y) + r * a.y_stride + n0, line);
+#endif
   } else {
     finish_as<bf16>(a, r, n0, sums);
   }

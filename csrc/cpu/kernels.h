@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "attention.h"
 #include "dtype.h"
 #include "fused.h"
 #include "gemm.h"
@@ -44,6 +45,7 @@ struct Kernels {
   void (*add_rms_norm[kDTypeCount])(const AddRmsNormArgs&);
   FusedKernels fused;
   const Gemm* gemm[kWeightKindCount];
+  AttentionKernels attention;
 };
 
 // Defined once for every ISA that is built, by table.cpp.

@@ -31,8 +31,8 @@ template <class T>
 uint16_t to_bf16(T value) {
   const float v = to_float(value);
   const uint32_t bits = std::bit_cast<uint32_t>(v);
-  if (v != v) return 0x7fc0;
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return static_cast<uint16_t>(v != v ? 0x7fc0 : rounded);
 }
 
 // Where the values of row r (within its block) at column k are, in units of values; `lane` is how
@@ -40,6 +40,37 @@ uint16_t to_bf16(T value) {
 int64_t offset(int64_t r, int64_t k, int64_t lane) {
   const int64_t step = 16 * lane, tile = 16 * step;
   return k / step * (2 * tile) + r / 16 * tile + k % step / lane * step + r % 16 * lane + k % lane;
+}
+
+// Puts 32 rows, `stride` bytes apart, to their places in the block. A step at a time: what is read
+// and what is written are in the L1 cache.
+void interleave(uint8_t* block, const uint8_t* rows, int64_t stride, int64_t steps) {
+  for (int64_t step = 0; step < steps; ++step, block += 2 * kTileBytes, rows += kStepBytes) {
+    for (int64_t r = 0; r < kBlockRows; ++r) {
+      const uint8_t* from = rows + r * stride;
+      uint8_t* to = block + r / 16 * kTileBytes + r % 16 * 4;
+      for (int64_t line = 0; line < 16; ++line) memcpy(to + line * 64, from + line * 4, 4);
+    }
+  }
+}
+
+// Rounds a row to int8; returns its scale, and the sum of the int8 in `sum`.
+template <class T>
+float quantize(const T* row, int64_t k, int8_t* q, int32_t& sum) {
+  int32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
+  for (int64_t i = 0; i < k; ++i) {
+    const int32_t bits = std::bit_cast<int32_t>(to_float(row[i])) & 0x7fffffff;
+    largest = bits > largest ? bits : largest;
+  }
+  const float top = std::bit_cast<float>(largest);
+  const float inverse = top > 1e-36f ? 127.0f / top : 0.0f;
+  sum = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    // Adding 1.5 * 2^23 leaves the number, rounded to nearest even, in the lowest bits.
+    q[i] = static_cast<int8_t>(std::bit_cast<int32_t>(to_float(row[i]) * inverse + 0x1.8p23f));
+    sum += q[i];
+  }
+  return top / 127.0f;
 }
 
 }  // namespace
@@ -131,35 +162,30 @@ void PackedWeight::pack(Pool& pool, const T* source, int64_t stride) {
 template <class T>
 void PackedWeight::pack_block(const T* source, int64_t stride, int64_t block) {
   uint8_t* const out = memory_.data() + block * block_bytes();
-  const int64_t first = block * kBlockRows;
-  for (int64_t r = 0; r < kBlockRows && first + r < n_; ++r) {
-    const T* row = source + (first + r) * stride;
-    if (kind_ == kWeightF32) {
-      float* to = reinterpret_cast<float*>(out) + r;
-      for (int64_t k = 0; k < k_; ++k) to[k * kBlockRows] = to_float(row[k]);
-    } else if (kind_ == kWeightBF16) {
-      uint16_t* to = reinterpret_cast<uint16_t*>(out);
-      for (int64_t k = 0; k < k_; ++k) to[offset(r, k, 2)] = to_bf16(row[k]);
+  const int64_t first = block * kBlockRows, rows = n_ - first < kBlockRows ? n_ - first : kBlockRows;
+  source += first * stride;
+  if (kind_ == kWeightF32) {
+    float* to = reinterpret_cast<float*>(out);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t k = 0; k < k_; ++k) to[k * kBlockRows + r] = to_float(source[r * stride + k]);
+    }
+    return;
+  }
+  const int64_t row_bytes = block_bytes() / kBlockRows;
+  const int64_t staged = row_bytes + kStepBytes;  // not a power of two: rows share no cache set
+  std::vector<uint16_t> stage(static_cast<size_t>(kBlockRows * staged / 2));
+  uint8_t* const at = reinterpret_cast<uint8_t*>(stage.data());
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* row = source + r * stride;
+    const size_t n = static_cast<size_t>(first + r);
+    if (kind_ == kWeightBF16) {
+      uint16_t* to = stage.data() + r * staged / 2;
+      for (int64_t k = 0; k < k_; ++k) to[k] = to_bf16(row[k]);
     } else {
-      uint32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
-      for (int64_t k = 0; k < k_; ++k) {
-        const uint32_t bits = std::bit_cast<uint32_t>(to_float(row[k])) & 0x7fffffff;
-        largest = bits > largest ? bits : largest;
-      }
-      const float top = std::bit_cast<float>(largest);
-      const float inverse = top > 1e-36f ? 127.0f / top : 0.0f;
-      int32_t sum = 0;
-      for (int64_t k = 0; k < k_; ++k) {
-        // Adding 1.5 * 2^23 leaves the number, rounded to nearest even, in the lowest bits.
-        const int8_t q = static_cast<int8_t>(
-            std::bit_cast<uint32_t>(to_float(row[k]) * inverse + 0x1.8p23f));
-        reinterpret_cast<int8_t*>(out)[offset(r, k, 4)] = q;
-        sum += q;
-      }
-      scale_[static_cast<size_t>(first + r)] = top / 127.0f;
-      row_sum_[static_cast<size_t>(first + r)] = sum;
+      scale_[n] = quantize(row, k_, reinterpret_cast<int8_t*>(at + r * staged), row_sum_[n]);
     }
   }
+  interleave(out, at, staged, row_bytes / kStepBytes);
 }
 
 GemmArgs PackedWeight::args() const {

@@ -31,8 +31,8 @@ class Pool {
   // order of claiming. Returns when all are done. The body must not throw or call `run`.
   void run(int64_t tasks, void (*body)(void*, int64_t), void* context);
 
-  // At least `bytes` of memory aligned to 64 for intermediate results of the caller, until the next
-  // call of `scratch`. Its content is undefined.
+  // At least `bytes` of memory aligned to 64 for intermediate results, until the next call of
+  // `scratch`; its content is undefined. Unlike `run`, for one thread of the process at a time.
   void* scratch(int64_t bytes);
 
  private:

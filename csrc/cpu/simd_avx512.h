@@ -17,6 +17,23 @@ inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline float sum(Vec v) { return _mm512_reduce_add_ps(v); }
+inline Vec sums(const Vec* v) {
+  Vec quarter[4];  // 128-bit part i: partial sums of v[4j .. 4j + 3] over its lanes 4i .. 4i + 3
+  for (int j = 0; j < 4; ++j) {
+    const Vec* w = v + 4 * j;
+    const Vec a = _mm512_add_ps(_mm512_unpacklo_ps(w[0], w[1]), _mm512_unpackhi_ps(w[0], w[1]));
+    const Vec b = _mm512_add_ps(_mm512_unpacklo_ps(w[2], w[3]), _mm512_unpackhi_ps(w[2], w[3]));
+    quarter[j] = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+  }
+  const Vec a = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[0], quarter[1], 0x44),
+                              _mm512_shuffle_f32x4(quarter[0], quarter[1], 0xee));
+  const Vec b = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[2], quarter[3], 0x44),
+                              _mm512_shuffle_f32x4(quarter[2], quarter[3], 0xee));
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+inline Vec exponent(Vec v) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(v), 23));
+}
 
 inline __mmask16 first(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
 

@@ -29,6 +29,24 @@ inline Vec exp_of_sum(Vec high, Vec low) {
   return scale2(add(broadcast(1.0f), fma(mul(r, r), q, r)), n);
 }
 
+// 2^x for x <= 127; results below 2^-126 are 0, so -inf gives 0; NaN stays NaN. 2^0 is exactly 1.
+// x = n + f with n whole and f in [-0.5, 0.5]; 2^f by a minimax polynomial (error 2e-9, so that
+// what remains is the rounding of its evaluation).
+inline Vec exp2(Vec x) {
+  const Vec low = max(broadcast(-127.0f), x);
+  const Vec magic = broadcast(12583039.0f);  // 1.5 * 2^23 + 127: its last bits become n + 127
+  const Vec shifted = add(low, magic);
+  const Vec f = sub(low, sub(shifted, magic));
+  Vec p = broadcast(0x1.41d334p-13f);
+  p = fma(p, f, broadcast(0x1.5f456ap-10f));
+  p = fma(p, f, broadcast(0x1.3b2dbcp-7f));
+  p = fma(p, f, broadcast(0x1.c6aed4p-5f));
+  p = fma(p, f, broadcast(0x1.ebfbdap-3f));
+  p = fma(p, f, broadcast(0x1.62e430p-1f));
+  p = fma(p, f, broadcast(1.0f));
+  return mul(p, exponent(shifted));
+}
+
 inline Vec exp(Vec x) { return exp_of_sum(x, zero()); }
 
 // x / (1 + exp(-t)): x times the logistic function of t.

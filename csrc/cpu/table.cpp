@@ -1,5 +1,6 @@
 // One instruction set's kernel table. Compiled once an ISA, as are all kernel units.
 #include "activation.h"
+#include "attention_parts.h"
 #include "embedding.h"
 #include "gemm_parts.h"
 #include "layer_norm.h"
@@ -39,6 +40,7 @@ const Kernels kTable = {
 #else
     {&kGemmF32, &kGemmBF16, &kGemmS8},
 #endif
+    {QUIRE_ALL(paged_attention), exp2_floats},
 };
 }  // namespace
 

@@ -313,6 +313,41 @@ def argmax(
 def top_k(kernels: Kernels, ids: int, x: int, cols: int, k: int, /) -> int:
     """Ascending ids of all floats at least the k-th largest into ids [cols]; how many."""
 
+def paged_attention(
+    kernels: Kernels,
+    pool: Pool,
+    q_dtype: int,
+    kv_dtype: int,
+    out: int,
+    q: int,
+    k: int,
+    v: int,
+    query_start_loc: int,
+    seq_lens: int,
+    block_tables: int,
+    tokens: int,
+    num_seqs: int,
+    block_table_stride: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    out_stride: int,
+    q_stride: int,
+    k_block_stride: int,
+    v_block_stride: int,
+    window: int,
+    scale: float,
+    /,
+) -> None:
+    """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t.
+
+    `window` 0 is no window. Raises ValueError for more than 64 heads a kv head.
+    """
+
+def exp2(kernels: Kernels, y: int, x: int, count: int, /) -> None:
+    """y[i] = 2^x[i] as the softmax of attention computes it; x <= 127."""
+
 def detect() -> list[str]:
     """Names of the instruction sets that this machine can run, least capable first."""
 

@@ -35,10 +35,11 @@ LANDMARKS = {
     "engine/stream.py:put",
     "text/detokenizer.py:append",
     "kv/block_pool.py:allocate",
-    "ops/reference.py:linear",
-    "ops/reference.py:rms_norm",
-    "ops/native.py:rms_norm",
-    "ops/paged_attention.py:paged_attention",
+    "ops/native_gemm.py:forward",
+    "ops/native_fused.py:rms_norm",
+    "ops/native_fused.py:rope_kv_write",
+    "ops/native_fused.py:silu_mul",
+    "ops/native_attention.py:paged_attention",
     "sampling/sampler.py:sample",
 }
 NOT_TRACED = {"engine/process.py"}
@@ -81,7 +82,7 @@ def _name(frame: FrameType) -> str:
 
 @pytest.fixture
 def args(tiny_model: Path) -> EngineArgs:
-    return EngineArgs(model=str(tiny_model), max_model_len=128, num_threads=1)
+    return EngineArgs(model=str(tiny_model), max_model_len=128, num_threads=1, ops="cpu")
 
 
 async def _through_the_api(args: EngineArgs, line: Line) -> None:
@@ -113,9 +114,7 @@ async def test_at_most_eighteen_files_pass_a_request_on(
     line = Line()
     await _through_the_api(args, line)
     _through_the_core(args, line)
-    native = {"ops/native.py:rms_norm", "ops/reference.py:rms_norm"}
-    assert line.reached >= LANDMARKS - native
-    assert line.reached & native
+    assert line.reached == LANDMARKS
     lines = sum(len((PACKAGE / file).read_text().splitlines()) for file in line.files)
     record_property("files", sorted(line.files))
     assert len(line.files) <= MAX_FILES, "\n".join(sorted(line.files))

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from tools.story_model.chat import make_sample
 from tools.story_model.data import CHAT_TEMPLATE, SPECIALS, pack
-from tools.story_model.grammar import PLOTS, is_held_out, write_story
+from tools.story_model.grammar import PLOTS, PRONOUNS, Mix, is_held_out, sounds_female, write_story
 from tools.story_model.template import Writer
 
 ASSETS = Path(__file__).parents[2] / "src" / "quire" / "assets"
@@ -41,7 +41,7 @@ def test_same_seed_writes_the_same_stories() -> None:
     assert written(3) != written(4)
 
 
-@pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.key)
+@pytest.mark.parametrize("plot", [*PLOTS, *dict.fromkeys(PRONOUNS)], ids=lambda plot: plot.key)
 def test_every_plot_reads_as_text(plot: Any) -> None:
     rng = Random(plot.key)
     for _ in range(25):
@@ -51,13 +51,22 @@ def test_every_plot_reads_as_text(plot: Any) -> None:
             assert not set("[]{}<>|") & set(text)
             assert "a(n)" not in text
             assert "  " not in text
-        assert 60 <= len(story.text.split()) <= 330
+        shortest, longest = (12, 80) if plot.tiny else (60, 330)
+        assert shortest <= len(story.text.split()) <= longest
         assert story.hero.name in story.text
         assert story.helper.name in story.text
 
 
 def test_there_are_many_plots() -> None:
     assert len({plot.key for plot in PLOTS}) == len(PLOTS) >= 15
+
+
+def test_names_can_tell_the_gender() -> None:
+    rng = Random(0)
+    for _ in range(50):
+        story = write_story(rng, mix=Mix(tiny=0.5, gendered=True))
+        assert sounds_female(story.hero.name) == story.hero.female
+        assert sounds_female(story.helper.name) == story.helper.female
 
 
 def test_held_out_combinations_are_kept_apart() -> None:

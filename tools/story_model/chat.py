@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tools.story_model import talk
-from tools.story_model.grammar import Story, write_story
+from tools.story_model.grammar import USUAL, Mix, Story, write_story
 from tools.story_model.template import Writer, tidy
 
 
@@ -149,11 +149,11 @@ def _continue(rng: Random, story: Story) -> tuple[str, str]:
     return begin + " " + story.text[: cut + 1], story.text[cut + 2 :]
 
 
-def make_sample(rng: Random, *, held_out: bool | None = None, tiny: float = 0.04) -> Sample:
-    """One document of the training mix; ``tiny`` is how often a story has two or three lines."""
+def make_sample(rng: Random, *, held_out: bool | None = None, mix: Mix = USUAL) -> Sample:
+    """One document of the training mix."""
     draw = rng.random()
     if draw < 0.15:
-        return Sample(plain=write_story(rng, held_out=held_out, tiny=tiny).text)
+        return Sample(plain=write_story(rng, held_out=held_out, mix=mix).text)
     turns: list[tuple[str, str]] = []
     if rng.random() < 0.2:
         turns.append(("system", _say(rng, rng.choice(talk.SYSTEMS))))
@@ -165,7 +165,7 @@ def make_sample(rng: Random, *, held_out: bool | None = None, tiny: float = 0.04
         for _ in range(rng.choice((1, 1, 2, 3))):
             add(_small_talk(rng) if rng.random() < 0.6 else _cannot(rng))
         return Sample(tuple(turns))
-    story = write_story(rng, held_out=held_out, tiny=tiny)
+    story = write_story(rng, held_out=held_out, mix=mix)
     accepted = False
     if draw < 0.34:
         question, answer = _small_talk(rng) if rng.random() < 0.7 else _cannot(rng)
@@ -184,7 +184,7 @@ def make_sample(rng: Random, *, held_out: bool | None = None, tiny: float = 0.04
     while rng.random() < 0.38 and len(turns) < 9:
         draw = rng.random()
         if draw < 0.12:
-            story = write_story(rng, held_out=held_out, tiny=tiny)
+            story = write_story(rng, held_out=held_out, mix=mix)
             another = ask_for(rng, story) if rng.random() < 0.4 else _another(rng, story)
             add((another, story.text))
         elif draw < 0.25:

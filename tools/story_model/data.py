@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from tools.story_model.chat import Sample, make_sample
+from tools.story_model.grammar import USUAL, Mix
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 SYSTEM, USER, ASSISTANT, END = "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
@@ -106,7 +107,7 @@ def pack(
     length: int,
     *,
     held_out: bool,
-    tiny: float = 0.04,
+    mix: Mix = USUAL,
 ) -> Rows:
     """``rows`` rows of whole documents; a document longer than a row is left out."""
     rng = Random(seed)
@@ -118,7 +119,7 @@ def pack(
         used = 0
         while True:
             if len(waiting) < 256:
-                batch = [make_sample(rng, held_out=held_out, tiny=tiny) for _ in range(1024)]
+                batch = [make_sample(rng, held_out=held_out, mix=mix) for _ in range(1024)]
                 waiting += [d for d in _documents(tokenizer, batch) if len(d[0]) <= length]
             # The oldest document that fits keeps the mix; the look-ahead keeps padding low.
             fit = next((i for i in range(256) if used + len(waiting[i][0]) <= length), None)

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tools.story_model.data import BOS, Rows, pack, token_id
 from tools.story_model.model import ModelSpec, StoryLlama, count
-from tools.story_model.train import DRAFT, IGNORE, MAIN, batch_of
+from tools.story_model.train import DRAFT, IGNORE, LAST, MAIN, batch_of
 
 HELD_OUT_SEED = 7_000_000
 PROMPTS = (
@@ -104,12 +104,12 @@ def write(folder: Path, prompt: str, *, sample: bool) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--assets", type=Path, required=True)
-    parser.add_argument("--rows", type=int, default=120, help="held-out rows of 640 tokens")
+    parser.add_argument("--rows", type=int, default=60, help="held-out rows of 640 tokens")
     options = parser.parse_args()
     torch.manual_seed(0)
     tokenizer = Tokenizer.from_file(str(options.assets / "story" / "tokenizer.json"))
     bos = token_id(tokenizer, BOS)
-    rows = pack(tokenizer, HELD_OUT_SEED, options.rows, 640, held_out=True)
+    rows = pack(tokenizer, HELD_OUT_SEED, options.rows, 640, held_out=True, mix=LAST)
     sizes = token_bytes(tokenizer)
     scores: list[Score] = []
     with torch.inference_mode():

@@ -23,6 +23,7 @@ from tools.story_model.rules import RULES
 from tools.story_model.template import Writer
 
 TINY: tuple[Plot, ...] = plots_h.PLOTS
+PRONOUNS: tuple[Plot, ...] = (*TINY, *plots_h.PRONOUNS, *plots_h.PRONOUNS)
 PLOTS: tuple[Plot, ...] = tuple(
     plot
     for part in (plots_a, plots_b, plots_c, plots_d, plots_e, plots_f, plots_g)
@@ -40,6 +41,21 @@ _MALE = frozenset(
 )
 _MODIFIERS = ("baby", "flying", "talking", "wild", "magic", "purple", "green", "singing", "space")
 _PLACE_LOOKS = ("quiet", "small", "pretty", "faraway", "lovely", "old", "sleepy", "windy", "little")
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What the stories of one part of the training are like."""
+
+    tiny: float = 0.04
+    """How often a story has only two or three sentences."""
+    gendered: bool = False
+    """Whether the name tells if its owner is a he or a she, so that pronouns can be learned."""
+    pronouns: bool = False
+    """Whether the tiny stories include those in which pronouns are dense."""
+
+
+USUAL = Mix()
 
 
 @dataclass(frozen=True)
@@ -115,7 +131,13 @@ def pick_kind(rng: Random) -> str:
     return f"{rng.choice(_MODIFIERS)} {kind}" if rng.random() < 0.04 else kind
 
 
-def pick_being(rng: Random, *, female: bool, avoid: Sequence[str] = ()) -> Being:
+def sounds_female(name: str) -> bool:
+    if name in words.PET_NAMES:
+        return name in words.PET_GIRLS
+    return name in words.GIRLS or (name not in words.BOYS and name[-1] in "aei")
+
+
+def pick_being(rng: Random, mix: Mix, *, female: bool, avoid: Sequence[str] = ()) -> Being:
     """Someone of that gender whose kind and name differ from those in ``avoid``."""
     while True:
         kind = pick_kind(rng)
@@ -129,7 +151,7 @@ def pick_being(rng: Random, *, female: bool, avoid: Sequence[str] = ()) -> Being
             name = rng.choice(words.GIRLS if female else words.BOYS)
         else:
             name = rng.choice(words.PET_NAMES)
-        if name not in avoid:
+        if name not in avoid and (not mix.gendered or sounds_female(name) == female):
             break
     draw = rng.random()
     trait = rng.choice(words.TRAITS) if draw < 0.45 else rng.choice(words.LITTLE)
@@ -172,16 +194,17 @@ def write_story(
     plot: Plot | None = None,
     hero: Being | None = None,
     held_out: bool | None = None,
-    tiny: float = 0.04,
+    mix: Mix = USUAL,
 ) -> Story:
     """A new story; ``held_out`` asks for a combination from, or outside, the held-out ones."""
     fixed = plot
+    small = PRONOUNS if mix.pronouns else TINY
     while True:
-        plot = fixed or rng.choice(TINY if rng.random() < tiny else PLOTS)
-        lead = hero or pick_being(rng, female=rng.random() < 0.5)
+        plot = fixed or rng.choice(small if rng.random() < mix.tiny else PLOTS)
+        lead = hero or pick_being(rng, mix, female=rng.random() < 0.5)
         # Two pronouns make it plain who is meant; now and then they are the same.
         female = lead.female if rng.random() < 0.15 else not lead.female
-        helper = pick_being(rng, female=female, avoid=(lead.kind, lead.name))
+        helper = pick_being(rng, mix, female=female, avoid=(lead.kind, lead.name))
         thing, place = pick_thing(rng, plot.things), pick_place(rng)
         if held_out is None or is_held_out(plot, lead, helper, thing) == held_out:
             break

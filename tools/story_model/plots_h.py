@@ -92,3 +92,58 @@ PLOTS: tuple[Plot, ...] = (
         ("Who guessed it?", "{G} guessed it."),
     ),
 )
+
+# In these, pronouns are dense.
+PRONOUNS: tuple[Plot, ...] = (
+    _tiny(
+        "tiny_mood",
+        """{H} the {hk} was [happy|tired|hungry|cold], so {he} [sang|sat down|ate {his} soup|put on {his}
+        coat]. Then {he} [smiled|yawned|hummed], closed {his} eyes, and {he} thought of {his} friend {g}.
+        [And {g}? {Ge} thought of {him} too.|Everyone liked {him}.]""",
+        "{H} thought of {his} friend {g}.",
+        ("What did {h} do?", "{He} closed {his} eyes and thought of {his} friend."),
+        thing=False,
+    ),
+    _tiny(
+        "tiny_love",
+        """{Intro} loved {his} {o}. {He} washed it, {he} polished it, and {he} took it to bed with {him}.
+        [When {g} asked for it, {he} gave it to {gm}, and {ge} was glad.|{G} saw {him} and laughed, and then
+        {ge} hugged {him}.]""",
+        "{H} loved {his} {ob}.",
+        ("What did {h} love?", "{He} loved {his} {o}."),
+    ),
+    _tiny(
+        "tiny_morning",
+        """When {h} the {hk} woke up, {he} stretched. Then {he} made {his} bed, drank {his} tea and looked for
+        {his} {ob}. When {g} the {gk} woke up, {ge} stretched too. Then {ge} made {gs} bed, drank {gs} milk and
+        went to help {him}.""",
+        "{H} looked for {his} {ob}, and {g} went to help {him}.",
+        ("What did {g} do?", "{Ge} went to help {him}."),
+    ),
+    _tiny(
+        "tiny_dream",
+        """{Intro} had a dream. In {his} dream {he} could fly, and {he} flew to the moon. When {he} woke up, {he}
+        told {g} about it. "I was there too," {ge} said, and {ge} winked at {him}.""",
+        "{H} told {g} about {his} dream.",
+        ("What did {h} dream?", "{He} dreamed that {he} could fly."),
+        thing=False,
+    ),
+    _tiny(
+        "tiny_hats",
+        """{G} the {gk} lost {gs} hat, and {ge} was sad. So {h} the {hk} took off {his} own hat and gave it to {gm}.
+        Now {he} was cold, but {he} did not mind. {Ge} saw it and gave {him} half of {gs} blanket.""",
+        "{H} gave {g} {his} hat.",
+        ("Why was {g} sad?", "{Ge} had lost {gs} hat."),
+        ("What did {h} do?", "{He} gave {gm} {his} hat."),
+        thing=False,
+    ),
+    _tiny(
+        "tiny_mirror",
+        """{H} the {hk} looked into the water. {He} saw {himself}, and {he} laughed. {His} nose was red, and so were
+        {his} ears. {G} the {gk} came by. {Ge} looked at {him}, and {ge} laughed too, for {gs} nose was just as
+        red.""",
+        "{H} laughed at {himself}.",
+        ("What did {h} see?", "{He} saw {himself}."),
+        thing=False,
+    ),
+)

@@ -21,12 +21,19 @@ from torch import Tensor, nn
 
 from tools.story_model.data import BOS, Rows, pack, token_id, train_tokenizer
 from tools.story_model.export import export
+from tools.story_model.grammar import Mix
 from tools.story_model.model import ModelSpec, StoryLlama, count
 
 MAIN = ModelSpec(vocab=3072, dim=256, layers=6, heads=4, kv_heads=2, ffn=704)
 DRAFT = ModelSpec(vocab=3072, dim=128, layers=2, heads=2, kv_heads=1, ffn=384)
 
 IGNORE = -100
+
+# The lower plateau of the learning rate.
+LOW = 0.45
+
+# What the stories of the last parts, and the held-out ones, are like.
+LAST = Mix(tiny=0.1, gendered=True, pronouns=True)
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,15 @@ class Options:
     steps: int
     tiny_steps: int
     mix_from: int
-    mix_to: int
+    gender_from: int
+    pronouns_from: int
+    pronouns_to: int
     long_steps: int
     batch_tokens: int
     lr: float
     warmup: int
-    decay: int
+    hold: int
+    fade: int
     weight_decay: float
     log_every: int
     save_every: int
@@ -53,15 +63,18 @@ def parse() -> Options:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for story/, story-draft/")
     parser.add_argument("--seed", type=int, default=20261120)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=2280)
     parser.add_argument("--tiny-steps", type=int, default=250, help="first steps, rows of 128")
     parser.add_argument("--mix-from", type=int, default=600, help="more tiny stories again")
-    parser.add_argument("--mix-to", type=int, default=1350, help="... up to this step")
-    parser.add_argument("--long-steps", type=int, default=60, help="last steps, rows of 1024")
+    parser.add_argument("--gender-from", type=int, default=1700, help="names tell the gender")
+    parser.add_argument("--pronouns-from", type=int, default=1850, help="many pronouns")
+    parser.add_argument("--pronouns-to", type=int, default=2090)
+    parser.add_argument("--long-steps", type=int, default=40, help="last steps, rows of 1024")
     parser.add_argument("--batch-tokens", type=int, default=5120)
     parser.add_argument("--lr", type=float, default=5e-3, help="for Muon; AdamW uses 0.6 of it")
     parser.add_argument("--warmup", type=int, default=60)
-    parser.add_argument("--decay", type=int, default=850, help="steps of falling learning rate")
+    parser.add_argument("--hold", type=int, default=1150, help="when the learning rate first falls")
+    parser.add_argument("--fade", type=int, default=430, help="last steps, in which it ends")
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--log-every", type=int, default=20)
     parser.add_argument("--save-every", type=int, default=0, help="also export every so many steps")
@@ -123,28 +136,31 @@ def optimizers(model: nn.Module, options: Options) -> list[torch.optim.Optimizer
 
 
 def pace(step: int, options: Options) -> float:
-    """Warm-up, a plateau, and a straight line down to nothing over the last steps.
+    """Warm-up, a plateau, a slope to a lower plateau, and a fade to nothing.
 
-    Before the decay nothing depends on the number of steps, so a longer run can start
-    from the state of a shorter one and is still the same run.
+    Only the fade depends on the number of steps, so a longer run can start from the state
+    of a shorter one and is still the same run.
     """
     warm = (step + 1) / options.warmup
-    left = (options.steps - step) / options.decay
-    return min(1.0, warm, left)
+    slope = max(1.0 - (step - options.hold) / 850, LOW)
+    fade = LOW * (options.steps - step) / options.fade
+    return min(1.0, warm, slope, fade)
 
 
-def parts(options: Options) -> tuple[tuple[int, int, float], ...]:
-    """Where each part ends, the length of its rows and how often its stories are tiny.
+def parts(options: Options) -> tuple[tuple[int, int, Mix], ...]:
+    """Where each part ends, the length of its rows and what its stories are like.
 
     In tiny stories names are dense, and the model learns to copy them there; rows of 640 pack
     well; the last rows have room for the longest conversations.
     """
     return (
-        (options.tiny_steps, 128, 1.0),
-        (options.mix_from, 640, 0.04),
-        (options.mix_to, 640, 0.5),
-        (options.steps - options.long_steps, 640, 0.1),
-        (options.steps, 1024, 0.1),
+        (options.tiny_steps, 128, Mix(tiny=1.0)),
+        (options.mix_from, 640, Mix()),
+        (options.gender_from, 640, Mix(tiny=0.5)),
+        (options.pronouns_from, 640, Mix(tiny=0.1, gendered=True)),
+        (options.pronouns_to, 640, Mix(tiny=0.75, gendered=True, pronouns=True)),
+        (options.steps - options.long_steps, 640, LAST),
+        (options.steps, 1024, LAST),
     )
 
 
@@ -153,12 +169,12 @@ def batches(
 ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     bos = token_id(tokenizer, BOS)
     start = 0
-    for number, (stop, length, tiny) in enumerate(parts(options), start=1):
+    for number, (stop, length, mix) in enumerate(parts(options), start=1):
         size = options.batch_tokens // length
         if stop > first:
             needed = size * (stop - start)
             seed = options.seed + number
-            rows = pack(tokenizer, seed, needed, length, held_out=False, tiny=tiny)
+            rows = pack(tokenizer, seed, needed, length, held_out=False, mix=mix)
             for step in range(max(first, start), stop):
                 at = (step - start) * size
                 yield step, *batch_of(rows, slice(at, at + size), bos, device)

@@ -29,6 +29,15 @@ Fidget, Gizmo, Hopper, Inky, Juniper, Lucky, Marble, Nibbles, Olly, Peanut, Ripp
 Velvet, Widget, Yodel, Zuzu, Barley, Copper, Dandy, Echo, Fizz, Hiccup, Jasmine, Kipper, Moss
 """)
 
+# Of these, the ones that are always a she where names tell the gender.
+PET_GIRLS = frozenset(
+    listed("""
+Clover, Pepper, Maple, Nutmeg, Mopsy, Sunny, Bubbles, Cocoa, Ginger, Honey, Jingle, Kiwi, Mango
+Pebble, Pumpkin, Sprout, Acorn, Bean, Ember, Inky, Juniper, Marble, Nibbles, Ripple, Snowy, Velvet
+Zuzu, Jasmine, Echo, Moss, Quill, Twig, Hopper, Flicker, Dandy, Waffles, Cricket
+""")
+)
+
 ANIMALS = listed("""
 fox, rabbit, bear, mouse, owl, hedgehog, squirrel, deer, badger, otter, beaver, frog, toad, turtle
 duck, goose, hen, rooster, sparrow, robin, crow, raven, swan, stork, heron, pigeon, parrot, penguin

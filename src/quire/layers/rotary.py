@@ -14,22 +14,6 @@ from torch import Tensor
 
 from quire.core.config import RopeConfig
 from quire.core.errors import UnsupportedModelError
-from quire.ops.table import OpTable
-
-
-class RotaryEmbedding:
-    """Turns q and k by their positions; the table is shared by every layer."""
-
-    __slots__ = ("cos_sin",)
-
-    def __init__(self, config: RopeConfig, max_len: int) -> None:
-        self.cos_sin = rope_table(config, max_len)
-
-    def forward(
-        self, ops: OpTable, q: Tensor, k: Tensor, positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """q [T, heads, D], k [T, kv_heads, D], positions int64 [T]; returns them turned."""
-        return ops.rotary(q, k, positions, self.cos_sin)
 
 
 def rope_table(config: RopeConfig, max_len: int) -> Tensor:

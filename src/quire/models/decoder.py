@@ -10,7 +10,7 @@ from quire.layers.embedding import Embedding
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP, GatedMLP, PlainMLP
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
-from quire.layers.rotary import RotaryEmbedding
+from quire.layers.rotary import rope_table
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.table import OpTable
 
@@ -97,7 +97,7 @@ class _Builder:
         self._config = config
         self._tensors = tensors
         self._ops = ops
-        self._rotary = RotaryEmbedding(config.rope, max_len) if config.rope else None
+        self._cos_sin = rope_table(config.rope, max_len) if config.rope else None
 
     def layer(self, index: int) -> Layer:
         prefix = f"layers.{index}."
@@ -123,15 +123,11 @@ class _Builder:
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
             window=window,
-            rotary=self._rotary,
-            q_norm=self._head_norm(f"{stem}.q_norm"),
-            k_norm=self._head_norm(f"{stem}.k_norm"),
+            cos_sin=self._cos_sin,
+            q_norm=self._tensors.pop(f"{stem}.q_norm.weight", None),
+            k_norm=self._tensors.pop(f"{stem}.k_norm.weight", None),
+            eps=config.norm_eps,
         )
-
-    def _head_norm(self, stem: str) -> RMSNorm | None:
-        if not self._config.qk_norm:
-            return None
-        return RMSNorm(self._tensors.pop(f"{stem}.weight"), self._config.norm_eps)
 
     def _mlp(self, stem: str) -> MLP:
         down = self._linear(f"{stem}.down")

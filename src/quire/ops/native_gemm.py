@@ -38,8 +38,9 @@ class PackedLinear:
         weights with a scale a row, x quantized to int8 a row at each call, sums exact).
 
     A row of the result depends on its row of x alone, to the last bit: not on the number of rows,
-    their order, or the number of threads. Raises ValueError for other dtypes, devices and shapes,
-    for empty weights, and for "s8" with K above 65536.
+    their order, or the number of threads. The layers of a pool share its scratch memory: one
+    thread at a time calls `forward`. Raises ValueError for other dtypes, devices and shapes, for
+    empty weights, and for "s8" with K above 65536.
     """
 
     __slots__ = ("_kernels", "_pool", "_weight", "kind", "shape")

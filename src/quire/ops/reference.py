@@ -130,6 +130,38 @@ def write_kv(k: Tensor, v: Tensor, cache: KVCache, slot_mapping: Tensor) -> None
     cache.v[block, :, offset] = v
 
 
+def rope_kv_write(
+    qkv: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor | None,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    cache: KVCache,
+    slot_mapping: Tensor,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+) -> Tensor:
+    """What stands between the qkv product and attention.
+
+    Splits qkv [T, (heads + 2 · kv_heads) · head_dim] into q, k and v, normalizes each head of q
+    and k by the weights q_norm and k_norm [head_dim] if given, turns both by `cos_sin` (see
+    `rotary`) if given, stores k and v, and returns q [T, heads, head_dim].
+    """
+    rows = qkv.view(qkv.shape[0], -1, head_dim)
+    parts: tuple[Tensor, Tensor, Tensor] = rows.split((heads, kv_heads, kv_heads), dim=1)
+    q, k, v = parts
+    if q_norm is not None:
+        q = rms_norm(q, q_norm, eps)
+    if k_norm is not None:
+        k = rms_norm(k, k_norm, eps)
+    if cos_sin is not None:
+        q, k = rotary(q, k, positions, cos_sin)
+    write_kv(k, v, cache, slot_mapping)
+    return q
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) · up of [T, 2 · width] → [T, width]; computed in float32."""
     gate, up = gate_up.float().chunk(2, dim=-1)

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from quire.core.config import RopeConfig
 from quire.layers.attention import Attention
 from quire.layers.linear import Linear
-from quire.layers.norm import RMSNorm
-from quire.layers.rotary import RotaryEmbedding
+from quire.layers.rotary import rope_table
 from quire.ops import reference
 from quire.ops.metadata import KVCache
 from quire.ops.table import load_ops
@@ -24,16 +23,17 @@ def test_forward() -> None:
     out, bias = torch.randn(HIDDEN, HEADS * HEAD_DIM), torch.randn(HIDDEN)
     q_weight, k_weight = torch.rand(HEAD_DIM), torch.rand(HEAD_DIM)
     rope = RopeConfig(theta=100.0, rotary_dim=HEAD_DIM)
-    rotary = RotaryEmbedding(rope, TOKENS)
+    cos_sin = rope_table(rope, TOKENS)
     layer = Attention(
         Linear(reference.pack_linear(torch.cat([q, k, v]))),
         Linear(reference.pack_linear(out, bias)),
         heads=HEADS,
         kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,
-        rotary=rotary,
-        q_norm=RMSNorm(q_weight, 1e-6),
-        k_norm=RMSNorm(k_weight, 1e-6),
+        cos_sin=cos_sin,
+        q_norm=q_weight,
+        k_norm=k_weight,
+        eps=1e-6,
     )
     x, positions = torch.randn(TOKENS, HIDDEN), torch.arange(TOKENS)
     cache = KVCache(*torch.zeros(2, 3, KV_HEADS, 8, HEAD_DIM))
@@ -45,7 +45,7 @@ def test_forward() -> None:
 
     q_heads = F.rms_norm(heads(q, HEADS), (HEAD_DIM,), q_weight, 1e-6)
     k_heads = F.rms_norm(heads(k, KV_HEADS), (HEAD_DIM,), k_weight, 1e-6)
-    q_heads, k_heads = reference.rotary(q_heads, k_heads, positions, rotary.cos_sin)
+    q_heads, k_heads = reference.rotary(q_heads, k_heads, positions, cos_sin)
     attended = F.scaled_dot_product_attention(
         q_heads.transpose(0, 1),
         k_heads.transpose(0, 1),

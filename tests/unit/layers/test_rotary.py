@@ -11,9 +11,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from quire.core.config import RopeConfig
 from quire.core.errors import UnsupportedModelError
-from quire.layers.rotary import RotaryEmbedding, rope_table
+from quire.layers.rotary import rope_table
 from quire.models import hf
-from quire.ops.table import load_ops
+from quire.ops import reference
 
 HEAD_DIM = 64
 MAX_LEN = 300
@@ -93,10 +93,10 @@ def test_unknown_scaling_is_refused() -> None:
         rope_table(RopeConfig(theta=1e4, rotary_dim=8, scaling="longrope"), 10)
 
 
-def test_forward_turns_by_position() -> None:
-    rotary = RotaryEmbedding(RopeConfig(theta=1e4, rotary_dim=8), 10)
+def test_turns_by_position() -> None:
+    table = rope_table(RopeConfig(theta=1e4, rotary_dim=8), 10)
     q, k = torch.randn(2, 3, 8), torch.randn(2, 1, 8)
-    turned_q, turned_k = rotary.forward(load_ops("reference"), q, k, torch.tensor([0, 4]))
+    turned_q, turned_k = reference.rotary(q, k, torch.tensor([0, 4]), table)
     assert torch.equal(turned_q[0], q[0])
     assert torch.equal(turned_k[0], k[0])
     assert not torch.equal(turned_q[1], q[1])

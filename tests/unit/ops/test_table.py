@@ -29,28 +29,21 @@ def native() -> OpTable:
     return load_ops("cpu")
 
 
-def test_cpu_takes_the_native_norms(native: OpTable) -> None:
+def test_cpu_is_native_throughout(native: OpTable) -> None:
     assert native.provider == "cpu"
-    assert native.sources["rms_norm"].startswith("native ")
-    assert native.sources["gelu"] == "reference"
+    assert all(source.startswith("native ") for source in native.sources.values())
     x, weight = torch.randn(3, 4, 24), torch.randn(24)
     torch.testing.assert_close(native.rms_norm(x, weight, 1e-6),
                                reference.rms_norm(x, weight, 1e-6))  # fmt: skip
-    for got, expected in zip(
-        native.add_rms_norm(x, x, weight, 1e-6),
-        reference.add_rms_norm(x, x, weight, 1e-6),
-        strict=True,
-    ):
-        torch.testing.assert_close(got, expected)
 
 
-def test_cpu_falls_back_for_other_dtypes(native: OpTable) -> None:
-    x, weight = torch.randn(3, 24).double(), torch.randn(24).double()
-    assert torch.equal(native.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6))
-    assert torch.equal(
-        native.add_rms_norm(x, x, weight, 1e-6)[0],
-        reference.add_rms_norm(x, x, weight, 1e-6)[0],
-    )
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_linear_takes_every_dtype_of_a_model(native: OpTable, dtype: torch.dtype) -> None:
+    x, weight = torch.randn(3, 24).to(dtype), torch.randn(7, 24).to(dtype)
+    y = native.linear(x, native.pack_linear(weight))
+    assert y.dtype == dtype
+    torch.testing.assert_close(y, x @ weight.T, rtol=2e-2, atol=5e-2)
+    assert native.logits(x, native.pack_linear(weight)).dtype == torch.float32
 
 
 def test_unknown_isa_is_refused(native: OpTable) -> None:
@@ -63,7 +56,7 @@ def test_forced_isa_is_taken(native: OpTable) -> None:
 
 
 def test_without_the_native_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "quire.ops.native", None)
+    monkeypatch.setitem(sys.modules, "quire.ops.cpu", None)
     monkeypatch.delenv("QUIRE_CPU_ISA", raising=False)
     ops = load_ops("auto")
     assert ops.provider == "reference"

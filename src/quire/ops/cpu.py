@@ -1,0 +1,87 @@
+"""The provider "cpu": native kernels for every operation of a decoder, on one pool of threads.
+
+What is native depends on the model's dtype and shape alone, never on a batch, so that a request's
+arithmetic cannot change from one step to the next. float16, which the matrix kernels do not take,
+keeps the reference's products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from quire.ops import native_attention, paged_attention, reference
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.native import NativeKernels
+from quire.ops.native_attention import attention_fits
+from quire.ops.native_fused import FusedKernels
+from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.table import OP_NAMES, LinearWeight, OpTable
+
+_KINDS: dict[torch.dtype, Literal["f32", "bf16"]] = {
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+}
+
+
+def cpu_ops(isa: str | None, num_threads: int) -> OpTable:
+    """Operations on the kernels of `isa`, the most capable if None.
+
+    Raises:
+        ValueError: this machine cannot run `isa`, or nobody knows it.
+    """
+    kernels = NativeKernels(isa)
+    pool = Pool(num_threads)
+    fused = FusedKernels(kernels, pool)
+
+    def pack_linear(weight: Tensor, bias: Tensor | None = None) -> LinearWeight:
+        kind = _KINDS.get(weight.dtype)
+        if kind is None:
+            return reference.pack_linear(weight, bias)
+        return PackedLinear(kernels, pool, weight, bias, kind=kind)
+
+    def linear(x: Tensor, packed: LinearWeight) -> Tensor:
+        if isinstance(packed, PackedLinear):
+            return packed.forward(x)
+        return reference.linear(x, packed)
+
+    def logits(x: Tensor, packed: LinearWeight) -> Tensor:
+        if isinstance(packed, PackedLinear):
+            return packed.forward(x, dtype=torch.float32)
+        return reference.logits(x, packed)
+
+    def attention(
+        q: Tensor, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None = None
+    ) -> Tensor:
+        _, heads, head_dim = q.shape
+        _, kv_heads, block_size, _ = cache.k.shape
+        if attention_fits(heads, kv_heads, head_dim, block_size, q.dtype):
+            return native_attention.paged_attention(
+                kernels.handle, pool, q, cache, meta, scale, window
+            )
+        return paged_attention.paged_attention(q, cache, meta, scale, window)
+
+    return replace(
+        OpTable(),
+        embedding=fused.embedding,
+        add=fused.add,
+        pack_linear=pack_linear,
+        linear=linear,
+        logits=logits,
+        rms_norm=fused.rms_norm,
+        add_rms_norm=fused.add_rms_norm,
+        layer_norm=fused.layer_norm,
+        add_layer_norm=fused.add_layer_norm,
+        rope_kv_write=fused.rope_kv_write,
+        paged_attention=attention,
+        silu_mul=fused.silu_mul,
+        gelu=fused.gelu,
+        gelu_tanh=fused.gelu_tanh,
+        relu=fused.relu,
+        provider="cpu",
+        sources=dict.fromkeys(OP_NAMES, f"native {kernels.isa}"),
+        note=f"cpu: native kernels for {kernels.isa}",
+    )

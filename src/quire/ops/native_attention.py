@@ -1,0 +1,135 @@
+"""Paged attention on torch tensors through the native CPU kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quire import _native
+from quire.ops.metadata import AttentionMetadata, KVCache
+
+_DTYPE_CODES = {
+    torch.float32: _native.FLOAT32,
+    torch.bfloat16: _native.BFLOAT16,
+    torch.float16: _native.FLOAT16,
+}
+BLOCK_SIZES = frozenset({8, 16, 32})
+MAX_HEAD_DIM = 256
+MAX_GROUP = 64
+"""Most query heads a kv head."""
+
+
+def attention_fits(
+    num_heads: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
+) -> bool:
+    """Whether the kernels compute a model of this shape; the batch plays no part in it.
+
+    `dtype` is that of queries or cache: each may be float32, bfloat16 or float16.
+    """
+    return (
+        dtype in _DTYPE_CODES
+        and block_size in BLOCK_SIZES
+        and 8 <= head_dim <= MAX_HEAD_DIM
+        and head_dim % 8 == 0
+        and num_heads % num_kv_heads == 0
+        and num_heads // num_kv_heads <= MAX_GROUP
+    )
+
+
+def paged_attention(
+    kernels: _native.Kernels,
+    pool: _native.Pool,
+    q: Tensor,
+    cache: KVCache,
+    meta: AttentionMetadata,
+    scale: float,
+    window: int | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """What `quire.ops.paged_attention.paged_attention` computes, on all threads of `pool`.
+
+    A token's result is the same to the bit in every batch and chunking and with any number of
+    threads; on one instruction set, that is.
+
+    Args:
+        q: [T, num_heads, head_dim] on the CPU; a token's heads lie together.
+        cache: k and v of one dtype, which may differ from q's; each block contiguous.
+        scale: multiplies q · k; positive.
+        window: attend to the last `window` tokens only; None is all.
+        out: takes the result, if given; like q, and apart from it.
+
+    Returns:
+        [T, num_heads, head_dim] of q's dtype.
+
+    Raises:
+        ValueError: shapes, dtypes or layouts that the kernels do not take (`attention_fits`).
+    """
+    k, v = cache
+    tokens, heads, head_dim = q.shape
+    _, kv_heads, block_size, _ = k.shape
+    _check(q, k, v, meta, scale, window)
+    if out is None:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    elif out.shape != q.shape or out.dtype != q.dtype or not _heads_together(out):
+        raise ValueError(f"out is {_describe(out)}, but q is {_describe(q)}")
+    _native.paged_attention(
+        kernels,
+        pool,
+        _DTYPE_CODES[q.dtype],
+        _DTYPE_CODES[k.dtype],
+        out.data_ptr(),
+        q.data_ptr(),
+        k.data_ptr(),
+        v.data_ptr(),
+        meta.query_start_loc.data_ptr(),
+        meta.seq_lens.data_ptr(),
+        meta.block_tables.data_ptr(),
+        tokens,
+        meta.num_seqs,
+        meta.block_tables.stride(0),
+        heads,
+        kv_heads,
+        head_dim,
+        block_size,
+        out.stride(0),
+        q.stride(0),
+        k.stride(0),
+        v.stride(0),
+        window or 0,
+        scale,
+    )
+    return out
+
+
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, meta: AttentionMetadata, scale: float, window: int | None
+) -> None:
+    """Raises ValueError for what the kernels would read wrongly."""
+    heads, head_dim = q.shape[1], q.shape[2]
+    kv_heads, block_size = k.shape[1], k.shape[2]
+    fits = attention_fits(heads, kv_heads, head_dim, block_size, q.dtype)
+    if not fits or not q.is_cpu or not _heads_together(q):
+        raise ValueError(f"q is {_describe(q)}, with {kv_heads} kv heads, blocks of {block_size}")
+    if k.shape != v.shape or k.shape[3] != head_dim or k.dtype != v.dtype:
+        raise ValueError(f"k is {_describe(k)}, v is {_describe(v)}, q is {_describe(q)}")
+    if k.dtype not in _DTYPE_CODES or not (k.is_cpu and v.is_cpu):
+        raise ValueError(f"the cache is {_describe(k)}; wanted floats on the CPU")
+    if not k[:1].is_contiguous() or not v[:1].is_contiguous():
+        raise ValueError(f"a block of k or v is not contiguous: {_describe(k)}, {_describe(v)}")
+    if meta.block_size != block_size:
+        raise ValueError(f"blocks of {block_size} tokens, but the batch says {meta.block_size}")
+    for index in (meta.query_start_loc, meta.seq_lens, meta.block_tables):
+        if index.dtype != torch.int32 or not index.is_cpu or index.stride(-1) != 1:
+            raise ValueError(f"the batch's index is {_describe(index)}; wanted int32 on the CPU")
+    if not scale > 0 or (window is not None and window < 1):
+        raise ValueError(f"scale is {scale} and window {window}; both must be positive")
+
+
+def _heads_together(t: Tensor) -> bool:
+    """A token's heads are contiguous."""
+    return t.stride(2) == 1 and (t.stride(1) == t.shape[2] or t.shape[1] == 1)
+
+
+def _describe(t: Tensor) -> str:
+    return f"{t.dtype} {list(t.shape)} on {t.device}, strides {list(t.stride())}"

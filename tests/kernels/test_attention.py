@@ -1,0 +1,374 @@
+"""Native paged attention against a float64 oracle, on every instruction set of this machine.
+
+Inputs are fresh in every run; QUIRE_TEST_SEED repeats the run whose seed a failure shows.
+"""
+
+import itertools
+import os
+import secrets
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire import _native
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.native import available_isas
+from quire.ops.native_attention import attention_fits, paged_attention
+
+SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
+NAN = float("nan")
+
+# Relative error of one rounding, and half the distance between subnormals.
+UNIT = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+TINY = {torch.float32: 2.0**-150, torch.bfloat16: 2.0**-134, torch.float16: 2.0**-25}
+INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+
+
+@pytest.fixture(params=available_isas())
+def isa(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    print(f"QUIRE_TEST_SEED={SEED}")  # pytest shows it when the test fails
+    return torch.Generator().manual_seed(SEED)
+
+
+@pytest.fixture(scope="module")
+def pools() -> list[_native.Pool]:
+    return [_native.Pool(1), _native.Pool(2), _native.Pool(3)]
+
+
+def pick(generator: torch.Generator, low: int, high: int) -> int:
+    return int(torch.randint(low, high + 1, (), generator=generator))
+
+
+def choose(generator: torch.Generator, *options: int) -> int:
+    return options[pick(generator, 0, len(options) - 1)]
+
+
+@dataclass
+class Shape:
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+
+
+@dataclass
+class World:
+    """Sequences with all their keys, values and queries, scattered over a cache.
+
+    Slots that no sequence owns, and table entries past a sequence's end, hold what must not be
+    read: NaN, and block numbers far outside the cache.
+    """
+
+    shape: Shape
+    lens: list[int]
+    q: list[Tensor]
+    k: list[Tensor]
+    v: list[Tensor]
+    cache: KVCache
+    tables: Tensor
+
+    def run(
+        self, isa: str, pool: _native.Pool, spans: list[tuple[int, int, int]], window: int | None
+    ) -> list[Tensor]:
+        """Attention of tokens [first, last) of a sequence for each (sequence, first, last)."""
+        starts = [0]
+        for _, first, last in spans:
+            starts.append(starts[-1] + last - first)
+        meta = AttentionMetadata(
+            query_start_loc=torch.tensor(starts, dtype=torch.int32),
+            seq_lens=torch.tensor([last for _, _, last in spans], dtype=torch.int32),
+            block_tables=self.tables[[s for s, _, _ in spans]].contiguous(),
+            slot_mapping=torch.empty(0, dtype=torch.int64),
+            num_seqs=len(spans),
+            max_query_len=max(last - first for _, first, last in spans),
+            max_seq_len=max(last for _, _, last in spans),
+            block_size=self.shape.block_size,
+        )
+        q = torch.cat([self.q[s][first:last] for s, first, last in spans])
+        scale = self.shape.head_dim**-0.5
+        out = paged_attention(_native.table(isa), pool, q, self.cache, meta, scale, window)
+        return list(out.split([last - first for _, first, last in spans]))
+
+
+def make_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> World:
+    def draw(length: int, heads: int, dtype: torch.dtype) -> Tensor:
+        return torch.randn(length, heads, shape.head_dim, generator=generator).to(dtype)
+
+    q = [draw(n, shape.heads, shape.dtype) for n in lens]
+    k = [draw(n, shape.kv_heads, shape.kv_dtype) for n in lens]
+    v = [draw(n, shape.kv_heads, shape.kv_dtype) for n in lens]
+    size = shape.block_size
+    counts = [-(-n // size) for n in lens]
+    blocks = torch.randperm(sum(counts) + 3, generator=generator)
+    cache = KVCache(
+        *(
+            torch.full((len(blocks), shape.kv_heads, size, shape.head_dim), NAN).to(shape.kv_dtype)
+            for _ in range(2)
+        )
+    )
+    tables = torch.full((len(lens), max(counts) + 2), 2**30, dtype=torch.int32)
+    used = 0
+    for s, (n, count) in enumerate(zip(lens, counts, strict=True)):
+        tables[s, :count] = blocks[used : used + count]
+        slots = torch.arange(n)
+        block, offset = blocks[used + slots // size], slots % size
+        cache.k[block, :, offset], cache.v[block, :, offset] = k[s], v[s]
+        used += count
+    return World(shape, lens, q, k, v, cache, tables)
+
+
+def assert_attended(world: World, isa: str, outs: list[Tensor], spans, window: int | None) -> None:
+    """Each output is softmax(scale q k) v within the rounding errors that the kernels are allowed.
+
+    With exact weights w and delta the largest error of a score, weights are off by a factor of at
+    most exp(2 delta), and so is their normalized sum of values by at most 2 delta sum w |v|. A
+    score adds head_dim products one after another at worst and is scaled and shifted by the
+    maximum, each rounding by 2^-24 of what it has; the exponential adds 2 units in the last place.
+    Sums over n keys, the rescaling of partial ones and the division round some n + 32 times. The
+    matrix unit reads weights as bfloat16. Weights below 2^-126 are taken as 0. At the end comes
+    one rounding to q's dtype.
+    """
+    shape = world.shape
+    matrix_unit = isa == "amx" and shape.dtype == shape.kv_dtype == torch.bfloat16
+    for (s, first, last), out in zip(spans, outs, strict=True):
+        group = shape.heads // shape.kv_heads
+        q = world.q[s][first:last].double().transpose(0, 1)
+        k = world.k[s][:last].double().transpose(0, 1).repeat_interleave(group, 0)
+        v = world.v[s][:last].double().transpose(0, 1).repeat_interleave(group, 0)
+        scale = shape.head_dim**-0.5
+        row, column = torch.arange(first, last).unsqueeze(1), torch.arange(last)
+        hidden = column > row
+        if window is not None:
+            hidden |= column <= row - window
+        scores = (scale * q @ k.transpose(1, 2)).masked_fill(hidden, -torch.inf)
+        weights = scores.softmax(-1)
+        exact, size = weights @ v, weights @ v.abs()
+        terms = (scale * q.abs() @ k.abs().transpose(1, 2)).amax(-1, keepdim=True)
+        delta = (shape.head_dim + 8) * 2.0**-24 * terms + 4 * 2.0**-24
+        error = 2 * delta + (last + 32) * 2.0**-24 + (UNIT[torch.bfloat16] if matrix_unit else 0)
+        unit = UNIT[shape.dtype]
+        absolute = TINY[shape.dtype] + 2.0**-126 * last * v.abs().max()
+        tolerance = 1.01 * (error * size * (1 + unit) + unit * exact.abs()) + absolute
+        assert out.dtype == shape.dtype
+        difference = (out.transpose(0, 1).double() - exact).abs()
+        assert bool((difference <= tolerance).all()), float((difference / tolerance).max())
+
+
+def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
+    kind = INTEGER[actual.dtype]
+    assert torch.equal(actual.contiguous().view(kind), expected.contiguous().view(kind))
+
+
+def random_shape(generator: torch.Generator, **given: object) -> Shape:
+    kv_heads = choose(generator, 1, 2, 3)
+    dtypes = list(UNIT)
+    drawn: dict[str, object] = {
+        "kv_heads": kv_heads,
+        "heads": kv_heads * choose(generator, 1, 2, 3, 4, 7, 8, 16, 17, 48, 64),
+        "head_dim": 8 * pick(generator, 4, 32),
+        "block_size": choose(generator, 8, 16, 32),
+        "dtype": dtypes[pick(generator, 0, 2)],
+        "kv_dtype": dtypes[pick(generator, 0, 2)],
+    }
+    return Shape(**(drawn | given))  # type: ignore[arg-type]
+
+
+def random_spans(generator: torch.Generator, lens: list[int]) -> list[tuple[int, int, int]]:
+    """For each sequence, in a random order, its last token alone, all of them or some."""
+    spans = []
+    for s in torch.randperm(len(lens), generator=generator).tolist():
+        n = lens[s]
+        last = choose(generator, n, n, pick(generator, 1, n))
+        spans.append((s, choose(generator, last - 1, 0, pick(generator, 0, last - 1)), last))
+    return spans
+
+
+BFLOAT16 = {"dtype": torch.bfloat16, "kv_dtype": torch.bfloat16}
+FLOAT32 = {"dtype": torch.float32, "kv_dtype": torch.float32}
+SHAPES: list[dict[str, object]] = [
+    {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **BFLOAT16},
+    {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **FLOAT32},
+    {"kv_heads": 1, "heads": 7, "head_dim": 64, "block_size": 32, **BFLOAT16},
+    {"kv_heads": 3, "heads": 3, "head_dim": 256, "block_size": 8, **BFLOAT16},
+    {"kv_heads": 1, "heads": 5, "head_dim": 40, "block_size": 8, **BFLOAT16},
+    {"kv_heads": 2, "heads": 2, "head_dim": 32, "block_size": 8, **FLOAT32},
+    {},
+    {},
+    {"dtype": torch.bfloat16, "kv_dtype": torch.bfloat16},
+    {"head_dim": 96, **BFLOAT16},
+]
+
+
+@pytest.mark.parametrize("given", SHAPES, ids=str)
+def test_ragged_batches(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
+) -> None:
+    shape = random_shape(generator, **given)
+    print(shape)
+    lens = [1, 16, 128, 129, *(pick(generator, 1, 300) for _ in range(4))]
+    world = make_world(generator, shape, lens)
+    for window in (None, choose(generator, 1, 5, 128, pick(generator, 1, 200))):
+        spans = random_spans(generator, lens)
+        outs = world.run(isa, pools[1], spans, window)
+        assert_attended(world, isa, outs, spans, window)
+
+
+@pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1]], ids=str)
+def test_long_contexts(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
+) -> None:
+    shape = random_shape(generator, **given)
+    world = make_world(generator, shape, [2200, 1025])
+    spans = [(0, 2199, 2200), (1, 1000, 1025), (0, 1010, 1050), (0, 2047, 2049)]
+    for window in (None, 1500):
+        assert_attended(world, isa, world.run(isa, pools[1], spans, window), spans, window)
+
+
+@pytest.mark.parametrize("given", SHAPES, ids=str)
+def test_a_token_is_the_same_in_every_batch_and_chunking(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
+) -> None:
+    shape = random_shape(generator, **given)
+    print(shape)
+    n = pick(generator, 140, 330)
+    world = make_world(generator, shape, [n, *(pick(generator, 1, 200) for _ in range(3))])
+    for window in (None, pick(generator, 1, 180)):
+        (whole,) = world.run(isa, pools[0], [(0, 0, n)], window)
+        for pool in pools:
+            cuts = sorted({0, n, *(pick(generator, 0, n) for _ in range(5))})
+            for first, last in itertools.pairwise(cuts):
+                others = [span for span in random_spans(generator, world.lens) if span[0] != 0]
+                others.insert(pick(generator, 0, len(others)), (0, first, last))
+                outs = world.run(isa, pool, others, window)
+                assert_same_bits(outs[others.index((0, first, last))], whole[first:last])
+        for position in (0, 1, 127, 128, n - 1, pick(generator, 0, n - 1)):
+            (alone,) = world.run(isa, pools[0], [(0, position, position + 1)], window)
+            assert_same_bits(alone[0], whole[position])
+
+
+@pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1]], ids=str)
+def test_a_token_is_the_same_alone_in_a_long_context(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
+) -> None:
+    world = make_world(generator, random_shape(generator, **given), [2100])
+    for window in (None, 1030):
+        (whole,) = world.run(isa, pools[1], [(0, 990, 2100)], window)
+        for position in (1023, 1024, 1025, 2047, 2048, 2099, pick(generator, 990, 2099)):
+            (alone,) = world.run(isa, pools[1], [(0, position, position + 1)], window)
+            assert_same_bits(alone[0], whole[position - 990])
+
+
+def test_the_block_size_changes_nothing(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool]
+) -> None:
+    state, results = generator.get_state(), []
+    for block_size in (8, 16, 32):
+        shape = Shape(4, 2, 64, block_size, torch.bfloat16, torch.bfloat16)
+        generator.set_state(state)
+        world = make_world(generator, shape, [200])
+        results.append(world.run(isa, pools[0], [(0, 30, 200)], None)[0])
+    assert_same_bits(results[1], results[0])
+    assert_same_bits(results[2], results[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_scores_and_not_a_number(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], dtype: torch.dtype
+) -> None:
+    world = make_world(generator, Shape(4, 2, 64, 16, dtype, dtype), [150])
+    world.q[0] *= 100.0
+    spans = [(0, 0, 150)]
+    (out,) = world.run(isa, pools[0], spans, None)
+    assert_attended(world, isa, [out], spans, None)
+    world.q[0][70, 3, 5] = NAN
+    (poisoned,) = world.run(isa, pools[0], spans, None)
+    assert bool(poisoned[70, 3].isnan().all())
+    poisoned[70, 3] = out[70, 3]
+    assert_same_bits(poisoned, out)
+
+
+def test_strided_queries_and_outputs(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool]
+) -> None:
+    world = make_world(generator, Shape(4, 2, 64, 16, torch.bfloat16, torch.bfloat16), [40])
+    (expected,) = world.run(isa, pools[0], [(0, 0, 40)], None)
+    meta = AttentionMetadata(
+        query_start_loc=torch.tensor([0, 40], dtype=torch.int32),
+        seq_lens=torch.tensor([40], dtype=torch.int32),
+        block_tables=world.tables,
+        slot_mapping=torch.empty(0, dtype=torch.int64),
+        num_seqs=1,
+        max_query_len=40,
+        max_seq_len=40,
+        block_size=16,
+    )
+    wide = torch.full((40, 8, 64), 7.0, dtype=torch.bfloat16)
+    wide[:, 2:6] = world.q[0]
+    room = torch.full((42, 8, 64), 7.0, dtype=torch.bfloat16)
+    out = room[1:41, 2:6]
+    both = torch.stack(world.cache, 1)
+    cache = KVCache(both[:, 0], both[:, 1])
+    kernels = _native.table(isa)
+    paged_attention(kernels, pools[0], wide[:, 2:6], cache, meta, 64**-0.5, out=out)
+    assert_same_bits(out, expected)
+    room[1:41, 2:6] = 7.0
+    assert bool((room == 7).all())
+    for bad, message in (
+        ((wide[:, 2:6, ::2], cache), "q is"),
+        ((wide[:, :3], cache), "q is"),
+        ((wide[:, 2:6].double(), cache), "q is"),
+        ((wide[:, 2:6], KVCache(cache.k, cache.v.float())), "k is"),
+        ((wide[:, 2:6], KVCache(cache.k[:, :, :8], cache.v[:, :, :8])), "contiguous"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            paged_attention(kernels, pools[0], *bad, meta, 1.0)
+    with pytest.raises(ValueError, match="scale"):
+        paged_attention(kernels, pools[0], wide[:, 2:6], cache, meta, 0.0)
+
+
+def test_which_shapes_fit() -> None:
+    assert attention_fits(16, 8, 128, 16, torch.bfloat16)
+    assert not attention_fits(16, 8, 130, 16, torch.bfloat16)
+    assert not attention_fits(16, 8, 264, 16, torch.bfloat16)
+    assert not attention_fits(16, 8, 128, 64, torch.bfloat16)
+    assert not attention_fits(65, 1, 128, 16, torch.bfloat16)
+    assert not attention_fits(16, 8, 128, 16, torch.float64)
+
+
+def test_exp2(isa: str, generator: torch.Generator) -> None:
+    """Within two units in the last place where the result is normal, 0 below, exact at whole
+    numbers: over every 97th float of [-130, 4], and random ones near 0."""
+    low = torch.arange(0, int(torch.tensor(130.0).view(torch.int32)), 97, dtype=torch.int32)
+    x = torch.cat(
+        [
+            -low.view(torch.float32),
+            4 * torch.rand(10**5, generator=generator),
+            torch.arange(-130.0, 5),
+        ]
+    )
+    y = torch.empty_like(x)
+    _native.exp2(_native.table(isa), y.data_ptr(), x.data_ptr(), x.numel())
+    exact = torch.exp2(x.double())
+    normal = x >= -126
+    error = ((y.double() - exact).abs() / exact)[normal]
+    assert float(error.max()) < 2 * 2.0**-23
+    assert bool((y[~normal] <= 2.0**-126).all())
+    assert bool((y[~normal] >= 0).all())
+    whole = normal & (x == x.round())
+    assert torch.equal(y[whole].double(), exact[whole])
+    special = torch.tensor([-torch.inf, torch.nan, -0.0, -1e30])
+    y = torch.empty_like(special)
+    _native.exp2(_native.table(isa), y.data_ptr(), special.data_ptr(), 4)
+    assert y[0] == 0
+    assert bool(y[1].isnan())
+    assert y[2] == 1
+    assert y[3] == 0
