@@ -53,13 +53,13 @@ def batch(
 def alternate(seconds: float, *calls: Callable[[int], object]) -> list[float]:
     """Median seconds of each call; each is given how often it has been called."""
     times: list[list[float]] = [[] for _ in calls]
-    end = time.process_time() + seconds
+    end = time.perf_counter() + seconds
     turn = 0
-    while time.process_time() < end or turn < 8:
+    while time.perf_counter() < end or turn < 8:
         for call, spent in zip(calls, times, strict=True):
-            start = time.process_time()
+            start = time.perf_counter()
             call(turn)
-            spent.append(time.process_time() - start)
+            spent.append(time.perf_counter() - start)
         turn += 1
     return [statistics.median(spent[2:]) for spent in times]
 

@@ -291,9 +291,9 @@ void attend_tile(const AttentionArgs& a, const AttentionTile& tile, int64_t head
 
 template <class T>
 void paged_attention(const AttentionArgs& a, int64_t task) {
-  const int64_t parts = (a.kv_heads + a.task_heads - 1) / a.task_heads;
-  const AttentionTile& tile = a.tiles[task / parts];
-  int64_t head = task % parts * a.task_heads;
+  // All tiles of some heads first: a prompt's tiles read the same keys.
+  const AttentionTile& tile = a.tiles[task % a.num_tiles];
+  int64_t head = task / a.num_tiles * a.task_heads;
   const int64_t end = head + a.task_heads < a.kv_heads ? head + a.task_heads : a.kv_heads;
 #if defined(__AMX_BF16__)
   if (kIsBfloat16<T> && attention_fits_tiles(a)) return tiled_attention(a, tile, head, end);

@@ -13,6 +13,7 @@
 
 #if defined(__AMX_BF16__)
 
+#include "attention_keys.h"
 #include "simd_math.h"
 
 namespace quire::QUIRE_ISA {
@@ -26,7 +27,6 @@ constexpr int kKeyTiles = kAttentionKeys / kSide;    // of 16 keys, as rows of K
 constexpr int kKeySteps = kAttentionKeys / 32;       // of 32 keys, as the inner dimension
 constexpr int kDimSteps = kAttentionHeadDim / 32;    // of 32 columns, as the inner dimension
 constexpr int kDimTiles = kAttentionHeadDim / kSide;
-constexpr int kMaxBlocks = kAttentionKeys / 8;
 constexpr float kLog2E = 1.44269504f;
 constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key
 
@@ -62,39 +62,6 @@ struct Work {
   alignas(64) uint32_t v[kKeySteps][kDimTiles][kCells];     // pairs of keys down, columns across
   alignas(64) bf16 k[2][kSide * kAttentionHeadDim];         // keys whose blocks are shorter than a tile
 };
-
-// One tile of keys: where its blocks lie, null for those outside [first, last).
-struct Keys {
-  const bf16* k[kMaxBlocks];
-  const bf16* v[kMaxBlocks];
-  int first, last;
-  int shift;  // log2 of the block size
-  int64_t dim;
-
-  const bf16* key(int j) const { return k[j >> shift] + (j & ((1 << shift) - 1)) * dim; }
-  const bf16* value(int j) const { return v[j >> shift] + (j & ((1 << shift) - 1)) * dim; }
-  bool has(int j) const { return j >= first && j < last; }
-};
-
-Keys find_keys(const AttentionArgs& a, const int32_t* table, int64_t head, int64_t start,
-               int64_t begin, int64_t end) {
-  Keys keys;
-  keys.first = static_cast<int>(begin > start ? begin - start : 0);
-  keys.last = static_cast<int>(end - start < kAttentionKeys ? end - start : kAttentionKeys);
-  keys.shift = __builtin_ctzll(static_cast<uint64_t>(a.block_size));
-  keys.dim = a.head_dim;
-  const int64_t offset = head * a.block_size * a.head_dim;
-  const int32_t* blocks = table + (start >> keys.shift);
-  for (int i = 0; i < kAttentionKeys >> keys.shift; ++i) {
-    const bool inside = (i + 1) << keys.shift > keys.first && i << keys.shift < keys.last;
-    keys.k[i] = keys.v[i] = nullptr;
-    if (inside) {
-      keys.k[i] = static_cast<const bf16*>(a.k) + blocks[i] * a.k_block_stride + offset;
-      keys.v[i] = static_cast<const bf16*>(a.v) + blocks[i] * a.v_block_stride + offset;
-    }
-  }
-  return keys;
-}
 
 // Transposes 16 x 16 elements of 4 bytes.
 inline void transpose(const __m512i* in, uint32_t* out) {
@@ -155,34 +122,6 @@ const bf16* key_rows(const Keys& keys, int tile, bf16* room) {
   return room;
 }
 
-// The blocks of the tile that comes next, asked for a few lines at a time between the steps of the
-// present one: all at once would fill the line buffers and stop the work that they should overlap.
-struct Ahead {
-  const bf16* blocks[2 * kMaxBlocks];
-  int count = 0, block = 0;
-  int64_t at = 0, size;  // elements of a block
-
-  Ahead(const Keys& next) : size(next.dim << next.shift) {
-    for (int i = 0; i < kAttentionKeys >> next.shift; ++i) {
-      if (next.k[i] != nullptr) blocks[count++] = next.k[i];
-    }
-    for (int i = 0; i < kAttentionKeys >> next.shift; ++i) {
-      if (next.v[i] != nullptr) blocks[count++] = next.v[i];
-    }
-  }
-
-  void fetch(int lines) {
-    if (block == count) return;
-    for (int i = 0; i < lines; ++i, at += 32) _mm_prefetch(blocks[block] + at, _MM_HINT_T1);
-    if (at >= size) {
-      at = 0;
-      ++block;
-    }
-  }
-};
-constexpr int kLines = 8;  // a few; divides the lines of any block
-
-
 // Scores of KeyTiles x Slabs tiles (1 or 2 each).
 template <int KeyTiles, int Slabs>
 void score_tiles(const bf16* k0, const bf16* k1, int64_t dim, int steps,
@@ -232,18 +171,20 @@ void score(Work& w, const Keys& keys, int tile, Ahead& ahead) {
   }
 }
 
+alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};
+
 // Interleaves the values of keys 2i and 2i + 1 of a step of 32; keys that are not there are 0.
-void pack_values(Work& w, const Keys& keys, int step, Ahead& ahead) {
+void pack_values(const Work& w, const Keys& keys, int step, uint32_t (*v)[kCells], Ahead& ahead) {
   for (int i = 0; i < kSide; ++i) {
     if (i % 2 == 0) ahead.fetch(kLines);
     const int j = 32 * step + 2 * i;
-    const bf16* even = keys.has(j) ? keys.value(j) : nullptr;
-    const bf16* odd = keys.has(j + 1) ? keys.value(j + 1) : nullptr;
+    const bf16* even = keys.has(j) ? keys.value(j) : kZeros;
+    const bf16* odd = keys.has(j + 1) ? keys.value(j + 1) : kZeros;
     for (int d = 0; d < w.dim_steps; ++d) {
-      const __m512i x = even ? _mm512_loadu_si512(even + 32 * d) : _mm512_setzero_si512();
-      const __m512i y = odd ? _mm512_loadu_si512(odd + 32 * d) : _mm512_setzero_si512();
-      _mm512_store_si512(w.v[step][2 * d] + kSide * i, _mm512_unpacklo_epi16(x, y));
-      _mm512_store_si512(w.v[step][2 * d + 1] + kSide * i, _mm512_unpackhi_epi16(x, y));
+      const __m512i x = _mm512_loadu_si512(even + 32 * d);
+      const __m512i y = _mm512_loadu_si512(odd + 32 * d);
+      _mm512_store_si512(v[2 * d] + kSide * i, _mm512_unpacklo_epi16(x, y));
+      _mm512_store_si512(v[2 * d + 1] + kSide * i, _mm512_unpackhi_epi16(x, y));
     }
   }
 }
@@ -318,7 +259,8 @@ void weigh(Work& w, int slab, State& state, float scale, int step, int end, Ahea
 }
 
 template <int Slabs>
-void add_values(Work& w, State& state, int slab, int step, int end, Ahead& ahead) {
+void add_values(Work& w, State& state, int slab, int step, int end,
+                const uint32_t (*v)[kDimTiles][kCells], Ahead& ahead) {
   for (int d = 0; d < w.dim_tiles; d += 2) {
     float* acc = state.acc[slab][d];
     float* below = state.acc[slab + Slabs - 1][d];
@@ -341,8 +283,8 @@ void add_values(Work& w, State& state, int slab, int step, int end, Ahead& ahead
       ahead.fetch(kLines);
       ahead.fetch(kLines);
       _tile_loadd(4, w.weights[slab][i], 64);
-      _tile_loadd(6, w.v[i][d], 64);
-      _tile_loadd(7, w.v[i][d + 1], 64);
+      _tile_loadd(6, v[i - step][d], 64);
+      _tile_loadd(7, v[i - step][d + 1], 64);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       if constexpr (Slabs == 2) {
@@ -376,14 +318,21 @@ void attend(const AttentionArgs& a, Work& w, const Keys& keys, const Keys& next,
   const int step = tile / 2, end = (last_tile + 1) / 2;
   for (; tile + 2 <= last_tile; tile += 2) score<2>(w, keys, tile, ahead);
   if (tile < last_tile) score<1>(w, keys, tile, ahead);
-  for (int i = step; i < end; ++i) pack_values(w, keys, i, ahead);
   for (int slab = 0; slab < w.slabs; ++slab) {
     hide(w, slab, start, a.window, keys, 32 * step, 32 * end);
     weigh(w, slab, state, a.scale * kLog2E, step, end, ahead);
   }
-  int slab = 0;
-  for (; slab + 2 <= w.slabs; slab += 2) add_values<2>(w, state, slab, step, end, ahead);
-  if (slab < w.slabs) add_values<1>(w, state, slab, step, end, ahead);
+  if (w.slabs == 1) {  // one step's values at a time stay in the first cache; the sums are the same
+    for (int i = step; i < end; ++i, state.empty = false) {
+      pack_values(w, keys, i, w.v[0], ahead);
+      add_values<1>(w, state, 0, i, i + 1, w.v, ahead);
+    }
+  } else {
+    for (int i = step; i < end; ++i) pack_values(w, keys, i, w.v[i - step], ahead);
+    int slab = 0;
+    for (; slab + 2 <= w.slabs; slab += 2) add_values<2>(w, state, slab, step, end, w.v, ahead);
+    if (slab < w.slabs) add_values<1>(w, state, slab, step, end, w.v, ahead);
+  }
   while (ahead.block != ahead.count) ahead.fetch(kLines);
   state.empty = false;
 }

@@ -29,7 +29,7 @@ int64_t attention_max_tiles(int64_t tokens, int64_t num_seqs, int64_t positions)
 
 int64_t plan_attention(AttentionArgs& a, AttentionTile* tiles, int threads) {
   const int64_t positions = attention_tile_positions(a.heads, a.kv_heads);
-  int64_t count = 0;
+  int64_t count = 0, chunks = 0;  // chunks: tiles of more than one row
   for (int64_t s = 0; s < a.num_seqs; ++s) {
     int64_t row = a.query_start_loc[s];
     const int64_t end_row = a.query_start_loc[s + 1];
@@ -38,6 +38,7 @@ int64_t plan_attention(AttentionArgs& a, AttentionTile* tiles, int threads) {
       const int64_t rows = std::min(positions - position % positions, end_row - row);
       tiles[count++] = {static_cast<int32_t>(s), static_cast<int32_t>(row),
                         static_cast<int32_t>(position), static_cast<int32_t>(rows)};
+      chunks += rows > 1;
       row += rows;
       position += rows;
     }
@@ -48,9 +49,10 @@ int64_t plan_attention(AttentionArgs& a, AttentionTile* tiles, int threads) {
   });
   a.tiles = tiles;
   a.num_tiles = count;
-  // Heads of a tile run better in one task, which fetches the next one's keys ahead of time, as
-  // long as the tasks remain many enough to keep every thread busy to the end.
-  a.task_heads = a.kv_heads;
+  // The heads of a decoding sequence run better in one task, which fetches the next one's keys ahead
+  // of time, as long as the tasks remain many enough to keep every thread busy to the end. The tiles
+  // of a prompt share a head's keys, and go through them head by head.
+  a.task_heads = 2 * chunks > count ? 1 : a.kv_heads;
   while (a.task_heads > 1 && count * (a.kv_heads / a.task_heads) < 8 * threads) a.task_heads /= 2;
   return count * ((a.kv_heads + a.task_heads - 1) / a.task_heads);
 }

@@ -115,7 +115,7 @@ def _check(
         raise ValueError(f"k is {_describe(k)}, v is {_describe(v)}, q is {_describe(q)}")
     if k.dtype not in _DTYPE_CODES or not (k.is_cpu and v.is_cpu):
         raise ValueError(f"the cache is {_describe(k)}; wanted floats on the CPU")
-    if not k[:1].is_contiguous() or not v[:1].is_contiguous():
+    if not _block_dense(k) or not _block_dense(v):
         raise ValueError(f"a block of k or v is not contiguous: {_describe(k)}, {_describe(v)}")
     if meta.block_size != block_size:
         raise ValueError(f"blocks of {block_size} tokens, but the batch says {meta.block_size}")
@@ -129,6 +129,13 @@ def _check(
 def _heads_together(t: Tensor) -> bool:
     """A token's heads are contiguous."""
     return t.stride(2) == 1 and (t.stride(1) == t.shape[2] or t.shape[1] == 1)
+
+
+def _block_dense(part: Tensor) -> bool:
+    """A block of the cache is contiguous."""
+    _, heads, size, width = part.shape
+    strides = part.stride()
+    return strides[2:] == (width, 1) and (strides[1] == size * width or heads == 1)
 
 
 def _describe(t: Tensor) -> str:
