@@ -48,21 +48,23 @@ class Worker:
         import torch
 
         from quire.models.loader import load_model
-        from quire.models.memory import kv_bytes_per_token, weight_bytes
+        from quire.models.memory import kv_bytes_per_token, tied_copy_bytes, weight_bytes
         from quire.ops.table import load_ops
         from quire.runner.runner import ModelRunner
 
+        ops = load_ops(config.ops, num_threads=config.num_threads)
+        native = ops.provider == "cpu"
+        # Two pools would take each other's cores; the native one does the heavy work.
+        torch.set_num_threads(1 if native else config.num_threads)
         phase.end("import_torch")
+        weights = weight_bytes(config.model, config.dtype)
         plan = plan_memory(
             config,
             runtime=resident_bytes(),
-            weights=weight_bytes(config.model, config.dtype),
+            weights=weights + (tied_copy_bytes(config.model, config.dtype) if native else 0),
             kv_bytes_per_token=kv_bytes_per_token(config.model, config.dtype),
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
-        ops = load_ops(config.ops, num_threads=config.num_threads)
-        # Two pools would take each other's cores; the native one does the heavy work.
-        torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
         decoder = load_model(config, ops)
         phase.end("load_weights")
         try:
@@ -79,7 +81,7 @@ class Worker:
             # Torch has no type of its own for memory that the system refuses.
             raise cannot_allocate(plan) from error
         self.num_blocks = plan.num_blocks
-        self.facts = _facts(config, ops, plan)
+        self.facts = _facts(config, ops, plan, weights)
         phase.end("allocate_kv")
         self._warm_up()
         phase.end("warm_up")
@@ -119,7 +121,7 @@ class Worker:
         self.execute(SchedulerOutput(0, [], [], [], [], [], [name], 0))
 
 
-def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan) -> dict[str, object]:
+def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int) -> dict[str, object]:
     import torch
 
     native = {source for source in ops.sources.values() if source.startswith("native ")}
@@ -130,7 +132,7 @@ def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan) -> dict[str, ob
         "isa": isa or f"torch {torch.backends.cpu.get_cpu_capability().lower()}",
         "ops": dict(ops.sources),
         "num_threads": config.num_threads,
-        "weight_bytes": plan.weights,
+        "weight_bytes": weights,
         "kv_cache_bytes": plan.kv_cache_bytes,
         "kv_bytes_per_token": plan.block_bytes // config.block_size,
         "num_blocks": plan.num_blocks,

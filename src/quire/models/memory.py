@@ -18,6 +18,14 @@ def weight_bytes(config: ModelConfig, dtype: str) -> int:
     return parameter_count(config) * DTYPE_BYTES[dtype]
 
 
+def tied_copy_bytes(config: ModelConfig, dtype: str) -> int:
+    """Bytes of the second, packed copy of a tied embedding: rows are looked up in one, the
+    output projection reads the other. None of it where nothing is tied."""
+    if not config.tie_word_embeddings:
+        return 0
+    return config.vocab_size * config.hidden_size * DTYPE_BYTES[dtype]
+
+
 def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
     """Bytes of KV cache that one token takes, over all layers."""
     width = config.num_key_value_heads * config.head_dim
