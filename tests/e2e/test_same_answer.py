@@ -85,6 +85,17 @@ def test_batches_and_chunks(
         assert sum(output.num_cached_tokens for output in outputs) > 500
 
 
+def test_int8(model: str) -> None:
+    sampling = params(greedy=True)
+    flags = {"quantization": "int8", "ops": "cpu"}
+    alone = run(model, sampling, max_num_seqs=1, enable_prefix_caching=False, **flags)[0]
+    assert run(model, sampling, **flags)[0] == alone
+    small = {"max_num_batched_tokens": 37, "max_num_seqs": 8, "num_gpu_blocks_override": 24}
+    got, outputs = run(model, sampling, **small, **flags)
+    assert got == alone
+    assert sum(output.metrics.num_preemptions for output in outputs) > 0
+
+
 @pytest.mark.parametrize("caching", [False, True])
 def test_preemption(model: str, alone: tuple[list[SamplingParams], Any], caching: bool) -> None:
     sampling, expected = alone

@@ -33,7 +33,8 @@ class EngineArgs:
     dtype: DTypeName = "auto"
     """Type of weights and activations; `auto` is the checkpoint's."""
     quantization: str | None = None
-    """Weight quantization; none is available yet beyond what the file itself holds."""
+    """`int8`: quantize linear weights while loading (W8A8: a scale an output row, activations by
+    token). Unset: as the checkpoint has them."""
     seed: int = 0
     """Seeds dummy weights and requests that bring no seed of their own."""
     max_model_len: int | None = None

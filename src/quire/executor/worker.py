@@ -52,12 +52,12 @@ class Worker:
         from quire.ops.table import load_ops
         from quire.runner.runner import ModelRunner
 
-        ops = load_ops(config.ops, num_threads=config.num_threads)
+        ops = load_ops(config.ops, num_threads=config.num_threads, quantization=config.quantization)
         native = ops.provider == "cpu"
         # Two pools would take each other's cores; the native one does the heavy work.
         torch.set_num_threads(1 if native else config.num_threads)
         phase.end("import_torch")
-        weights = weight_bytes(config.model, config.dtype)
+        weights = weight_bytes(config.model, config.dtype, config.quantization)
         plan = plan_memory(
             config,
             runtime=resident_bytes(),
@@ -129,6 +129,7 @@ def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int) -
     return {
         "device": "cpu",
         "dtype": config.dtype,
+        "quantization": config.quantization,
         "isa": isa or f"torch {torch.backends.cpu.get_cpu_capability().lower()}",
         "ops": dict(ops.sources),
         "num_threads": config.num_threads,

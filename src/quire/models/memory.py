@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.core.config import ModelConfig
-from quire.models.parameters import parameters
+from quire.models.parameters import Parameter, parameters
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -13,14 +13,34 @@ def parameter_count(config: ModelConfig) -> int:
     return sum(parameter.numel for parameter in parameters(config))
 
 
-def weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Bytes of the weights once loaded as `dtype`."""
-    return parameter_count(config) * DTYPE_BYTES[dtype]
+def weight_bytes(config: ModelConfig, dtype: str, quantization: str | None = None) -> int:
+    """Bytes of the weights once loaded as `dtype`, linear ones quantized if `quantization` says.
+
+    A tied embedding counts once, as the output projection that every step reads whole.
+    """
+    item = DTYPE_BYTES[dtype]
+    return sum(
+        int8_bytes(*parameter.shape)
+        if quantization == "int8" and _is_linear(config, parameter)
+        else parameter.numel * item
+        for parameter in parameters(config)
+    )
+
+
+def int8_bytes(rows: int, columns: int) -> int:
+    """A quantized weight: a byte an element, a float32 scale and an int32 sum a row."""
+    return rows * (columns + 8)
+
+
+def _is_linear(config: ModelConfig, parameter: Parameter) -> bool:
+    if parameter.name == "embed.weight":
+        return config.tie_word_embeddings
+    return len(parameter.shape) == 2 and parameter.name != "positions.weight"
 
 
 def tied_copy_bytes(config: ModelConfig, dtype: str) -> int:
-    """Bytes of the second, packed copy of a tied embedding: rows are looked up in one, the
-    output projection reads the other. None of it where nothing is tied."""
+    """Bytes of the table that a tied embedding's rows are looked up in, beside the packed copy
+    that the output projection reads. None of it where nothing is tied."""
     if not config.tie_word_embeddings:
         return 0
     return config.vocab_size * config.hidden_size * DTYPE_BYTES[dtype]

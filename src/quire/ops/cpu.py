@@ -8,7 +8,6 @@ keeps the reference's products.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,17 +17,19 @@ from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
 from quire.ops.native_attention import attention_fits
 from quire.ops.native_fused import FusedKernels
-from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.table import OP_NAMES, LinearWeight, OpTable
 
-_KINDS: dict[torch.dtype, Literal["f32", "bf16"]] = {
+_KINDS: dict[torch.dtype, WeightKind] = {
     torch.float32: "f32",
     torch.bfloat16: "bf16",
 }
 
 
-def cpu_ops(isa: str | None, num_threads: int) -> OpTable:
+def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) -> OpTable:
     """Operations on the kernels of `isa`, the most capable if None.
+
+    With `quantization` "int8" linear weights are int8, and their inputs are quantized by token.
 
     Raises:
         ValueError: this machine cannot run `isa`, or nobody knows it.
@@ -41,7 +42,8 @@ def cpu_ops(isa: str | None, num_threads: int) -> OpTable:
         kind = _KINDS.get(weight.dtype)
         if kind is None:
             return reference.pack_linear(weight, bias)
-        return PackedLinear(kernels, pool, weight, bias, kind=kind)
+        quantized: WeightKind = "s8" if quantization == "int8" else kind
+        return PackedLinear(kernels, pool, weight, bias, kind=quantized)
 
     def linear(x: Tensor, packed: LinearWeight) -> Tensor:
         if isinstance(packed, PackedLinear):

@@ -55,13 +55,17 @@ OP_NAMES = tuple(f.name for f in fields(OpTable) if f.name not in {"provider", "
 
 
 def load_ops(
-    provider: OpsProvider = "auto", isa: str | None = None, num_threads: int = 1
+    provider: OpsProvider = "auto",
+    isa: str | None = None,
+    num_threads: int = 1,
+    quantization: str | None = None,
 ) -> OpTable:
     """The operations of `provider`; its native kernels keep `num_threads` threads of their own.
 
     Args:
         provider: "cpu" takes native kernels where there are some; "reference" is plain torch;
             "auto" is "cpu" where the native module can be imported.
+        quantization: "int8" has `pack_linear` quantize; native kernels alone can.
         isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
 
     Raises:
@@ -69,12 +73,14 @@ def load_ops(
     """
     plain = OpTable(sources=dict.fromkeys(OP_NAMES, "reference"))
     if provider == "reference":
+        if quantization is not None:
+            raise ConfigError("the reference ops have no quantized products.", param="quantization")
         return plain
     isa = isa or env.cpu_isa()
     try:
         from quire.ops.cpu import cpu_ops
     except ImportError as error:
-        if provider == "cpu" or isa is not None:
+        if provider == "cpu" or isa is not None or quantization is not None:
             raise ConfigError(
                 f"the native kernels cannot be imported: {error}.",
                 fix="Install Quire with its native module, or use --ops reference.",
@@ -84,6 +90,6 @@ def load_ops(
         logger.warning("ops: %s", note)
         return replace(plain, note=note)
     try:
-        return cpu_ops(isa, num_threads)
+        return cpu_ops(isa, num_threads, quantization)
     except ValueError as error:
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error

@@ -210,6 +210,8 @@ class Scheduler:
         self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None
     ) -> CoreOutput:
         """Append sampled tokens up to the one that ends the request, if one does."""
+        # Taken first: a request that ends with its first token still tells of its prompt.
+        prompt_logprobs = self._prompt_logprobs.pop(request.request_id, None)
         kept = 0
         for token in tokens:
             request.token_ids.append(token)
@@ -226,7 +228,7 @@ class Scheduler:
             scheduled_time=request.first_scheduled_time or 0.0,
             num_preemptions=request.num_preemptions,
             logprobs=logprobs[:kept] if logprobs else None,
-            prompt_logprobs=self._prompt_logprobs.pop(request.request_id, None),
+            prompt_logprobs=prompt_logprobs,
         )
 
     def _fail(self, request: Request, reason: str) -> CoreOutput:

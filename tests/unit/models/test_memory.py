@@ -23,6 +23,19 @@ def test_parameter_count_equals_transformers(name: str) -> None:
     assert weight_bytes(model, "float32") == 4 * parameter_count(model)
 
 
+def test_int8_counts_linear_weights_only() -> None:
+    config = preset_config("gpt2")
+    assert config is not None
+    model = model_config(config)
+    hidden, layers, vocab, positions = 768, 12, 50257, 1024
+    # qkv, output, up and down of each layer, and the tied output projection: 8 bytes a row more.
+    rows = layers * (3 * hidden + hidden + 4 * hidden + hidden) + vocab
+    elements = layers * 12 * hidden**2 + vocab * hidden
+    others = parameter_count(model) - elements
+    assert others > positions * hidden
+    assert weight_bytes(model, "float32", "int8") == elements + 8 * rows + 4 * others
+
+
 def test_kv_bytes_per_token() -> None:
     config = preset_config("qwen3-0.6b")
     assert config is not None

@@ -46,6 +46,21 @@ def test_linear_takes_every_dtype_of_a_model(native: OpTable, dtype: torch.dtype
     assert native.logits(x, native.pack_linear(weight)).dtype == torch.float32
 
 
+def test_int8_weights(native: OpTable) -> None:
+    x, weight = torch.randn(3, 64), torch.randn(7, 64)
+    int8 = load_ops("cpu", quantization="int8")
+    got = int8.linear(x, int8.pack_linear(weight))
+    exact = native.linear(x, native.pack_linear(weight))
+    assert not torch.equal(got, exact)
+    # Each element is off by half a step at most, and a step is 1/127 of its row's largest.
+    dx = x.abs().amax(1, keepdim=True) / 254
+    dw = weight.abs().amax(1, keepdim=True) / 254
+    bound = x.abs().sum(1, keepdim=True) * dw.T + dx * weight.abs().sum(1) + 64 * dx * dw.T
+    assert bool(((got - exact).abs() <= bound * (1 + 1e-5)).all())
+    with pytest.raises(ConfigError, match="no quantized products"):
+        load_ops("reference", quantization="int8")
+
+
 def test_unknown_isa_is_refused(native: OpTable) -> None:
     with pytest.raises(ConfigError, match="mmx"):
         load_ops("cpu", isa="mmx")

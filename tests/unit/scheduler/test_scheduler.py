@@ -256,9 +256,10 @@ def test_a_step_that_fails_ends_its_requests_only() -> None:
     assert step(s)[0] == {"b": 40}
 
 
-def test_prompt_logprobs_of_all_chunks_come_with_the_first_token() -> None:
+@pytest.mark.parametrize("max_tokens", [1, 8])
+def test_prompt_logprobs_of_all_chunks_come_with_the_first_token(max_tokens: int) -> None:
     s = make(budget=16)
-    s.add(request("a", 40, prompt_logprobs=0))
+    s.add(request("a", 40, prompt_logprobs=0, max_tokens=max_tokens))
     entry = TokenLogprobs([97], [-1.0], 1)
     assert step(s, prompt_logprobs={"a": [entry] * 16})[1] == {}
     step(s, prompt_logprobs={"a": [entry] * 16})

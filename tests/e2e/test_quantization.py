@@ -1,0 +1,44 @@
+"""What quantization costs: the perplexity of a real model, from the log-probabilities it gives."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from quire import LLM, SamplingParams
+
+MOST_DRIFT = 1.02
+"""Of perplexity, against the same model unquantized."""
+
+
+def perplexity(model: str, prompts: list[dict[str, list[int]]], **flags: str) -> float:
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    with LLM(model=model, **flags) as llm:
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+    losses = []
+    for output in outputs:
+        assert output.prompt_logprobs is not None
+        tokens = output.prompt_token_ids
+        for token, position in zip(tokens[1:], output.prompt_logprobs[1:], strict=True):
+            assert position is not None
+            losses.append(-position[token].logprob)
+    return math.exp(sum(losses) / len(losses))
+
+
+@pytest.mark.parametrize("model", ["embedded", "tinystories-656k"])
+def test_int8_keeps_the_perplexity(model: str, request: pytest.FixtureRequest) -> None:
+    if model != "embedded":
+        shared: Path = request.getfixturevalue("shared_dir")
+        model = str(shared / "models" / model)
+    # The model's own words, so that they are words it knows.
+    params = SamplingParams(temperature=0.9, max_tokens=150, seed=5)
+    with LLM(model=model) as llm:
+        stories = llm.generate(["Once upon a time"] * 12, params, use_tqdm=False)
+    prompts = [
+        {"prompt_token_ids": story.prompt_token_ids + story.outputs[0].token_ids}
+        for story in stories
+    ]
+    drift = perplexity(model, prompts, quantization="int8") / perplexity(model, prompts)
+    assert 1 / MOST_DRIFT < drift < MOST_DRIFT
