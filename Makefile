@@ -24,7 +24,7 @@ help:  ## Show this list
 
 demo: $(VENV)/.quire  ## Install Quire and let its built-in model tell a story
 	@echo "==> A story from the built-in model: quire complete"
-	@$(BIN)/quire complete --chat --max-tokens 300 "Tell me a story about a fox and a lost key."
+	@$(BIN)/quire complete --chat --temperature 0 --max-tokens 500 "Tell me a story."
 
 test: $(VENV)/.quire-dev  ## Install the development tools and run all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
