@@ -15,15 +15,19 @@ using namespace quire;
 
 namespace {
 
-nb::list detect() {
+nb::list runnable(bool emulated) {
   nb::list names;
   int count = 0;
   const IsaEntry* entries = isa_entries(count);
   for (int i = 0; i < count; ++i) {
-    if (entries[i].available) names.append(entries[i].name);
+    if (entries[i].available && entries[i].emulated == emulated) names.append(entries[i].name);
   }
   return names;
 }
+
+nb::list detect() { return runnable(false); }
+
+nb::list emulated() { return runnable(true); }
 
 nb::dict features() {
   const CpuFeatures& f = cpu_features();
@@ -55,7 +59,7 @@ const Kernels& table(const std::string& name) {
       if (entries[i].available) return entries[i].table();
       known = true;
     }
-    if (entries[i].available) runnable += (runnable.empty() ? "" : ", ") + std::string(entries[i].name);
+    if (entries[i].available && !entries[i].emulated) runnable += (runnable.empty() ? "" : ", ") + std::string(entries[i].name);
   }
   throw std::invalid_argument((known ? "this machine lacks CPU ISA '" : "no kernels for CPU ISA '") +
                               name + "'; available here: " + runnable);
@@ -103,6 +107,7 @@ NB_MODULE(_native, m) {
   bind_fused(m);
 
   m.def("detect", &detect);
+  m.def("emulated", &emulated);
   m.def("features", &features);
   m.def("table", &table, nb::rv_policy::reference);
 }

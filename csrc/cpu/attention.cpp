@@ -295,7 +295,7 @@ void paged_attention(const AttentionArgs& a, int64_t task) {
   const AttentionTile& tile = a.tiles[task % a.num_tiles];
   int64_t head = task / a.num_tiles * a.task_heads;
   const int64_t end = head + a.task_heads < a.kv_heads ? head + a.task_heads : a.kv_heads;
-#if defined(__AMX_BF16__)
+#if defined(QUIRE_TILES)
   if (kIsBfloat16<T> && attention_fits_tiles(a)) return tiled_attention(a, tile, head, end);
 #endif
   for (; head < end; ++head) attend_tile<T>(a, tile, head);

@@ -11,7 +11,7 @@
 // weight 0, so that a row's result has the same bits whatever shares its tiles.
 #include "attention_parts.h"
 
-#if defined(__AMX_BF16__)
+#if defined(QUIRE_TILES)
 
 #include "attention_keys.h"
 #include "simd_math.h"

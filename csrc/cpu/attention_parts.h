@@ -2,13 +2,14 @@
 #pragma once
 
 #include "kernels.h"
+#include "tiles.h"
 
 namespace quire::QUIRE_ISA {
 
 template <class T>
 void paged_attention(const AttentionArgs& a, int64_t task);
 
-#if defined(__AMX_BF16__)
+#if defined(QUIRE_TILES)
 // Whether `tiled_attention` computes this shape, with a bfloat16 cache.
 bool attention_fits_tiles(const AttentionArgs& a);
 // kv heads [head, end_head) of a tile.

@@ -5,7 +5,7 @@
 // where they are.
 #include "gemm_parts.h"
 
-#if defined(__AMX_TILE__)
+#if defined(QUIRE_TILES)
 
 namespace quire::QUIRE_ISA {
 

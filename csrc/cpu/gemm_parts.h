@@ -3,11 +3,12 @@
 
 #include "kernels.h"
 #include "simd.h"
+#include "tiles.h"
 
 namespace quire::QUIRE_ISA {
 
 extern const Gemm kGemmF32, kGemmBF16, kGemmS8;
-#if defined(__AMX_TILE__)
+#if defined(QUIRE_TILES)
 extern const Gemm kGemmTilesBF16, kGemmTilesS8;
 #endif
 

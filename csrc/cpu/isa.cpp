@@ -90,12 +90,13 @@ const CpuFeatures& cpu_features() {
 
 const IsaEntry* isa_entries(int& count) {
   static const IsaEntry entries[] = {
-      {"portable", true, portable::table},
+      {"portable", true, false, portable::table},
 #if defined(QUIRE_X86)
-      {"avx2", has_avx2(cpu_features()), avx2::table},
-      {"avx512", has_avx512(cpu_features()), avx512::table},
-      {"avx512_vnni", has_avx512_vnni(cpu_features()), avx512_vnni::table},
-      {"amx", has_amx(cpu_features()), amx::table},
+      {"avx2", has_avx2(cpu_features()), false, avx2::table},
+      {"avx512", has_avx512(cpu_features()), false, avx512::table},
+      {"avx512_vnni", has_avx512_vnni(cpu_features()), false, avx512_vnni::table},
+      {"amx", has_amx(cpu_features()), false, amx::table},
+      {"amx_emulated", has_avx512_vnni(cpu_features()), true, amx_emulated::table},
 #endif
   };
   count = static_cast<int>(sizeof entries / sizeof entries[0]);

@@ -20,6 +20,7 @@ const CpuFeatures& cpu_features();
 struct IsaEntry {
   const char* name;
   bool available;  // on this machine
+  bool emulated;   // in software, in part: for tests, never chosen by itself
   const Kernels& (*table)();
 };
 

@@ -64,5 +64,8 @@ const Kernels& table();
 namespace amx {  // + tiles of bf16 and int8
 const Kernels& table();
 }
+namespace amx_emulated {  // the kernels of amx, their tiles in software (tiles.h): for tests
+const Kernels& table();
+}
 
 }  // namespace quire

@@ -35,7 +35,7 @@ const Kernels kTable = {
         argmax,
         top_k,
     },
-#if defined(__AMX_TILE__)
+#if defined(QUIRE_TILES)
     {&kGemmF32, &kGemmTilesBF16, &kGemmTilesS8},
 #else
     {&kGemmF32, &kGemmBF16, &kGemmS8},

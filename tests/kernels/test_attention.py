@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native import available_isas
+from quire.ops.native import available_isas, emulated_isas
 from quire.ops.native_attention import attention_fits, paged_attention
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
@@ -26,7 +26,7 @@ TINY = {torch.float32: 2.0**-150, torch.bfloat16: 2.0**-134, torch.float16: 2.0*
 INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 
 
-@pytest.fixture(params=available_isas())
+@pytest.fixture(params=available_isas() + emulated_isas())
 def isa(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -138,7 +138,7 @@ def assert_attended(world: World, isa: str, outs: list[Tensor], spans, window: i
     one rounding to q's dtype.
     """
     shape = world.shape
-    matrix_unit = isa == "amx" and shape.dtype == shape.kv_dtype == torch.bfloat16
+    matrix_unit = isa.startswith("amx") and shape.dtype == shape.kv_dtype == torch.bfloat16
     for (s, first, last), out in zip(spans, outs, strict=True):
         group = shape.heads // shape.kv_heads
         q = world.q[s][first:last].double().transpose(0, 1)

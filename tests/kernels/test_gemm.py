@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops.native import NativeKernels, available_isas
+from quire.ops.native import NativeKernels, available_isas, emulated_isas
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 
 KINDS: tuple[WeightKind, ...] = ("f32", "bf16", "s8")
@@ -21,7 +21,7 @@ EPS32, EPS_BF16 = 2.0**-24, 2.0**-8  # relative error of one rounding
 SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (160, 300), (257, 1023)]
 
 
-@pytest.fixture(params=available_isas())
+@pytest.fixture(params=available_isas() + emulated_isas())
 def kernels(request: pytest.FixtureRequest) -> NativeKernels:
     return NativeKernels(request.param)
 
@@ -148,7 +148,7 @@ def test_s8_is_the_same_on_every_isa(generator: torch.Generator) -> None:
     x = draw(generator, torch.float32, 37, 333)
     results = [
         PackedLinear(NativeKernels(isa), POOLS[2], weight, bias, kind="s8").forward(x)
-        for isa in available_isas()
+        for isa in available_isas() + emulated_isas()
     ]
     assert all(torch.equal(results[0], other) for other in results)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops.native import NativeKernels, available_isas
+from quire.ops.native import NativeKernels, available_isas, emulated_isas
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
 EPS = 1e-5
@@ -23,7 +23,7 @@ TINY = {torch.float32: 2.0**-150, torch.bfloat16: 2.0**-134, torch.float16: 2.0*
 INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 
 
-@pytest.fixture(params=available_isas())
+@pytest.fixture(params=available_isas() + emulated_isas())
 def kernels(request: pytest.FixtureRequest) -> NativeKernels:
     return NativeKernels(request.param)
 
