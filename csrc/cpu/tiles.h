@@ -101,8 +101,8 @@ inline void emulate_dpbf16ps(int c, int a, int b) {
 template <bool kSignedX, bool kSignedW>
 inline void emulate_dpb(int c, int a, int b) {
   emulate_dot(c, a, b, [](__m512i sum, __m512i x, __m512i w) {
-    for (int i = 0; i < 4; ++i) {
-      const __m512i left = _mm512_slli_epi32(x, 24 - 8 * i), right = _mm512_slli_epi32(w, 24 - 8 * i);
+    for (unsigned shift = 0; shift < 32; shift += 8) {
+      const __m512i left = _mm512_slli_epi32(x, shift), right = _mm512_slli_epi32(w, shift);
       const __m512i p = kSignedX ? _mm512_srai_epi32(left, 24) : _mm512_srli_epi32(left, 24);
       const __m512i q = kSignedW ? _mm512_srai_epi32(right, 24) : _mm512_srli_epi32(right, 24);
       sum = _mm512_add_epi32(sum, _mm512_mullo_epi32(p, q));
