@@ -9,7 +9,13 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Cores this process may use, and bytes of memory in all and free now."""
+    """What this process may use.
+
+    Attributes:
+        cores: physical ones: hardware threads of one core share its memory port and its matrix
+            unit, so a second one would slow the first. No more than a container's CPU quota.
+        memory_bytes, available_bytes: in all, and free now.
+    """
 
     cores: int
     memory_bytes: int
@@ -25,8 +31,19 @@ def detect() -> Hardware:
     limit, used = _cgroup_memory()
     if limit is not None and limit < total:
         total, available = limit, min(available, max(0, limit - used))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Hardware(cores=cores or 1, memory_bytes=total, available_bytes=available)
+    return Hardware(cores=_cores(), memory_bytes=total, available_bytes=available)
+
+
+def _cores() -> int:
+    """Physical cores with a CPU this process may run on, within its cgroup's quota."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    cores = {_read(Path(topology.format(cpu))) or str(cpu) for cpu in os.sched_getaffinity(0)}
+    quota, _, period = _read(_cgroup("cpu.max")).partition(" ")
+    if quota.isdigit() and period.isdigit():
+        return max(1, min(len(cores), -(-int(quota) // int(period))))
+    return len(cores)
 
 
 def _meminfo() -> dict[str, int]:
@@ -41,14 +58,24 @@ def _meminfo() -> dict[str, int]:
 
 def _cgroup_memory() -> tuple[int | None, int]:
     """(limit, used) bytes of this process's cgroup v2; (None, 0) if it has no limit."""
-    base = Path("/sys/fs/cgroup")
-    try:
-        own = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1].split(":")[-1]
-        folder = base / own.lstrip("/")
-        if not (folder / "memory.max").exists():
-            folder = base
-        limit = (folder / "memory.max").read_text().strip()
-        used = int((folder / "memory.current").read_text())
-    except (OSError, ValueError, IndexError):
+    limit, used = _read(_cgroup("memory.max")), _read(_cgroup("memory.current"))
+    if not (limit.isdigit() and used.isdigit()):
         return None, 0
-    return (None, 0) if limit == "max" else (int(limit), used)
+    return int(limit), int(used)
+
+
+def _cgroup(name: str) -> Path:
+    """A file of this process's cgroup v2; of the root's where it has none of its own, as in a
+    container that sees only its part of the tree."""
+    base = Path("/sys/fs/cgroup")
+    own = _read(Path("/proc/self/cgroup")).rpartition("\n")[2].rpartition(":")[2]
+    file = base / own.lstrip("/") / name
+    return file if file.exists() else base / name
+
+
+def _read(path: Path) -> str:
+    """A file's text, stripped; empty where there is no such file."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
