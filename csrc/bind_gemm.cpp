@@ -21,13 +21,15 @@ DType float_or_bf16(int code) {
   return static_cast<DType>(code);
 }
 
-void make_weight(PackedWeight* self, Pool& pool, int kind, uintptr_t source, int dtype, int64_t n,
-                 int64_t k, int64_t stride, uintptr_t bias) {
+void make_weight(PackedWeight* self, Pool& pool, int kind, int epilogue, uintptr_t source,
+                 int dtype, int64_t n, int64_t k, int64_t stride, uintptr_t bias) {
   if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
+  if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
   if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
   const nb::gil_scoped_release unlocked;
-  new (self) PackedWeight(pool, static_cast<WeightKind>(kind), pointer<const void>(source),
-                          static_cast<DType>(dtype), n, k, stride, pointer<const float>(bias));
+  new (self) PackedWeight(pool, static_cast<WeightKind>(kind), static_cast<Epilogue>(epilogue),
+                          pointer<const void>(source), static_cast<DType>(dtype), n, k, stride,
+                          pointer<const float>(bias));
 }
 
 void unpack(const PackedWeight& weight, uintptr_t out) {
@@ -59,6 +61,11 @@ void bind_gemm(nb::module_& m) {
   m.attr("WEIGHT_F32") = static_cast<int>(kWeightF32);
   m.attr("WEIGHT_BF16") = static_cast<int>(kWeightBF16);
   m.attr("WEIGHT_S8") = static_cast<int>(kWeightS8);
+  m.attr("NO_EPILOGUE") = static_cast<int>(kNoEpilogue);
+  m.attr("SILU_MUL") = static_cast<int>(kSiluMul);
+  m.attr("GELU") = static_cast<int>(kGelu);
+  m.attr("GELU_TANH") = static_cast<int>(kGeluTanh);
+  m.attr("RELU") = static_cast<int>(kRelu);
 
   nb::class_<Pool>(m, "Pool")
       .def(nb::init<int>())

@@ -1,34 +1,12 @@
-// Activations: computed in float, rounded once. None subtracts numbers that are close to each
-// other, so the error is a few units in the last place everywhere, the far negative side included.
+// Activations of rows: computed in float, rounded once.
 #include "activation.h"
 
+#include "activation_math.h"
 #include "row_range.h"
-#include "simd_math.h"
 
 namespace quire::QUIRE_ISA {
 
 namespace {
-
-struct Gelu {
-  // x · Φ(x) = max(x, 0) - |x| · (1 - Φ(|x|))
-  static Vec of(Vec x) {
-    const Vec a = abs(x);
-    return sub(max(zero(), x), mul(min(broadcast(15.0f), a), normal_tail(a)));
-  }
-};
-
-struct GeluTanh {
-  // (1 + tanh(u)) / 2 is the logistic function of 2 u.
-  static Vec of(Vec x) {
-    const Vec cube = mul(mul(x, x), x);
-    const Vec inner = fma(broadcast(0.044715f), cube, x);
-    return times_sigmoid(x, mul(broadcast(1.5957691216f), inner));  // 2 sqrt(2 / pi)
-  }
-};
-
-struct Relu {
-  static Vec of(Vec x) { return max(zero(), x); }
-};
 
 template <class T, class F>
 void unary(const UnaryArgs& a, int64_t task) {
@@ -41,8 +19,6 @@ void unary(const UnaryArgs& a, int64_t task) {
     if (i < a.cols) store(y + i, F::of(load(x + i, a.cols - i)), a.cols - i);
   }
 }
-
-Vec silu_times(Vec gate, Vec up) { return mul(times_sigmoid(gate, gate), up); }
 
 }  // namespace
 

@@ -99,9 +99,7 @@ void multiply(const GemmArgs& a, int64_t task, const float* x, int64_t x_stride,
   for (int64_t r = first; r < last;) {
     const int64_t rows = last - r >= kMost ? kMost : 1;
     (rows == kMost ? most : one)(sums, x + r * x_stride, x_stride, weight, k);
-    for (int64_t i = 0; i < rows; ++i) {
-      finish(a, r + i, block * kBlockRows, sums + i * kBlockRows);
-    }
+    finish(a, r, rows, block * kBlockRows, sums);
     r += rows;
   }
 }

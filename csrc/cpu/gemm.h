@@ -1,4 +1,4 @@
-// y[rows, n] = x[rows, k] · Wᵀ (+ bias), W [n, k] packed once (packed_weight.h).
+// y[rows, columns] = epilogue(x[rows, k] · Wᵀ (+ bias)), W [n, k] packed once (packed_weight.h).
 //
 // The weight lies in blocks of 32 output rows, one after the other; n is padded with zero rows.
 // A block of the kinds bf16 and s8 is a sequence of steps of 64 bytes a row (32 bf16, 64 int8; k is
@@ -31,6 +31,10 @@ enum DType : int;
 
 enum WeightKind : int { kWeightF32, kWeightBF16, kWeightS8, kWeightKindCount };
 
+// What happens to x · Wᵀ + bias, rounded to y's type first: the same bits as an operation of its own.
+// silu_mul: W is gate rows and as many up rows; 16 of each make a block, gate in its first tile.
+enum Epilogue : int { kNoEpilogue, kSiluMul, kGelu, kGeluTanh, kRelu, kEpilogueCount };
+
 constexpr int64_t kBlockRows = 32;    // output rows of a block
 constexpr int64_t kStepBytes = 64;    // of one row, kinds bf16 and s8
 constexpr int64_t kTileBytes = 1024;  // 16 rows of a step
@@ -38,15 +42,18 @@ constexpr int64_t kTileBytes = 1024;  // 16 rows of a step
 // x and y are float32 or bfloat16, each row contiguous; strides are in elements, from row to row.
 // The kind bf16 rounds x to bf16 first; s8 quantizes each row of x: q = round(x * 127 / max|x|).
 struct GemmArgs {
-  void* y;        // [rows, n]
+  void* y;        // [rows, columns]
   const void* x;  // [rows, k]
-  int64_t rows, n, k;
+  int64_t rows, k;
+  int64_t n;        // rows of W as packed: a block that is not full counts if it is not the last
+  int64_t columns;  // of y: n, or half the rows of W for silu_mul
   int64_t y_stride, x_stride;
   DType y_dtype, x_dtype;
   const void* weight;        // packed
   const float* scale;        // s8: [n padded], W = q * scale
   const int32_t* row_sum;    // s8: [n padded], sum of q
   const float* bias;         // [n padded] or null
+  Epilogue epilogue;
   void* scratch;             // `scratch_bytes`, aligned to 64
   int threads;               // how many share the tasks: for their size alone
 };

@@ -147,13 +147,11 @@ Cut cut(const GemmArgs& a) {
 }
 
 inline void finish_block(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
-  for (int64_t i = 0; i < rows; ++i) finish(a, r + i, n0, sums + i * kBlockRows);
+  finish(a, r, rows, n0, sums);
 }
 inline void finish_block(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0,
                          const int32_t* sums) {
-  for (int64_t i = 0; i < rows; ++i) {
-    finish(a, r + i, n0, sums + i * kBlockRows, x_scales(a)[r + i]);
-  }
+  finish(a, r, rows, n0, sums, x_scales(a) + r);
 }
 
 template <class T>

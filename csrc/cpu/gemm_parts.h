@@ -1,8 +1,8 @@
 // What the GEMM kernels of an ISA share: sizes, the end of a row, the quantizer of x.
 #pragma once
 
+#include "activation_math.h"
 #include "kernels.h"
-#include "simd.h"
 #include "tiles.h"
 
 namespace quire::QUIRE_ISA {
@@ -24,47 +24,105 @@ inline float as_float(bf16 v) { return __builtin_bit_cast(float, uint32_t{v.bits
 
 constexpr int64_t kPrepareRows = 8;  // of x, a prepare task
 
-// Adds the bias and writes the columns n0 … n0+31 of row r, those that exist.
 template <class T>
-inline void finish_as(const GemmArgs& a, int64_t r, int64_t n0, const float* sums) {
+inline void put(T* y, Vec v, int64_t n) {
+  if (n >= kLanes) {
+    store(y, v);
+  } else {
+    store(y, v, n);
+  }
+}
+
+// A product, rounded to T, and the same written. For bf16 there may be an instruction, which takes
+// subnormal floats for zero: good enough for a sum of products, not for what an activation makes.
+template <class T>
+inline Vec rounded(Vec sum) {
+  return round<T>(sum);
+}
+template <class T>
+inline void put_rounded(T* y, Vec sum, int64_t n) {
+  put(y, sum, n);
+}
+#if defined(__AVX512BF16__)
+inline __m256i fast_bf16(Vec v) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)); }
+template <>
+inline Vec rounded<bf16>(Vec sum) {
+  return widen(bf16{}, fast_bf16(sum));
+}
+template <>
+inline void put_rounded(bf16* y, Vec sum, int64_t n) {
+  _mm256_mask_storeu_epi16(y, n >= kLanes ? 0xffff : first(n), fast_bf16(sum));
+}
+#endif
+
+// Stands for no activation.
+struct Identity {};
+
+// The end of `rows` rows from r on, of the packed rows n0 … n0+31: sums[rows][32] get their bias,
+// are rounded, pass through the activation, and are written where there is a column for them.
+template <class T, class Activation>
+inline void finish_each(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
   T* y = static_cast<T*>(a.y) + r * a.y_stride + n0;
-  const int64_t cols = smaller(kBlockRows, a.n - n0);
-  for (int64_t j = 0; j < cols; j += kLanes) {
-    Vec v = load(sums + j);
-    if (a.bias != nullptr) v = add(v, load(a.bias + n0 + j));
-    if (j + kLanes <= cols) {
-      store(y + j, v);
-    } else {
-      store(y + j, v, cols - j);
+  const int64_t cols = smaller(kBlockRows, a.columns - n0);
+  for (; rows > 0; --rows, y += a.y_stride, sums += kBlockRows) {
+    for (int64_t j = 0; j < cols; j += kLanes) {
+      Vec v = load(sums + j);
+      if (a.bias != nullptr) v = add(v, load(a.bias + n0 + j));
+      if constexpr (__is_same(Activation, Identity)) {
+        put_rounded(y + j, v, cols - j);
+      } else {
+        put(y + j, Activation::of(rounded<T>(v)), cols - j);
+      }
     }
   }
 }
 
-inline void finish(const GemmArgs& a, int64_t r, int64_t n0, const float* sums) {
-  if (a.y_dtype == kFloat32) {
-    finish_as<float>(a, r, n0, sums);
-#if defined(__AVX512BF16__)
-  } else if (n0 + kBlockRows <= a.n) {  // a whole line, in one instruction
-    Vec low = load(sums), high = load(sums + kLanes);
-    if (a.bias != nullptr) {
-      low = add(low, load(a.bias + n0));
-      high = add(high, load(a.bias + n0 + kLanes));
+template <class T>
+inline void finish_gated(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
+  constexpr int64_t kHalf = kBlockRows / 2;
+  T* y = static_cast<T*>(a.y) + r * a.y_stride + n0 / 2;
+  const int64_t cols = smaller(kHalf, a.columns - n0 / 2);
+  for (; rows > 0; --rows, y += a.y_stride, sums += kBlockRows) {
+    for (int64_t j = 0; j < cols; j += kLanes) {
+      Vec gate = load(sums + j), up = load(sums + kHalf + j);
+      if (a.bias != nullptr) {
+        gate = add(gate, load(a.bias + n0 + j));
+        up = add(up, load(a.bias + n0 + kHalf + j));
+      }
+      put(y + j, silu_times(rounded<T>(gate), rounded<T>(up)), cols - j);
     }
-    const auto line = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
-    _mm512_storeu_si512(static_cast<bf16*>(a.y) + r * a.y_stride + n0, line);
-#endif
-  } else {
-    finish_as<bf16>(a, r, n0, sums);
   }
+}
+
+template <class T>
+inline void finish_as(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
+  switch (a.epilogue) {
+    case kSiluMul: return finish_gated<T>(a, r, rows, n0, sums);
+    case kGelu: return finish_each<T, Gelu>(a, r, rows, n0, sums);
+    case kGeluTanh: return finish_each<T, GeluTanh>(a, r, rows, n0, sums);
+    case kRelu: return finish_each<T, Relu>(a, r, rows, n0, sums);
+    default: return finish_each<T, Identity>(a, r, rows, n0, sums);
+  }
+}
+
+__attribute__((noinline)) inline void finish(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0,
+                                             const float* sums) {
+  if (a.y_dtype == kFloat32) return finish_as<float>(a, r, rows, n0, sums);
+  finish_as<bf16>(a, r, rows, n0, sums);
 }
 
 // The same for sums of int8 products: they are scaled by the row of W and then by the row of x.
-inline void finish(const GemmArgs& a, int64_t r, int64_t n0, const int32_t* sums, float x_scale) {
-  float scaled[kBlockRows];
-  for (int64_t j = 0; j < kBlockRows; ++j) {
-    scaled[j] = static_cast<float>(sums[j]) * a.scale[n0 + j] * x_scale;
+// At most 32 rows.
+inline void finish(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const int32_t* sums,
+                   const float* x_scale) {
+  alignas(64) float scaled[32 * kBlockRows];
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < kBlockRows; ++j) {
+      const int64_t at = i * kBlockRows + j;
+      scaled[at] = static_cast<float>(sums[at]) * a.scale[n0 + j] * x_scale[i];
+    }
   }
-  finish(a, r, n0, scaled);
+  finish(a, r, rows, n0, scaled);
 }
 
 // Bytes of one quantized row of x.

@@ -124,9 +124,7 @@ void task(const GemmArgs& a, int64_t index) {
     const int64_t rows = last - r >= kMostRows ? kMostRows : 1;
     (rows == kMostRows ? block<kMostRows> : block<1>)(sums, x_s8(a) + r * k, weight,
                                                       a.row_sum + n0, k);
-    for (int64_t i = 0; i < rows; ++i) {
-      finish(a, r + i, n0, sums + i * kBlockRows, x_scales(a)[r + i]);
-    }
+    finish(a, r, rows, n0, sums, x_scales(a) + r);
     r += rows;
   }
 }

@@ -13,6 +13,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kHalfBlock = kBlockRows / 2;
 
 int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
@@ -110,23 +111,35 @@ int64_t bytes_of_block(WeightKind kind, int64_t k) {
   }
 }
 
-int64_t checked_bytes(WeightKind kind, int64_t n, int64_t k) {
+int64_t blocks_of(Epilogue epilogue, int64_t n) {
+  return epilogue == kSiluMul ? round_up(n / 2, kHalfBlock) / kHalfBlock
+                              : round_up(n, kBlockRows) / kBlockRows;
+}
+
+int64_t checked_bytes(WeightKind kind, Epilogue epilogue, int64_t n, int64_t k) {
   if (n < 1 || k < 1) throw std::invalid_argument("a packed weight has at least one row and column");
   if (kind == kWeightS8 && k > 65536) {
     throw std::invalid_argument("int8 sums are exact up to 65536 columns only");
   }
-  return round_up(n, kBlockRows) / kBlockRows * bytes_of_block(kind, k);
+  if (epilogue == kSiluMul && n % 2 != 0) {
+    throw std::invalid_argument("gate and up have as many rows each, so their number is even");
+  }
+  return blocks_of(epilogue, n) * bytes_of_block(kind, k);
 }
 
 }  // namespace
 
-PackedWeight::PackedWeight(Pool& pool, WeightKind kind, const void* source, DType dtype, int64_t n,
-                           int64_t k, int64_t stride, const float* bias)
-    : kind_(kind), n_(n), k_(k), memory_(checked_bytes(kind, n, k)) {
-  const size_t padded = static_cast<size_t>(round_up(n, kBlockRows));
+PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const void* source,
+                           DType dtype, int64_t n, int64_t k, int64_t stride, const float* bias)
+    : kind_(kind), epilogue_(epilogue), n_(n), k_(k),
+      memory_(checked_bytes(kind, epilogue, n, k)) {
+  const int64_t packed = blocks() * kBlockRows;
+  const size_t padded = static_cast<size_t>(packed);
   if (bias != nullptr) {
     bias_.assign(padded, 0.0f);
-    memcpy(bias_.data(), bias, static_cast<size_t>(n) * sizeof(float));
+    for (int64_t p = 0; p < packed; ++p) {
+      if (source_row(p) >= 0) bias_[static_cast<size_t>(p)] = bias[source_row(p)];
+    }
   }
   if (kind == kWeightS8) {
     scale_.assign(padded, 0.0f);
@@ -137,6 +150,15 @@ PackedWeight::PackedWeight(Pool& pool, WeightKind kind, const void* source, DTyp
     case kBFloat16: pack(pool, static_cast<const bf16*>(source), stride); break;
     default: pack(pool, static_cast<const f16*>(source), stride); break;
   }
+}
+
+int64_t PackedWeight::blocks() const { return blocks_of(epilogue_, n_); }
+
+int64_t PackedWeight::source_row(int64_t packed) const {
+  if (epilogue_ != kSiluMul) return packed < n_ ? packed : -1;
+  const int64_t half = n_ / 2, row = packed / kBlockRows * kHalfBlock + packed % kHalfBlock;
+  if (row >= half) return -1;
+  return packed % kBlockRows < kHalfBlock ? row : half + row;
 }
 
 int64_t PackedWeight::block_bytes() const { return bytes_of_block(kind_, k_); }
@@ -156,18 +178,19 @@ void PackedWeight::pack(Pool& pool, const T* source, int64_t stride) {
     const Job& j = *static_cast<Job*>(context);
     j.weight->pack_block(j.source, j.stride, block);
   };
-  pool.run((n_ + kBlockRows - 1) / kBlockRows, body, &job);
+  pool.run(blocks(), body, &job);
 }
 
 template <class T>
 void PackedWeight::pack_block(const T* source, int64_t stride, int64_t block) {
   uint8_t* const out = memory_.data() + block * block_bytes();
-  const int64_t first = block * kBlockRows, rows = n_ - first < kBlockRows ? n_ - first : kBlockRows;
-  source += first * stride;
+  const int64_t first = block * kBlockRows;
   if (kind_ == kWeightF32) {
     float* to = reinterpret_cast<float*>(out);
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t k = 0; k < k_; ++k) to[k * kBlockRows + r] = to_float(source[r * stride + k]);
+    for (int64_t r = 0; r < kBlockRows; ++r) {
+      const int64_t n = source_row(first + r);
+      if (n < 0) continue;
+      for (int64_t k = 0; k < k_; ++k) to[k * kBlockRows + r] = to_float(source[n * stride + k]);
     }
     return;
   }
@@ -175,14 +198,16 @@ void PackedWeight::pack_block(const T* source, int64_t stride, int64_t block) {
   const int64_t staged = row_bytes + kStepBytes;  // not a power of two: rows share no cache set
   std::vector<uint16_t> stage(static_cast<size_t>(kBlockRows * staged / 2));
   uint8_t* const at = reinterpret_cast<uint8_t*>(stage.data());
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* row = source + r * stride;
-    const size_t n = static_cast<size_t>(first + r);
+  for (int64_t r = 0; r < kBlockRows; ++r) {
+    const int64_t n = source_row(first + r);
+    if (n < 0) continue;  // zero, as the stage is
+    const T* row = source + n * stride;
     if (kind_ == kWeightBF16) {
       uint16_t* to = stage.data() + r * staged / 2;
       for (int64_t k = 0; k < k_; ++k) to[k] = to_bf16(row[k]);
     } else {
-      scale_[n] = quantize(row, k_, reinterpret_cast<int8_t*>(at + r * staged), row_sum_[n]);
+      const size_t p = static_cast<size_t>(first + r);
+      scale_[p] = quantize(row, k_, reinterpret_cast<int8_t*>(at + r * staged), row_sum_[p]);
     }
   }
   interleave(out, at, staged, row_bytes / kStepBytes);
@@ -190,19 +215,22 @@ void PackedWeight::pack_block(const T* source, int64_t stride, int64_t block) {
 
 GemmArgs PackedWeight::args() const {
   GemmArgs a{};
-  a.n = n_;
+  a.n = blocks() * kBlockRows;
+  a.columns = columns();
   a.k = k_;
   a.weight = memory_.data();
   a.scale = scale_.data();
   a.row_sum = row_sum_.data();
   a.bias = bias_.empty() ? nullptr : bias_.data();
+  a.epilogue = epilogue_;
   return a;
 }
 
 void PackedWeight::unpack(float* out) const {
-  for (int64_t n = 0; n < n_; ++n) {
-    const uint8_t* block = memory_.data() + n / kBlockRows * block_bytes();
-    const int64_t r = n % kBlockRows;
+  for (int64_t p = 0; p < blocks() * kBlockRows; ++p) {
+    const int64_t n = source_row(p), r = p % kBlockRows;
+    if (n < 0) continue;
+    const uint8_t* block = memory_.data() + p / kBlockRows * block_bytes();
     for (int64_t k = 0; k < k_; ++k) {
       float& to = out[n * k_ + k];
       if (kind_ == kWeightF32) {
@@ -211,7 +239,7 @@ void PackedWeight::unpack(float* out) const {
         to = to_float(reinterpret_cast<const bf16*>(block)[offset(r, k, 2)]);
       } else {
         to = static_cast<float>(reinterpret_cast<const int8_t*>(block)[offset(r, k, 4)]) *
-             scale_[static_cast<size_t>(n)];
+             scale_[static_cast<size_t>(p)];
       }
     }
   }

@@ -30,13 +30,15 @@ class PackedWeight {
  public:
   // Packs source [n, k], rows `stride` elements apart, on the pool; bias is float32 [n] or null.
   // s8 is rounded to nearest: W = q * scale, scale = max|W| / 127 of each row.
-  // Throws std::invalid_argument for empty sizes, and for s8 with k above 65536.
-  PackedWeight(Pool& pool, WeightKind kind, const void* source, DType dtype, int64_t n, int64_t k,
-               int64_t stride, const float* bias);
+  // Throws std::invalid_argument for empty sizes, for s8 with k above 65536, and for the epilogue
+  // silu_mul with an odd n.
+  PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const void* source, DType dtype,
+               int64_t n, int64_t k, int64_t stride, const float* bias);
 
   WeightKind kind() const { return kind_; }
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
+  int64_t columns() const { return epilogue_ == kSiluMul ? n_ / 2 : n_; }  // of the product
   int64_t nbytes() const;  // all that a forward pass reads
 
   // The kernels' view, without x and y.
@@ -45,16 +47,20 @@ class PackedWeight {
   void unpack(float* out) const;
 
  private:
+  int64_t blocks() const;
   int64_t block_bytes() const;
+  // The row of the source that is row `packed` of the blocks; -1 for padding.
+  int64_t source_row(int64_t packed) const;
   template <class T>
   void pack_block(const T* source, int64_t stride, int64_t block);
   template <class T>
   void pack(Pool& pool, const T* source, int64_t stride);
 
   WeightKind kind_;
+  Epilogue epilogue_;
   int64_t n_, k_;
   PackedMemory memory_;
-  std::vector<float> scale_, bias_;
+  std::vector<float> scale_, bias_;  // by packed row
   std::vector<int32_t> row_sum_;
 };
 

@@ -8,6 +8,11 @@ BFLOAT16: int
 WEIGHT_F32: int
 WEIGHT_BF16: int
 WEIGHT_S8: int
+NO_EPILOGUE: int
+SILU_MUL: int
+GELU: int
+GELU_TANH: int
+RELU: int
 FLOAT16: int
 
 @final
@@ -73,14 +78,16 @@ class Pool:
 class PackedWeight:
     """A weight [n, k] in the kernels' order, padded and aligned; a copy.
 
-    `kind` is one of the WEIGHT codes, `dtype` the source's, `stride` between its rows in elements,
-    `bias` the address of float32 [n] or 0. Raises ValueError for sizes that cannot be packed.
+    `kind` is one of the WEIGHT codes, `epilogue` one of its own, `dtype` the source's, `stride`
+    between its rows in elements, `bias` the address of float32 [n] or 0. Raises ValueError for
+    sizes that cannot be packed.
     """
 
     def __init__(
         self,
         pool: Pool,
         kind: int,
+        epilogue: int,
         source: int,
         dtype: int,
         n: int,
@@ -107,7 +114,7 @@ def linear(
     rows: int,
     /,
 ) -> None:
-    """y[rows, n] = x[rows, k] · weightᵀ + bias; x and y are FLOAT32 or BFLOAT16. GIL released."""
+    """y = epilogue(x[rows, k] · weightᵀ + bias); x and y are FLOAT32 or BFLOAT16. GIL released."""
 
 # The small operations of cpu/fused.h.
 

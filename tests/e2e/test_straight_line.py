@@ -38,7 +38,6 @@ LANDMARKS = {
     "ops/native_gemm.py:forward",
     "ops/native_fused.py:rms_norm",
     "ops/native_fused.py:rope_kv_write",
-    "ops/native_fused.py:silu_mul",
     "ops/native_attention.py:paged_attention",
     "sampling/sampler.py:sample",
 }

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
+from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
+from quire.ops.reference import Epilogue
 
 KINDS: tuple[WeightKind, ...] = ("f32", "bf16", "s8")
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
@@ -242,6 +244,31 @@ def test_inputs_need_not_be_contiguous(
     assert linear.forward(torch.empty(0, 2, 64, dtype=dtype)).shape == (0, 2, 41)
 
 
+@pytest.mark.parametrize("epilogue", ["silu_mul", "gelu", "gelu_tanh", "relu"])
+def test_an_epilogue_is_the_operation_of_its_name(
+    kernels: NativeKernels,
+    kind: WeightKind,
+    dtype: torch.dtype,
+    epilogue: Epilogue,
+    generator: torch.Generator,
+) -> None:
+    """To the bit; and the weight comes back in the order in which it went in."""
+    operation = getattr(FusedKernels(kernels, POOLS[2]), epilogue)
+    for n, k in ((2, 1), (30, 5), (62, 64), (64, 40), (66, 31), (2 * pick(generator, 1, 200), 96)):
+        weight = draw(generator, dtype, n, k)
+        bias = draw(generator, torch.float32, n) if n % 4 else None
+        plain = PackedLinear(kernels, POOLS[2], weight, bias, kind=kind)
+        fused = PackedLinear(kernels, POOLS[2], weight, bias, kind=kind, epilogue=epilogue)
+        assert torch.equal(fused.unpack(), plain.unpack())
+        for rows in (1, 2, 17, 33, pick(generator, 3, 80)):
+            x = draw(generator, dtype, rows, k)
+            assert torch.equal(fused.forward(x), operation(plain.forward(x)))
+        room = torch.full((4 * fused.columns + 128,), 7.0, dtype=dtype)
+        fused.forward(x[:2].expand(2, 2, k), out=room[64:-64].view(2, 2, fused.columns))
+        assert bool((room[:64] == 7).all())
+        assert bool((room[-64:] == 7).all())
+
+
 def test_nbytes_are_what_is_stored() -> None:
     weight = torch.ones(64, 128)
     sizes = {
@@ -260,6 +287,8 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
             PackedLinear(kernels, pool, weight, bad, kind="bf16")
     with pytest.raises(ValueError, match="at least one row"):
         PackedLinear(kernels, pool, torch.ones(0, 8), kind="f32")
+    with pytest.raises(ValueError, match="even"):
+        PackedLinear(kernels, pool, torch.ones(3, 8), kind="bf16", epilogue="silu_mul")
     with pytest.raises(ValueError, match="65536"):
         PackedLinear(kernels, pool, torch.ones(1, 65537), kind="s8")
     linear = PackedLinear(kernels, pool, weight, kind="bf16")

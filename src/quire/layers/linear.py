@@ -8,7 +8,7 @@ from quire.ops.table import LinearWeight, OpTable
 
 
 class Linear:
-    """x @ weight.T + bias, its parameters in the form that the provider's `pack_linear` made."""
+    """epilogue(x @ weight.T + bias), in the form that the provider's `pack_linear` made."""
 
     __slots__ = ("weight",)
 

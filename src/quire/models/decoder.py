@@ -5,13 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from quire.core.config import ModelConfig
+from quire.core.errors import UnsupportedModelError
 from quire.layers.attention import Attention
 from quire.layers.embedding import Embedding
 from quire.layers.linear import Linear
-from quire.layers.mlp import MLP, GatedMLP, PlainMLP
+from quire.layers.mlp import MLP
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rotary import rope_table
 from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.reference import Epilogue
 from quire.ops.table import OpTable
 
 
@@ -52,7 +54,7 @@ class Decoder:
         self.weight_bytes = sum(t.numel() * t.element_size() for t in tensors.values())
         build = _Builder(config, tensors, max_len, ops)
         embed = tensors.pop("embed.weight")
-        self._lm_head = Linear(ops.pack_linear(tensors.pop("lm_head.weight", embed)))
+        self._lm_head = Linear(ops.pack_linear(tensors.pop("lm_head.weight", embed), head=True))
         self._embedding = Embedding(
             embed,
             tensors.pop("positions.weight", None),
@@ -130,11 +132,15 @@ class _Builder:
         )
 
     def _mlp(self, stem: str) -> MLP:
-        down = self._linear(f"{stem}.down")
-        if self._config.gated_mlp:
-            return GatedMLP(self._linear(f"{stem}.gate_up"), down)
-        return PlainMLP(self._linear(f"{stem}.up"), down, self._config.activation)
+        config = self._config
+        if config.gated_mlp:
+            up = self._linear(f"{stem}.gate_up", "silu_mul")
+        elif config.activation == "silu":
+            raise UnsupportedModelError("a feed-forward with silu but without a gate is not known.")
+        else:
+            up = self._linear(f"{stem}.up", config.activation)
+        return MLP(up, self._linear(f"{stem}.down"))
 
-    def _linear(self, stem: str) -> Linear:
-        weight = self._tensors.pop(f"{stem}.weight")
-        return Linear(self._ops.pack_linear(weight, self._tensors.pop(f"{stem}.bias", None)))
+    def _linear(self, stem: str, epilogue: Epilogue = "none") -> Linear:
+        weight, bias = self._tensors.pop(f"{stem}.weight"), self._tensors.pop(f"{stem}.bias", None)
+        return Linear(self._ops.pack_linear(weight, bias, epilogue=epilogue))

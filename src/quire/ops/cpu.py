@@ -18,6 +18,7 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_attention import attention_fits
 from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
+from quire.ops.reference import Epilogue
 from quire.ops.table import OP_NAMES, LinearWeight, OpTable
 
 _KINDS: dict[torch.dtype, WeightKind] = {
@@ -38,12 +39,18 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
     pool = Pool(num_threads)
     fused = FusedKernels(kernels, pool)
 
-    def pack_linear(weight: Tensor, bias: Tensor | None = None) -> LinearWeight:
+    def pack_linear(
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        epilogue: Epilogue = "none",
+        head: bool = False,
+    ) -> LinearWeight:
         kind = _KINDS.get(weight.dtype)
         if kind is None:
-            return reference.pack_linear(weight, bias)
+            return reference.pack_linear(weight, bias, epilogue=epilogue)
         quantized: WeightKind = "s8" if quantization == "int8" else kind
-        return PackedLinear(kernels, pool, weight, bias, kind=quantized)
+        return PackedLinear(kernels, pool, weight, bias, kind=quantized, epilogue=epilogue)
 
     def linear(x: Tensor, packed: LinearWeight) -> Tensor:
         if isinstance(packed, PackedLinear):

@@ -9,10 +9,18 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.native import NativeKernels
+from quire.ops.reference import Epilogue
 
 WeightKind = Literal["f32", "bf16", "s8"]
 
 _KINDS = {"f32": _native.WEIGHT_F32, "bf16": _native.WEIGHT_BF16, "s8": _native.WEIGHT_S8}
+_EPILOGUES: dict[Epilogue, int] = {
+    "none": _native.NO_EPILOGUE,
+    "silu_mul": _native.SILU_MUL,
+    "gelu": _native.GELU,
+    "gelu_tanh": _native.GELU_TANH,
+    "relu": _native.RELU,
+}
 _FLOATS = {
     torch.float32: _native.FLOAT32,
     torch.bfloat16: _native.BFLOAT16,
@@ -30,20 +38,23 @@ class Pool(_native.Pool):
 
 
 class PackedLinear:
-    """x @ weight.T + bias with the weight packed once for the kernels.
+    """epilogue(x @ weight.T + bias) with the weight packed once for the kernels.
 
     weight: [N, K] float32, bfloat16 or float16 on the CPU; it is copied and may be freed.
     bias: [N] or None, of any float dtype; added in float32 before the result is rounded.
     kind: "f32"; "bf16" (weight and x are rounded to bfloat16, sums are float32); "s8" (W8A8: int8
         weights with a scale a row, x quantized to int8 a row at each call, sums exact).
+    epilogue: what is done to the product, rounded to the result's dtype: the same bits as the
+        operation of that name on its own. "silu_mul": weight is [gate rows; up rows], and the
+        result has N / 2 columns.
 
     A row of the result depends on its row of x alone, to the last bit: not on the number of rows,
     their order, or the number of threads. The layers of a pool share its scratch memory: one
     thread at a time calls `forward`. Raises ValueError for other dtypes, devices and shapes, for
-    empty weights, and for "s8" with K above 65536.
+    empty weights, for "s8" with K above 65536, and for "silu_mul" with an odd N.
     """
 
-    __slots__ = ("_kernels", "_pool", "_weight", "kind", "shape")
+    __slots__ = ("_kernels", "_pool", "_weight", "columns", "kind", "shape")
 
     def __init__(
         self,
@@ -53,6 +64,7 @@ class PackedLinear:
         bias: Tensor | None = None,
         *,
         kind: WeightKind,
+        epilogue: Epilogue = "none",
     ) -> None:
         if weight.ndim != 2 or not weight.is_cpu or weight.dtype not in _FLOATS:
             raise ValueError(f"weight is {_describe(weight)}; wanted a float [N, K] on the CPU")
@@ -70,6 +82,7 @@ class PackedLinear:
         self._weight = _native.PackedWeight(
             pool,
             _KINDS[kind],
+            _EPILOGUES[epilogue],
             weight.data_ptr(),
             _FLOATS[weight.dtype],
             n,
@@ -77,6 +90,7 @@ class PackedLinear:
             weight.stride(0),
             0 if bias is None else bias.data_ptr(),
         )
+        self.columns = n // 2 if epilogue == "silu_mul" else n
 
     def __repr__(self) -> str:
         return f"PackedLinear({self.shape[0]}, {self.shape[1]}, kind={self.kind!r})"
@@ -95,12 +109,12 @@ class PackedLinear:
     def forward(
         self, x: Tensor, *, dtype: torch.dtype | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """[..., K] float32 or bfloat16 → [..., N] of `dtype`, x's unless given.
+        """[..., K] float32 or bfloat16 → [..., columns] of `dtype`, x's unless given.
 
         `out` is the contiguous result, apart from x, if given. Raises ValueError for other
         dtypes, devices, shapes and layouts.
         """
-        n, k = self.shape
+        k, columns = self.shape[1], self.columns
         shape = x.shape
         code = _ACTIVATIONS.get(x.dtype)
         if code is None or not x.is_cpu or not shape or shape[-1] != k:
@@ -112,14 +126,14 @@ class PackedLinear:
         if x.stride(1) != 1:
             x = x.contiguous()
         rows = x.shape[0]
-        y = _output(out, (*shape[:-1], n), dtype if dtype is not None else x.dtype)
+        y = _output(out, (*shape[:-1], columns), dtype if dtype is not None else x.dtype)
         _native.linear(
             self._kernels,
             self._pool,
             self._weight,
             y.data_ptr(),
             _ACTIVATIONS[y.dtype],
-            n,
+            columns,
             x.data_ptr(),
             code,
             x.stride(0) if rows > 1 else k,

@@ -19,7 +19,8 @@ between machines and numbers of threads.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,21 +43,43 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
+Epilogue = Literal["none", "silu_mul", "gelu", "gelu_tanh", "relu"]
+"""The operation that `linear` applies to its result; `silu_mul` halves the columns."""
+
+
 class DenseWeight(NamedTuple):
     """A linear layer's parameters as the checkpoint has them: [out, in], and [out] or None."""
 
     weight: Tensor
     bias: Tensor | None
+    epilogue: Epilogue
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None) -> DenseWeight:
-    """What `linear` and `logits` take for this weight [out, in] and bias [out]."""
-    return DenseWeight(weight, bias)
+def pack_linear(
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    epilogue: Epilogue = "none",
+    head: bool = False,
+) -> DenseWeight:
+    """What `linear` and `logits` take for this weight [out, in] and bias [out].
+
+    `head`: the weight makes logits. A provider may round it less than others.
+    """
+    return DenseWeight(weight, bias, epilogue)
 
 
 def linear(x: Tensor, packed: DenseWeight) -> Tensor:
-    """x @ weight.T + bias: [T, in] × [out, in] → [T, out], tile by tile (see the module)."""
-    weight, bias = packed
+    """epilogue(x @ weight.T + bias): [T, in] × [out, in] → [T, out], [T, out / 2] for silu_mul.
+
+    The product goes tile by tile (see the module). The bits are those of the product followed by
+    the operation that the epilogue is named after.
+    """
+    product = _product(x, packed.weight, packed.bias)
+    return product if packed.epilogue == "none" else _EPILOGUES[packed.epilogue](product)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.shape[0]
     if rows == 0:
         return x.new_empty(0, weight.shape[0])
@@ -184,3 +207,11 @@ def gelu_tanh(x: Tensor) -> Tensor:
 def relu(x: Tensor) -> Tensor:
     """max(x, 0)."""
     return torch.relu(x)
+
+
+_EPILOGUES: dict[Epilogue, Callable[[Tensor], Tensor]] = {
+    "silu_mul": silu_mul,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": relu,
+}

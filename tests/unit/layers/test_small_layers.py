@@ -8,8 +8,9 @@ import torch.nn.functional as F
 
 from quire.layers.embedding import Embedding
 from quire.layers.linear import Linear
-from quire.layers.mlp import GatedMLP, PlainMLP
+from quire.layers.mlp import MLP
 from quire.layers.norm import LayerNorm, RMSNorm
+from quire.ops.reference import Epilogue
 from quire.ops.table import load_ops
 
 OPS = load_ops("reference")
@@ -46,7 +47,8 @@ def test_norms() -> None:
 
 def test_gated_mlp() -> None:
     x, gate, up, down = (torch.randn(*s) for s in ((3, 8), (6, 8), (6, 8), (8, 6)))
-    mlp = GatedMLP(Linear(OPS.pack_linear(torch.cat([gate, up]))), Linear(OPS.pack_linear(down)))
+    gate_up = Linear(OPS.pack_linear(torch.cat([gate, up]), epilogue="silu_mul"))
+    mlp = MLP(gate_up, Linear(OPS.pack_linear(down)))
     expected = (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
     torch.testing.assert_close(mlp.forward(OPS, x), expected)
 
@@ -59,8 +61,8 @@ def test_gated_mlp() -> None:
         ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
     ],
 )
-def test_plain_mlp(activation: str, oracle: object) -> None:
+def test_plain_mlp(activation: Epilogue, oracle: object) -> None:
     x, up, down = torch.randn(3, 8), torch.randn(6, 8), torch.randn(8, 6)
     assert callable(oracle)
-    mlp = PlainMLP(Linear(OPS.pack_linear(up)), Linear(OPS.pack_linear(down)), activation)
+    mlp = MLP(Linear(OPS.pack_linear(up, epilogue=activation)), Linear(OPS.pack_linear(down)))
     torch.testing.assert_close(mlp.forward(OPS, x), oracle(x @ up.T) @ down.T)

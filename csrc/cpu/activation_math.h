@@ -1,0 +1,34 @@
+// Activations of a vector: computed in float. None subtracts numbers that are close to each other,
+// so the error is a few units in the last place everywhere, the far negative side included.
+#pragma once
+
+#include "simd_math.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+struct Gelu {
+  // x · Φ(x) = max(x, 0) - |x| · (1 - Φ(|x|))
+  static Vec of(Vec x) {
+    const Vec a = abs(x);
+    return sub(max(zero(), x), mul(min(broadcast(15.0f), a), normal_tail(a)));
+  }
+};
+
+struct GeluTanh {
+  // (1 + tanh(u)) / 2 is the logistic function of 2 u.
+  static Vec of(Vec x) {
+    const Vec cube = mul(mul(x, x), x);
+    const Vec inner = fma(broadcast(0.044715f), cube, x);
+    return times_sigmoid(x, mul(broadcast(1.5957691216f), inner));  // 2 sqrt(2 / pi)
+  }
+};
+
+struct Relu {
+  static Vec of(Vec x) { return max(zero(), x); }
+};
+
+inline Vec silu_times(Vec gate, Vec up) { return mul(times_sigmoid(gate, gate), up); }
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA
