@@ -29,19 +29,20 @@ T* pointer(uintptr_t address) {
 }
 
 void paged_attention(const Kernels& kernels, Pool& pool, int q_dtype, int kv_dtype, uintptr_t out,
-                     uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t query_start_loc,
+                     uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t k_scale, uintptr_t v_scale,
+                     uintptr_t query_start_loc,
                      uintptr_t seq_lens, uintptr_t block_tables, int64_t tokens, int64_t num_seqs,
                      int64_t block_table_stride, int64_t heads, int64_t kv_heads, int64_t head_dim,
                      int64_t block_size, int64_t out_stride, int64_t q_stride,
                      int64_t k_block_stride, int64_t v_block_stride, int64_t window, float scale) {
-  if (q_dtype < 0 || q_dtype >= kDTypeCount || kv_dtype < 0 || kv_dtype >= kDTypeCount) {
+  if (q_dtype < 0 || q_dtype >= kDTypeCount || kv_dtype < 0 || kv_dtype >= kCacheDTypeCount) {
     throw std::invalid_argument("unknown dtype code");
   }
   const int64_t positions = attention_tile_positions(heads, kv_heads);
   if (positions == 0) throw std::invalid_argument("too many heads a kv head");
   const nb::gil_scoped_release unlocked;
   AttentionArgs args{pointer<void>(out), pointer<void>(q), pointer<void>(k), pointer<void>(v),
-                     pointer<int32_t>(query_start_loc), pointer<int32_t>(seq_lens),
+                     pointer<float>(k_scale), pointer<float>(v_scale), pointer<int32_t>(query_start_loc), pointer<int32_t>(seq_lens),
                      pointer<int32_t>(block_tables), num_seqs, block_table_stride, heads, kv_heads,
                      head_dim, block_size, out_stride, q_stride, k_block_stride, v_block_stride,
                      window, scale, q_dtype, nullptr, 0, 1};

@@ -96,6 +96,7 @@ NB_MODULE(_native, m) {
   m.attr("FLOAT32") = static_cast<int>(kFloat32);
   m.attr("BFLOAT16") = static_cast<int>(kBFloat16);
   m.attr("FLOAT16") = static_cast<int>(kFloat16);
+  m.attr("INT8") = static_cast<int>(kInt8);
 
   nb::class_<Kernels>(m, "Kernels")
       .def_prop_ro("isa", [](const Kernels& kernels) { return kernels.isa; })

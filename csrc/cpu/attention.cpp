@@ -21,6 +21,10 @@ template <class T>
 constexpr bool kIsBfloat16 = false;
 template <>
 constexpr bool kIsBfloat16<bf16> = true;
+template <class T>
+constexpr bool kIsInt8 = false;
+template <>
+constexpr bool kIsInt8<int8_t> = true;
 
 constexpr float kLog2E = 1.44269504f;
 constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key: exp2(kNothing - x) is 0
@@ -50,6 +54,7 @@ template <class T>
 struct KeyTile {
   const T* k[kKeys];
   const T* v[kKeys];
+  float k_scale[kKeys], v_scale[kKeys];  // of int8
   int first, last;
 };
 
@@ -77,6 +82,11 @@ void find_keys(const AttentionArgs& a, const int32_t* table, int64_t head, int64
     const int64_t at = offset + position % a.block_size * a.head_dim;
     keys.k[j] = static_cast<const T*>(a.k) + block * a.k_block_stride + at;
     keys.v[j] = static_cast<const T*>(a.v) + block * a.v_block_stride + at;
+    if constexpr (kIsInt8<T>) {
+      const int64_t slot = (block * a.kv_heads + head) * a.block_size + position % a.block_size;
+      keys.k_scale[j] = a.k_scale[slot];
+      keys.v_scale[j] = a.v_scale[slot];
+    }
   }
 }
 
@@ -110,7 +120,11 @@ void score(const float* q, const KeyTile<T>& keys, int64_t dim, float* scores) {
         for (int c = 0; c < 4; ++c) part[r][i + c] = s[r][c];
       }
     }
-    for (int r = 0; r < R; ++r) store(scores + r * kKeys + j, sums(part[r]));
+    for (int r = 0; r < R; ++r) {
+      const Vec score = sums(part[r]);
+      store(scores + r * kKeys + j,
+            kIsInt8<T> ? mul(score, load(keys.k_scale + j)) : score);
+    }
   }
 }
 
@@ -175,6 +189,12 @@ void attend_rows(const Rows& rows, int first, const float* q, const KeyTile<T>& 
     const int64_t low = window > 0 ? high - window + 1 : 0;
     keep[r] = weigh(scores + r * kKeys, low, high, scale, state.top[first + r],
                     state.sum[first + r]);
+    if constexpr (kIsInt8<T>) {
+      float* weights = scores + r * kKeys;
+      for (int j = 0; j < kKeys; j += kGroup) {
+        store(weights + j, mul(load(weights + j), load(keys.v_scale + j)));
+      }
+    }
   }
   float* acc = state.acc + first * kWidth;
   int64_t d = 0;
@@ -296,7 +316,9 @@ void paged_attention(const AttentionArgs& a, int64_t task) {
   int64_t head = task / a.num_tiles * a.task_heads;
   const int64_t end = head + a.task_heads < a.kv_heads ? head + a.task_heads : a.kv_heads;
 #if defined(QUIRE_TILES)
-  if (kIsBfloat16<T> && attention_fits_tiles(a)) return tiled_attention(a, tile, head, end);
+  if constexpr (kIsBfloat16<T> || kIsInt8<T>) {
+    if (attention_fits_tiles(a)) return tiled_attention<T>(a, tile, head, end);
+  }
 #endif
   for (; head < end; ++head) attend_tile<T>(a, tile, head);
 }
@@ -315,5 +337,6 @@ void exp2_floats(float* y, const float* x, int64_t count) {
 template void paged_attention<float>(const AttentionArgs&, int64_t);
 template void paged_attention<bf16>(const AttentionArgs&, int64_t);
 template void paged_attention<f16>(const AttentionArgs&, int64_t);
+template void paged_attention<int8_t>(const AttentionArgs&, int64_t);
 
 }  // namespace quire::QUIRE_ISA

@@ -11,6 +11,9 @@ constexpr int kAttentionKeys = 128;       // keys of a tile; tiles begin at mult
 constexpr int kAttentionPartition = 1024; // keys after which a partial result is merged
 constexpr int kAttentionHeadDim = 256;    // largest head size
 
+// The dtypes of a cache: those of tensors, and int8 with a scale a token and head.
+enum : int { kInt8 = kDTypeCount, kCacheDTypeCount };
+
 // Query rows of one sequence that are computed together, for one kv head at a time.
 struct AttentionTile {
   int32_t seq;
@@ -22,12 +25,14 @@ struct AttentionTile {
 // out[t, h] = softmax(scale * q[t, h] . k) v over the cached tokens of t's sequence up to t itself.
 // q and out are [tokens, heads, head_dim] with their own dtype, heads contiguous within a token;
 // k and v [blocks, kv_heads, block_size, head_dim] have the table entry's dtype, a block is
-// contiguous. head_dim is a multiple of 8, block_size 8, 16 or 32.
+// contiguous. Of int8, an element is worth its product with the token's scale, in
+// [blocks, kv_heads, block_size]. head_dim is a multiple of 8, block_size 8, 16 or 32.
 struct AttentionArgs {
   void* out;
   const void* q;
   const void* k;
   const void* v;
+  const float *k_scale, *v_scale;  // contiguous; of an int8 cache
   const int32_t* query_start_loc;  // [num_seqs + 1]
   const int32_t* seq_lens;         // [num_seqs], this step's tokens included
   const int32_t* block_tables;     // [num_seqs, block_table_stride]
@@ -46,7 +51,7 @@ struct AttentionArgs {
 struct AttentionKernels {
   // By the dtype of the cache. Computes task `task` of num_tiles * ceil(kv_heads / task_heads).
   // A token's result depends on its sequence's tokens alone, not on how tiles cut the step.
-  void (*paged_attention[kDTypeCount])(const AttentionArgs&, int64_t task);
+  void (*paged_attention[kCacheDTypeCount])(const AttentionArgs&, int64_t task);
   void (*exp2)(float* y, const float* x, int64_t count);  // the softmax's, for its test
 };
 

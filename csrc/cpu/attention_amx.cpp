@@ -1,4 +1,4 @@
-// Paged attention on AMX tiles, bfloat16 throughout; same tasks, tiles and promises as attention.cpp.
+// Paged attention on AMX tiles, in bfloat16 (which holds int8 exactly); same tasks, tiles and promises as attention.cpp.
 //
 // A tile register holds 16 rows of 64 bytes. Per 16 query rows and key tile of kAttentionKeys:
 //
@@ -60,7 +60,7 @@ struct Work {
   alignas(64) float scores[kSlabs][kAttentionKeys][kSide];  // transposed
   alignas(64) uint32_t weights[kSlabs][kKeySteps][kCells];  // rows down, pairs of keys across
   alignas(64) uint32_t v[kKeySteps][kDimTiles][kCells];     // pairs of keys down, columns across
-  alignas(64) bf16 k[2][kSide * kAttentionHeadDim];         // keys whose blocks are shorter than a tile
+  alignas(64) bf16 k[2][kSide * kAttentionHeadDim];         // 16 keys in a row, as bfloat16
 };
 
 // Transposes 16 x 16 elements of 4 bytes.
@@ -109,8 +109,24 @@ void pack_queries(const AttentionArgs& a, int64_t offset, Work& w) {
   }
 }
 
+__m512i load_bf16(const bf16* p) { return _mm512_loadu_si512(p); }
+__m512i load_bf16(const int8_t* p) {
+  const Vec low = load(p), high = load(p + kLanes);
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+}
+
 // 16 keys as a tile: in place, or copied together where blocks are shorter.
-const bf16* key_rows(const Keys& keys, int tile, bf16* room) {
+const bf16* key_rows(const Keys<int8_t>& keys, int tile, bf16* room) {
+  for (int i = 0; i < kSide; ++i) {
+    const int j = tile * kSide + i;
+    if (!keys.has(j)) continue;  // whose scores are hidden
+    for (int64_t d = 0; d < keys.dim; d += 32) {
+      _mm512_store_si512(room + i * keys.dim + d, load_bf16(keys.key(j) + d));
+    }
+  }
+  return room;
+}
+const bf16* key_rows(const Keys<bf16>& keys, int tile, bf16* room) {
   const int j = tile * kSide;
   if (keys.shift >= 4) return keys.key(j);
   for (int half = 0; half < 2; ++half) {
@@ -153,8 +169,8 @@ void score_tiles(const bf16* k0, const bf16* k1, int64_t dim, int steps,
   if constexpr (KeyTiles == 2 && Slabs == 2) _tile_stored(3, s11, 64);
 }
 
-template <int KeyTiles>
-void score(Work& w, const Keys& keys, int tile, Ahead& ahead) {
+template <int KeyTiles, class T>
+void score(Work& w, const Keys<T>& keys, int tile, Ahead& ahead) {
   const bf16* k0 = key_rows(keys, tile, w.k[0]);
   const bf16* k1 = KeyTiles == 2 ? key_rows(keys, tile + 1, w.k[1]) : k0;
   const int j = tile * kSide;
@@ -173,16 +189,25 @@ void score(Work& w, const Keys& keys, int tile, Ahead& ahead) {
 
 alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};
 
+// Multiplies the scores of a slab's keys [j, end) by the scales of the keys.
+void scale_scores(Work& w, int slab, const Keys<int8_t>& keys, int j, int end) {
+  for (; j < end; ++j) {
+    float* s = w.scores[slab][j];
+    store(s, mul(load(s), broadcast(keys.k_scale(j))));
+  }
+}
+
 // Interleaves the values of keys 2i and 2i + 1 of a step of 32; keys that are not there are 0.
-void pack_values(const Work& w, const Keys& keys, int step, uint32_t (*v)[kCells], Ahead& ahead) {
+template <class T>
+void pack_values(const Work& w, const Keys<T>& keys, int step, uint32_t (*v)[kCells], Ahead& ahead) {
   for (int i = 0; i < kSide; ++i) {
     if (i % 2 == 0) ahead.fetch(kLines);
     const int j = 32 * step + 2 * i;
-    const bf16* even = keys.has(j) ? keys.value(j) : kZeros;
-    const bf16* odd = keys.has(j + 1) ? keys.value(j + 1) : kZeros;
+    const T* zeros = reinterpret_cast<const T*>(kZeros);
+    const T* even = keys.has(j) ? keys.value(j) : zeros;
+    const T* odd = keys.has(j + 1) ? keys.value(j + 1) : zeros;
     for (int d = 0; d < w.dim_steps; ++d) {
-      const __m512i x = _mm512_loadu_si512(even + 32 * d);
-      const __m512i y = _mm512_loadu_si512(odd + 32 * d);
+      const __m512i x = load_bf16(even + 32 * d), y = load_bf16(odd + 32 * d);
       _mm512_store_si512(v[2 * d] + kSide * i, _mm512_unpacklo_epi16(x, y));
       _mm512_store_si512(v[2 * d + 1] + kSide * i, _mm512_unpackhi_epi16(x, y));
     }
@@ -190,7 +215,8 @@ void pack_values(const Work& w, const Keys& keys, int step, uint32_t (*v)[kCells
 }
 
 // Hides the keys [j, end) of a slab that its rows may not see. True if that is any.
-void hide(Work& w, int slab, int64_t start, int64_t window, const Keys& keys, int j, int end) {
+template <class T>
+void hide(Work& w, int slab, int64_t start, int64_t window, const Keys<T>& keys, int j, int end) {
   const __m512i high = _mm512_sub_epi32(_mm512_load_si512(w.at + slab * kSide),
                                         _mm512_set1_epi32(static_cast<int>(start)));
   const int reach = window > 0 && window < 1 << 30 ? static_cast<int>(window) : 1 << 30;
@@ -210,7 +236,9 @@ void hide(Work& w, int slab, int64_t start, int64_t window, const Keys& keys, in
 }
 
 // Scores of one slab to weights, over keys of steps [step, end).
-void weigh(Work& w, int slab, State& state, float scale, int step, int end, Ahead& ahead) {
+template <class T>
+void weigh(Work& w, int slab, const Keys<T>& keys, State& state, float scale, int step, int end,
+           Ahead& ahead) {
   const float(*scores)[kSide] = w.scores[slab];
   Vec m0 = broadcast(-__builtin_inff()), m1 = m0, m2 = m0, m3 = m0;
   for (int j = 32 * step; j < 32 * end; j += 4) {
@@ -229,11 +257,15 @@ void weigh(Work& w, int slab, State& state, float scale, int step, int end, Ahea
     __m512i pairs[kSide];
     for (int i = 0; i < kSide; ++i) {
       if (i % 2 == 0) ahead.fetch(kLines);
-      const float* at = scores[32 * step + 2 * i];
-      const Vec x = exp2(fma(load(at), s, shift));
-      const Vec y = exp2(fma(load(at + kSide), s, shift));
+      const int j = 32 * step + 2 * i;
+      Vec x = exp2(fma(load(scores[j]), s, shift));
+      Vec y = exp2(fma(load(scores[j + 1]), s, shift));
       even = add(even, x);
       odd = add(odd, y);
+      if constexpr (sizeof(T) == 1) {
+        x = mul(x, broadcast(keys.v_scale(j)));
+        y = mul(y, broadcast(keys.v_scale(j + 1)));
+      }
       // Rounded to bfloat16, ties up: weights are not negative, and a NaN stays one.
       const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(x), half), 16);
       const __m512i high = _mm512_add_epi32(_mm512_castps_si512(y), half);
@@ -310,8 +342,9 @@ void clear(const Work& w, State& state) {
   state.empty = true;
 }
 
-void attend(const AttentionArgs& a, Work& w, const Keys& keys, const Keys& next, int64_t start,
-            State& state) {
+template <class T>
+void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Keys<T>& next,
+            int64_t start, State& state) {
   Ahead ahead(next);
   const int last_tile = (keys.last + kSide - 1) / kSide;
   int tile = keys.first / kSide;
@@ -319,8 +352,9 @@ void attend(const AttentionArgs& a, Work& w, const Keys& keys, const Keys& next,
   for (; tile + 2 <= last_tile; tile += 2) score<2>(w, keys, tile, ahead);
   if (tile < last_tile) score<1>(w, keys, tile, ahead);
   for (int slab = 0; slab < w.slabs; ++slab) {
+    if constexpr (sizeof(T) == 1) scale_scores(w, slab, keys, 32 * step, 32 * end);
     hide(w, slab, start, a.window, keys, 32 * step, 32 * end);
-    weigh(w, slab, state, a.scale * kLog2E, step, end, ahead);
+    weigh(w, slab, keys, state, a.scale * kLog2E, step, end, ahead);
   }
   if (w.slabs == 1) {  // one step's values at a time stay in the first cache; the sums are the same
     for (int i = step; i < end; ++i, state.empty = false) {
@@ -395,6 +429,7 @@ bool attention_fits_tiles(const AttentionArgs& a) {
   return a.q_dtype == kBFloat16 && a.head_dim % 32 == 0;
 }
 
+template <class T>
 void tiled_attention(const AttentionArgs& a, const AttentionTile& tile, int64_t head,
                      int64_t end_head) {
   Work w;
@@ -405,7 +440,7 @@ void tiled_attention(const AttentionArgs& a, const AttentionTile& tile, int64_t 
   const int64_t begin = a.window > 0 && tile.position >= a.window ? tile.position - a.window + 1 : 0;
   const int64_t first = begin / kAttentionKeys * kAttentionKeys;
   configure_tiles();
-  Keys keys = find_keys(a, table, head, first, begin, end);
+  Keys keys = find_keys<T>(a, table, head, first, begin, end);
   for (; head < end_head; ++head) {
     const int64_t column = head * w.group * a.head_dim;
     pack_queries(a, tile.row * a.q_stride + column, w);
@@ -421,11 +456,11 @@ void tiled_attention(const AttentionArgs& a, const AttentionTile& tile, int64_t 
         }
         clear(w, *part);
       }
-      Keys next{};
+      Keys<T> next{};
       if (start + kAttentionKeys < end) {
-        next = find_keys(a, table, head, start + kAttentionKeys, begin, end);
+        next = find_keys<T>(a, table, head, start + kAttentionKeys, begin, end);
       } else if (head + 1 < end_head) {
-        next = find_keys(a, table, head + 1, first, begin, end);
+        next = find_keys<T>(a, table, head + 1, first, begin, end);
       }
       attend(a, w, keys, next, start, *part);
       keys = next;
@@ -435,6 +470,9 @@ void tiled_attention(const AttentionArgs& a, const AttentionTile& tile, int64_t 
   }
   _tile_release();
 }
+
+template void tiled_attention<bf16>(const AttentionArgs&, const AttentionTile&, int64_t, int64_t);
+template void tiled_attention<int8_t>(const AttentionArgs&, const AttentionTile&, int64_t, int64_t);
 
 }  // namespace quire::QUIRE_ISA
 

@@ -1,4 +1,4 @@
-// Paged attention of the ISA being compiled; T (float, bf16 or f16) is the dtype of the cache.
+// Paged attention of the ISA being compiled; T (float, bf16, f16 or int8_t) is the dtype of the cache.
 #pragma once
 
 #include "kernels.h"
@@ -10,9 +10,10 @@ template <class T>
 void paged_attention(const AttentionArgs& a, int64_t task);
 
 #if defined(QUIRE_TILES)
-// Whether `tiled_attention` computes this shape, with a bfloat16 cache.
+// Whether `tiled_attention` computes this shape, with a cache of bfloat16 or int8.
 bool attention_fits_tiles(const AttentionArgs& a);
-// kv heads [head, end_head) of a tile.
+// kv heads [head, end_head) of a tile; T is bf16 or int8_t.
+template <class T>
 void tiled_attention(const AttentionArgs& a, const AttentionTile& tile, int64_t head,
                      int64_t end_head);
 #endif

@@ -52,6 +52,27 @@ void place_head(T* y, const T* x, const T* weight, float eps, const Turn& t, int
   turn_head(y, x, t, head_dim);
 }
 
+// Stores a head as int8; returns the scale. If an x is not finite, the scale is not either.
+template <class T>
+float quantize_head(int8_t* y, const T* x, int64_t head_dim) {
+  float row[kAttentionHeadDim];
+  int64_t i = 0;
+  for (; i + kLanes <= head_dim; i += kLanes) store(row + i, load(x + i));
+  if (i < head_dim) store(row + i, load(x + i, head_dim - i), head_dim - i);
+  uint32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
+  for (i = 0; i < head_dim; ++i) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, row[i]) & 0x7fffffff;
+    largest = bits > largest ? bits : largest;
+  }
+  const float top = __builtin_bit_cast(float, largest);
+  const float inverse = top > 1e-36f ? 127.0f / top : 0.0f;
+  // Adding 1.5 * 2^23 leaves the number, rounded to nearest even, in the lowest bits.
+  for (i = 0; i < head_dim; ++i) {
+    y[i] = static_cast<int8_t>(__builtin_bit_cast(uint32_t, row[i] * inverse + 0x1.8p23f));
+  }
+  return top / 127.0f;
+}
+
 }  // namespace
 
 template <class T>
@@ -69,6 +90,7 @@ void rotary(const RotaryArgs& a, int64_t task) {
 
 template <class T>
 void rope_kv_write(const RopeKvArgs& a, int64_t task) {
+  const bool quantized = a.k_scale != nullptr;
   const RowRange range(a.rows, a.task_rows, task);
   const int64_t d = a.head_dim;
   const T* q_norm = static_cast<const T*>(a.q_norm);
@@ -82,13 +104,21 @@ void rope_kv_write(const RopeKvArgs& a, int64_t task) {
     }
     const int64_t block = a.slot_mapping[r] / a.block_size;
     const int64_t offset = a.slot_mapping[r] % a.block_size;
-    T* k_slot = row_at<T>(a.k_cache, block, a.block_stride) + offset * d;
-    T* v_slot = row_at<T>(a.v_cache, block, a.block_stride) + offset * d;
+    const int64_t slot = block * a.block_stride + offset * d;
     const T* k = row_at<T>(a.k, r, a.k_stride);
     const T* v = row_at<T>(a.v, r, a.v_stride);
-    for (int64_t h = 0; h < a.kv_heads; ++h) {
-      place_head(k_slot + h * a.head_stride, k + h * d, k_norm, a.eps, turn, d);
-      copy(v_slot + h * a.head_stride, v + h * d, d);
+    for (int64_t h = 0; h < a.kv_heads; ++h, k += d, v += d) {
+      const int64_t at = slot + h * a.head_stride;
+      if (quantized) {
+        T turned[kAttentionHeadDim];
+        place_head(turned, k, k_norm, a.eps, turn, d);
+        const int64_t scale = (block * a.kv_heads + h) * a.block_size + offset;
+        a.k_scale[scale] = quantize_head(static_cast<int8_t*>(a.k_cache) + at, turned, d);
+        a.v_scale[scale] = quantize_head(static_cast<int8_t*>(a.v_cache) + at, v, d);
+      } else {
+        place_head(static_cast<T*>(a.k_cache) + at, k, k_norm, a.eps, turn, d);
+        copy(static_cast<T*>(a.v_cache) + at, v, d);
+      }
     }
   }
 }

@@ -1,7 +1,7 @@
 // One vector of floats of the ISA being compiled, with the same vocabulary for all of them:
 //
 //   Vec, kLanes                  the vector and its width
-//   load(p)  load(p, n)          floats from float, bf16 or f16; the second reads n < kLanes
+//   load(p)  load(p, n)          floats from float, bf16, f16 or int8_t; the second reads n < kLanes
 //                                elements and leaves the other lanes zero
 //   store(p, v)  store(p, v, n)  round to nearest even and write
 //   round<T>(v)                  v through T and back

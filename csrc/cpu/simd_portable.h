@@ -67,6 +67,13 @@ inline Vec load(const float* p) {
 }
 inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 
+inline Vec load(const int8_t* p) {
+  typedef int8_t Bytes __attribute__((vector_size(4)));
+  Bytes bytes;
+  __builtin_memcpy(&bytes, p, sizeof bytes);
+  return __builtin_convertvector(bytes, Vec);
+}
+
 template <class T>
 inline Vec load(const T* p) {
   Half h;

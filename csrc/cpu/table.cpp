@@ -40,7 +40,11 @@ const Kernels kTable = {
 #else
     {&kGemmF32, &kGemmBF16, &kGemmS8},
 #endif
-    {QUIRE_ALL(paged_attention), exp2_floats},
+    {
+        {paged_attention<float>, paged_attention<bf16>, paged_attention<f16>,
+         paged_attention<int8_t>},
+        exp2_floats,
+    },
 };
 }  // namespace
 

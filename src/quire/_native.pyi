@@ -14,6 +14,7 @@ GELU: int
 GELU_TANH: int
 RELU: int
 FLOAT16: int
+INT8: int
 
 @final
 class Kernels:
@@ -288,6 +289,8 @@ def rope_kv_write(
     k_norm: int,
     k_cache: int,
     v_cache: int,
+    k_scale: int,
+    v_scale: int,
     slot_mapping: int,
     block_size: int,
     block_stride: int,
@@ -302,7 +305,10 @@ def rope_kv_write(
     slots: int,
     /,
 ) -> None:
-    """Norm (unless 0), rotation (unless cos_sin is 0), KV write. Raises IndexError."""
+    """Norm (unless 0), rotation (unless cos_sin is 0), KV write. Raises IndexError.
+
+    The cache is of `dtype`, or int8 where the scales' addresses are not 0.
+    """
 
 def argmax(
     kernels: Kernels,
@@ -329,6 +335,8 @@ def paged_attention(
     q: int,
     k: int,
     v: int,
+    k_scale: int,
+    v_scale: int,
     query_start_loc: int,
     seq_lens: int,
     block_tables: int,

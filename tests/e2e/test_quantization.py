@@ -9,8 +9,12 @@ import pytest
 
 from quire import LLM, SamplingParams
 
-MOST_DRIFT = 1.02
-"""Of perplexity, against the same model unquantized."""
+FLAGS: list[tuple[dict[str, str], float]] = [
+    ({"quantization": "int8"}, 1.02),
+    ({"kv_cache_dtype": "int8"}, 1.005),
+    ({"quantization": "int8", "kv_cache_dtype": "int8"}, 1.02),
+]
+"""What is quantized, and the most drift of perplexity against the same model unquantized."""
 
 
 def perplexity(model: str, prompts: list[dict[str, list[int]]], **flags: str) -> float:
@@ -28,7 +32,7 @@ def perplexity(model: str, prompts: list[dict[str, list[int]]], **flags: str) ->
 
 
 @pytest.mark.parametrize("model", ["embedded", "tinystories-656k"])
-def test_int8_keeps_the_perplexity(model: str, request: pytest.FixtureRequest) -> None:
+def test_int8_of_weights_and_cache_keeps_the_perplexity(model: str, request: pytest.FixtureRequest) -> None:
     if model != "embedded":
         shared: Path = request.getfixturevalue("shared_dir")
         model = str(shared / "models" / model)
@@ -40,5 +44,8 @@ def test_int8_keeps_the_perplexity(model: str, request: pytest.FixtureRequest) -
         {"prompt_token_ids": story.prompt_token_ids + story.outputs[0].token_ids}
         for story in stories
     ]
-    drift = perplexity(model, prompts, quantization="int8") / perplexity(model, prompts)
-    assert 1 / MOST_DRIFT < drift < MOST_DRIFT
+    exact = perplexity(model, prompts)
+    for flags, most in FLAGS:
+        drift = perplexity(model, prompts, **flags) / exact
+        print(model, flags, f"{exact:.4f} {drift:.5f}")
+        assert 1 / most < drift < most

@@ -85,11 +85,21 @@ def test_batches_and_chunks(
         assert sum(output.num_cached_tokens for output in outputs) > 500
 
 
-def test_int8(model: str) -> None:
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"quantization": "int8", "ops": "cpu"},
+        {"kv_cache_dtype": "int8"},
+        {"quantization": "int8", "kv_cache_dtype": "int8", "ops": "cpu"},
+    ],
+    ids=["weights", "kv-cache", "both"],
+)
+def test_int8(model: str, flags: dict[str, Any]) -> None:
     sampling = params(greedy=True)
-    flags = {"quantization": "int8", "ops": "cpu"}
     alone = run(model, sampling, max_num_seqs=1, enable_prefix_caching=False, **flags)[0]
-    assert run(model, sampling, **flags)[0] == alone
+    got, outputs = run(model, sampling, **flags)
+    assert got == alone
+    assert sum(output.num_cached_tokens for output in outputs) > 500
     small = {"max_num_batched_tokens": 37, "max_num_seqs": 8, "num_gpu_blocks_override": 24}
     got, outputs = run(model, sampling, **small, **flags)
     assert got == alone

@@ -55,6 +55,16 @@ def make_metadata(
     )
 
 
+def spoiled_cache(shape: tuple[int, int, int, int], dtype: torch.dtype) -> KVCache:
+    """A cache full of NaN: what lies in a block before it is written must not matter."""
+    if dtype == torch.int8:
+        return KVCache(
+            *(torch.full(shape, 127, dtype=dtype) for _ in range(2)),
+            *(torch.full(shape[:3], torch.nan) for _ in range(2)),
+        )
+    return KVCache(*(torch.full(shape, torch.nan, dtype=dtype) for _ in range(2)))
+
+
 @dataclass
 class Sequence:
     """Tokens, how many of them are computed, and the blocks that hold their keys."""
@@ -71,7 +81,7 @@ class Sequence:
 
 
 class PagedModel:
-    """A decoder with a cache of its own."""
+    """A decoder with a cache of its own, of `dtype`."""
 
     def __init__(
         self,
@@ -85,13 +95,7 @@ class PagedModel:
     ) -> None:
         config = decoder.config
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
-        # What lies in a block before it is written must not matter.
-        self._caches = [
-            KVCache(
-                torch.full(shape, torch.nan, dtype=dtype), torch.full(shape, torch.nan, dtype=dtype)
-            )
-            for _ in range(config.num_hidden_layers)
-        ]
+        self._caches = [spoiled_cache(shape, dtype) for _ in range(config.num_hidden_layers)]
         self._decoder = decoder
         self._ops = ops
         self._block_size = block_size

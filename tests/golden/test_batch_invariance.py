@@ -14,7 +14,12 @@ from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, mak
 
 NUM_SEQUENCES = 64
 NUM_TOKENS = 16
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+}
 
 
 def prompts(seed: int) -> list[list[int]]:
@@ -26,20 +31,23 @@ def prompts(seed: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "provider"),
+    ("name", "dtype", "kv_dtype", "provider"),
     [
-        ("llama", "float32", "auto"),
-        ("llama", "float32", "reference"),
-        ("mistral-sliding", "float32", "auto"),
-        ("gpt2", "float32", "auto"),
-        ("opt", "float32", "auto"),
-        ("qwen3", "bfloat16", "auto"),
-        ("qwen2-sliding-tied", "bfloat16", "reference"),
-        ("opt-untied-gelu", "float16", "auto"),
+        ("llama", "float32", "float32", "auto"),
+        ("llama", "float32", "float32", "reference"),
+        ("llama", "float32", "int8", "reference"),
+        ("mistral-sliding", "float32", "float32", "auto"),
+        ("mistral-sliding", "bfloat16", "int8", "auto"),
+        ("gpt2", "float32", "float32", "auto"),
+        ("opt", "float32", "float32", "auto"),
+        ("qwen3", "bfloat16", "bfloat16", "auto"),
+        ("qwen3", "bfloat16", "int8", "auto"),
+        ("qwen2-sliding-tied", "bfloat16", "bfloat16", "reference"),
+        ("opt-untied-gelu", "float16", "float16", "auto"),
     ],
 )
 def test_64_at_once_equal_one_at_a_time(
-    name: str, dtype: str, provider: str, tmp_path: Path
+    name: str, dtype: str, kv_dtype: str, provider: str, tmp_path: Path
 ) -> None:
     assert name in TINY_MODELS
     make_tiny(name, seed=1, folder=tmp_path)
@@ -53,7 +61,7 @@ def test_64_at_once_equal_one_at_a_time(
             block_size=block_size,
             num_blocks=NUM_SEQUENCES * 6 * 32 // block_size,
             seed=seed,
-            dtype=DTYPES[dtype],
+            dtype=DTYPES[kv_dtype],
         )
 
     together = model(block_size=16, seed=1).generate(prompts(seed=2), NUM_TOKENS)

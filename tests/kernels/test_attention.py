@@ -16,6 +16,7 @@ from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import available_isas, emulated_isas
 from quire.ops.native_attention import attention_fits, paged_attention
+from quire.ops.reference import quantize_heads
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
 NAN = float("nan")
@@ -65,7 +66,8 @@ class World:
     """Sequences with all their keys, values and queries, scattered over a cache.
 
     Slots that no sequence owns, and table entries past a sequence's end, hold what must not be
-    read: NaN, and block numbers far outside the cache.
+    read: NaN (scales of NaN, in an int8 cache), and block numbers far outside the cache. Of an
+    int8 cache, k and v are what it holds, in float64.
     """
 
     shape: Shape
@@ -104,24 +106,34 @@ def make_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> Wor
         return torch.randn(length, heads, shape.head_dim, generator=generator).to(dtype)
 
     q = [draw(n, shape.heads, shape.dtype) for n in lens]
-    k = [draw(n, shape.kv_heads, shape.kv_dtype) for n in lens]
-    v = [draw(n, shape.kv_heads, shape.kv_dtype) for n in lens]
+    int8 = shape.kv_dtype == torch.int8
+    kv_dtype = torch.float32 if int8 else shape.kv_dtype
+    k = [draw(n, shape.kv_heads, kv_dtype) for n in lens]
+    v = [draw(n, shape.kv_heads, kv_dtype) for n in lens]
     size = shape.block_size
     counts = [-(-n // size) for n in lens]
     blocks = torch.randperm(sum(counts) + 3, generator=generator)
-    cache = KVCache(
-        *(
-            torch.full((len(blocks), shape.kv_heads, size, shape.head_dim), NAN).to(shape.kv_dtype)
-            for _ in range(2)
+    room = (len(blocks), shape.kv_heads, size, shape.head_dim)
+    if int8:
+        cache = KVCache(
+            *(torch.full(room, 127, dtype=torch.int8) for _ in range(2)),
+            *(torch.full(room[:3], NAN) for _ in range(2)),
         )
-    )
+    else:
+        cache = KVCache(*(torch.full(room, NAN).to(kv_dtype) for _ in range(2)))
     tables = torch.full((len(lens), max(counts) + 2), 2**30, dtype=torch.int32)
     used = 0
     for s, (n, count) in enumerate(zip(lens, counts, strict=True)):
         tables[s, :count] = blocks[used : used + count]
         slots = torch.arange(n)
         block, offset = blocks[used + slots // size], slots % size
-        cache.k[block, :, offset], cache.v[block, :, offset] = k[s], v[s]
+        for cached, scales, values in ((cache.k, cache.k_scale, k), (cache.v, cache.v_scale, v)):
+            if scales is None:
+                cached[block, :, offset] = values[s]
+            else:
+                q8, scale = quantize_heads(values[s])
+                cached[block, :, offset], scales[block, :, offset] = q8, scale
+                values[s] = q8.double() * scale.double().unsqueeze(-1)
         used += count
     return World(shape, lens, q, k, v, cache, tables)
 
@@ -131,14 +143,16 @@ def assert_attended(world: World, isa: str, outs: list[Tensor], spans, window: i
 
     With exact weights w and delta the largest error of a score, weights are off by a factor of at
     most exp(2 delta), and so is their normalized sum of values by at most 2 delta sum w |v|. A
-    score adds head_dim products one after another at worst and is scaled and shifted by the
-    maximum, each rounding by 2^-24 of what it has; the exponential adds 2 units in the last place.
-    Sums over n keys, the rescaling of partial ones and the division round some n + 32 times. The
-    matrix unit reads weights as bfloat16. Weights below 2^-126 are taken as 0. At the end comes
-    one rounding to q's dtype.
+    score adds head_dim products one after another at worst and is scaled (twice, with int8) and
+    shifted by the maximum, each rounding by 2^-24 of what it has; the exponential adds 2 units in
+    the last place. Sums over n keys, the scales of int8 values, the rescaling of partial sums and
+    the division round some n + 32 times. The matrix unit reads weights as bfloat16. Weights, times
+    the scales of int8 values, are taken as 0 below 2^-126. At the end comes one rounding to q's
+    dtype.
     """
     shape = world.shape
-    matrix_unit = isa.startswith("amx") and shape.dtype == shape.kv_dtype == torch.bfloat16
+    bfloat16 = shape.dtype == torch.bfloat16 and shape.kv_dtype in (torch.bfloat16, torch.int8)
+    matrix_unit = isa.startswith("amx") and bfloat16
     for (s, first, last), out in zip(spans, outs, strict=True):
         group = shape.heads // shape.kv_heads
         q = world.q[s][first:last].double().transpose(0, 1)
@@ -156,7 +170,8 @@ def assert_attended(world: World, isa: str, outs: list[Tensor], spans, window: i
         delta = (shape.head_dim + 8) * 2.0**-24 * terms + 4 * 2.0**-24
         error = 2 * delta + (last + 32) * 2.0**-24 + (UNIT[torch.bfloat16] if matrix_unit else 0)
         unit = UNIT[shape.dtype]
-        absolute = TINY[shape.dtype] + 2.0**-126 * last * v.abs().max()
+        least = 127.0 if shape.kv_dtype == torch.int8 else float(v.abs().max())
+        absolute = TINY[shape.dtype] + 2.0**-126 * last * least
         tolerance = 1.01 * (error * size * (1 + unit) + unit * exact.abs()) + absolute
         assert out.dtype == shape.dtype
         difference = (out.transpose(0, 1).double() - exact).abs()
@@ -177,7 +192,7 @@ def random_shape(generator: torch.Generator, **given: object) -> Shape:
         "head_dim": 8 * pick(generator, 4, 32),
         "block_size": choose(generator, 8, 16, 32),
         "dtype": dtypes[pick(generator, 0, 2)],
-        "kv_dtype": dtypes[pick(generator, 0, 2)],
+        "kv_dtype": [*dtypes, torch.int8][pick(generator, 0, 3)],
     }
     return Shape(**(drawn | given))  # type: ignore[arg-type]
 
@@ -193,6 +208,7 @@ def random_spans(generator: torch.Generator, lens: list[int]) -> list[tuple[int,
 
 
 BFLOAT16 = {"dtype": torch.bfloat16, "kv_dtype": torch.bfloat16}
+INT8 = {"dtype": torch.bfloat16, "kv_dtype": torch.int8}
 FLOAT32 = {"dtype": torch.float32, "kv_dtype": torch.float32}
 SHAPES: list[dict[str, object]] = [
     {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **BFLOAT16},
@@ -205,6 +221,9 @@ SHAPES: list[dict[str, object]] = [
     {},
     {"dtype": torch.bfloat16, "kv_dtype": torch.bfloat16},
     {"head_dim": 96, **BFLOAT16},
+    {"kv_heads": 2, "heads": 4, "head_dim": 128, "block_size": 16, **INT8},
+    {"kv_heads": 3, "heads": 21, "head_dim": 64, "block_size": 8, **INT8},
+    {"dtype": torch.float32, "kv_dtype": torch.int8},
 ]
 
 
@@ -222,7 +241,7 @@ def test_ragged_batches(
         assert_attended(world, isa, outs, spans, window)
 
 
-@pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1]], ids=str)
+@pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1], SHAPES[10]], ids=str)
 def test_long_contexts(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
@@ -255,7 +274,7 @@ def test_a_token_is_the_same_in_every_batch_and_chunking(
             assert_same_bits(alone[0], whole[position])
 
 
-@pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1]], ids=str)
+@pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1], SHAPES[10]], ids=str)
 def test_a_token_is_the_same_alone_in_a_long_context(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
@@ -267,12 +286,13 @@ def test_a_token_is_the_same_alone_in_a_long_context(
             assert_same_bits(alone[0], whole[position - 990])
 
 
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.int8])
 def test_the_block_size_changes_nothing(
-    isa: str, generator: torch.Generator, pools: list[_native.Pool]
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], kv_dtype: torch.dtype
 ) -> None:
     state, results = generator.get_state(), []
     for block_size in (8, 16, 32):
-        shape = Shape(4, 2, 64, block_size, torch.bfloat16, torch.bfloat16)
+        shape = Shape(4, 2, 64, block_size, torch.bfloat16, kv_dtype)
         generator.set_state(state)
         world = make_world(generator, shape, [200])
         results.append(world.run(isa, pools[0], [(0, 30, 200)], None)[0])
@@ -315,7 +335,7 @@ def test_strided_queries_and_outputs(
     wide[:, 2:6] = world.q[0]
     room = torch.full((42, 8, 64), 7.0, dtype=torch.bfloat16)
     out = room[1:41, 2:6]
-    both = torch.stack(world.cache, 1)
+    both = torch.stack(world.cache[:2], 1)
     cache = KVCache(both[:, 0], both[:, 1])
     kernels = _native.table(isa)
     paged_attention(kernels, pools[0], wide[:, 2:6], cache, meta, 64**-0.5, out=out)
@@ -328,6 +348,7 @@ def test_strided_queries_and_outputs(
         ((wide[:, 2:6].double(), cache), "q is"),
         ((wide[:, 2:6], KVCache(cache.k, cache.v.float())), "k is"),
         ((wide[:, 2:6], KVCache(cache.k[:, :, :8], cache.v[:, :, :8])), "contiguous"),
+        ((wide[:, 2:6], KVCache(cache.k.char(), cache.v.char())), "cache.k_scale is missing"),
     ):
         with pytest.raises(ValueError, match=message):
             paged_attention(kernels, pools[0], *bad, meta, 1.0)

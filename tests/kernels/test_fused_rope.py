@@ -53,7 +53,21 @@ def rotation(generator: torch.Generator, rotary_dim: int) -> Tensor:
 
 def new_cache(dtype: torch.dtype, shape: Shape) -> KVCache:
     size = (BLOCKS, shape.kv_heads, BLOCK_SIZE, shape.head_dim)
-    return KVCache(torch.full(size, 7.0, dtype=dtype), torch.full(size, 9.0, dtype=dtype))
+    cache = KVCache(torch.full(size, 7, dtype=dtype), torch.full(size, 9, dtype=dtype))
+    if dtype == torch.int8:
+        scales = torch.full(size[:3], 3.0), torch.full(size[:3], 5.0)
+        cache = cache._replace(k_scale=scales[0], v_scale=scales[1])
+    return cache
+
+
+def assert_same_cache(actual: KVCache, expected: KVCache) -> None:
+    for part, other in zip(actual, expected, strict=True):
+        if part is None or other is None:
+            assert part is other
+        elif part.dtype == torch.int8:
+            assert torch.equal(part, other)
+        else:
+            assert_same_bits(part, other)
 
 
 class Step(NamedTuple):
@@ -135,26 +149,56 @@ def test_write_kv(isa: str, dtype: torch.dtype) -> None:
         wide = draw(generator, dtype, 40, (2 * shape.kv_heads) * shape.head_dim)
         k, v = (t.unflatten(-1, (-1, shape.head_dim)) for t in wide.chunk(2, dim=-1))
         slots = torch.randperm(BLOCKS * BLOCK_SIZE, generator=generator)[:40]
-        cache, expected = new_cache(dtype, shape), new_cache(dtype, shape)
-        kernels.write_kv(k, v, cache, slots)
-        reference.write_kv(k, v, expected, slots)
-        assert_same_bits(cache.k, expected.k)
-        assert_same_bits(cache.v, expected.v)
+        for kv_dtype in (dtype, torch.int8):
+            cache, expected = new_cache(kv_dtype, shape), new_cache(kv_dtype, shape)
+            kernels.write_kv(k, v, cache, slots)
+            reference.write_kv(k, v, expected, slots)
+            assert_same_cache(cache, expected)
 
 
 @each_isa
 @each_dtype
-def test_fused_is_what_it_fuses(isa: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("int8", [False, True])
+def test_fused_is_what_it_fuses(isa: str, dtype: torch.dtype, int8: bool) -> None:
     """To the bit, and nothing else of the cache is touched."""
     kernels, generator = new_kernels(isa), new_generator()
+    kv_dtype = torch.int8 if int8 else dtype
     for shape, norms, rows in product(SHAPES, (False, True), (0, 1, 2, 37)):
         step = new_step(generator, dtype, shape, rows, norms)
-        cache, expected = new_cache(dtype, shape), new_cache(dtype, shape)
+        cache, expected = new_cache(kv_dtype, shape), new_cache(kv_dtype, shape)
         q = fused(kernels, step, cache, shape)
         assert q.is_contiguous()
         assert_same_bits(q, unfused(kernels, step, expected, shape))
-        assert_same_bits(cache.k, expected.k)
-        assert_same_bits(cache.v, expected.v)
+        assert_same_cache(cache, expected)
+
+
+@each_dtype
+def test_int8_is_within_half_a_step(dtype: torch.dtype) -> None:
+    """The scale is exact to one rounding; an element, to half of it and three roundings."""
+    generator = new_generator()
+    exponents = torch.randint(-13, 14, (200, 3, 1), generator=generator)
+    x = (draw(generator, torch.float32, 200, 3, 64) * 2.0**exponents).to(dtype)
+    q, scale = reference.quantize_heads(x)
+    top = x.double().abs().amax(-1)
+    assert bool(((scale.double() - top / 127).abs() <= U * top / 127).all())
+    error = (q.double() * scale.double().unsqueeze(-1) - x.double()).abs()
+    assert bool((error <= (top / 254 * (1 + 256 * 3 * U)).unsqueeze(-1)).all())
+
+
+@each_isa
+@each_dtype
+def test_int8_of_zeros_and_of_what_is_not_finite(isa: str, dtype: torch.dtype) -> None:
+    kernels, shape = new_kernels(isa), Shape(1, 1, 40, None)
+    k = torch.ones(4, 1, 40, dtype=dtype)
+    k[0], k[1, 0, 7], k[2, 0, 39] = 0.0, torch.nan, -torch.inf
+    cache = new_cache(torch.int8, shape)
+    kernels.write_kv(k, k, cache, torch.arange(4))
+    assert cache.v_scale is not None
+    scales = cache.v_scale[0, 0, :4]
+    assert scales.isfinite().tolist() == [True, False, False, True]
+    assert not cache.v[0, 0, 0].any()
+    assert torch.equal(scales[3], torch.tensor(1.0) / torch.tensor(127.0))
+    assert cache.v[0, 0, 3].tolist() == [127] * 40
 
 
 @each_isa
@@ -181,14 +225,15 @@ def test_norm_and_rotation_against_exact_arithmetic(isa: str) -> None:
 def test_threads_and_batch_do_not_matter(dtype: torch.dtype) -> None:
     generator, shape = new_generator(), Shape(8, 4, 128, 128)
     step = new_step(generator, dtype, shape, 130, norms=True)
-    cache = new_cache(dtype, shape)
+    cache, int8 = new_cache(dtype, shape), new_cache(torch.int8, shape)
     q = fused(new_kernels(), step, cache, shape)
+    fused(new_kernels(), step, int8, shape)
     for threads in (2, 3):
-        again = new_cache(dtype, shape)
         kernels = new_kernels(threads=threads)
-        assert_same_bits(fused(kernels, step, again, shape), q)
-        assert_same_bits(again.k, cache.k)
-        assert_same_bits(again.v, cache.v)
+        for kv_dtype, expected in ((dtype, cache), (torch.int8, int8)):
+            again = new_cache(kv_dtype, shape)
+            assert_same_bits(fused(kernels, step, again, shape), q)
+            assert_same_cache(again, expected)
     alone = new_cache(dtype, shape)
     for row in torch.randperm(130, generator=generator)[:20].tolist():
         one = step._replace(
@@ -225,6 +270,7 @@ def test_what_does_not_fit_is_refused() -> None:
     step = new_step(generator, torch.float32, shape, 4, norms=True)
     cache = new_cache(torch.float32, shape)
     narrow = new_cache(torch.float32, Shape(2, 1, 32, 32))
+    int8 = new_cache(torch.int8, shape)
     other = {
         "qkv": (step._replace(qkv=step.qkv[:, 1:]), cache),
         "positions": (step._replace(positions=step.positions.int()), cache),
@@ -234,6 +280,8 @@ def test_what_does_not_fit_is_refused() -> None:
         "k_norm": (step._replace(k_norm=torch.ones(64).half()), cache),
         "cache.k": (step, narrow),
         "cache.v": (step, KVCache(cache.k, narrow.v)),
+        "cache.k_scale": (step, int8._replace(k_scale=torch.ones(3))),
+        "cache.v_scale": (step, int8._replace(v_scale=None)),
     }
     for name, (bad_step, bad_cache) in other.items():
         with pytest.raises(ValueError, match=f"{name} is"):

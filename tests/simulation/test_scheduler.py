@@ -84,6 +84,7 @@ class World:
             load_format="dummy",
             dtype="float32",
             quantization=None,
+            kv_cache_dtype="float32",
             seed=0,
             block_size=self.block_size,
             num_blocks=self.num_blocks,

@@ -13,7 +13,14 @@ import msgspec
 
 from quire.checkpoint import source as checkpoint
 from quire.checkpoint.source import ModelSource
-from quire.core.config import EngineArgs, EngineConfig, LoadFormat, ModelConfig, SchedulerConfig
+from quire.core.config import (
+    MAX_INT8_HEAD_DIM,
+    EngineArgs,
+    EngineConfig,
+    LoadFormat,
+    ModelConfig,
+    SchedulerConfig,
+)
 from quire.core.errors import ConfigError
 from quire.core.hardware import Hardware
 from quire.core.registry import did_you_mean
@@ -75,12 +82,14 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     model = model_config(source.config)
     if source.kind == "dummy":
         notes.append("The weights are random numbers (load format dummy): expect no sense.")
+    dtype = _dtype(args, model, notes)
     config = EngineConfig(
         model_path=str(source.path) if source.path else source.name,
         model=model,
         load_format=_LOAD_FORMATS[source.kind],
-        dtype=_dtype(args, model, notes),
+        dtype=dtype,
         quantization=args.quantization,
+        kv_cache_dtype=_kv_cache_dtype(args, model, dtype),
         seed=args.seed,
         block_size=args.block_size,
         num_blocks=args.num_gpu_blocks_override,
@@ -154,6 +163,20 @@ def _dtype(
     dtype: Literal["float32", "bfloat16"] = "bfloat16" if model.dtype == "bfloat16" else "float32"
     notes.append(f"dtype {dtype}: the checkpoint's.")
     return dtype
+
+
+def _kv_cache_dtype(
+    args: EngineArgs, model: ModelConfig, dtype: Literal["float32", "bfloat16", "float16"]
+) -> Literal["float32", "bfloat16", "float16", "int8"]:
+    if args.kv_cache_dtype == "auto":
+        return dtype
+    if model.head_dim > MAX_INT8_HEAD_DIM:
+        raise _error(
+            args,
+            "kv_cache_dtype",
+            f"int8 holds heads of up to {MAX_INT8_HEAD_DIM}, and the model's are {model.head_dim}.",
+        )
+    return args.kv_cache_dtype
 
 
 def _max_model_len(args: EngineArgs, model: ModelConfig, notes: list[str]) -> int:

@@ -62,7 +62,7 @@ class Worker:
             config,
             runtime=resident_bytes(),
             weights=weights + (tied_copy_bytes(config.model, config.dtype) if native else 0),
-            kv_bytes_per_token=kv_bytes_per_token(config.model, config.dtype),
+            kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
         decoder = load_model(config, ops)
@@ -73,7 +73,7 @@ class Worker:
                 config.scheduler,
                 block_size=config.block_size,
                 num_blocks=plan.num_blocks,
-                dtype=getattr(torch, config.dtype),
+                kv_dtype=getattr(torch, config.kv_cache_dtype),
                 decoder=decoder,
                 ops=ops,
             )
@@ -130,6 +130,7 @@ def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int) -
         "device": "cpu",
         "dtype": config.dtype,
         "quantization": config.quantization,
+        "kv_cache_dtype": config.kv_cache_dtype,
         "isa": isa or f"torch {torch.backends.cpu.get_cpu_capability().lower()}",
         "ops": dict(ops.sources),
         "num_threads": config.num_threads,

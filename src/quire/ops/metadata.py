@@ -18,10 +18,15 @@ class KVCache(NamedTuple):
                       └ …  block_size tokens      ┘      contiguous run a head.
               head 1  …
     ```
+
+    They are of the model's dtype, or int8: then an element is worth its product with the scale of
+    its token and head, in two tensors float32 [num_blocks, num_kv_heads, block_size].
     """
 
     k: Tensor
     v: Tensor
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
 
 
 class Span(NamedTuple):

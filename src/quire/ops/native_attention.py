@@ -7,12 +7,14 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.native_checks import check_scales
 
 _DTYPE_CODES = {
     torch.float32: _native.FLOAT32,
     torch.bfloat16: _native.BFLOAT16,
     torch.float16: _native.FLOAT16,
 }
+_CACHE_CODES = _DTYPE_CODES | {torch.int8: _native.INT8}
 BLOCK_SIZES = frozenset({8, 16, 32})
 MAX_HEAD_DIM = 256
 MAX_GROUP = 64
@@ -24,7 +26,7 @@ def attention_fits(
 ) -> bool:
     """Whether the kernels compute a model of this shape; the batch plays no part in it.
 
-    `dtype` is that of queries or cache: each may be float32, bfloat16 or float16.
+    `dtype` is that of queries: float32, bfloat16 or float16.
     """
     return (
         dtype in _DTYPE_CODES
@@ -54,7 +56,8 @@ def paged_attention(
 
     Args:
         q: [T, num_heads, head_dim] on the CPU; a token's heads lie together.
-        cache: k and v of one dtype, which may differ from q's; each block contiguous.
+        cache: k and v of one dtype, which may differ from q's, or int8 with scales; each block
+            contiguous.
         scale: multiplies q · k; positive.
         window: attend to the last `window` tokens only; None is all.
         out: takes the result, if given; like q, and apart from it.
@@ -65,10 +68,10 @@ def paged_attention(
     Raises:
         ValueError: shapes, dtypes or layouts that the kernels do not take (`attention_fits`).
     """
-    k, v = cache
+    k, v, k_scale, v_scale = cache
     tokens, heads, head_dim = q.shape
     _, kv_heads, block_size, _ = k.shape
-    _check(q, k, v, meta, scale, window)
+    _check(q, cache, meta, scale, window)
     if out is None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
     elif out.shape != q.shape or out.dtype != q.dtype or not _heads_together(out):
@@ -77,11 +80,13 @@ def paged_attention(
         kernels,
         pool,
         _DTYPE_CODES[q.dtype],
-        _DTYPE_CODES[k.dtype],
+        _CACHE_CODES[k.dtype],
         out.data_ptr(),
         q.data_ptr(),
         k.data_ptr(),
         v.data_ptr(),
+        0 if k_scale is None else k_scale.data_ptr(),
+        0 if v_scale is None else v_scale.data_ptr(),
         meta.query_start_loc.data_ptr(),
         meta.seq_lens.data_ptr(),
         meta.block_tables.data_ptr(),
@@ -103,9 +108,10 @@ def paged_attention(
 
 
 def _check(
-    q: Tensor, k: Tensor, v: Tensor, meta: AttentionMetadata, scale: float, window: int | None
+    q: Tensor, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None
 ) -> None:
     """Raises ValueError for what the kernels would read wrongly."""
+    k, v = cache.k, cache.v
     heads, head_dim = q.shape[1], q.shape[2]
     kv_heads, block_size = k.shape[1], k.shape[2]
     fits = attention_fits(heads, kv_heads, head_dim, block_size, q.dtype)
@@ -113,8 +119,10 @@ def _check(
         raise ValueError(f"q is {_describe(q)}, with {kv_heads} kv heads, blocks of {block_size}")
     if k.shape != v.shape or k.shape[3] != head_dim or k.dtype != v.dtype:
         raise ValueError(f"k is {_describe(k)}, v is {_describe(v)}, q is {_describe(q)}")
-    if k.dtype not in _DTYPE_CODES or not (k.is_cpu and v.is_cpu):
-        raise ValueError(f"the cache is {_describe(k)}; wanted floats on the CPU")
+    if k.dtype not in _CACHE_CODES or not (k.is_cpu and v.is_cpu):
+        raise ValueError(f"the cache is {_describe(k)}; wanted floats or int8 on the CPU")
+    if k.dtype == torch.int8:
+        check_scales(cache)
     if not _block_dense(k) or not _block_dense(v):
         raise ValueError(f"a block of k or v is not contiguous: {_describe(k)}, {_describe(v)}")
     if meta.block_size != block_size:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
+from quire.core.config import MAX_INT8_HEAD_DIM
 from quire.ops.metadata import KVCache
 
 _DTYPE_CODES = {
@@ -75,7 +76,13 @@ def cos_sin_width(x: Tensor, width: int) -> int:
 
 
 def check_cache(cache: KVCache, dtype: torch.dtype, kv_heads: int, width: int) -> None:
-    """Both parts must hold heads of `width` in `dtype`, the tokens of a head one after another."""
+    """Both parts must hold heads of `width` in `dtype`, the tokens of a head one after another;
+    or, if there are scales, in int8."""
+    if cache.k_scale is not None:
+        dtype = torch.int8
+        if width > MAX_INT8_HEAD_DIM:
+            raise ValueError(f"int8 caches hold heads of up to {MAX_INT8_HEAD_DIM}, not {width}")
+        check_scales(cache)
     for name, part in (("cache.k", cache.k), ("cache.v", cache.v)):
         shape, strides = part.shape, part.stride()
         fits = part.ndim == 4 and part.dtype == dtype and part.is_cpu
@@ -86,6 +93,18 @@ def check_cache(cache: KVCache, dtype: torch.dtype, kv_heads: int, width: int) -
             )
     if cache.k.shape != cache.v.shape or cache.k.stride() != cache.v.stride():
         raise misfit("cache.v", cache.v, "cache.k", cache.k)
+
+
+def check_scales(cache: KVCache) -> None:
+    """There must be one scale for each token and head of k and v."""
+    for name, scale in (("cache.k_scale", cache.k_scale), ("cache.v_scale", cache.v_scale)):
+        if scale is None:
+            raise ValueError(f"{name} is missing; an int8 cache has scales of k and v")
+        fits = scale.dtype == torch.float32 and scale.is_cpu and scale.is_contiguous()
+        if not fits or scale.shape != cache.k.shape[:3]:
+            raise ValueError(
+                f"{name} is {describe(scale)}; wanted contiguous float32 {list(cache.k.shape[:3])}"
+            )
 
 
 def dense_rows(x: Tensor, cols: int) -> tuple[Tensor, int]:

@@ -223,7 +223,7 @@ class FusedKernels:
         block_stride, head_stride = cache.k.stride()[:2]
         _native.rope_kv_write(
             self._kernels, self._pool, code, 0, 0, k.data_ptr(), v.data_ptr(), 0, k.stride(0),
-            v.stride(0), 0, 0, 0, 0, cache.k.data_ptr(), cache.v.data_ptr(),
+            v.stride(0), 0, 0, 0, 0, cache.k.data_ptr(), cache.v.data_ptr(), *_scales(cache),
             slot_mapping.data_ptr(), block_size, block_stride, head_stride, rows, 0, kv_heads,
             width, 0, 0.0, 0, blocks * block_size,
         )  # fmt: skip
@@ -253,7 +253,8 @@ class FusedKernels:
             q_norm: [head_dim] weight of the norm of each head of q; None does not normalize.
             k_norm: the same for k.
             eps: of the norms.
-            cache: receives k and v; [blocks, kv_heads, block_size, head_dim] each.
+            cache: receives k and v; [blocks, kv_heads, block_size, head_dim] each, of qkv's
+                dtype, or int8 with scales (see `reference.quantize_heads`).
             slot_mapping: int64 [T]; block · block_size + offset. Slots must differ.
 
         Returns:
@@ -289,8 +290,9 @@ class FusedKernels:
         _native.rope_kv_write(
             self._kernels, self._pool, code, q.data_ptr(), base, k, v, stride, stride, stride,
             positions.data_ptr(), turn, q_weight, k_weight, cache.k.data_ptr(),
-            cache.v.data_ptr(), slot_mapping.data_ptr(), block_size, block_stride, head_stride,
-            rows, heads, kv_heads, head_dim, rotary_dim, eps, max_len, blocks * block_size,
+            cache.v.data_ptr(), *_scales(cache), slot_mapping.data_ptr(), block_size,
+            block_stride, head_stride, rows, heads, kv_heads, head_dim, rotary_dim, eps, max_len,
+            blocks * block_size,
         )  # fmt: skip
         return q
 
@@ -322,3 +324,10 @@ class FusedKernels:
         ids = torch.empty(logits.numel(), dtype=torch.int64)
         count = _native.top_k(self._kernels, ids.data_ptr(), logits.data_ptr(), logits.numel(), k)
         return ids[:count]
+
+
+def _scales(cache: KVCache) -> tuple[int, int]:
+    """Addresses of the scales of k and v; 0 where the cache has none."""
+    if cache.k_scale is None or cache.v_scale is None:
+        return 0, 0
+    return cache.k_scale.data_ptr(), cache.v_scale.data_ptr()

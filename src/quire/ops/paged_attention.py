@@ -137,7 +137,8 @@ class _KeyTiles:
         last = -(-min(start + KEY_COLUMNS, end) // self._block_size)
         skipped = first - start // self._block_size
         blocks[skipped : skipped + last - first] = self._table[first:last]
-        k, v = (_gather(cached, blocks) for cached in self._cache)
+        cache = self._cache
+        k, v = _gather(cache.k, cache.k_scale, blocks), _gather(cache.v, cache.v_scale, blocks)
         if begin > start:
             v[:, : begin - start] = 0.0
         if end < start + KEY_COLUMNS:
@@ -145,7 +146,10 @@ class _KeyTiles:
         return k, v
 
 
-def _gather(cached: Tensor, blocks: Tensor) -> Tensor:
+def _gather(cached: Tensor, scale: Tensor | None, blocks: Tensor) -> Tensor:
     """The tokens of `blocks` (int32 [n]) in order: float32 [kv_heads, n · block_size, D]."""
     heads, width = cached.shape[1], cached.shape[3]
-    return cached[blocks].transpose(0, 1).reshape(heads, -1, width).float()
+    tokens = cached[blocks].float()
+    if scale is not None:
+        tokens *= scale[blocks].unsqueeze(-1)
+    return tokens.transpose(0, 1).reshape(heads, -1, width)

@@ -149,8 +149,26 @@ def write_kv(k: Tensor, v: Tensor, cache: KVCache, slot_mapping: Tensor) -> None
     """Store k and v [T, kv_heads, D] of each token in its slot (int64 [T]) of the cache."""
     block_size = cache.k.shape[2]
     block, offset = slot_mapping // block_size, slot_mapping % block_size
-    cache.k[block, :, offset] = k
-    cache.v[block, :, offset] = v
+    if cache.k_scale is None or cache.v_scale is None:
+        cache.k[block, :, offset] = k
+        cache.v[block, :, offset] = v
+    else:
+        cache.k[block, :, offset], cache.k_scale[block, :, offset] = quantize_heads(k)
+        cache.v[block, :, offset], cache.v_scale[block, :, offset] = quantize_heads(v)
+
+
+def quantize_heads(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Heads [..., D] as an int8 cache holds them: q = round(x · 127 / max|x|), ties to even.
+
+    Returns:
+        q int8 [..., D], and the scale max|x| / 127 float32 [...], so that x ≈ q · scale. The
+        scale is not finite where an x is not; where none is above 1e-36, q is 0.
+    """
+    wide, most = x.float(), torch.tensor(127.0, device=x.device)
+    top = wide.abs().amax(-1, keepdim=True)
+    inverse = torch.where(top > 1e-36, most / top, 0.0)
+    q = (wide * inverse).round().nan_to_num(0.0)
+    return q.to(torch.int8), (top / most).squeeze(-1)
 
 
 def rope_kv_write(

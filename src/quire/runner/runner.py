@@ -30,7 +30,7 @@ class ModelRunner:
         scheduler: limits of a step and of a sequence.
         block_size: tokens in a KV block.
         num_blocks: blocks in the KV cache.
-        dtype: of keys and values.
+        kv_dtype: of keys and values: the model's dtype, or int8.
         decoder: the model with its weights.
         ops: the kernels that it runs on.
     """
@@ -42,12 +42,12 @@ class ModelRunner:
         *,
         block_size: int,
         num_blocks: int,
-        dtype: torch.dtype,
+        kv_dtype: torch.dtype,
         decoder: Decoder,
         ops: OpTable,
     ) -> None:
         self.states = SequenceStates(scheduler.max_num_seqs, scheduler.max_model_len, block_size)
-        self.kv_caches = allocate_kv_caches(model, num_blocks, block_size, dtype)
+        self.kv_caches = allocate_kv_caches(model, num_blocks, block_size, kv_dtype)
         self._inputs = StepInputBuilder(self.states, scheduler.max_num_batched_tokens, block_size)
         self._decoder = decoder
         self._ops = ops

@@ -97,6 +97,7 @@ def engine_config(name: str = "echo", **changes: Any) -> EngineConfig:
         "load_format": "dummy",
         "dtype": "float32",
         "quantization": None,
+        "kv_cache_dtype": "float32",
         "seed": 0,
         "block_size": BLOCK_SIZE,
         "num_blocks": NUM_BLOCKS,

@@ -37,6 +37,7 @@ def make(num_blocks: int = 8, steps: Steps | None = None) -> EngineCore:
         load_format="dummy",
         dtype="float32",
         quantization=None,
+        kv_cache_dtype="float32",
         seed=0,
         block_size=16,
         num_blocks=num_blocks,

@@ -44,6 +44,21 @@ def test_what_the_user_says_is_taken() -> None:
     assert not any(note.startswith(("dtype", "max_model", "num_thr")) for note in resolved.notes)
 
 
+def test_an_int8_kv_cache() -> None:
+    assert resolve(PRESET, MACHINE).config.kv_cache_dtype == "bfloat16"
+    assert resolve(replace(PRESET, dtype="float32"), MACHINE).config.kv_cache_dtype == "float32"
+    args = replace(PRESET, kv_cache_dtype="int8")
+    assert resolve(args, MACHINE).config.kv_cache_dtype == "int8"
+    with pytest.raises(ConfigError, match="kv_cache_dtype is 'int4'"):
+        resolve(replace(PRESET, kv_cache_dtype="int4"), MACHINE)
+
+
+def test_int8_holds_no_larger_heads(hf_folder: Callable[..., Path]) -> None:
+    folder = hf_folder(head_dim=264)
+    with pytest.raises(ConfigError, match="heads of up to 256"):
+        resolve(EngineArgs(model=str(folder), kv_cache_dtype="int8"), MACHINE)
+
+
 def test_float16_checkpoints_are_computed_in_float32(
     tmp_path: Path, hf_folder: Callable[..., Path]
 ) -> None:

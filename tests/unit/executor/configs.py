@@ -32,6 +32,7 @@ def config(
         load_format="dummy",
         dtype="float32",
         quantization=None,
+        kv_cache_dtype=changes.get("dtype", "float32"),
         seed=0,
         block_size=16,
         num_blocks=None,

@@ -75,6 +75,18 @@ def test_a_step_yields_a_token(dtype: str) -> None:
         executor.execute(one_step())
 
 
+@pytest.mark.parametrize("ops", ["reference", "auto"])
+def test_an_int8_kv_cache(ops: str) -> None:
+    executor = UniprocExecutor(config(kv_cache_dtype="int8", ops=ops))
+    executor.start()
+    facts = executor.facts
+    assert facts["kv_cache_dtype"] == "int8"
+    # 2 · 2 layers · 2 heads · (4 + 4 of the scale)
+    assert facts["kv_bytes_per_token"] == 64
+    assert facts["kv_cache_bytes"] == 40 * 16 * 64
+    assert len(executor.execute(one_step()).sampled_token_ids[0]) == 1
+
+
 def test_too_little_memory_is_known_before_the_weights_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

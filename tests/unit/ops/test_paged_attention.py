@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from quire.ops.metadata import KVCache
 from quire.ops.paged_attention import paged_attention
-from quire.ops.reference import write_kv
-from tests.golden.harness import make_metadata
+from quire.ops.reference import quantize_heads, write_kv
+from tests.golden.harness import make_metadata, spoiled_cache
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 
@@ -160,6 +161,21 @@ def test_what_lies_outside_the_sequence_does_not_matter(garbage: float) -> None:
     batch = Batch.draw([(13, 5)], (2, 2), 8, torch.float32, seed=5)
     expected = run_paged(batch, 16, None, seed=6)
     assert torch.equal(run_paged(batch, 16, None, seed=7, garbage=garbage), expected)
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_an_int8_cache_is_worth_its_products(window: int | None) -> None:
+    batch = Batch.draw([(130, 9), (0, 40)], (2, 3), 16, torch.float32, seed=5)
+    scaled = [quantize_heads(t) for t in batch.k + batch.v]
+    plain = dataclasses.replace(batch, k=[], v=[])
+    for i, (q, scale) in enumerate(scaled):
+        (plain.k if i < 2 else plain.v).append(q * scale.unsqueeze(-1))
+    meta = make_metadata(batch.seq_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
+    cache = spoiled_cache((12, 2, 16, 16), torch.int8)
+    write_kv(torch.cat(batch.k), torch.cat(batch.v), cache, meta.slot_mapping)
+    meta = make_metadata(batch.query_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
+    got = paged_attention(torch.cat(batch.q), cache, meta, 0.25, window)
+    assert torch.equal(got, run_paged(plain, 16, window, seed=6))
 
 
 def test_unused_entries_of_the_table_may_hold_anything() -> None:

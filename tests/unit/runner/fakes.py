@@ -92,7 +92,7 @@ def make_runner(
         SchedulerConfig(length, seqs, tokens),
         block_size=block_size,
         num_blocks=200,
-        dtype=torch.float64,
+        kv_dtype=torch.float64,
         decoder=decoder or FakeDecoder(),
         ops=OpTable(),
     )

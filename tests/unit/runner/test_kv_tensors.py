@@ -6,6 +6,7 @@ import dataclasses
 
 import torch
 
+from quire.models.memory import kv_bytes_per_token
 from quire.runner.kv_tensors import allocate_kv_caches
 from tests.unit.runner.fakes import MODEL
 
@@ -18,4 +19,17 @@ def test_one_pair_a_layer() -> None:
         assert cache.k.shape == cache.v.shape == (5, 2, 16, 4)
         assert cache.k.dtype == cache.v.dtype == torch.bfloat16
         assert cache.k.is_contiguous()
-    assert len({t.data_ptr() for cache in caches for t in cache}) == 6
+        assert cache.k_scale is cache.v_scale is None
+    assert len({t.data_ptr() for cache in caches for t in cache[:2]}) == 6
+
+
+def test_int8_has_scales_and_the_bytes_that_were_planned() -> None:
+    model = dataclasses.replace(MODEL, num_hidden_layers=3, num_key_value_heads=2, head_dim=64)
+    caches = allocate_kv_caches(model, 5, 16, torch.int8)
+    for cache in caches:
+        assert cache.k.dtype == cache.v.dtype == torch.int8
+        for scale in cache[2:]:
+            assert scale is not None
+            assert (scale.shape, scale.dtype) == ((5, 2, 16), torch.float32)
+    nbytes = sum(t.nbytes for cache in caches for t in cache if t is not None)
+    assert nbytes == 5 * 16 * kv_bytes_per_token(model, "int8")
