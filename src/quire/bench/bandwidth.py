@@ -24,25 +24,35 @@ BUFFER_BYTES = 2**30
 PASSES = 8
 
 
-def read_bandwidth(threads: int, buffer_bytes: int = BUFFER_BYTES, passes: int = PASSES) -> float:
-    """Best of `passes` reads of `buffer_bytes`, in GB/s (10⁹ bytes a second).
+class Reader:
+    """Reads a buffer with `threads` threads."""
 
-    The best, not the mean: it stands for a limit, and interference can only lower it.
-    """
-    import numpy as np
+    def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES) -> None:
+        import numpy as np
 
-    buffer = np.ones(buffer_bytes // 8, dtype=np.int64)  # written, so that every page exists
-    slices = np.array_split(buffer, threads)
-    best = 0.0
-    for _ in range(passes):
-        workers = [threading.Thread(target=np.bitwise_or.reduce, args=(part,)) for part in slices]
+        buffer = np.ones(buffer_bytes // 8, dtype=np.int64)  # written, so that every page exists
+        self._nbytes = buffer.nbytes
+        self._slices = np.array_split(buffer, threads)
+        self._reduce = np.bitwise_or.reduce
+
+    def read(self) -> float:
+        """One pass, in GB/s (10⁹ bytes a second)."""
+        workers = [threading.Thread(target=self._reduce, args=(part,)) for part in self._slices]
         start = time.perf_counter()
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-        best = max(best, buffer.nbytes / (time.perf_counter() - start) / 1e9)
-    return best
+        return self._nbytes / (time.perf_counter() - start) / 1e9
+
+
+def read_bandwidth(threads: int, buffer_bytes: int = BUFFER_BYTES, passes: int = PASSES) -> float:
+    """Best of `passes` reads of `buffer_bytes`, in GB/s (10⁹ bytes a second).
+
+    The best, not the mean: it stands for a limit, and interference can only lower it.
+    """
+    reader = Reader(threads, buffer_bytes)
+    return max(reader.read() for _ in range(passes))
 
 
 def measure(threads: int, buffer_bytes: int = BUFFER_BYTES) -> float:

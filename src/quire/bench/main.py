@@ -8,9 +8,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from quire.bench import choices
 from quire.core.flags import add_engine_flags
 from quire.core.registry import Registry
 
+KERNEL_FAMILIES = ("embedding", "norm", "gemm", "rope_kv_write", "attention", "activation")
 BENCHMARKS = Registry(
     "benchmark",
     {
@@ -18,39 +20,44 @@ BENCHMARKS = Registry(
         "throughput": "quire.bench.throughput:run",
         "serve": "quire.bench.serve:run",
         "startup": "quire.bench.startup:run",
+        "kernels": "quire.bench.kernels.command:run",
+        "quality": "quire.bench.quality:run",
     },
 )
+"""Each takes the parsed flags and gives a row, or a list of rows."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `latency`, `throughput`, `serve` and `startup` with their flags to `parser`."""
+    """Add every benchmark with its flags to `parser`."""
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
     for name, (text, add) in _FLAGS.items():
         bench = benches.add_parser(name, help=text, description=text)
         add(bench.add_argument_group("workload"))
         results = bench.add_argument_group("results")
+        if name != "quality":  # it counts no time
+            repetitions = 9 if name == "kernels" else 3
+            results.add_argument(
+                "--repetitions", type=_count, default=repetitions, metavar="N", help=_DEFAULT
+            )
         results.add_argument(
-            "--repetitions", type=_count, default=3, metavar="N", help="(default: %(default)s)"
-        )
-        results.add_argument(
-            "--json", type=Path, metavar="FILE", help="write the row there; append to a .jsonl file"
+            "--json", type=Path, metavar="FILE", help="write the rows there; append to a .jsonl file"
         )
         results.add_argument("--note", metavar="TEXT", help="kept in the row, for later readers")
-        add_engine_flags(bench)
+        if name not in _MANY_ENGINES:
+            add_engine_flags(bench)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the benchmark, print its table, write its row; 1 if requests failed, else 0.
+    """Run the benchmark, print its table, write its rows; 1 if requests failed, else 0.
 
     Raises:
         QuireError: where the benchmark could not be run.
     """
     from quire.bench.machine import describe_machine, git_commit, portable_command
-    from quire.bench.report import print_table, write_json
+    from quire.bench.report import print_grid, print_table, write_json
 
-    row = BENCHMARKS.load(args.bench)(args)
-    row = {
-        **row,
+    result = BENCHMARKS.load(args.bench)(args)
+    circumstances = {
         "bench": args.bench,
         "machine": describe_machine(),
         "commit": git_commit(),
@@ -58,11 +65,16 @@ def run(args: argparse.Namespace) -> int:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if args.note is not None:
-        row["note"] = args.note
-    print_table(f"bench {args.bench}", row, sys.stdout)
+        circumstances["note"] = args.note
+    many = isinstance(result, list)
+    rows = [row | circumstances for row in (result if many else [result])]
+    if many:
+        print_grid(f"bench {args.bench}", rows, sys.stdout)
+    else:
+        print_table(f"bench {args.bench}", rows[0], sys.stdout)
     if args.json is not None:
-        write_json(args.json, row)
-    return 1 if row["max"].get("errors") else 0
+        write_json(args.json, rows if many else rows[0])
+    return 1 if any(row.get("max", {}).get("errors") for row in rows) else 0
 
 
 def _latency(group: argparse._ArgumentGroup) -> None:
@@ -140,6 +152,71 @@ def _serve(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _kernels(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--model",
+        nargs="+",
+        default=["qwen3-0.6b"],
+        help="presets or models whose shapes to take (default: qwen3-0.6b)",
+    )
+    add("--op", nargs="+", choices=KERNEL_FAMILIES, help="families of operations (default: all)")
+    add(
+        "--rows",
+        type=_count,
+        nargs="+",
+        default=[1, 4, 16, 64, 512],
+        metavar="N",
+        help="tokens of a step; sequences, where attention decodes (default: 1 4 16 64 512)",
+    )
+    add(
+        "--context",
+        type=_count,
+        nargs="+",
+        default=[256, 2048],
+        metavar="N",
+        help="tokens of a sequence, where attention decodes (default: 256 2048)",
+    )
+    add("--isa", nargs="+", metavar="NAME", help="instruction sets (default: the most capable)")
+    choices.add_flags(group, dtype=["bfloat16"])
+    add("--num-threads", type=_count, metavar="N", help="(default: one a core)")
+    add("--block-size", type=_count, default=16, metavar="N", help="of the KV cache " + _DEFAULT)
+    add(
+        "--max-num-seqs",
+        type=_count,
+        default=64,
+        metavar="N",
+        help="most rows of logits, and most decoding sequences, to measure " + _DEFAULT,
+    )
+    add("--torch", action="store_true", help="time what torch has for it beside each operation")
+    add(
+        "--seconds",
+        type=float,
+        default=0.03,
+        metavar="S",
+        help="of a repetition; one call at least " + _DEFAULT,
+    )
+    add("--seed", type=int, default=0, metavar="N", help=_DEFAULT)
+
+
+def _quality(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--model",
+        nargs="+",
+        default=["embedded", "embedded-draft"],
+        help="built-in names, folders, files or hub ids (default: embedded embedded-draft)",
+    )
+    add(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="to predict, blank lines between documents (default: stories that come with Quire)",
+    )
+    choices.add_flags(group)
+    add("--num-threads", type=_count, metavar="N", help="(default: the engine's choice)")
+
+
 def _lengths(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--input-len", type=_count, default=128, metavar="N", help="prompt tokens " + _DEFAULT
@@ -162,4 +239,8 @@ _FLAGS: dict[str, tuple[str, Callable[[argparse._ArgumentGroup], None]]] = {
     "throughput": ("many prompts offline: tokens and requests a second", _throughput),
     "serve": ("many streaming clients of an OpenAI-compatible server", _serve),
     "startup": ("a fresh process to its first token, phase by phase", _startup),
+    "kernels": ("single operations at the shapes of real models, against their limits", _kernels),
+    "quality": ("perplexity and drift of every combination of types", _quality),
 }
+_MANY_ENGINES = {"kernels", "quality"}
+"""Have flags of their own in place of the engine's."""

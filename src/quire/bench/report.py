@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 Row = dict[str, Any]
+_CIRCUMSTANCES = {
+    *("repetitions", "min", "max", "machine", "commit", "command", "note", "bench", "date"),
+}
+_PERCENT = {"share", "spread"}
 
 
 def summarise(keys: Sequence[str], settings: Row, samples: Sequence[Row]) -> Row:
@@ -31,21 +35,22 @@ def summarise(keys: Sequence[str], settings: Row, samples: Sequence[Row]) -> Row
     }
 
 
-def write_json(path: Path, row: Row) -> None:
-    """Write `row` to `path`; where it ends in `.jsonl`, append it as one line."""
+def write_json(path: Path, result: Row | Sequence[Row]) -> None:
+    """Write a row, or a list of rows, to `path`; append a line a row where it ends in `.jsonl`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".jsonl":
+        rows = [result] if isinstance(result, dict) else result
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
     else:
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False, indent=2)
+        text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=2)
         path.write_text(text + "\n", encoding="utf-8")
 
 
 def print_table(title: str, row: Row, out: TextIO) -> None:
     """The row as a table: settings with one value, measurements with median, min and max."""
-    extra = {"repetitions", "min", "max", "machine", "commit", "command", "note", "bench", "date"}
-    medians = _flatten({key: value for key, value in row.items() if key not in extra})
+    medians = _flatten({key: value for key, value in row.items() if key not in _CIRCUMSTANCES})
     low, high = _flatten(row["min"]), _flatten(row["max"])
     cells = [("", "median", "min", "max")]
     for name, value in medians.items():
@@ -57,6 +62,30 @@ def print_table(title: str, row: Row, out: TextIO) -> None:
     for name, *numbers in cells:
         shown = "  ".join(text.rjust(w) for text, w in zip(numbers, widths[1:], strict=True))
         print(f"  {name.ljust(widths[0])}  {shown}".rstrip(), file=out)
+
+
+def print_grid(title: str, rows: Sequence[Row], out: TextIO) -> None:
+    """Many rows, a line each; what is the same in all of them stands once, above.
+
+    A number is shown to three significant digits, a `share` or `spread` in percent, and a field
+    that says True by its name alone.
+    """
+    names = [n for n, v in rows[0].items() if n not in _CIRCUMSTANCES and not isinstance(v, dict)]
+    same = [n for n in names if len(rows) > 1 and all(row[n] == rows[0][n] for row in rows)]
+    shown = [n for n in same if rows[0][n] is not None and rows[0][n] is not False]
+    print(f"{title} ({len(rows)} row{'s' if len(rows) != 1 else ''})", file=out)
+    if shown:
+        print("  " + ", ".join(f"{n} {_show_brief(n, rows[0][n])}" for n in shown), file=out)
+    columns = [n for n in names if n not in same]
+    lines = [columns, *([_show_brief(n, row[n]) for n in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    text = [isinstance(rows[0][n], str) for n in columns]
+    for line in lines:
+        cells = (
+            cell.ljust(w) if left else cell.rjust(w)
+            for cell, w, left in zip(line, widths, text, strict=True)
+        )
+        print(("  " + "  ".join(cells)).rstrip(), file=out)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -100,3 +129,16 @@ def _show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}" if abs(value) < 100 else f"{value:,.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _show_brief(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return name if value else ""
+    if not isinstance(value, float):
+        return str(value)
+    if name in _PERCENT:
+        return f"{value:.1%}"
+    digits = max(0, 3 - len(str(int(abs(value)))))
+    return f"{value:,.{digits}f}" if abs(value) >= 0.01 or value == 0 else f"{value:.2g}"

@@ -1,0 +1,66 @@
+"""The types that an engine can be run with, asked of the engine itself."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from quire.core.config import EngineArgs, ModelConfig
+from quire.core.errors import ConfigError
+from quire.core.hardware import detect
+from quire.engine.resolve import QUANTIZATIONS, resolve
+
+_HINTS = typing.get_type_hints(EngineArgs)
+CHOICES: dict[str, list[str]] = {
+    "dtype": [name for name in typing.get_args(_HINTS["dtype"]) if name != "auto"],
+    "quantization": ["none", *QUANTIZATIONS],
+    "kv_cache_dtype": list(typing.get_args(_HINTS.get("kv_cache_dtype"))) or ["auto"],
+}
+"""Field of `EngineArgs` → its values; "none" stands for None. The first of each is the original."""
+
+
+def add_flags(group: argparse._ArgumentGroup, **defaults: list[str]) -> None:
+    """`--dtype`, `--quantization` and `--kv-cache-dtype`, each with as many values as wanted."""
+    for name, values in CHOICES.items():
+        default = defaults.get(name, values)
+        group.add_argument(
+            "--" + name.replace("_", "-"),
+            nargs="+",
+            choices=values,
+            default=default,
+            help=f"(default: {' '.join(default)})",
+        )
+
+
+def combinations(
+    base: Mapping[str, Any], fields: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[EngineArgs, ModelConfig]]:
+    """Every combination of the values of `fields` that the engine takes, beside `base`.
+
+    Args:
+        base: other fields of `EngineArgs`.
+        fields: some names in `CHOICES` → values.
+
+    Yields:
+        the arguments, and the configuration of the model they lead to.
+
+    Raises:
+        QuireError: what is wrong, where no combination works.
+    """
+    refused: ConfigError | None = None
+    found = False
+    for values in itertools.product(*fields.values()):
+        chosen = {k: None if v == "none" else v for k, v in zip(fields, values, strict=True)}
+        args = EngineArgs(**base, **{k: v for k, v in chosen.items() if k in _HINTS})
+        try:
+            model = resolve(args, detect()).config.model
+        except ConfigError as error:
+            refused = error
+            continue
+        found = True
+        yield args, model
+    if refused is not None and not found:
+        raise refused

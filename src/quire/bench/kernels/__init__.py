@@ -1,0 +1,1 @@
+"""`quire bench kernels`: single operations at the shapes of real models."""

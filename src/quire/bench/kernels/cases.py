@@ -1,0 +1,187 @@
+"""The operations of a decoder at a model's shapes.
+
+A family gives its cases in groups; those of a group are measured in turns, for every ISA and type.
+
+Arguments rotate through copies that are together twice as large as the last-level cache, up to
+1024 of them: a decode step finds its weights and its KV cache in memory, not in a cache. Arguments
+so small that 1024 copies fit into the cache stay there, as they do in a step; their rows say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from quire.bench.kernels.case import Call, Case, Variant, copies, noise
+from quire.core.config import ModelConfig
+from quire.ops.table import OpTable
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the cases of one family share.
+
+    Attributes:
+        variant: their types and ISA; its `rows` mean nothing.
+        contexts: tokens a decoding sequence has, one case each.
+        max_num_seqs: most decoding sequences, and most rows of logits, that are measured.
+        with_torch: build torch's counterparts, too.
+    """
+
+    model: ModelConfig
+    ops: OpTable
+    variant: Variant
+    rows: list[int]
+    contexts: list[int]
+    block_size: int
+    max_num_seqs: int
+    with_torch: bool
+
+    def case(
+        self,
+        op: str,
+        name: str,
+        shape: str,
+        rows: int,
+        call: Call,
+        plain: Call | None,
+        *,
+        moved_bytes: int,
+        rotated_bytes: int,
+        flops: int = 0,
+    ) -> Case:
+        """`plain` is torch's own way, where it has one."""
+        return Case(
+            op, name, shape, replace(self.variant, rows=rows), call, moved_bytes, flops,
+            rotated_bytes, plain if self.with_torch else None,
+        )  # fmt: skip
+
+
+Cases = Iterator[list[Case]]
+
+
+def rotated(dtype: torch.dtype, *shape: int) -> tuple[Tensor, ...]:
+    """Copies of a tensor, enough to outgrow the caches."""
+    count = copies(dtype.itemsize * torch.Size(shape).numel())
+    return noise((count, *shape), dtype).unbind(0)
+
+
+def embedding(s: Setting) -> Cases:
+    """Rows of the token embedding."""
+    vocab, hidden, dtype = s.model.vocab_size, s.model.hidden_size, s.variant.torch_dtype
+    table = noise((vocab, hidden), dtype)
+
+    def case(rows: int) -> Case:
+        moved = 2 * rows * hidden * dtype.itemsize
+        ids = torch.randint(0, vocab, (copies(moved), rows)).unbind(0)
+        n = len(ids)
+        return s.case(
+            "embedding", "embedding", f"{vocab}x{hidden}", rows,
+            lambda i: s.ops.embedding(ids[i % n], table),
+            lambda i: F.embedding(ids[i % n], table),
+            moved_bytes=moved, rotated_bytes=n * moved,
+        )  # fmt: skip
+
+    yield [case(rows) for rows in s.rows]
+
+
+def norm(s: Setting) -> Cases:
+    """The model's norm, alone and with the residual addition."""
+    hidden, eps, dtype = s.model.hidden_size, s.model.norm_eps, s.variant.torch_dtype
+    kind = s.model.norm
+    weights = [noise((hidden,), dtype) for _ in range(1 if kind == "rms_norm" else 2)]
+    alone, fused = getattr(s.ops, kind), getattr(s.ops, f"add_{kind}")
+
+    def plain(x: Tensor) -> Tensor:
+        if kind == "rms_norm":
+            return F.rms_norm(x, (hidden,), weights[0], eps)
+        return F.layer_norm(x, (hidden,), *weights, eps)
+
+    def norms(rows: int) -> Case:
+        x = rotated(dtype, rows, hidden)
+        n, unit = len(x), x[0].nbytes
+        return s.case(
+            "norm", kind, str(hidden), rows,
+            lambda i: alone(x[i % n], *weights, eps),
+            lambda i: plain(x[i % n]),
+            moved_bytes=2 * unit, rotated_bytes=n * unit,
+        )  # fmt: skip
+
+    def add_norms(rows: int) -> Case:
+        x, residual = rotated(dtype, rows, hidden), rotated(dtype, rows, hidden)
+        n, unit = len(x), x[0].nbytes
+        return s.case(
+            "norm", f"add_{kind}", str(hidden), rows,
+            lambda i: fused(x[i % n], residual[i % n], *weights, eps),
+            lambda i: plain(x[i % n] + residual[i % n]),
+            moved_bytes=4 * unit, rotated_bytes=2 * n * unit,
+        )  # fmt: skip
+
+    yield [norms(rows) for rows in s.rows]
+    yield [add_norms(rows) for rows in s.rows]
+
+
+def gemm(s: Setting) -> Cases:
+    """Every linear layer, each call on another copy of the packed weight."""
+    m = s.model
+    heads = (m.num_attention_heads + 2 * m.num_key_value_heads) * m.head_dim
+    up = ("gate_up", 2 * m.intermediate_size) if m.gated_mlp else ("up", m.intermediate_size)
+    yield _products(s, "qkv", heads, m.hidden_size)
+    yield _products(s, "out", m.hidden_size, m.num_attention_heads * m.head_dim)
+    yield _products(s, *up, m.hidden_size)
+    yield _products(s, "down", m.hidden_size, m.intermediate_size)
+    yield _products(s, "lm_head", m.vocab_size, m.hidden_size)
+
+
+def _products(s: Setting, name: str, n: int, k: int) -> list[Case]:
+    """One linear layer [n, k]; the last gives float32 logits."""
+    head, dtype = name == "lm_head", s.variant.torch_dtype
+    compute = s.ops.logits if head else s.ops.linear
+    weight = noise((n, k), dtype)
+    packed = [s.ops.pack_linear(weight)]
+    nbytes: int = getattr(packed[0], "nbytes", weight.nbytes)
+    packed += [s.ops.pack_linear(weight) for _ in range(copies(nbytes) - 1)]
+    weights = rotated(dtype, n, k) if s.with_torch else ()
+
+    def case(rows: int) -> Case:
+        x = noise((len(packed), rows, k), dtype).unbind(0)
+        y_bytes = rows * n * (4 if head else dtype.itemsize)
+        return s.case(
+            "gemm", name, f"{n}x{k}", rows,
+            lambda i: compute(x[i % len(x)], packed[i % len(x)]),
+            lambda i: F.linear(x[i % len(x)], weights[i % len(weights)]),
+            flops=2 * rows * n * k, moved_bytes=nbytes + x[0].nbytes + y_bytes,
+            rotated_bytes=(nbytes + x[0].nbytes) * len(x),
+        )  # fmt: skip
+
+    return [case(rows) for rows in s.rows if not head or rows <= s.max_num_seqs]
+
+
+def activation(s: Setting) -> Cases:
+    """The feed-forward layer's activation as an operation of its own."""
+    m, dtype = s.model, s.variant.torch_dtype
+    name = "silu_mul" if m.gated_mlp else m.activation
+    width = m.intermediate_size * (2 if m.gated_mlp else 1)
+    compute = getattr(s.ops, name)
+    plain: Callable[[Tensor], Tensor] = {
+        "silu_mul": lambda x: F.silu(x[:, : width // 2]) * x[:, width // 2 :],
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "relu": F.relu,
+    }[name]
+
+    def case(rows: int) -> Case:
+        x = rotated(dtype, rows, width)
+        n, unit = len(x), x[0].nbytes
+        return s.case(
+            "activation", name, str(width), rows,
+            lambda i: compute(x[i % n]),
+            lambda i: plain(x[i % n]),
+            moved_bytes=unit + rows * m.intermediate_size * dtype.itemsize, rotated_bytes=n * unit,
+        )  # fmt: skip
+
+    yield [case(rows) for rows in s.rows]

@@ -1,0 +1,139 @@
+"""`quire bench kernels`: how fast is each operation, and what share of what the machine allows?"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+
+import torch
+
+from quire.bench import choices
+from quire.bench.bandwidth import Reader
+from quire.bench.kernels import attention, cases
+from quire.bench.kernels.case import Variant, cache_bytes
+from quire.bench.kernels.cases import Cases, Setting
+from quire.bench.kernels.timing import STABLE_SPREAD, Limits, Timed, interleave
+from quire.bench.machine import portable_name
+from quire.bench.progress import progress
+from quire.bench.report import Row
+from quire.checkpoint.presets import preset_config
+from quire.core.errors import ConfigError
+from quire.core.hardware import detect
+from quire.ops.native import available_isas
+from quire.ops.table import OpTable, load_ops
+
+FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
+    "embedding": (cases.embedding, ()),
+    "norm": (cases.norm, ()),
+    "gemm": (cases.gemm, ("quantization",)),
+    "rope_kv_write": (attention.rope_kv_write, ("kv_cache_dtype",)),
+    "attention": (attention.attention, ("kv_cache_dtype",)),
+    "activation": (cases.activation, ()),
+}
+"""Family → its cases, and which types beside `dtype` change it; in the order of a step."""
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """Measure every case in turns; one row each."""
+    torch.manual_seed(args.seed)
+    threads = args.num_threads or detect().cores
+    torch.set_num_threads(threads)
+    isas = args.isa or available_isas()[-1:]
+    bench = _Bench(args, threads)
+    timed: list[tuple[str, Timed]] = []
+    families = args.op or list(FAMILIES)
+    with progress(total=len(args.model) * len(families), unit="op") as bar, torch.inference_mode():
+        for model in args.model:
+            for family in families:
+                settings = [s for isa in isas for s in bench.settings(model, family, isa)]
+                timed += [(model, t) for t in bench.family(family, settings)]
+                bar.update()
+    return [bench.row(model, t) for model, t in timed]
+
+
+class _Bench:
+    """The limits of the machine and the tables of operations that the families share."""
+
+    def __init__(self, args: argparse.Namespace, threads: int) -> None:
+        self._args = args
+        self._threads = threads
+        self._tables: dict[tuple[str, str | None], OpTable] = {}
+        self._limits = Limits(Reader(threads))
+        self._cache_bytes = cache_bytes()
+
+    def settings(self, model: str, family: str, isa: str) -> Iterator[Setting]:
+        """One for each combination of types that changes this family.
+
+        Raises:
+            ConfigError: an ISA that this machine lacks, or types that the engine refuses.
+        """
+        args = self._args
+        fields = {"dtype": args.dtype}
+        fields |= {name: getattr(args, name) for name in FAMILIES[family][1]}
+        dummy = preset_config(model) is not None
+        base = {"model": model, "load_format": "dummy" if dummy else "auto", "ops": "cpu"}
+        for chosen, config in choices.combinations(base, fields):
+            types = {name: getattr(chosen, name, "auto") for name in FAMILIES[family][1]}
+            variant = Variant(0, chosen.dtype, isa, **types)
+            yield Setting(
+                config, self._ops(isa, chosen.quantization), variant, args.rows, args.context,
+                args.block_size, args.max_num_seqs, args.torch,
+            )  # fmt: skip
+
+    def family(self, name: str, settings: list[Setting]) -> Iterator[Timed]:
+        """Group after group; those of all settings take turns."""
+        args = self._args
+        for setting in settings:
+            # Slower instructions than torch's own would be held against torch's limit.
+            best = setting.variant.isa == available_isas()[-1]
+            self._limits.add_products(setting.ops, setting.variant, with_torch=best)
+        for groups in zip(*(FAMILIES[name][0](s) for s in settings), strict=True):
+            found = [case for group in groups for case in group]
+            yield from interleave(found, args.repetitions, args.seconds, self._limits.measure)
+        self._limits.drop_products()
+
+    def row(self, model: str, timed: Timed) -> Row:
+        """What was measured, held against the limits that have been seen by now."""
+        case, seconds = timed.case, timed.median
+        peak = self._limits.flops(case.variant)
+        for_memory = case.moved_bytes / self._limits.bandwidth
+        for_compute = case.flops / peak if case.flops else 0.0
+        in_cache = case.rotated_bytes <= self._cache_bytes
+        limit = "compute" if for_compute > for_memory else "cache" if in_cache else "memory"
+        row: Row = {
+            "model": portable_name(model),
+            "op": case.op,
+            "name": case.name,
+            "shape": case.shape,
+            "rows": case.variant.rows,
+            "dtype": case.variant.dtype,
+            "quantization": case.variant.quantization,
+            "kv_cache_dtype": case.variant.kv_cache_dtype,
+            "isa": case.variant.isa,
+            "threads": self._threads,
+            "time_us": seconds * 1e6,
+            "gb_s": case.moved_bytes / seconds / 1e9,
+            "gflop_s": case.flops / seconds / 1e9,
+            "limit": limit,
+            "share": None if limit == "cache" else max(for_memory, for_compute) / seconds,
+            "spread": timed.spread,
+            "unstable": timed.spread > STABLE_SPREAD,
+            "times_torch": timed.times_torch,
+            "bandwidth_gb_s": self._limits.bandwidth / 1e9,
+            "peak_gflop_s": peak / 1e9,
+            "repetitions": len(timed.samples),
+            "min": {"time_us": min(timed.samples) * 1e6},
+            "max": {"time_us": max(timed.samples) * 1e6},
+        }
+        return row
+
+    def _ops(self, isa: str, quantization: str | None) -> OpTable:
+        if isa not in available_isas():
+            raise ConfigError(
+                f"--isa {isa}: this machine cannot run it.",
+                fix=f"It can run {', '.join(available_isas())}.",
+                param="--isa",
+            )
+        key = (isa, quantization)
+        if key not in self._tables:
+            self._tables[key] = load_ops("cpu", isa, self._threads, quantization)
+        return self._tables[key]

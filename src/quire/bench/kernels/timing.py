@@ -1,0 +1,159 @@
+"""Times of calls that take turns, and the limits that they are held against."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch.nn.functional as F
+
+from quire.bench.bandwidth import Reader
+from quire.bench.kernels.case import Call, Case, Variant, noise
+from quire.bench.report import percentile
+from quire.ops.table import OpTable
+
+STABLE_SPREAD = 0.05
+"""Middle half of a row's repetitions over their median; beyond it the row is marked unstable."""
+_IN_CACHE = ((512, 512, 256), (1024, 1024, 512), (2048, 1024, 512))
+"""Products (N, K, rows) that stay in the second cache; the best counts."""
+
+
+class Clock:
+    """Repeated times of one call, which goes on rotating where it left off."""
+
+    def __init__(self, call: Call, seconds: float) -> None:
+        """Warm up; a repetition will last about `seconds`, and be one call at least."""
+        self._call = call
+        self._turn = 0
+        self._count = 1
+        self._run()
+        self._count = max(1, min(10_000, int(seconds / self._run())))
+        self.samples: list[float] = []
+        """Seconds a call."""
+
+    def repeat(self) -> None:
+        """Time one more repetition."""
+        self.samples.append(self._run())
+
+    def _run(self) -> float:
+        call, turns = self._call, range(self._turn, self._turn + self._count)
+        start = time.perf_counter()
+        for turn in turns:
+            call(turn)
+        elapsed = time.perf_counter() - start
+        self._turn = turns.stop
+        return elapsed / self._count
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A case's seconds a call, one number a repetition; torch's beside them, if asked for."""
+
+    case: Case
+    samples: list[float]
+    torch_samples: list[float] | None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def spread(self) -> float:
+        """The middle half of the samples, over their median: one outlier does not count."""
+        middle = percentile(self.samples, 0.75) - percentile(self.samples, 0.25)
+        return middle / self.median
+
+    @property
+    def times_torch(self) -> float | None:
+        """How many times as fast as torch: the median of ratios taken side by side."""
+        if self.torch_samples is None:
+            return None
+        ratios = [t / s for t, s in zip(self.torch_samples, self.samples, strict=True)]
+        return statistics.median(ratios)
+
+
+def interleave(
+    cases: Sequence[Case], repetitions: int, seconds: float, between: Callable[[], None]
+) -> list[Timed]:
+    """Every case once, then every case again …, so that what slows the machine slows all.
+
+    Args:
+        seconds: of one repetition of one case.
+        between: called before each round, to measure the limits beside the cases.
+    """
+    clocks = [
+        (Clock(case.call, seconds), Clock(case.torch_call, seconds) if case.torch_call else None)
+        for case in cases
+    ]
+    for _ in range(repetitions):
+        between()
+        for clock, plain in clocks:
+            clock.repeat()
+            if plain is not None:
+                plain.repeat()
+    return [
+        Timed(case, clock.samples, plain.samples if plain is not None else None)
+        for case, (clock, plain) in zip(cases, clocks, strict=True)
+    ]
+
+
+@dataclass
+class Limits:
+    """The best that was seen of this machine: it stands for what the machine can do.
+
+    Attributes:
+        bandwidth: bytes a second that `threads` threads read.
+    """
+
+    reader: Reader
+    bandwidth: float = 0.0
+    _flops: dict[tuple[str, str, str | None], float] = field(default_factory=dict)
+    _products: dict[tuple[str, str, str | None], list[tuple[int, Call]]] = field(
+        default_factory=dict
+    )
+
+    def add_products(self, ops: OpTable, variant: Variant, *, with_torch: bool) -> None:
+        """Have `measure` try products of `variant`'s types that fit into the caches.
+
+        Args:
+            with_torch: torch's own products count too; wanted where they use the same
+                instructions, so that slow kernels cannot make a low limit.
+        """
+        key = _key(variant)
+        if key in self._products:
+            return
+        calls: list[tuple[int, Call]] = []
+        for n, k, rows in _IN_CACHE:
+            x, weight = noise((rows, k), variant.torch_dtype), noise((n, k), variant.torch_dtype)
+            packed = ops.pack_linear(weight)
+            calls.append((2 * rows * n * k, lambda _, x=x, w=packed: ops.linear(x, w)))
+            if with_torch and variant.quantization is None:
+                calls.append((2 * rows * n * k, lambda _, x=x, w=weight: F.linear(x, w)))
+        for _, call in calls:
+            call(0)
+        self._products[key] = calls
+
+    def measure(self) -> None:
+        """One pass over memory and one of each product; only what is better counts."""
+        self.bandwidth = max(self.bandwidth, self.reader.read() * 1e9)
+        for key, calls in self._products.items():
+            for flops, call in calls:
+                start = time.perf_counter()
+                call(0)
+                rate = flops / (time.perf_counter() - start)
+                self._flops[key] = max(self._flops.get(key, 0.0), rate)
+
+    def drop_products(self) -> None:
+        """Keep what was measured, but measure these products no more."""
+        self._products = dict.fromkeys(self._products, [])
+
+    def flops(self, variant: Variant) -> float:
+        """Operations a second of the best product of these types; 0.0 if none was tried."""
+        return self._flops.get(_key(variant), 0.0)
+
+
+def _key(variant: Variant) -> tuple[str, str, str | None]:
+    return variant.isa, variant.dtype, variant.quantization
+
