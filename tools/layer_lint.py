@@ -206,7 +206,9 @@ class Lint:
         elif self._level[room] >= self._level[module.room]:
             yield f"{module.room} must not import {room}, which is not to its left"
         elif module.room in ONLY_FROM:
-            allowed = {t for name in ONLY_FROM if _within(module.name, {name}) for t in ONLY_FROM[name]}
+            allowed = {
+                t for name in ONLY_FROM if _within(module.name, {name}) for t in ONLY_FROM[name]
+            }
             if not _within(target, allowed):
                 yield f"{module.name} imports {target}, but only {', '.join(sorted(allowed))}"
 

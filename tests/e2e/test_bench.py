@@ -39,6 +39,46 @@ CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
 }
 
 
+MANY_ROWS: dict[str, tuple[tuple[str, ...], set[str]]] = {
+    "kernels": (
+        ("--op", "norm", "gemm", "--model", "embedded", "--rows", "1", "3", "--repetitions", "2"),
+        {
+            *("model", "op", "name", "shape", "rows", "dtype", "quantization", "kv_cache_dtype"),
+            *("isa", "threads", "time_us", "gb_s", "gflop_s", "limit", "share", "spread"),
+            *("unstable", "times_torch", "bandwidth_gb_s", "peak_gflop_s"),
+        },
+    ),
+    "quality": (
+        ("--model", "embedded-draft", "--dtype", "bfloat16", "--quantization", "none", "int8"),
+        {
+            *("model", "dtype", "quantization", "kv_cache_dtype", "isa", "weight_bytes"),
+            *("kv_bytes_per_token", "tokens", "perplexity", "drift", "kl_divergence"),
+            "top1_agreement",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MANY_ROWS)
+def test_benches_of_many_rows(name: str, tmp_path: Path) -> None:
+    argv, keys = MANY_ROWS[name]
+    file = tmp_path / "rows.jsonl"
+    command = [sys.executable, "-m", "quire.cli.main", "bench", name, *argv, "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert done.stdout.startswith(f"bench {name} ({len(rows)} rows)\n")
+    for row in rows:
+        assert keys <= set(row)
+        assert row["bench"] == name
+    if name == "quality":
+        original, quantized = rows
+        assert original["drift"] == 0.0
+        assert abs(quantized["drift"]) < 0.02
+        assert 0.0 < quantized["kl_divergence"] < 0.01
+        assert quantized["top1_agreement"] > 0.95
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_bench(name: str, tmp_path: Path) -> None:
     argv, keys = CASES[name]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.bench.quality import prompt_predictions
 
 FLAGS: list[tuple[dict[str, str], float]] = [
     ({"quantization": "int8"}, 1.02),
@@ -17,22 +17,10 @@ FLAGS: list[tuple[dict[str, str], float]] = [
 """What is quantized, and the most drift of perplexity against the same model unquantized."""
 
 
-def perplexity(model: str, prompts: list[dict[str, list[int]]], **flags: str) -> float:
-    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-    with LLM(model=model, **flags) as llm:
-        outputs = llm.generate(prompts, params, use_tqdm=False)
-    losses = []
-    for output in outputs:
-        assert output.prompt_logprobs is not None
-        tokens = output.prompt_token_ids
-        for token, position in zip(tokens[1:], output.prompt_logprobs[1:], strict=True):
-            assert position is not None
-            losses.append(-position[token].logprob)
-    return math.exp(sum(losses) / len(losses))
-
-
 @pytest.mark.parametrize("model", ["embedded", "tinystories-656k"])
-def test_int8_of_weights_and_cache_keeps_the_perplexity(model: str, request: pytest.FixtureRequest) -> None:
+def test_int8_of_weights_and_cache_keeps_the_perplexity(
+    model: str, request: pytest.FixtureRequest
+) -> None:
     if model != "embedded":
         shared: Path = request.getfixturevalue("shared_dir")
         model = str(shared / "models" / model)
@@ -40,12 +28,14 @@ def test_int8_of_weights_and_cache_keeps_the_perplexity(model: str, request: pyt
     params = SamplingParams(temperature=0.9, max_tokens=150, seed=5)
     with LLM(model=model) as llm:
         stories = llm.generate(["Once upon a time"] * 12, params, use_tqdm=False)
-    prompts = [
-        {"prompt_token_ids": story.prompt_token_ids + story.outputs[0].token_ids}
-        for story in stories
-    ]
+    prompts = [story.prompt_token_ids + story.outputs[0].token_ids for story in stories]
     exact = perplexity(model, prompts)
     for flags, most in FLAGS:
         drift = perplexity(model, prompts, **flags) / exact
         print(model, flags, f"{exact:.4f} {drift:.5f}")
         assert 1 / most < drift < most
+
+
+def perplexity(model: str, prompts: list[list[int]], **flags: str) -> float:
+    with LLM(model=model, **flags) as llm:
+        return prompt_predictions(llm, prompts).perplexity

@@ -127,7 +127,7 @@ def test_only_core_env_touches_the_environment(tmp_path: Path, text: str) -> Non
 def test_tools_use_public_modules_only(tmp_path: Path) -> None:
     files = {
         "bench/serve.py": "import quire.engine.llm\nimport quire.ops",
-        "bench/kernels.py": "import quire.ops",
+        "bench/kernels/cases.py": "import quire.ops",
         "simulate/clock.py": "import quire.kv\nimport quire.scheduler\nimport quire.runner",
     }
     found = lint(tmp_path, files)

@@ -19,7 +19,7 @@ CHOICES: dict[str, list[str]] = {
     "quantization": ["none", *QUANTIZATIONS],
     "kv_cache_dtype": list(typing.get_args(_HINTS.get("kv_cache_dtype"))) or ["auto"],
 }
-"""Field of `EngineArgs` → its values; "none" stands for None. The first of each is the original."""
+"""Field of `EngineArgs` → its values; "none" stands for None."""
 
 
 def add_flags(group: argparse._ArgumentGroup, **defaults: list[str]) -> None:
@@ -48,17 +48,18 @@ def combinations(
         the arguments, and the configuration of the model they lead to.
 
     Raises:
-        QuireError: what is wrong, where no combination works.
+        ConfigError: why the first was refused, where no combination works.
     """
     refused: ConfigError | None = None
     found = False
     for values in itertools.product(*fields.values()):
         chosen = {k: None if v == "none" else v for k, v in zip(fields, values, strict=True)}
-        args = EngineArgs(**base, **{k: v for k, v in chosen.items() if k in _HINTS})
+        known = {name: value for name, value in chosen.items() if name in _HINTS}
+        args = EngineArgs(**{**base, **known})
         try:
             model = resolve(args, detect()).config.model
         except ConfigError as error:
-            refused = error
+            refused = refused or error
             continue
         found = True
         yield args, model

@@ -12,7 +12,9 @@ from quire.bench import choices
 from quire.core.flags import add_engine_flags
 from quire.core.registry import Registry
 
-KERNEL_FAMILIES = ("embedding", "norm", "gemm", "rope_kv_write", "attention", "activation")
+KERNEL_FAMILIES = (
+    *("embedding", "norm", "gemm", "rope_kv_write", "attention", "activation", "pack"),
+)
 BENCHMARKS = Registry(
     "benchmark",
     {
@@ -40,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "--repetitions", type=_count, default=repetitions, metavar="N", help=_DEFAULT
             )
         results.add_argument(
-            "--json", type=Path, metavar="FILE", help="write the rows there; append to a .jsonl file"
+            "--json",
+            type=Path,
+            metavar="FILE",
+            help="write the rows there; append to a .jsonl file",
         )
         results.add_argument("--note", metavar="TEXT", help="kept in the row, for later readers")
         if name not in _MANY_ENGINES:

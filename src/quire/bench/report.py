@@ -12,7 +12,7 @@ Row = dict[str, Any]
 _CIRCUMSTANCES = {
     *("repetitions", "min", "max", "machine", "commit", "command", "note", "bench", "date"),
 }
-_PERCENT = {"share", "spread"}
+_PERCENT = {"share", "spread", "drift", "top1_agreement"}
 
 
 def summarise(keys: Sequence[str], settings: Row, samples: Sequence[Row]) -> Row:
@@ -67,8 +67,8 @@ def print_table(title: str, row: Row, out: TextIO) -> None:
 def print_grid(title: str, rows: Sequence[Row], out: TextIO) -> None:
     """Many rows, a line each; what is the same in all of them stands once, above.
 
-    A number is shown to three significant digits, a `share` or `spread` in percent, and a field
-    that says True by its name alone.
+    A number is shown to four significant digits, a share in percent, and a field that says True by
+    its name alone.
     """
     names = [n for n, v in rows[0].items() if n not in _CIRCUMSTANCES and not isinstance(v, dict)]
     same = [n for n in names if len(rows) > 1 and all(row[n] == rows[0][n] for row in rows)]
@@ -139,6 +139,6 @@ def _show_brief(name: str, value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     if name in _PERCENT:
-        return f"{value:.1%}"
-    digits = max(0, 3 - len(str(int(abs(value)))))
-    return f"{value:,.{digits}f}" if abs(value) >= 0.01 or value == 0 else f"{value:.2g}"
+        return f"{value:.2%}"
+    digits = max(0, 4 - len(str(int(abs(value)))))
+    return f"{value:,.{digits}f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"

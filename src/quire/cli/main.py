@@ -17,7 +17,7 @@ COMMANDS = {
     "complete": ("quire.cli.complete", "continue a text, on standard output"),
     "chat": ("quire.cli.chat", "talk with a model in the terminal"),
     "serve": ("quire.cli.serve", "serve OpenAI's API over HTTP"),
-    "bench": ("quire.bench.main", "measure latency, throughput, serving, start-up"),
+    "bench": ("quire.bench.main", "measure speed, from kernels to serving, and quality"),
 }
 
 _EPILOG = """\

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from quire.bench import throughput
-from quire.bench.main import BENCHMARKS, add_arguments, run
+from quire.bench import quality, throughput
+from quire.bench.main import BENCHMARKS, KERNEL_FAMILIES, add_arguments, run
 from quire.core.config import EngineArgs
 from quire.core.flags import engine_args_from
 
@@ -22,7 +22,11 @@ def parse(*argv: str) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-@pytest.mark.parametrize("name", BENCHMARKS.names())
+ONE_ENGINE = ("latency", "serve", "startup", "throughput")
+MANY_ENGINES = ("kernels", "quality")
+
+
+@pytest.mark.parametrize("name", ONE_ENGINE)
 def test_all_take_the_common_flags(name: str) -> None:
     args = parse(
         *(name, "--model", "m", "--load-format", "dummy", "--dtype", "bfloat16", "--seed", "7"),
@@ -33,8 +37,26 @@ def test_all_take_the_common_flags(name: str) -> None:
     assert (args.bench, args.repetitions, args.json, args.note) == (name, 5, Path("x.json"), "n")
 
 
-def test_there_are_four() -> None:
-    assert BENCHMARKS.names() == ["latency", "serve", "startup", "throughput"]
+@pytest.mark.parametrize("name", MANY_ENGINES)
+def test_types_come_in_lists(name: str) -> None:
+    args = parse(
+        *(name, "--model", "a", "b", "--dtype", "float32", "bfloat16"),
+        *("--quantization", "none", "int8", "--json", "x.jsonl", "--note", "n"),
+    )
+    assert (args.model, args.dtype) == (["a", "b"], ["float32", "bfloat16"])
+    assert args.quantization == ["none", "int8"]
+    with pytest.raises(SystemExit):
+        parse(name, "--quantization", "int7")
+
+
+def test_families_of_kernels() -> None:
+    from quire.bench.kernels.command import FAMILIES
+
+    assert tuple(FAMILIES) == KERNEL_FAMILIES
+
+
+def test_there_are_six() -> None:
+    assert BENCHMARKS.names() == sorted(ONE_ENGINE + MANY_ENGINES)
     assert all(callable(BENCHMARKS.load(name)) for name in BENCHMARKS.names())
 
 
@@ -70,3 +92,18 @@ def test_table_and_row(
     assert row["machine"]["cores"] >= 1
     assert {"commit", "date", "repetitions", "min", "max", "num_prompts"} <= set(row)
     assert str(tmp_path) not in file.read_text()
+
+
+def test_many_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fake(args: argparse.Namespace) -> list[dict[str, Any]]:
+        return [{"model": "m", "perplexity": value} for value in (1.5, 2.5)]
+
+    monkeypatch.setattr(quality, "run", fake)
+    file = tmp_path / "rows.jsonl"
+    assert run(parse("quality", "--json", str(file))) == 0
+    assert capsys.readouterr().out.startswith("bench quality (2 rows)\n  model m\n")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["perplexity"] for row in rows] == [1.5, 2.5]
+    assert all(row["bench"] == "quality" and "machine" in row for row in rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.bench.report import percentile, print_table, summarise, write_json
+from quire.bench.report import percentile, print_grid, print_table, summarise, write_json
 
 SAMPLES = [
     {"speed": 10.0, "errors": 0, "ms": {"p50": 3.0}},
@@ -45,6 +45,14 @@ def test_json_is_written_or_appended(tmp_path: Path) -> None:
     assert [json.loads(line)["a"] for line in lines] == [1, 2]
 
 
+def test_a_list_of_rows_is_a_line_each_or_an_array(tmp_path: Path) -> None:
+    rows = [{"a": 1}, {"a": 2}]
+    for name in ("rows.json", "rows.jsonl"):
+        write_json(tmp_path / name, rows)
+    assert json.loads((tmp_path / "rows.json").read_text()) == rows
+    assert [json.loads(x) for x in (tmp_path / "rows.jsonl").read_text().splitlines()] == rows
+
+
 def test_no_number_that_json_lacks(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         write_json(tmp_path / "x.json", {"a": float("inf")})
@@ -61,6 +69,29 @@ def test_the_table_shows_settings_once_and_measurements_three_times() -> None:
         "  speed   12.000  10.000  30.000",
         "  ms.p50   2.000   1.000   3.000",
         "  errors       1       0       4",
+    ]
+
+
+def test_a_grid_says_once_what_is_the_same() -> None:
+    rows = [
+        {
+            "op": "gemm",
+            "isa": "avx2",
+            "rows": 1,
+            "share": 0.912,
+            "gb_s": 31.2504,
+            "unstable": False,
+        },
+        {"op": "norm", "isa": "avx2", "rows": 16, "share": None, "gb_s": 0.001, "unstable": True},
+    ]
+    out = io.StringIO()
+    print_grid("bench x", [row | {"machine": {}, "min": {"gb_s": 1.0}} for row in rows], out)
+    assert out.getvalue().splitlines() == [
+        "bench x (2 rows)",
+        "  isa avx2",
+        "  op    rows   share     gb_s  unstable",
+        "  gemm     1  91.20%    31.25",
+        "  norm    16       -  1.0e-03  unstable",
     ]
 
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from quire.bench.kernels.case import Call, Case, Variant, copies, noise
 from quire.core.config import ModelConfig
-from quire.ops.table import OpTable
+from quire.ops.reference import Epilogue
+from quire.ops.table import LinearWeight, OpTable
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def norm(s: Setting) -> Cases:
     def plain(x: Tensor) -> Tensor:
         if kind == "rms_norm":
             return F.rms_norm(x, (hidden,), weights[0], eps)
-        return F.layer_norm(x, (hidden,), *weights, eps)
+        return F.layer_norm(x, (hidden,), weights[0], weights[1], eps)
 
     def norms(rows: int) -> Case:
         x = rotated(dtype, rows, hidden)
@@ -125,33 +126,66 @@ def norm(s: Setting) -> Cases:
     yield [add_norms(rows) for rows in s.rows]
 
 
+def pack(s: Setting) -> Cases:
+    """Every linear weight from the checkpoint's order to the kernels'; `rows` are the weight's."""
+
+    def case(name: str, n: int, k: int, epilogue: Epilogue) -> Case:
+        weights = rotated(s.variant.torch_dtype, n, k)
+
+        def call(i: int) -> LinearWeight:
+            weight = weights[i % len(weights)]
+            return s.ops.pack_linear(weight, epilogue=epilogue, head=name == "lm_head")
+
+        unit = weights[0].nbytes
+        moved = unit + getattr(call(0), "nbytes", unit)
+        return s.case(
+            "pack", name, f"{n}x{k}", n, call, None,
+            moved_bytes=moved, rotated_bytes=moved * len(weights),
+        )  # fmt: skip
+
+    for linear in _linears(s.model):
+        yield [case(*linear)]
+
+
 def gemm(s: Setting) -> Cases:
     """Every linear layer, each call on another copy of the packed weight."""
-    m = s.model
-    heads = (m.num_attention_heads + 2 * m.num_key_value_heads) * m.head_dim
-    up = ("gate_up", 2 * m.intermediate_size) if m.gated_mlp else ("up", m.intermediate_size)
-    yield _products(s, "qkv", heads, m.hidden_size)
-    yield _products(s, "out", m.hidden_size, m.num_attention_heads * m.head_dim)
-    yield _products(s, *up, m.hidden_size)
-    yield _products(s, "down", m.hidden_size, m.intermediate_size)
-    yield _products(s, "lm_head", m.vocab_size, m.hidden_size)
+    for name, n, k, epilogue in _linears(s.model):
+        yield _products(s, name, n, k, epilogue)
 
 
-def _products(s: Setting, name: str, n: int, k: int) -> list[Case]:
-    """One linear layer [n, k]; the last gives float32 logits."""
+def _linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
+    """(name, N, K, epilogue) of a layer's linear weights [N, K], and of the head's."""
+    attended = m.num_attention_heads * m.head_dim
+    yield "qkv", attended + 2 * m.num_key_value_heads * m.head_dim, m.hidden_size, "none"
+    yield "out", m.hidden_size, attended, "none"
+    if m.gated_mlp:
+        yield "gate_up", 2 * m.intermediate_size, m.hidden_size, "silu_mul"
+    else:
+        yield "up", m.intermediate_size, m.hidden_size, _activation(m)
+    yield "down", m.hidden_size, m.intermediate_size, "none"
+    yield "lm_head", m.vocab_size, m.hidden_size, "none"
+
+
+def _products(s: Setting, name: str, n: int, k: int, epilogue: Epilogue) -> list[Case]:
+    """One linear layer [n, k] with its epilogue; "lm_head" gives float32 logits."""
     head, dtype = name == "lm_head", s.variant.torch_dtype
     compute = s.ops.logits if head else s.ops.linear
     weight = noise((n, k), dtype)
-    packed = [s.ops.pack_linear(weight)]
-    nbytes: int = getattr(packed[0], "nbytes", weight.nbytes)
-    packed += [s.ops.pack_linear(weight) for _ in range(copies(nbytes) - 1)]
+
+    def pack() -> LinearWeight:
+        return s.ops.pack_linear(weight, epilogue=epilogue, head=head)
+
+    first = pack()
+    nbytes: int = getattr(first, "nbytes", weight.nbytes)
+    packed = [first, *(pack() for _ in range(copies(nbytes) - 1))]
     weights = rotated(dtype, n, k) if s.with_torch else ()
+    columns = n // 2 if epilogue == "silu_mul" else n
 
     def case(rows: int) -> Case:
         x = noise((len(packed), rows, k), dtype).unbind(0)
-        y_bytes = rows * n * (4 if head else dtype.itemsize)
+        y_bytes = rows * columns * (4 if head else dtype.itemsize)
         return s.case(
-            "gemm", name, f"{n}x{k}", rows,
+            "gemm", name, f"{n}x{k}" if epilogue == "none" else f"{n}x{k} {epilogue}", rows,
             lambda i: compute(x[i % len(x)], packed[i % len(x)]),
             lambda i: F.linear(x[i % len(x)], weights[i % len(weights)]),
             flops=2 * rows * n * k, moved_bytes=nbytes + x[0].nbytes + y_bytes,
@@ -162,9 +196,9 @@ def _products(s: Setting, name: str, n: int, k: int) -> list[Case]:
 
 
 def activation(s: Setting) -> Cases:
-    """The feed-forward layer's activation as an operation of its own."""
+    """The feed-forward layer's activation alone; in a step it is its product's epilogue."""
     m, dtype = s.model, s.variant.torch_dtype
-    name = "silu_mul" if m.gated_mlp else m.activation
+    name = _activation(m)
     width = m.intermediate_size * (2 if m.gated_mlp else 1)
     compute = getattr(s.ops, name)
     plain: Callable[[Tensor], Tensor] = {
@@ -185,3 +219,10 @@ def activation(s: Setting) -> Cases:
         )  # fmt: skip
 
     yield [case(rows) for rows in s.rows]
+
+
+def _activation(model: ModelConfig) -> Epilogue:
+    if model.gated_mlp:
+        return "silu_mul"
+    assert model.activation != "silu", "no architecture has it without a gate"
+    return model.activation

@@ -29,8 +29,10 @@ FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
     "rope_kv_write": (attention.rope_kv_write, ("kv_cache_dtype",)),
     "attention": (attention.attention, ("kv_cache_dtype",)),
     "activation": (cases.activation, ()),
+    "pack": (cases.pack, ("quantization",)),
 }
 """Family → its cases, and which types beside `dtype` change it; in the order of a step."""
+
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Measure every case in turns; one row each."""
@@ -99,7 +101,7 @@ class _Bench:
         for_compute = case.flops / peak if case.flops else 0.0
         in_cache = case.rotated_bytes <= self._cache_bytes
         limit = "compute" if for_compute > for_memory else "cache" if in_cache else "memory"
-        row: Row = {
+        return {
             "model": portable_name(model),
             "op": case.op,
             "name": case.name,
@@ -112,19 +114,18 @@ class _Bench:
             "threads": self._threads,
             "time_us": seconds * 1e6,
             "gb_s": case.moved_bytes / seconds / 1e9,
-            "gflop_s": case.flops / seconds / 1e9,
+            "gflop_s": case.flops / seconds / 1e9 if case.flops else None,
             "limit": limit,
             "share": None if limit == "cache" else max(for_memory, for_compute) / seconds,
             "spread": timed.spread,
             "unstable": timed.spread > STABLE_SPREAD,
             "times_torch": timed.times_torch,
             "bandwidth_gb_s": self._limits.bandwidth / 1e9,
-            "peak_gflop_s": peak / 1e9,
+            "peak_gflop_s": peak / 1e9 if case.flops else None,
             "repetitions": len(timed.samples),
             "min": {"time_us": min(timed.samples) * 1e6},
             "max": {"time_us": max(timed.samples) * 1e6},
         }
-        return row
 
     def _ops(self, isa: str, quantization: str | None) -> OpTable:
         if isa not in available_isas():

@@ -6,8 +6,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch.nn.functional as F
+from torch import Tensor
 
 from quire.bench.bandwidth import Reader
 from quire.bench.kernels.case import Call, Case, Variant, noise
@@ -127,10 +129,10 @@ class Limits:
         calls: list[tuple[int, Call]] = []
         for n, k, rows in _IN_CACHE:
             x, weight = noise((rows, k), variant.torch_dtype), noise((n, k), variant.torch_dtype)
-            packed = ops.pack_linear(weight)
-            calls.append((2 * rows * n * k, lambda _, x=x, w=packed: ops.linear(x, w)))
+            flops, packed = 2 * rows * n * k, ops.pack_linear(weight)
+            calls.append((flops, partial(_call, ops.linear, x, packed)))
             if with_torch and variant.quantization is None:
-                calls.append((2 * rows * n * k, lambda _, x=x, w=weight: F.linear(x, w)))
+                calls.append((flops, partial(_call, F.linear, x, weight)))
         for _, call in calls:
             call(0)
         self._products[key] = calls
@@ -147,13 +149,16 @@ class Limits:
 
     def drop_products(self) -> None:
         """Keep what was measured, but measure these products no more."""
-        self._products = dict.fromkeys(self._products, [])
+        self._products = {key: [] for key in self._products}
 
     def flops(self, variant: Variant) -> float:
         """Operations a second of the best product of these types; 0.0 if none was tried."""
         return self._flops.get(_key(variant), 0.0)
 
 
+def _call(product: Callable[..., Tensor], x: Tensor, weight: object, _: int) -> Tensor:
+    return product(x, weight)
+
+
 def _key(variant: Variant) -> tuple[str, str, str | None]:
     return variant.isa, variant.dtype, variant.quantization
-

@@ -1,0 +1,166 @@
+"""`quire bench quality`: what each combination of types costs a model in the words it predicts."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.bench import choices
+from quire.bench.machine import portable_name
+from quire.bench.progress import progress
+from quire.bench.report import Row
+from quire.core.config import EngineArgs
+from quire.core.errors import ConfigError
+from quire.core.sampling_params import MAX_LOGPROBS, SamplingParams
+
+if TYPE_CHECKING:
+    from quire.engine.llm import LLM
+
+STORIES = Path(__file__).with_name("stories.txt")
+"""Written by the grammar behind the embedded model's training text, of plots, heroes and things
+that the training held out."""
+SEPARATOR = "\n---\n"
+WINDOW = 512
+"""Tokens of a document that are predicted together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model thought at each position of a text.
+
+    Attributes:
+        losses: float64 [positions], -log p of the token that stands there.
+        likeliest: a mapping a position, of the likeliest tokens to their log-probabilities.
+    """
+
+    losses: NDArray[np.float64]
+    likeliest: list[dict[int, float]]
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(float(self.losses.mean()))
+
+    def divergence_from(self, original: Prediction) -> float:
+        """Mean KL(original || this) in nats.
+
+        The tokens that only one of the two lists, and those that neither does, count as one: a
+        lower bound, by the data processing inequality, and a tight one where the lists hold nearly
+        all of the probability.
+        """
+        pairs = zip(original.likeliest, self.likeliest, strict=True)
+        return sum(_divergence(p, q) for p, q in pairs) / len(self.likeliest)
+
+    def agreement_with(self, original: Prediction) -> float:
+        """Share of the positions at which both find the same token likeliest."""
+        pairs = zip(original.likeliest, self.likeliest, strict=True)
+        same = sum(max(p, key=p.__getitem__) == max(q, key=q.__getitem__) for p, q in pairs)
+        return same / len(self.likeliest)
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row a combination; each model's first one is the original that the others are held to."""
+    documents = read_documents(args.text or STORIES)
+    fields = {name: getattr(args, name) for name in choices.CHOICES}
+    jobs = [
+        (model, engine_args)
+        for model in args.model
+        for engine_args, _ in choices.combinations(
+            {"model": model, "num_threads": args.num_threads}, fields
+        )
+    ]
+    rows: list[Row] = []
+    originals: dict[str, Prediction] = {}
+    logging.disable(logging.INFO)  # dozens of engines would each explain their choices
+    with progress(total=len(jobs), unit="model") as bar:
+        for model, engine_args in jobs:
+            found, facts = predict(engine_args, documents)
+            original = originals.setdefault(model, found)
+            rows.append(
+                {
+                    "model": portable_name(model),
+                    **{name: getattr(engine_args, name, "auto") for name in fields},
+                    **facts,
+                    "perplexity": found.perplexity,
+                    "drift": found.perplexity / original.perplexity - 1.0,
+                    "kl_divergence": found.divergence_from(original),
+                    "top1_agreement": found.agreement_with(original),
+                }
+            )
+            bar.update()
+    return rows
+
+
+def read_documents(path: Path) -> list[str]:
+    """The documents of a text file, which lines of `---` separate.
+
+    Raises:
+        ConfigError: the file cannot be read as UTF-8, or holds nothing.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--text {path} cannot be read: {error}.", param="--text") from error
+    documents = [part.strip() for part in text.split(SEPARATOR) if part.strip()]
+    if not documents:
+        raise ConfigError(f"--text {path} holds no text.", param="--text")
+    return documents
+
+
+def predict(args: EngineArgs, documents: Sequence[str]) -> tuple[Prediction, Row]:
+    """What an engine started with `args` thinks of `documents`, and facts about it."""
+    from quire.engine.llm import LLM
+
+    with LLM(**asdict(args)) as llm:
+        facts = {
+            "isa": llm.facts.get("isa"),
+            "weight_bytes": llm.facts["weight_bytes"],
+            "kv_bytes_per_token": llm.facts["kv_bytes_per_token"],
+        }
+        prompts = [w for d in documents for w in windows(llm, d)]
+        found = prompt_predictions(llm, prompts)
+    return found, facts | {"tokens": len(found.losses)}
+
+
+def windows(llm: LLM, document: str) -> list[list[int]]:
+    """The document's tokens, cut where they pass `WINDOW` or what the model can take."""
+    length = min(WINDOW, llm.resolved.config.scheduler.max_model_len - 1)
+    ids = llm.get_tokenizer().encode(document)
+    pieces = [ids[start : start + length] for start in range(0, len(ids), length)]
+    return [piece for piece in pieces if len(piece) > 1]
+
+
+def prompt_predictions(llm: LLM, prompts: Sequence[list[int]]) -> Prediction:
+    """Through the engine as a request would go: paged, batched, on the engine's kernels.
+
+    Prompts share no cached prefix, for each must compute the logits of all its positions.
+    """
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=MAX_LOGPROBS)
+    outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+    losses: list[float] = []
+    likeliest: list[dict[int, float]] = []
+    for output in outputs:
+        assert output.prompt_logprobs is not None
+        positions = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+        for token, position in positions:
+            assert position is not None
+            losses.append(-position[token].logprob)
+            likeliest.append({t: p.logprob for t, p in position.items()})
+    return Prediction(np.array(losses), likeliest)
+
+
+def _divergence(p: dict[int, float], q: dict[int, float]) -> float:
+    """KL(p || q) over the tokens that both list, and all others as one."""
+    both = p.keys() & q.keys()
+    rest_p = max(0.0, 1.0 - sum(math.exp(p[t]) for t in both))
+    rest_q = max(0.0, 1.0 - sum(math.exp(q[t]) for t in both))
+    listed = sum(math.exp(p[t]) * (p[t] - q[t]) for t in both)
+    floor = 1e-12  # float32 logits leave that much of a distribution unsaid
+    return listed + (rest_p * math.log(rest_p / max(rest_q, floor)) if rest_p > floor else 0.0)
