@@ -75,7 +75,8 @@ def print_grid(title: str, rows: Sequence[Row], out: TextIO) -> None:
     shown = [n for n in same if rows[0][n] is not None and rows[0][n] is not False]
     print(f"{title} ({len(rows)} row{'s' if len(rows) != 1 else ''})", file=out)
     if shown:
-        print("  " + ", ".join(f"{n} {_show_brief(n, rows[0][n])}" for n in shown), file=out)
+        facts = (n if rows[0][n] is True else f"{n} {_show_brief(n, rows[0][n])}" for n in shown)
+        print("  " + ", ".join(facts), file=out)
     columns = [n for n in names if n not in same]
     lines = [columns, *([_show_brief(n, row[n]) for n in columns] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]

@@ -95,6 +95,19 @@ def test_a_grid_says_once_what_is_the_same() -> None:
     ]
 
 
+def test_a_grid_names_what_is_true_of_all() -> None:
+    out = io.StringIO()
+    rows = [{"rows": n, "unstable": True, "quantization": None} for n in (1, 16)]
+    print_grid("bench x", rows, out)
+    assert out.getvalue().splitlines() == [
+        "bench x (2 rows)",
+        "  unstable",
+        "  rows",
+        "     1",
+        "    16",
+    ]
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.99, 1.0])
 @pytest.mark.parametrize("count", [1, 2, 7, 100])
 def test_percentiles_are_numpys(count: int, share: float) -> None:
