@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,8 +79,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     ]
     rows: list[Row] = []
     originals: dict[str, Prediction] = {}
-    logging.disable(logging.INFO)  # dozens of engines would each explain their choices
-    with progress(total=len(jobs), unit="model") as bar:
+    with quiet(), progress(total=len(jobs), unit="model") as bar:
         for model, engine_args in jobs:
             found, facts = predict(engine_args, documents)
             original = originals.setdefault(model, found)
@@ -96,6 +96,17 @@ def run(args: argparse.Namespace) -> list[Row]:
             )
             bar.update()
     return rows
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Warnings only: dozens of engines would each explain their choices."""
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def read_documents(path: Path) -> list[str]:

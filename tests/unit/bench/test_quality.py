@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ def test_rows_are_held_to_the_models_first(monkeypatch: pytest.MonkeyPatch) -> N
         dtype=["float32"], quantization=["none", "int8"],
     )  # fmt: skip
     rows = quality.run(args)
+    assert logging.root.manager.disable == 0  # as it was
     assert asked == [(m, "float32", q) for m in args.model for q in (None, "int8")]
     assert [row["drift"] for row in rows] == pytest.approx([0.0, 1.0] * 2)
     assert [row["top1_agreement"] for row in rows] == [1.0, 0.0] * 2
