@@ -17,7 +17,7 @@ _HINTS = typing.get_type_hints(EngineArgs)
 CHOICES: dict[str, list[str]] = {
     "dtype": [name for name in typing.get_args(_HINTS["dtype"]) if name != "auto"],
     "quantization": ["none", *QUANTIZATIONS],
-    "kv_cache_dtype": list(typing.get_args(_HINTS.get("kv_cache_dtype"))) or ["auto"],
+    "kv_cache_dtype": list(typing.get_args(_HINTS["kv_cache_dtype"])),
 }
 """Field of `EngineArgs` → its values; "none" stands for None."""
 
@@ -54,8 +54,7 @@ def combinations(
     found = False
     for values in itertools.product(*fields.values()):
         chosen = {k: None if v == "none" else v for k, v in zip(fields, values, strict=True)}
-        known = {name: value for name, value in chosen.items() if name in _HINTS}
-        args = EngineArgs(**{**base, **known})
+        args = EngineArgs(**{**base, **chosen})
         try:
             model = resolve(args, detect()).config.model
         except ConfigError as error:

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> list[Row]:
             rows.append(
                 {
                     "model": portable_name(model),
-                    **{name: getattr(engine_args, name, "auto") for name in fields},
+                    **{name: getattr(engine_args, name) for name in fields},
                     **facts,
                     "perplexity": found.perplexity,
                     "drift": found.perplexity / original.perplexity - 1.0,

@@ -86,6 +86,17 @@ def test_torch_computes_the_same(family: str) -> None:
                 torch.testing.assert_close(got, plain, rtol=1e-5, atol=1e-5)
 
 
+def test_int8_caches_move_fewer_bytes() -> None:
+    variant = Variant(0, "float32", available_isas()[-1], kv_cache_dtype="int8")
+    int8 = setting(GATED, variant=variant)
+    [decode, _] = [g[0] for g in attention.attention(int8)]
+    # 33 keys of 2 kv heads: 8 bytes and a scale; a query and a result of 4 heads of 8.
+    assert decode.moved_bytes == 33 * 2 * 2 * (8 + 4) + 4 * 2 * 4 * 8
+    [[one, _]] = attention.rope_kv_write(int8)
+    for each in (decode, one):
+        assert isinstance(each.call(5), torch.Tensor)
+
+
 def test_products_are_counted() -> None:
     groups = {g[0].name: g for g in cases.gemm(setting(GATED)) if g}
     assert list(groups) == ["qkv", "out", "gate_up", "down", "lm_head"]

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.bench.kernels.case import Case, copies, noise
+from quire.bench.kernels.case import Case, Variant, copies, noise
 from quire.bench.kernels.cases import Cases, Setting, rotated
 from quire.ops.metadata import AttentionMetadata, KVCache
 
@@ -81,12 +81,10 @@ def _filled(
     s: Setting, sequences: int, new: int, context: int
 ) -> tuple[list[KVCache], AttentionMetadata]:
     """Layers of a cache that outgrow the CPU's, and the metadata of a batch in scattered blocks."""
-    size, m, dtype = s.block_size, s.model, s.variant.torch_dtype
+    size, m = s.block_size, s.model
     each = -(-context // size)
-    shape = (sequences * each, m.num_key_value_heads, size, m.head_dim)
-    first = KVCache(noise(shape, dtype), noise(shape, dtype))
-    more = copies(_nbytes(first)) - 1
-    caches = [first, *(KVCache(*(part.clone() for part in first)) for _ in range(more))]
+    first = _random_cache((sequences * each, m.num_key_value_heads, size, m.head_dim), s.variant)
+    caches = [first, *(_copy(first) for _ in range(copies(_nbytes(first)) - 1))]
     tables = torch.randperm(sequences * each).view(sequences, each).int()
     slots = (tables.long()[:, :, None] * size + torch.arange(size)).flatten(1)
     return caches, AttentionMetadata(
@@ -101,5 +99,19 @@ def _filled(
     )
 
 
+def _random_cache(shape: tuple[int, int, int, int], variant: Variant) -> KVCache:
+    if variant.kv_cache_dtype == "int8":
+        k, v = (
+            (32 * noise(shape, torch.float32)).clamp(-127, 127).to(torch.int8) for _ in range(2)
+        )
+        return KVCache(k, v, *(noise(shape[:3], torch.float32).abs() / 32 for _ in range(2)))
+    return KVCache(noise(shape, variant.torch_dtype), noise(shape, variant.torch_dtype))
+
+
+def _copy(cache: KVCache) -> KVCache:
+    scales = (None if scale is None else scale.clone() for scale in (cache.k_scale, cache.v_scale))
+    return KVCache(cache.k.clone(), cache.v.clone(), *scales)
+
+
 def _nbytes(cache: KVCache) -> int:
-    return sum(part.nbytes for part in cache)
+    return sum(part.nbytes for part in cache if part is not None)

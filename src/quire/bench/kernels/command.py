@@ -74,7 +74,7 @@ class _Bench:
         dummy = preset_config(model) is not None
         base = {"model": model, "load_format": "dummy" if dummy else "auto", "ops": "cpu"}
         for chosen, config in choices.combinations(base, fields):
-            types = {name: getattr(chosen, name, "auto") for name in FAMILIES[family][1]}
+            types = {name: getattr(chosen, name) for name in FAMILIES[family][1]}
             variant = Variant(0, chosen.dtype, isa, **types)
             yield Setting(
                 config, self._ops(isa, chosen.quantization), variant, args.rows, args.context,
