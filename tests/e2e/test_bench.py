@@ -72,11 +72,13 @@ def test_benches_of_many_rows(name: str, tmp_path: Path) -> None:
         assert keys <= set(row)
         assert row["bench"] == name
     if name == "quality":
-        original, quantized = rows
+        original, *quantized = rows
         assert original["drift"] == 0.0
-        assert abs(quantized["drift"]) < 0.02
-        assert 0.0 < quantized["kl_divergence"] < 0.01
-        assert quantized["top1_agreement"] > 0.95
+        assert quantized
+        for row in quantized:
+            assert abs(row["drift"]) < 0.02
+            assert 0.0 < row["kl_divergence"] < 0.01
+            assert row["top1_agreement"] > 0.95
 
 
 @pytest.mark.parametrize("name", CASES)
