@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cpu/isa.h"
+#include "cpu/packed_weight.h"
 #include "cpu/pool.h"
 #include "cpu/row_blocks.h"
 
@@ -21,6 +22,8 @@ using Address = uintptr_t;
 void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 const int64_t* indices(Address address) { return reinterpret_cast<const int64_t*>(address); }
 const float* floats(Address address) { return reinterpret_cast<const float*>(address); }
+
+constexpr int64_t kScatteredBytes = 16;  // read for a byte of a packed row: 4 of every 64
 
 int64_t size_of(int dtype) {
   if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
@@ -156,6 +159,22 @@ void embedding(const Kernels& kernels, Pool& pool, int dtype, Address y, Address
   run_rows(pool, kernels.fused.embedding[dtype], a, 2 * cols * size);
 }
 
+// The same from a weight packed for linear layers, which a tied embedding shares with lm_head.
+void packed_embedding(Pool& pool, const PackedWeight& weight, int dtype, Address y, Address ids,
+                      int64_t rows) {
+  const int64_t row_bytes = weight.k() * size_of(dtype);
+  if (dtype == kFloat16) throw std::invalid_argument("packed weights are not looked up as float16");
+  check_indices("token id", indices(ids), rows, weight.n());
+  const nb::gil_scoped_release unlocked;
+  const int64_t task_rows = rows_a_task(rows, kScatteredBytes * row_bytes);
+  run(pool, row_tasks(rows, task_rows), [&](int64_t task) {
+    const int64_t begin = task * task_rows;
+    const int64_t count = rows - begin < task_rows ? rows - begin : task_rows;
+    weight.lookup(indices(ids) + begin, count, static_cast<DType>(dtype),
+                  reinterpret_cast<uint8_t*>(y) + begin * row_bytes);
+  });
+}
+
 void rotary(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
             Address positions, Address cos_sin, int64_t rows, int64_t heads, int64_t head_dim,
             int64_t rotary_dim, int64_t y_stride, int64_t x_stride, int64_t x_head_stride,
@@ -235,6 +254,7 @@ void bind_fused(nb::module_& m) {
   m.def("relu", &relu);
   m.def("add", &add);
   m.def("embedding", &embedding);
+  m.def("packed_embedding", &packed_embedding);
   m.def("rotary", &rotary);
   m.def("rope_kv_write", &rope_kv_write);
   m.def("argmax", &argmax);

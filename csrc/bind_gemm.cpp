@@ -1,7 +1,12 @@
 // Binding of the pool, packed weights and the linear layer.
 #include "bind_gemm.h"
 
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
 #include <stdexcept>
+#include <tuple>
+#include <vector>
 
 #include "cpu/linear.h"
 
@@ -21,15 +26,20 @@ DType float_or_bf16(int code) {
   return static_cast<DType>(code);
 }
 
-void make_weight(PackedWeight* self, Pool& pool, int kind, int epilogue, uintptr_t source,
-                 int dtype, int64_t n, int64_t k, int64_t stride, uintptr_t bias) {
+// parts: address, rows and stride of each.
+void make_weight(PackedWeight* self, Pool& pool, int kind, int epilogue,
+                 const std::vector<std::tuple<uintptr_t, int64_t, int64_t>>& parts, int dtype,
+                 int64_t k, uintptr_t bias) {
   if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
   if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
   if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
   const nb::gil_scoped_release unlocked;
+  std::vector<WeightPart> rows;
+  for (const auto& [data, count, stride] : parts) {
+    rows.push_back({pointer<const void>(data), count, stride});
+  }
   new (self) PackedWeight(pool, static_cast<WeightKind>(kind), static_cast<Epilogue>(epilogue),
-                          pointer<const void>(source), static_cast<DType>(dtype), n, k, stride,
-                          pointer<const float>(bias));
+                          rows, static_cast<DType>(dtype), k, pointer<const float>(bias));
 }
 
 void unpack(const PackedWeight& weight, uintptr_t out) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <bit>
+#include <memory>
 #include <new>
 #include <stdexcept>
 
@@ -27,6 +28,10 @@ float to_float(f16 v) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special | sign);
 }
 
+constexpr DType dtype_of(float) { return kFloat32; }
+constexpr DType dtype_of(bf16) { return kBFloat16; }
+constexpr DType dtype_of(f16) { return kFloat16; }
+
 uint16_t to_bf16(bf16 v) { return v.bits; }
 template <class T>
 uint16_t to_bf16(T value) {
@@ -36,28 +41,62 @@ uint16_t to_bf16(T value) {
   return static_cast<uint16_t>(v != v ? 0x7fc0 : rounded);
 }
 
-// Where the values of row r (within its block) at column k are, in units of values; `lane` is how
-// many of them make 4 bytes.
-int64_t offset(int64_t r, int64_t k, int64_t lane) {
-  const int64_t step = 16 * lane, tile = 16 * step;
-  return k / step * (2 * tile) + r / 16 * tile + k % step / lane * step + r % 16 * lane + k % lane;
+typedef uint32_t Lanes4 __attribute__((vector_size(16)));  // 4 lanes: baseline on every machine
+
+// Transposes 4 × 4 lanes of 4 bytes: 16 bytes of row r, `at` bytes from its start, become lane r of
+// 4 lines, `line_bytes` apart.
+void transpose(uint8_t* to, int64_t line_bytes, const uint8_t* const* from, int64_t at) {
+  Lanes4 r0, r1, r2, r3;
+  memcpy(&r0, from[0] + at, 16);
+  memcpy(&r1, from[1] + at, 16);
+  memcpy(&r2, from[2] + at, 16);
+  memcpy(&r3, from[3] + at, 16);
+  const Lanes4 a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
+  const Lanes4 b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+  const Lanes4 c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+  const Lanes4 d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  const Lanes4 lines[] = {__builtin_shufflevector(a, b, 0, 1, 4, 5),
+                          __builtin_shufflevector(a, b, 2, 3, 6, 7),
+                          __builtin_shufflevector(c, d, 0, 1, 4, 5),
+                          __builtin_shufflevector(c, d, 2, 3, 6, 7)};
+  for (int64_t line = 0; line < 4; ++line) memcpy(to + line * line_bytes, lines + line, 16);
 }
 
-// Puts 32 rows, `stride` bytes apart, to their places in the block. A step at a time: what is read
-// and what is written are in the L1 cache.
-void interleave(uint8_t* block, const uint8_t* rows, int64_t stride, int64_t steps) {
-  for (int64_t step = 0; step < steps; ++step, block += 2 * kTileBytes, rows += kStepBytes) {
-    for (int64_t r = 0; r < kBlockRows; ++r) {
-      const uint8_t* from = rows + r * stride;
+// Puts 32 rows to their places in the block, a step at a time: what is read and what is written
+// are in the L1 cache.
+void interleave(uint8_t* block, const uint8_t* const* rows, int64_t steps) {
+  for (int64_t step = 0; step < steps; ++step, block += 2 * kTileBytes) {
+    for (int64_t r = 0; r < kBlockRows; r += 4) {
       uint8_t* to = block + r / 16 * kTileBytes + r % 16 * 4;
-      for (int64_t line = 0; line < 16; ++line) memcpy(to + line * 64, from + line * 4, 4);
+      for (int64_t at = 0; at < kStepBytes; at += 16) {
+        transpose(to + at / 4 * 64, 64, rows + r, step * kStepBytes + at);
+      }
+    }
+  }
+}
+
+// The same for 4-byte values in the order [k][32 rows].
+void interleave_f32(uint8_t* block, const uint8_t* const* rows, int64_t k) {
+  constexpr int64_t kLine = kBlockRows * 4;
+  const int64_t bytes = k * 4, whole = bytes / 16 * 16;
+  for (int64_t begin = 0; begin < whole; begin += kStepBytes) {
+    const int64_t end = begin + kStepBytes < whole ? begin + kStepBytes : whole;
+    for (int64_t r = 0; r < kBlockRows; r += 4) {
+      for (int64_t at = begin; at < end; at += 16) {
+        transpose(block + at / 4 * kLine + r * 4, kLine, rows + r, at);
+      }
+    }
+  }
+  for (int64_t r = 0; r < kBlockRows; ++r) {
+    for (int64_t at = whole; at < bytes; at += 4) {
+      memcpy(block + at / 4 * kLine + r * 4, rows[r] + at, 4);
     }
   }
 }
 
 // Rounds a row to int8; returns its scale, and the sum of the int8 in `sum`.
 template <class T>
-float quantize(const T* row, int64_t k, int8_t* q, int32_t& sum) {
+float quantize(const T* row, int64_t k, int8_t* __restrict q, int32_t& sum) {
   int32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
   for (int64_t i = 0; i < k; ++i) {
     const int32_t bits = std::bit_cast<int32_t>(to_float(row[i])) & 0x7fffffff;
@@ -65,12 +104,15 @@ float quantize(const T* row, int64_t k, int8_t* q, int32_t& sum) {
   }
   const float top = std::bit_cast<float>(largest);
   const float inverse = top > 1e-36f ? 127.0f / top : 0.0f;
-  sum = 0;
+  int32_t total = 0;
   for (int64_t i = 0; i < k; ++i) {
     // Adding 1.5 * 2^23 leaves the number, rounded to nearest even, in the lowest bits.
-    q[i] = static_cast<int8_t>(std::bit_cast<int32_t>(to_float(row[i]) * inverse + 0x1.8p23f));
-    sum += q[i];
+    const int32_t bits = std::bit_cast<int32_t>(to_float(row[i]) * inverse + 0x1.8p23f);
+    const int32_t rounded = static_cast<int32_t>(static_cast<uint32_t>(bits) << 24) >> 24;
+    q[i] = static_cast<int8_t>(rounded);
+    total += rounded;
   }
+  sum = total;
   return top / 127.0f;
 }
 
@@ -127,12 +169,26 @@ int64_t checked_bytes(WeightKind kind, Epilogue epilogue, int64_t n, int64_t k) 
   return blocks_of(epilogue, n) * bytes_of_block(kind, k);
 }
 
+int64_t rows_of(const std::vector<WeightPart>& parts) {
+  int64_t rows = 0;
+  for (const WeightPart& part : parts) rows += part.rows;
+  return rows;
+}
+
+template <class T>
+const T* row_at(const std::vector<WeightPart>& parts, int64_t row) {
+  const WeightPart* part = parts.data();
+  for (; row >= part->rows; ++part) row -= part->rows;
+  return static_cast<const T*>(part->data) + row * part->stride;
+}
+
 }  // namespace
 
-PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const void* source,
-                           DType dtype, int64_t n, int64_t k, int64_t stride, const float* bias)
-    : kind_(kind), epilogue_(epilogue), n_(n), k_(k),
-      memory_(checked_bytes(kind, epilogue, n, k)) {
+PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
+                           const std::vector<WeightPart>& parts, DType dtype, int64_t k,
+                           const float* bias)
+    : kind_(kind), epilogue_(epilogue), n_(rows_of(parts)), k_(k),
+      memory_(checked_bytes(kind, epilogue, n_, k)) {
   const int64_t packed = blocks() * kBlockRows;
   const size_t padded = static_cast<size_t>(packed);
   if (bias != nullptr) {
@@ -146,9 +202,9 @@ PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const
     row_sum_.assign(padded, 0);
   }
   switch (dtype) {
-    case kFloat32: pack(pool, static_cast<const float*>(source), stride); break;
-    case kBFloat16: pack(pool, static_cast<const bf16*>(source), stride); break;
-    default: pack(pool, static_cast<const f16*>(source), stride); break;
+    case kFloat32: pack<float>(pool, parts); break;
+    case kBFloat16: pack<bf16>(pool, parts); break;
+    default: pack<f16>(pool, parts); break;
   }
 }
 
@@ -168,49 +224,53 @@ int64_t PackedWeight::nbytes() const {
 }
 
 template <class T>
-void PackedWeight::pack(Pool& pool, const T* source, int64_t stride) {
+void PackedWeight::pack(Pool& pool, const std::vector<WeightPart>& parts) {
   struct Job {
     PackedWeight* weight;
-    const T* source;
-    int64_t stride;
-  } job = {this, source, stride};
+    const std::vector<WeightPart>& parts;
+  } job = {this, parts};
   const auto body = [](void* context, int64_t block) {
     const Job& j = *static_cast<Job*>(context);
-    j.weight->pack_block(j.source, j.stride, block);
+    j.weight->template pack_block<T>(j.parts, block);
   };
   pool.run(blocks(), body, &job);
 }
 
 template <class T>
-void PackedWeight::pack_block(const T* source, int64_t stride, int64_t block) {
-  uint8_t* const out = memory_.data() + block * block_bytes();
-  const int64_t first = block * kBlockRows;
-  if (kind_ == kWeightF32) {
-    float* to = reinterpret_cast<float*>(out);
-    for (int64_t r = 0; r < kBlockRows; ++r) {
-      const int64_t n = source_row(first + r);
-      if (n < 0) continue;
-      for (int64_t k = 0; k < k_; ++k) to[k * kBlockRows + r] = to_float(source[n * stride + k]);
-    }
-    return;
-  }
+void PackedWeight::pack_block(const std::vector<WeightPart>& parts, int64_t block) {
   const int64_t row_bytes = block_bytes() / kBlockRows;
+  const DType stored = kind_ == kWeightF32 ? kFloat32 : kBFloat16;
+  const bool as_it_is = kind_ != kWeightS8 && dtype_of(T{}) == stored &&
+                        k_ * static_cast<int64_t>(sizeof(T)) == row_bytes;
   const int64_t staged = row_bytes + kStepBytes;  // not a power of two: rows share no cache set
-  std::vector<uint16_t> stage(static_cast<size_t>(kBlockRows * staged / 2));
-  uint8_t* const at = reinterpret_cast<uint8_t*>(stage.data());
+  const auto stage = std::make_unique<uint8_t[]>(
+      static_cast<size_t>(as_it_is ? row_bytes : kBlockRows * staged));
+  const uint8_t* from[kBlockRows];
   for (int64_t r = 0; r < kBlockRows; ++r) {
-    const int64_t n = source_row(first + r);
+    const int64_t packed = block * kBlockRows + r, n = source_row(packed);
+    uint8_t* const to = stage.get() + (as_it_is ? 0 : r * staged);
+    from[r] = to;
     if (n < 0) continue;  // zero, as the stage is
-    const T* row = source + n * stride;
-    if (kind_ == kWeightBF16) {
-      uint16_t* to = stage.data() + r * staged / 2;
-      for (int64_t k = 0; k < k_; ++k) to[k] = to_bf16(row[k]);
+    const T* row = row_at<T>(parts, n);
+    if (kind_ == kWeightS8) {
+      const size_t p = static_cast<size_t>(packed);
+      scale_[p] = quantize(row, k_, reinterpret_cast<int8_t*>(to), row_sum_[p]);
+    } else if (as_it_is) {
+      from[r] = reinterpret_cast<const uint8_t*>(row);
+    } else if (kind_ == kWeightF32) {
+      float* const values = reinterpret_cast<float*>(to);
+      for (int64_t k = 0; k < k_; ++k) values[k] = to_float(row[k]);
     } else {
-      const size_t p = static_cast<size_t>(first + r);
-      scale_[p] = quantize(row, k_, reinterpret_cast<int8_t*>(at + r * staged), row_sum_[p]);
+      uint16_t* const bits = reinterpret_cast<uint16_t*>(to);
+      for (int64_t k = 0; k < k_; ++k) bits[k] = to_bf16(row[k]);
     }
   }
-  interleave(out, at, staged, row_bytes / kStepBytes);
+  uint8_t* const out = memory_.data() + block * block_bytes();
+  if (kind_ == kWeightF32) {
+    interleave_f32(out, from, k_);
+  } else {
+    interleave(out, from, row_bytes / kStepBytes);
+  }
 }
 
 GemmArgs PackedWeight::args() const {
@@ -226,22 +286,43 @@ GemmArgs PackedWeight::args() const {
   return a;
 }
 
+void PackedWeight::read_row(int64_t packed, float* out) const {
+  const uint8_t* block = memory_.data() + packed / kBlockRows * block_bytes();
+  const int64_t r = packed % kBlockRows;
+  if (kind_ == kWeightF32) {
+    for (int64_t k = 0; k < k_; ++k) memcpy(out + k, block + (k * kBlockRows + r) * 4, 4);
+    return;
+  }
+  block += r / 16 * kTileBytes + r % 16 * 4;
+  const int64_t lane = kind_ == kWeightBF16 ? 2 : 4;  // values of the row in a line
+  for (int64_t k = 0; k < k_; ++k) {
+    const int64_t line = k / lane;
+    const uint8_t* at = block + line / 16 * (2 * kTileBytes) + line % 16 * 64;
+    if (kind_ == kWeightBF16) {
+      out[k] = to_float(reinterpret_cast<const bf16*>(at)[k % lane]);
+    } else {
+      out[k] = static_cast<float>(reinterpret_cast<const int8_t*>(at)[k % lane]) *
+               scale_[static_cast<size_t>(packed)];
+    }
+  }
+}
+
 void PackedWeight::unpack(float* out) const {
   for (int64_t p = 0; p < blocks() * kBlockRows; ++p) {
-    const int64_t n = source_row(p), r = p % kBlockRows;
-    if (n < 0) continue;
-    const uint8_t* block = memory_.data() + p / kBlockRows * block_bytes();
-    for (int64_t k = 0; k < k_; ++k) {
-      float& to = out[n * k_ + k];
-      if (kind_ == kWeightF32) {
-        to = reinterpret_cast<const float*>(block)[k * kBlockRows + r];
-      } else if (kind_ == kWeightBF16) {
-        to = to_float(reinterpret_cast<const bf16*>(block)[offset(r, k, 2)]);
-      } else {
-        to = static_cast<float>(reinterpret_cast<const int8_t*>(block)[offset(r, k, 4)]) *
-             scale_[static_cast<size_t>(p)];
-      }
-    }
+    if (source_row(p) >= 0) read_row(p, out + source_row(p) * k_);
+  }
+}
+
+void PackedWeight::lookup(const int64_t* ids, int64_t rows, DType dtype, void* out) const {
+  if (dtype == kFloat32) {
+    for (int64_t r = 0; r < rows; ++r) read_row(ids[r], static_cast<float*>(out) + r * k_);
+    return;
+  }
+  const auto values = std::make_unique<float[]>(static_cast<size_t>(k_));
+  for (int64_t r = 0; r < rows; ++r) {
+    read_row(ids[r], values.get());
+    uint16_t* to = static_cast<uint16_t*>(out) + r * k_;
+    for (int64_t k = 0; k < k_; ++k) to[k] = to_bf16(values[k]);
   }
 }
 

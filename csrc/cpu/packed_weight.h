@@ -26,14 +26,20 @@ class PackedMemory {
   int64_t bytes_;
 };
 
+// Some rows of a weight that is about to be packed, `stride` elements apart.
+struct WeightPart {
+  const void* data;
+  int64_t rows, stride;
+};
+
 class PackedWeight {
  public:
-  // Packs source [n, k], rows `stride` elements apart, on the pool; bias is float32 [n] or null.
-  // s8 is rounded to nearest: W = q * scale, scale = max|W| / 127 of each row.
+  // Packs the rows of all parts [n, k], one part after the other, on the pool; bias is float32 [n]
+  // or null. s8 is rounded to nearest: W = q * scale, scale = max|W| / 127 of each row.
   // Throws std::invalid_argument for empty sizes, for s8 with k above 65536, and for the epilogue
   // silu_mul with an odd n.
-  PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const void* source, DType dtype,
-               int64_t n, int64_t k, int64_t stride, const float* bias);
+  PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const std::vector<WeightPart>& parts,
+               DType dtype, int64_t k, const float* bias);
 
   WeightKind kind() const { return kind_; }
   int64_t n() const { return n_; }
@@ -45,16 +51,20 @@ class PackedWeight {
   GemmArgs args() const;
   // The weight as stored, as float32 [n, k].
   void unpack(float* out) const;
+  // Rows `ids` as an embedding [rows, k] of float32 or bfloat16, rounded from what is stored. Not
+  // for the epilogue silu_mul, which puts rows in another order.
+  void lookup(const int64_t* ids, int64_t rows, DType dtype, void* out) const;
 
  private:
   int64_t blocks() const;
   int64_t block_bytes() const;
   // The row of the source that is row `packed` of the blocks; -1 for padding.
   int64_t source_row(int64_t packed) const;
+  void read_row(int64_t packed, float* out) const;
   template <class T>
-  void pack_block(const T* source, int64_t stride, int64_t block);
+  void pack_block(const std::vector<WeightPart>& parts, int64_t block);
   template <class T>
-  void pack(Pool& pool, const T* source, int64_t stride);
+  void pack(Pool& pool, const std::vector<WeightPart>& parts);
 
   WeightKind kind_;
   Epilogue epilogue_;

@@ -7,6 +7,7 @@ keeps the reference's products.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -18,7 +19,7 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_attention import attention_fits
 from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
-from quire.ops.reference import Epilogue
+from quire.ops.reference import DenseWeight, Epilogue
 from quire.ops.table import OP_NAMES, LinearWeight, OpTable
 
 _KINDS: dict[torch.dtype, WeightKind] = {
@@ -40,17 +41,22 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
     fused = FusedKernels(kernels, pool)
 
     def pack_linear(
-        weight: Tensor,
+        weight: Tensor | Sequence[Tensor],
         bias: Tensor | None = None,
         *,
         epilogue: Epilogue = "none",
         head: bool = False,
     ) -> LinearWeight:
-        kind = _KINDS.get(weight.dtype)
+        kind = _KINDS.get((weight if isinstance(weight, Tensor) else weight[0]).dtype)
         if kind is None:
             return reference.pack_linear(weight, bias, epilogue=epilogue)
         quantized: WeightKind = "s8" if quantization == "int8" else kind
         return PackedLinear(kernels, pool, weight, bias, kind=quantized, epilogue=epilogue)
+
+    def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
+        if isinstance(table, PackedLinear):
+            return table.lookup(ids)
+        return fused.embedding(ids, table.weight if isinstance(table, DenseWeight) else table)
 
     def linear(x: Tensor, packed: LinearWeight) -> Tensor:
         if isinstance(packed, PackedLinear):
@@ -75,7 +81,7 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
 
     return replace(
         OpTable(),
-        embedding=fused.embedding,
+        embedding=embedding,
         add=fused.add,
         pack_linear=pack_linear,
         linear=linear,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.native import NativeKernels
+from quire.ops.native_checks import indices
 from quire.ops.reference import Epilogue
 
 WeightKind = Literal["f32", "bf16", "s8"]
@@ -40,7 +42,8 @@ class Pool(_native.Pool):
 class PackedLinear:
     """epilogue(x @ weight.T + bias) with the weight packed once for the kernels.
 
-    weight: [N, K] float32, bfloat16 or float16 on the CPU; it is copied and may be freed.
+    weight: [N, K] float32, bfloat16 or float16 on the CPU, or several of one dtype whose rows
+        follow each other; they are copied and may be freed.
     bias: [N] or None, of any float dtype; added in float32 before the result is rounded.
     kind: "f32"; "bf16" (weight and x are rounded to bfloat16, sums are float32); "s8" (W8A8: int8
         weights with a scale a row, x quantized to int8 a row at each call, sums exact).
@@ -54,40 +57,40 @@ class PackedLinear:
     empty weights, for "s8" with K above 65536, and for "silu_mul" with an odd N.
     """
 
-    __slots__ = ("_kernels", "_pool", "_weight", "columns", "kind", "shape")
+    __slots__ = ("_kernels", "_pool", "_weight", "columns", "dtype", "kind", "shape")
 
     def __init__(
         self,
         kernels: NativeKernels,
         pool: Pool,
-        weight: Tensor,
+        weight: Tensor | Sequence[Tensor],
         bias: Tensor | None = None,
         *,
         kind: WeightKind,
         epilogue: Epilogue = "none",
     ) -> None:
-        if weight.ndim != 2 or not weight.is_cpu or weight.dtype not in _FLOATS:
-            raise ValueError(f"weight is {_describe(weight)}; wanted a float [N, K] on the CPU")
-        n, k = weight.shape
+        parts = [_rows_of(part) for part in ([weight] if isinstance(weight, Tensor) else weight)]
+        dtype, k = parts[0].dtype, parts[0].shape[1]
+        for part in parts:
+            if part.dtype != dtype or part.shape[1] != k:
+                raise ValueError(f"weight has parts {_describe(parts[0])} and {_describe(part)}")
+        n = sum(part.shape[0] for part in parts)
         if bias is not None:
             if bias.shape != (n,) or not bias.is_cpu or not bias.is_floating_point():
                 raise ValueError(f"bias is {_describe(bias)}; wanted a float [{n}] on the CPU")
             bias = bias.to(torch.float32).contiguous()
-        if weight.stride(1) != 1:
-            weight = weight.contiguous()
         self.kind: WeightKind = kind
         self.shape: tuple[int, int] = (n, k)
+        self.dtype: torch.dtype = dtype
         self._kernels = kernels.handle
         self._pool = pool
         self._weight = _native.PackedWeight(
             pool,
             _KINDS[kind],
             _EPILOGUES[epilogue],
-            weight.data_ptr(),
-            _FLOATS[weight.dtype],
-            n,
+            [(part.data_ptr(), part.shape[0], part.stride(0)) for part in parts],
+            _FLOATS[dtype],
             k,
-            weight.stride(0),
             0 if bias is None else bias.data_ptr(),
         )
         self.columns = n // 2 if epilogue == "silu_mul" else n
@@ -105,6 +108,19 @@ class PackedLinear:
         out = torch.empty(self.shape)
         self._weight.unpack(out.data_ptr())
         return out
+
+    def lookup(self, ids: Tensor) -> Tensor:
+        """Rows `ids` (int64 [T]) as an embedding: [T, K] of the dtype that was packed, float32 or
+        bfloat16; int8 is dequantized and rounded once.
+
+        Raises ValueError for other ids, IndexError for one that is no row.
+        """
+        rows = indices("ids", ids)
+        y = torch.empty(rows, self.shape[1], dtype=self.dtype)
+        _native.packed_embedding(
+            self._pool, self._weight, _FLOATS[self.dtype], y.data_ptr(), ids.data_ptr(), rows
+        )
+        return y
 
     def forward(
         self, x: Tensor, *, dtype: torch.dtype | None = None, out: Tensor | None = None
@@ -140,6 +156,13 @@ class PackedLinear:
             rows,
         )
         return y
+
+
+def _rows_of(weight: Tensor) -> Tensor:
+    """The weight, or a copy of it, with each row contiguous."""
+    if weight.ndim != 2 or not weight.is_cpu or weight.dtype not in _FLOATS:
+        raise ValueError(f"weight is {_describe(weight)}; wanted a float [N, K] on the CPU")
+    return weight if weight.stride(1) == 1 else weight.contiguous()
 
 
 def _output(out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

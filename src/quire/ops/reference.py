@@ -19,7 +19,7 @@ between machines and numbers of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -31,11 +31,6 @@ from quire.ops.metadata import KVCache
 LINEAR_ROWS = 32
 """Fewer make long prompts slow, more make single tokens slow: at 1024 × 3072 in float32, two
 threads, 512 rows take twice the time of one call, one row the time of 32."""
-
-
-def embedding(ids: Tensor, weight: Tensor) -> Tensor:
-    """Rows `ids` (int64 [T]) of `weight` [rows, hidden] → [T, hidden]."""
-    return F.embedding(ids, weight)
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
@@ -56,7 +51,7 @@ class DenseWeight(NamedTuple):
 
 
 def pack_linear(
-    weight: Tensor,
+    weight: Tensor | Sequence[Tensor],
     bias: Tensor | None = None,
     *,
     epilogue: Epilogue = "none",
@@ -64,9 +59,20 @@ def pack_linear(
 ) -> DenseWeight:
     """What `linear` and `logits` take for this weight [out, in] and bias [out].
 
-    `head`: the weight makes logits. A provider may round it less than others.
+    Several tensors are one weight, the rows of each after those of the one before it; they are
+    copied and may be freed. `head`: the weight makes logits. A provider may round it less than
+    others.
     """
-    return DenseWeight(weight, bias, epilogue)
+    whole = weight if isinstance(weight, Tensor) else torch.cat(list(weight))
+    return DenseWeight(whole, bias, epilogue)
+
+
+def embedding(ids: Tensor, table: Tensor | DenseWeight) -> Tensor:
+    """Rows `ids` (int64 [T]) of `table` [rows, hidden] → [T, hidden].
+
+    The table may be what `pack_linear` made of it: a tied embedding is stored once, as lm_head.
+    """
+    return F.embedding(ids, table.weight if isinstance(table, DenseWeight) else table)
 
 
 def linear(x: Tensor, packed: DenseWeight) -> Tensor:
