@@ -79,9 +79,9 @@ class Pool:
 class PackedWeight:
     """A weight [n, k] in the kernels' order, padded and aligned; a copy.
 
-    `kind` is one of the WEIGHT codes, `epilogue` one of its own, `dtype` the source's, `stride`
-    between its rows in elements, `bias` the address of float32 [n] or 0. Raises ValueError for
-    sizes that cannot be packed.
+    `kind` is one of the WEIGHT codes, `epilogue` one of its own, `parts` the address, the rows and
+    the stride between them in elements of each piece of the source, `dtype` the source's, `bias`
+    the address of float32 [n] or 0. Raises ValueError for sizes that cannot be packed.
     """
 
     def __init__(
@@ -89,11 +89,9 @@ class PackedWeight:
         pool: Pool,
         kind: int,
         epilogue: int,
-        source: int,
+        parts: list[tuple[int, int, int]],
         dtype: int,
-        n: int,
         k: int,
-        stride: int,
         bias: int,
         /,
     ) -> None: ...
@@ -251,6 +249,11 @@ def embedding(
     /,
 ) -> None:
     """y = weight[ids] (+ position_weight[positions], unless that is 0). Raises IndexError."""
+
+def packed_embedding(
+    pool: Pool, weight: PackedWeight, dtype: int, y: int, ids: int, rows: int, /
+) -> None:
+    """y[rows, k] = weight[ids], FLOAT32 or BFLOAT16. Raises IndexError."""
 
 def rotary(
     kernels: Kernels,

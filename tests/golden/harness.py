@@ -15,7 +15,7 @@ from torch import Tensor
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from quire.models.decoder import Decoder
-from quire.models.loader import read_tensors
+from quire.models.loader import StoredParameters
 from quire.models.registry import model_config
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.table import OpTable
@@ -27,7 +27,7 @@ def load_decoder(
     """The model in a Hugging Face folder or .gguf file, packed for `ops`."""
     source = resolve(str(path))
     model = model_config(source.config)
-    return Decoder(model, read_tensors(open_weights(source), model, dtype), max_len, ops)
+    return Decoder(model, StoredParameters(open_weights(source), model, dtype), max_len, ops)
 
 
 def make_metadata(

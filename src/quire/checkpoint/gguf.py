@@ -90,6 +90,11 @@ class GGUFFile:
         tensor = self.tensors[name]
         return self._file.data[tensor.start : tensor.start + tensor.nbytes]
 
+    def release(self, name: str) -> None:
+        """Take the tensor's pages out of this process's resident memory."""
+        tensor = self.tensors[name]
+        self._file.release(tensor.start, tensor.start + tensor.nbytes)
+
 
 class _HeaderReader:
     """A cursor over the header that never leaves the file."""

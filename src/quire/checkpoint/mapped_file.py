@@ -35,7 +35,7 @@ class MappedFile:
                     raise CheckpointError(
                         f"{path.name} is empty.", fix="Download or copy the file again."
                     )
-                mapping = mmap.mmap(
+                self._mapping = mmap.mmap(
                     file.fileno(),
                     self.size,
                     flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
@@ -46,8 +46,18 @@ class MappedFile:
                 f"{path.name} cannot be read: {error.strerror or error}.",
                 fix="Check that the file exists and that this user may read it.",
             ) from error
-        self.data: npt.NDArray[np.uint8] = np.frombuffer(mapping, dtype=np.uint8)
+        self.data: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, dtype=np.uint8)
 
     def bytes_at(self, start: int, stop: int) -> bytes:
         """A copy of the bytes [start, stop), which the caller has checked to be in the file."""
         return self.data[start:stop].tobytes()
+
+    def release(self, start: int, stop: int) -> None:
+        """Take the bytes [start, stop), and no others, out of this process's resident memory.
+
+        What was written there is forgotten.
+        """
+        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if start < stop:
+            self._mapping.madvise(mmap.MADV_DONTNEED, start, stop - start)

@@ -77,6 +77,11 @@ class SafetensorsFile:
         values = raw.view(_DTYPES[entry.info.dtype]).reshape(entry.info.shape)
         return values if values.flags.aligned else values.copy()
 
+    def release(self, name: str) -> None:
+        """Take the tensor's pages out of this process's resident memory."""
+        entry = self._entries[name]
+        self._file.release(self._data_start + entry.start, self._data_start + entry.stop)
+
     def _damaged(self, what: str) -> CheckpointError:
         return CheckpointError(
             f"{self._file.path.name}: {what}.",

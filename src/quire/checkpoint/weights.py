@@ -57,6 +57,13 @@ class Weights(ABC):
             KeyError: there is no such tensor.
         """
 
+    @abstractmethod
+    def release(self, name: str) -> None:
+        """Give the memory back that reading tensor `name` took of the mapped file.
+
+        Views of it stay good: reading them again reads the file again.
+        """
+
 
 class SafetensorsWeights(Weights):
     """One or many .safetensors files."""
@@ -86,6 +93,9 @@ class SafetensorsWeights(Weights):
     def read(self, name: str) -> npt.NDArray[Any]:
         return self._home[name].read(name)
 
+    def release(self, name: str) -> None:
+        self._home[name].release(name)
+
 
 class GGUFWeights(Weights):
     """One .gguf file, its tensors renamed and reordered to Hugging Face's convention."""
@@ -113,6 +123,9 @@ class GGUFWeights(Weights):
         tensor = self._file.tensors[stored]
         values = READABLE[tensor.type.name](self._file.raw(stored)).reshape(tensor.shape)
         return self._translation[stored].apply(values)
+
+    def release(self, name: str) -> None:
+        self._file.release(self._stored[name])
 
 
 def open_weights(source: ModelSource) -> Weights:

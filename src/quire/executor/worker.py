@@ -48,20 +48,19 @@ class Worker:
         import torch
 
         from quire.models.loader import load_model
-        from quire.models.memory import kv_bytes_per_token, tied_copy_bytes, weight_bytes
+        from quire.models.memory import kv_bytes_per_token, weight_bytes
         from quire.ops.table import load_ops
         from quire.runner.runner import ModelRunner
 
         ops = load_ops(config.ops, num_threads=config.num_threads, quantization=config.quantization)
-        native = ops.provider == "cpu"
         # Two pools would take each other's cores; the native one does the heavy work.
-        torch.set_num_threads(1 if native else config.num_threads)
+        torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
         phase.end("import_torch")
         weights = weight_bytes(config.model, config.dtype, config.quantization)
         plan = plan_memory(
             config,
             runtime=resident_bytes(),
-            weights=weights + (tied_copy_bytes(config.model, config.dtype) if native else 0),
+            weights=weights,
             kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from quire.ops.table import OpTable
+from quire.ops.table import LinearWeight, OpTable
 
 
 class Embedding:
     """Looks up rows of `weight` [vocab, hidden]; adds row `position + offset` of `positions`.
 
+    A tied embedding's `weight` is what `pack_linear` made of it for the output projection.
     `offset` is where position 0 lies in the table `positions` [offset + max_len, hidden]:
     2 in OPT, whose first rows once stood for padding.
     """
 
     __slots__ = ("positions", "weight")
 
-    def __init__(self, weight: Tensor, positions: Tensor | None = None, offset: int = 0) -> None:
+    def __init__(
+        self, weight: Tensor | LinearWeight, positions: Tensor | None = None, offset: int = 0
+    ) -> None:
         self.weight = weight
         # A view that begins at position 0: no addition a token.
         self.positions = None if positions is None else positions[offset:]

@@ -12,6 +12,7 @@ from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rotary import rope_table
+from quire.models.parameters import ParameterSource
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.reference import Epilogue
 from quire.ops.table import OpTable
@@ -35,29 +36,26 @@ class Decoder:
     Straight-line code that calls `ops` alone: no torch arithmetic, no branch on a tensor's
     value, so that the same forward can be recorded and replayed. Callers hold
     `torch.inference_mode()`.
-
-    Attributes:
-        weight_bytes: of all parameters; a tied lm_head counts once.
     """
 
     def __init__(
-        self, config: ModelConfig, tensors: dict[str, Tensor], max_len: int, ops: OpTable
+        self, config: ModelConfig, source: ParameterSource, max_len: int, ops: OpTable
     ) -> None:
         """Build the layers, their linear weights packed for `ops`.
 
         Args:
-            tensors: named and shaped as `models.parameters` says. They are taken out one by one,
-                so that a packed weight and its original are never both there for all layers.
+            source: asked for one parameter at a time, in the order of the computation.
             max_len: positions are below it.
         """
         self.config = config
-        self.weight_bytes = sum(t.numel() * t.element_size() for t in tensors.values())
-        build = _Builder(config, tensors, max_len, ops)
-        embed = tensors.pop("embed.weight")
-        self._lm_head = Linear(ops.pack_linear(tensors.pop("lm_head.weight", embed), head=True))
+        build = _Builder(config, source, max_len, ops)
+        tied = config.tie_word_embeddings
+        self._lm_head = Linear(
+            ops.pack_linear(source.parts(f"{'embed' if tied else 'lm_head'}.weight"), head=True)
+        )
         self._embedding = Embedding(
-            embed,
-            tensors.pop("positions.weight", None),
+            self._lm_head.weight if tied else source.tensor("embed.weight"),
+            build.optional("positions.weight"),
             config.learned_positions_offset or 0,
         )
         self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
@@ -91,13 +89,13 @@ class Decoder:
 
 
 class _Builder:
-    """Makes layers out of named tensors, which it takes out of their dictionary."""
+    """Makes layers out of the parameters of a source."""
 
     def __init__(
-        self, config: ModelConfig, tensors: dict[str, Tensor], max_len: int, ops: OpTable
+        self, config: ModelConfig, source: ParameterSource, max_len: int, ops: OpTable
     ) -> None:
         self._config = config
-        self._tensors = tensors
+        self._source = source
         self._ops = ops
         self._cos_sin = rope_table(config.rope, max_len) if config.rope else None
 
@@ -111,10 +109,13 @@ class _Builder:
         )
 
     def norm(self, stem: str) -> Norm:
-        weight, eps = self._tensors.pop(f"{stem}.weight"), self._config.norm_eps
+        weight, eps = self._source.tensor(f"{stem}.weight"), self._config.norm_eps
         if self._config.norm == "rms_norm":
             return RMSNorm(weight, eps)
-        return LayerNorm(weight, self._tensors.pop(f"{stem}.bias"), eps)
+        return LayerNorm(weight, self._source.tensor(f"{stem}.bias"), eps)
+
+    def optional(self, name: str) -> Tensor | None:
+        return self._source.tensor(name) if self._source.has(name) else None
 
     def _attention(self, stem: str, window: int | None) -> Attention:
         config = self._config
@@ -126,8 +127,8 @@ class _Builder:
             head_dim=config.head_dim,
             window=window,
             cos_sin=self._cos_sin,
-            q_norm=self._tensors.pop(f"{stem}.q_norm.weight", None),
-            k_norm=self._tensors.pop(f"{stem}.k_norm.weight", None),
+            q_norm=self.optional(f"{stem}.q_norm.weight"),
+            k_norm=self.optional(f"{stem}.k_norm.weight"),
             eps=config.norm_eps,
         )
 
@@ -142,5 +143,6 @@ class _Builder:
         return MLP(up, self._linear(f"{stem}.down"))
 
     def _linear(self, stem: str, epilogue: Epilogue = "none") -> Linear:
-        weight, bias = self._tensors.pop(f"{stem}.weight"), self._tensors.pop(f"{stem}.bias", None)
+        bias = self.optional(f"{stem}.bias")
+        weight = self._source.parts(f"{stem}.weight")
         return Linear(self._ops.pack_linear(weight, bias, epilogue=epilogue))

@@ -16,7 +16,7 @@ def parameter_count(config: ModelConfig) -> int:
 def weight_bytes(config: ModelConfig, dtype: str, quantization: str | None = None) -> int:
     """Bytes of the weights once loaded as `dtype`, linear ones quantized if `quantization` says.
 
-    A tied embedding counts once, as the output projection that every step reads whole.
+    A tied embedding is there once, packed as the output projection that every step reads whole.
     """
     item = DTYPE_BYTES[dtype]
     return sum(
@@ -36,14 +36,6 @@ def _is_linear(config: ModelConfig, parameter: Parameter) -> bool:
     if parameter.name == "embed.weight":
         return config.tie_word_embeddings
     return len(parameter.shape) == 2 and parameter.name != "positions.weight"
-
-
-def tied_copy_bytes(config: ModelConfig, dtype: str) -> int:
-    """Bytes of the table that a tied embedding's rows are looked up in, beside the packed copy
-    that the output projection reads. None of it where nothing is tied."""
-    if not config.tie_word_embeddings:
-        return 0
-    return config.vocab_size * config.hidden_size * DTYPE_BYTES[dtype]
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:

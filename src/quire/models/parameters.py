@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from quire.core.config import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,23 @@ class Parameter:
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
+
+
+class ParameterSource(Protocol):
+    """Where a decoder gets its parameters from, one at a time: the whole model is never there."""
+
+    def has(self, name: str) -> bool:
+        """Whether the model has the parameter `name`."""
+
+    def parts(self, name: str) -> list[Tensor]:
+        """Tensors of the model's dtype whose rows, one after the other, are the parameter.
+
+        They may lie in a mapped file and must not be written to. They are good until the next
+        parameter is asked for.
+        """
+
+    def tensor(self, name: str) -> Tensor:
+        """The whole parameter, in memory of its own."""
 
 
 def parameters(config: ModelConfig) -> list[Parameter]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 
@@ -14,7 +15,8 @@ from quire.core.errors import OutOfMemoryError
 from quire.core.sampling_params import SamplingParams
 from quire.executor.uniproc import UniprocExecutor
 from quire.executor.worker import Worker
-from tests.unit.executor.configs import config
+from quire.ops.native_gemm import PackedLinear
+from tests.unit.executor.configs import TINY, config
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +51,42 @@ def test_phases_add_up_and_facts_are_plain() -> None:
     assert torch.get_num_threads() == config().num_threads
 
 
-def test_planned_weights_are_the_decoders() -> None:
-    worker = Worker(config())
+def held_bytes(thing: object, seen: set[int]) -> int:
+    """Bytes of all weights that can be reached from `thing`, each counted once."""
+    if id(thing) in seen:
+        return 0
+    seen.add(id(thing))
+    if isinstance(thing, torch.Tensor):
+        return thing.nbytes
+    if isinstance(thing, PackedLinear):
+        return thing.nbytes
+    if isinstance(thing, list | tuple):
+        return sum(held_bytes(part, seen) for part in thing)
+    names = {*getattr(thing, "__slots__", ()), *getattr(thing, "__dict__", {})} - {"cos_sin"}
+    return sum(held_bytes(getattr(thing, name), seen) for name in names)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("ops", "dtype", "quantization"),
+    [
+        ("reference", "float32", None),
+        ("auto", "float32", None),
+        ("auto", "bfloat16", None),
+        ("auto", "bfloat16", "int8"),
+    ],
+)
+def test_planned_weights_are_the_decoders(
+    ops: str, dtype: str, quantization: str | None, tied: bool
+) -> None:
+    """For a shape that needs no padding."""
+    model = dataclasses.replace(
+        TINY, hidden_size=64, intermediate_size=128, head_dim=16, tie_word_embeddings=tied
+    )
+    worker = Worker(config(model=model, ops=ops, dtype=dtype, quantization=quantization))
     worker.start()
     assert worker._runner is not None
-    assert worker.facts["weight_bytes"] == worker._runner._decoder.weight_bytes
+    assert worker.facts["weight_bytes"] == held_bytes(worker._runner._decoder, set())
 
 
 def test_warm_up_leaves_no_sequence() -> None:

@@ -12,13 +12,12 @@ import torch
 
 from quire.checkpoint.tensor_info import TensorInfo
 from quire.checkpoint.weights import Weights
-from quire.core.config import ModelConfig
+from quire.core.config import ModelConfig, OpsProvider
 from quire.core.errors import CheckpointError
 from quire.models.decoder import Decoder
-from quire.models.dummy import random_tensors
-from quire.models.loader import read_tensors
-from quire.models.memory import parameter_count
-from quire.models.parameters import parameters
+from quire.models.dummy import RandomParameters
+from quire.models.loader import StoredParameters
+from quire.models.parameters import ParameterSource, parameters
 from quire.models.registry import architecture, model_config
 from quire.ops.table import load_ops
 
@@ -49,6 +48,7 @@ class MemoryWeights(Weights):
 
     def __init__(self, arrays: dict[str, npt.NDArray[Any]], dtype: str = "F32") -> None:
         self.arrays = arrays
+        self.released: list[str] = []
         self.aliases = {}
         self.tensors = {
             name: TensorInfo(name, dtype, array.shape, array.nbytes, Path("memory"))
@@ -57,6 +57,9 @@ class MemoryWeights(Weights):
 
     def read(self, name: str) -> npt.NDArray[Any]:
         return self.arrays[name]
+
+    def release(self, name: str) -> None:
+        self.released.append(name)
 
 
 def stored(config: ModelConfig) -> dict[str, npt.NDArray[Any]]:
@@ -81,8 +84,12 @@ def tied() -> ModelConfig:
     return model_config(LLAMA | {"tie_word_embeddings": True})
 
 
+def read_all(source: ParameterSource, config: ModelConfig) -> dict[str, torch.Tensor]:
+    return {p.name: source.tensor(p.name) for p in parameters(config) if source.has(p.name)}
+
+
 def load(arrays: dict[str, npt.NDArray[Any]], config: ModelConfig) -> dict[str, torch.Tensor]:
-    return read_tensors(MemoryWeights(arrays), config, torch.float32)
+    return read_all(StoredParameters(MemoryWeights(arrays), config, torch.float32), config)
 
 
 def test_parts_are_fused_in_order(llama: ModelConfig) -> None:
@@ -148,7 +155,7 @@ def test_aliases_are_followed(llama: ModelConfig) -> None:
     del arrays["lm_head.weight"]
     weights = MemoryWeights(arrays)
     weights.aliases = {"lm_head.weight": "model.embed_tokens.weight"}
-    tensors = read_tensors(weights, llama, torch.float32)
+    tensors = read_all(StoredParameters(weights, llama, torch.float32), llama)
     assert torch.equal(tensors["lm_head.weight"], tensors["embed.weight"])
 
 
@@ -208,40 +215,70 @@ def test_bfloat16_bits(llama: ModelConfig) -> None:
     }
     for array in bits.values():
         array.flags.writeable = False
-    got = read_tensors(MemoryWeights(bits, "BF16"), llama, torch.float32)
+    got = read_all(StoredParameters(MemoryWeights(bits, "BF16"), llama, torch.float32), llama)
     assert all(torch.equal(got[name], expected[name].bfloat16().float()) for name in expected)
 
 
 def test_float16_overflow_is_an_error(llama: ModelConfig) -> None:
     arrays = stored(llama)
     arrays["model.norm.weight"][3] = 1e5
+    source = StoredParameters(MemoryWeights(arrays), llama, torch.float16)
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight.*float16 cannot hold"):
-        read_tensors(MemoryWeights(arrays), llama, torch.float16)
+        source.tensor("norm.weight")
 
 
 def test_progress_reaches_the_total(llama: ModelConfig) -> None:
     weights, seen = MemoryWeights(stored(llama)), list[tuple[int, int]]()
-    read_tensors(weights, llama, torch.float32, lambda done, total: seen.append((done, total)))
+    source = StoredParameters(
+        weights, llama, torch.float32, lambda done, total: seen.append((done, total))
+    )
+    read_all(source, llama)
     assert seen[-1] == (weights.nbytes, weights.nbytes)
     assert seen == sorted(seen)
+
+
+def test_a_parameter_is_released_when_the_next_is_read(llama: ModelConfig) -> None:
+    weights = MemoryWeights(stored(llama))
+    source = StoredParameters(weights, llama, torch.float32)
+    parts = source.parts("layers.0.attn.qkv.weight")
+    names = [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"]
+    for part, name in zip(parts, names, strict=True):
+        assert part.data_ptr() == weights.arrays[name].ctypes.data  # no copy
+    assert weights.released == []
+    source.tensor("norm.weight")
+    assert weights.released == names
+
+
+def random_tensors(config: ModelConfig, dtype: torch.dtype, seed: int) -> dict[str, torch.Tensor]:
+    return read_all(RandomParameters(config, dtype, seed), config)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_random_weights(llama: ModelConfig, dtype: torch.dtype) -> None:
     tensors = random_tensors(llama, dtype, seed=3)
+    assert set(tensors) == {p.name for p in parameters(llama)}
+    assert all(tensors[p.name].shape == p.shape for p in parameters(llama))
     again, other = random_tensors(llama, dtype, seed=3), random_tensors(llama, dtype, seed=4)
     assert all(torch.equal(tensors[name], again[name]) for name in tensors)
     assert not torch.equal(tensors["embed.weight"], other["embed.weight"])
     assert not torch.equal(tensors["layers.0.mlp.down.weight"], tensors["layers.1.mlp.down.weight"])
     assert torch.equal(tensors["norm.weight"], torch.ones(HIDDEN, dtype=dtype))
-    decoder = Decoder(llama, tensors, 16, load_ops("reference"))
-    assert decoder.weight_bytes == parameter_count(llama) * dtype.itemsize
 
 
 def test_random_weights_of_a_large_tensor() -> None:
     """Longer than the pool: repeated, and still of the right spread."""
     config = model_config(LLAMA | {"vocab_size": 300_001, "tie_word_embeddings": True})
-    weight = random_tensors(config, torch.float32, seed=0)["embed.weight"]
+    source = RandomParameters(config, torch.float32, seed=0)
+    weight = source.tensor("embed.weight")
     assert float(weight.std()) == pytest.approx(0.02, rel=0.01)
     assert bool((weight[-5:] != 0).all())
     assert not torch.equal(weight[0], weight[125_000])
+    flat = weight.view(-1)
+    assert torch.equal(flat[: flat.numel() - 1_000_003], flat[1_000_003:])
+
+
+@pytest.mark.parametrize("provider", ["reference", "auto"])
+def test_a_tied_embedding_is_stored_once(tied: ModelConfig, provider: OpsProvider) -> None:
+    source = RandomParameters(tied, torch.float32, seed=0)
+    decoder = Decoder(tied, source, 16, load_ops(provider))
+    assert decoder._embedding.weight is decoder._lm_head.weight
