@@ -1,16 +1,17 @@
-// GEMM with float arithmetic: weights of float32, and of bfloat16 where there are no tiles.
+// GEMM with float arithmetic: weights of float32, and of bfloat16 where no instruction multiplies it.
 //
 // Lanes are output rows, so an output is one chain of multiply-adds in ascending order of k.
-#include "gemm_parts.h"
+#include "gemm_rows.h"
 
 namespace quire::QUIRE_ISA {
 
 namespace {
 
 constexpr int64_t kVecs = kBlockRows / kLanes;
-constexpr int64_t kChunk = 64;         // rows of x a task
-constexpr int64_t kAhead = 4096;       // bytes of W fetched ahead
-constexpr int kMostRows = kLanes == 16 ? 8 : kLanes == 8 ? 2 : 1;  // what the registers hold
+// What the registers hold: rows of a pass, and of one that takes all 32 columns at once. More rows
+// take 16 columns, twice.
+constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 2;
+constexpr int kWideRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;
 
 // Lanes of 32 bits that hold two bf16, apart.
 #if defined(__AVX512F__)
@@ -34,128 +35,144 @@ inline void split(const uint8_t* p, Vec& even, Vec& odd) {
 }
 #endif
 
-// sums[R][32] = x · Wᵀ over the first k columns, W a block [k][32].
-template <int R>
-void block_f32(float* sums, const float* x, int64_t x_stride, const uint8_t* weight, int64_t k) {
-  Vec c[R][kVecs];
-  for (auto& row : c) {
-    for (Vec& v : row) v = zero();
-  }
-  for (int64_t i = 0; i < k; ++i, weight += kBlockRows * 4) {
-    __builtin_prefetch(weight + kAhead);
-    __builtin_prefetch(weight + kAhead + 64);
-    Vec w[kVecs];
-    for (int64_t j = 0; j < kVecs; ++j) {
-      w[j] = load(reinterpret_cast<const float*>(weight) + j * kLanes);
-    }
-    for (int r = 0; r < R; ++r) {
-      const Vec v = broadcast(x[r * x_stride + i]);
-      for (int64_t j = 0; j < kVecs; ++j) c[r][j] = fma(v, w[j], c[r][j]);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int64_t j = 0; j < kVecs; ++j) store(sums + r * kBlockRows + j * kLanes, c[r][j]);
-  }
-}
+// Weights of one column of x after the other, 32 output rows each.
+struct F32 {
+  static int64_t padded_k(int64_t k) { return k; }
+  static int64_t block_bytes(int64_t k) { return k * kBlockRows * 4; }
 
-// The same for a block of bf16; k is a multiple of 32.
-template <int R>
-void block_bf16(float* sums, const float* x, int64_t x_stride, const uint8_t* weight, int64_t k) {
-  Vec c[R][kVecs];
-  for (auto& row : c) {
-    for (Vec& v : row) v = zero();
-  }
-  for (int64_t i = 0; i < k; i += 2) {
-    const uint8_t* line = weight + i / 32 * (2 * kTileBytes) + i % 32 / 2 * 64;
-    __builtin_prefetch(line + kAhead);
-    __builtin_prefetch(line + kAhead + kTileBytes);
-    for (int64_t j = 0; j < kVecs; ++j) {
-      const int64_t lane = j * kLanes;
-      Vec even, odd;
-      split(line + lane / 16 * kTileBytes + lane % 16 * 4, even, odd);
-      for (int r = 0; r < R; ++r) {
-        c[r][j] = fma(broadcast(x[r * x_stride + i]), even, c[r][j]);
-        c[r][j] = fma(broadcast(x[r * x_stride + i + 1]), odd, c[r][j]);
+  // c[R][V] += x · W for output rows from n on.
+  template <int R, int64_t V>
+  static void add(Vec (&c)[R][V], const Pass<float>& p, int64_t n) {
+    const float* w = reinterpret_cast<const float*>(p.weight);
+    for (int64_t i = 0; i < p.k; ++i, w += kBlockRows) {
+      fetch(reinterpret_cast<const uint8_t*>(w), p.ahead);
+      fetch(reinterpret_cast<const uint8_t*>(w), p.ahead + 64);
+      QUIRE_UNROLL for (int64_t j = 0; j < V; ++j) {
+        const Vec v = load(w + n + j * kLanes);
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+          c[r][j] = fma(broadcast(p.x[r * p.stride + i]), v, c[r][j]);
+        }
       }
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int64_t j = 0; j < kVecs; ++j) store(sums + r * kBlockRows + j * kLanes, c[r][j]);
+};
+
+// Weights in tiles of 16 output rows and 32 columns of x, two columns side by side.
+struct BF16 {
+  static int64_t padded_k(int64_t k) { return round_up(k, 32); }
+  static int64_t block_bytes(int64_t k) { return padded_k(k) * kBlockRows * 2; }
+
+  template <int R, int64_t V>
+  static void add(Vec (&c)[R][V], const Pass<float>& p, int64_t n) {
+    constexpr int64_t kTileVecs = 16 / kLanes, kTiles = V / kTileVecs;
+    const uint8_t* line = p.weight + n / 16 * kTileBytes;
+    for (int64_t i = 0; i < p.k; i += 32, line += (2 - kTiles) * kTileBytes) {
+      QUIRE_UNROLL for (int64_t tile = 0; tile < kTiles; ++tile) {
+        for (const float* x = p.x + i; x < p.x + i + 32; x += 2, line += 64) {
+          fetch(line, p.ahead);
+          QUIRE_UNROLL for (int64_t j = 0; j < kTileVecs; ++j) {
+            Vec even, odd;
+            split(line + j * kLanes * 4, even, odd);
+            QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+              Vec& sum = c[r][tile * kTileVecs + j];
+              sum = fma(broadcast(x[r * p.stride]), even, sum);
+              sum = fma(broadcast(x[r * p.stride + 1]), odd, sum);
+            }
+          }
+        }
+      }
+    }
+  }
+};
+
+// sums[R][32] for V vectors of output rows from n on.
+template <class W, int R, int64_t V>
+inline void lanes(float* sums, const Pass<float>& p, int64_t n) {
+  Vec c[R][V];
+  QUIRE_UNROLL for (auto& row : c) {
+    QUIRE_UNROLL for (Vec& v : row) v = zero();
+  }
+  W::add(c, p, n);
+  QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+    QUIRE_UNROLL for (int64_t j = 0; j < V; ++j) {
+      store(sums + r * kBlockRows + n + j * kLanes, c[r][j]);
+    }
   }
 }
 
-using Block = void (*)(float*, const float*, int64_t, const uint8_t*, int64_t);
+// x as floats: as it is if it is float32 and as wide as the weight, else copied, rounded if the
+// weight's type asks for it.
+template <class W>
+bool in_place(const GemmArgs& a) {
+  return __is_same(W, F32) && a.x_dtype == kFloat32;
+}
+// Not a power of two: the rows of a pass share no cache set.
+template <class W>
+int64_t copied_stride(const GemmArgs& a) {
+  return W::padded_k(a.k) + 16;
+}
 
-// A task: the rows of one chunk against one block.
-template <int kMost>
-void multiply(const GemmArgs& a, int64_t task, const float* x, int64_t x_stride, int64_t k,
-              int64_t block_bytes, Block most, Block one) {
-  const int64_t chunks = ceil_div(a.rows, kChunk);
-  const int64_t block = task / chunks;
-  const int64_t first = task % chunks * kChunk;
-  const int64_t last = smaller(a.rows, first + kChunk);
-  const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + block * block_bytes;
-  float sums[kMost * kBlockRows];
-  for (int64_t r = first; r < last;) {
-    const int64_t rows = last - r >= kMost ? kMost : 1;
-    (rows == kMost ? most : one)(sums, x + r * x_stride, x_stride, weight, k);
-    finish(a, r, rows, block * kBlockRows, sums);
-    r += rows;
+template <class W>
+struct Floats {
+  using X = float;
+  using Sum = float;
+  static constexpr int kMost = kMostRows;
+
+  static Input<float> input(const GemmArgs& a) {
+    const bool ready = in_place<W>(a);
+    return {static_cast<const float*>(ready ? a.x : a.scratch),
+            ready ? a.x_stride : copied_stride<W>(a), W::padded_k(a.k), W::block_bytes(a.k)};
   }
+
+  template <int R>
+  static void block(float* sums, const Pass<float>& p) {
+    if constexpr (R <= kWideRows) {
+      lanes<W, R, kVecs>(sums, p, 0);
+    } else {
+      lanes<W, R, kVecs / 2>(sums, p, 0);
+      lanes<W, R, kVecs / 2>(sums, p, kBlockRows / 2);
+    }
+  }
+};
+
+template <class W>
+int64_t scratch_bytes(const GemmArgs& a) {
+  return in_place<W>(a) ? 0 : a.rows * copied_stride<W>(a) * 4;
+}
+template <class W>
+int64_t prepare_tasks(const GemmArgs& a) {
+  return in_place<W>(a) ? 0 : ceil_div(a.rows, kPrepareRows);
 }
 
-int64_t tasks(const GemmArgs& a) {
-  return a.rows == 0 ? 0 : ceil_div(a.n, kBlockRows) * ceil_div(a.rows, kChunk);
-}
-
-// The scratch of both kinds: x as floats, rounded to the weight's type, rows of k padded.
-int64_t padded_k(const GemmArgs& a) { return round_up(a.k, 32); }
-int64_t floats_of_x(const GemmArgs& a) { return a.rows * padded_k(a) * 4; }
-
-template <class Weight, class T>
+// Rows of x as floats, through the type Rounded.
+template <class W, class Rounded, class T>
 void widen_rows(const GemmArgs& a, int64_t task) {
   const int64_t last = smaller(a.rows, (task + 1) * kPrepareRows);
   for (int64_t r = task * kPrepareRows; r < last; ++r) {
     const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
-    float* out = static_cast<float*>(a.scratch) + r * padded_k(a);
+    float* out = static_cast<float*>(a.scratch) + r * copied_stride<W>(a);
     int64_t i = 0;
-    for (; i + kLanes <= a.k; i += kLanes) store(out + i, round<Weight>(load(x + i)));
-    if (i < a.k) store(out + i, round<Weight>(load(x + i, a.k - i)), a.k - i);
-    for (i = a.k; i < padded_k(a); ++i) out[i] = 0.0f;
+    for (; i + kLanes <= a.k; i += kLanes) store(out + i, round<Rounded>(load(x + i)));
+    if (i < a.k) store(out + i, round<Rounded>(load(x + i, a.k - i)), a.k - i);
+    for (i = a.k; i < W::padded_k(a.k); ++i) out[i] = 0.0f;
   }
 }
 
-// float32: x needs no preparation unless it is bf16.
-int64_t f32_scratch_bytes(const GemmArgs& a) {
-  return a.x_dtype == kFloat32 ? 0 : floats_of_x(a);
-}
-int64_t f32_prepare_tasks(const GemmArgs& a) {
-  return a.x_dtype == kFloat32 ? 0 : ceil_div(a.rows, kPrepareRows);
-}
-void f32_task(const GemmArgs& a, int64_t task) {
-  const bool ready = a.x_dtype == kFloat32;
-  multiply<kMostRows>(a, task, static_cast<const float*>(ready ? a.x : a.scratch),
-                      ready ? a.x_stride : padded_k(a), a.k, a.k * kBlockRows * 4,
-                      block_f32<kMostRows>, block_f32<1>);
+template <class W>
+void prepare(const GemmArgs& a, int64_t task) {
+  if (a.x_dtype == kBFloat16) return widen_rows<W, float, bf16>(a, task);  // rounded already
+  widen_rows<W, bf16, float>(a, task);
 }
 
-int64_t bf16_prepare_tasks(const GemmArgs& a) { return ceil_div(a.rows, kPrepareRows); }
-void bf16_prepare(const GemmArgs& a, int64_t task) {
-  if (a.x_dtype == kFloat32) {
-    widen_rows<bf16, float>(a, task);
-  } else {
-    widen_rows<float, bf16>(a, task);  // is bf16 already
-  }
-}
-void bf16_task(const GemmArgs& a, int64_t task) {
-  multiply<kMostRows>(a, task, static_cast<const float*>(a.scratch), padded_k(a), padded_k(a),
-                      padded_k(a) * kBlockRows * 2, block_bf16<kMostRows>, block_bf16<1>);
-}
+template <class W>
+constexpr Gemm kGemm = {scratch_bytes<W>, prepare_tasks<W>, prepare<W>, row_tasks<Floats<W>>,
+                        row_task<Floats<W>>};
 
 }  // namespace
 
-const Gemm kGemmF32 = {f32_scratch_bytes, f32_prepare_tasks, widen_rows<float, bf16>, tasks,
-                       f32_task};
-const Gemm kGemmBF16 = {floats_of_x, bf16_prepare_tasks, bf16_prepare, tasks, bf16_task};
+const Gemm kGemmF32 = kGemm<F32>;
+#if !defined(__AVX512BF16__)
+const Gemm kGemmBF16 = kGemm<BF16>;
+#endif
 
 }  // namespace quire::QUIRE_ISA

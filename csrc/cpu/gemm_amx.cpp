@@ -146,14 +146,6 @@ Cut cut(const GemmArgs& a) {
   return {chunk_rows, chunks, group, ceil_div(blocks, group)};
 }
 
-inline void finish_block(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
-  finish(a, r, rows, n0, sums);
-}
-inline void finish_block(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0,
-                         const int32_t* sums) {
-  finish(a, r, rows, n0, sums, x_scales(a) + r);
-}
-
 template <class T>
 void task(const GemmArgs& a, int64_t index) {
   const Cut c = cut<T>(a);
@@ -179,7 +171,7 @@ void task(const GemmArgs& a, int64_t index) {
         one_tile<T>(sums, tile_at<T>(a, r), weight, steps, fetch);
       }
       fetch.at += steps * lines * 64;
-      finish_block(a, r, rows, b * kBlockRows, sums);
+      finish_sums(a, r, rows, b * kBlockRows, sums);
     }
   }
   _tile_release();
@@ -201,33 +193,12 @@ int64_t bf16_scratch_bytes(const GemmArgs& a) {
   return in_place<BF16>(a) ? 0 : a.rows * steps_of<BF16>(a) * kStepBytes;
 }
 
-// One row of x as bf16, in steps.
-template <class T>
-void round_row(const GemmArgs& a, int64_t r, uint8_t* out, int64_t step_stride) {
-  const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
-  for (int64_t i = 0; i < a.k; i += 32, out += step_stride) {
-    bf16* step = reinterpret_cast<bf16*>(out);
-    for (int64_t j = 0; j < 32; j += kLanes) {
-      const int64_t left = a.k - i - j;
-      if (left >= kLanes) {
-        store(step + j, load(x + i + j));
-      } else {
-        store(step + j, left > 0 ? load(x + i + j, left) : zero());
-      }
-    }
-  }
-}
-
 void bf16_prepare(const GemmArgs& a, int64_t index) {
   const int64_t last = smaller(a.rows, (index + 1) * kPrepareRows);
   for (int64_t r = index * kPrepareRows; r < last; ++r) {
     const Rows tile = tile_at<BF16>(a, r / kTileRows * kTileRows);
     uint8_t* out = const_cast<uint8_t*>(tile.at) + r % kTileRows * kStepBytes;
-    if (a.x_dtype == kFloat32) {
-      round_row<float>(a, r, out, tile.step_stride);
-    } else {
-      round_row<bf16>(a, r, out, tile.step_stride);
-    }
+    round_row(a, r, out, tile.step_stride);
   }
 }
 

@@ -136,6 +136,40 @@ inline int64_t s8_scratch_bytes(const GemmArgs& a) {
   return round_up(a.rows * 4, 64) + a.rows * s8_bytes(a);
 }
 
+// The end of a kernel of which the sums may be of either type.
+inline void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
+  finish(a, r, rows, n0, sums);
+}
+inline void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0,
+                        const int32_t* sums) {
+  finish(a, r, rows, n0, sums, x_scales(a) + r);
+}
+
+// One row of x as bf16 in steps of 32, `step_stride` bytes apart; zeros fill the last one.
+template <class T>
+inline void round_row(const GemmArgs& a, int64_t r, uint8_t* out, int64_t step_stride) {
+  const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
+  for (int64_t i = 0; i < a.k; i += 32, out += step_stride) {
+    bf16* step = reinterpret_cast<bf16*>(out);
+    for (int64_t j = 0; j < 32; j += kLanes) {
+      const int64_t left = a.k - i - j;
+      if (left >= kLanes) {
+        store(step + j, load(x + i + j));
+      } else {
+        store(step + j, left > 0 ? load(x + i + j, left) : zero());
+      }
+    }
+  }
+}
+
+inline void round_row(const GemmArgs& a, int64_t r, uint8_t* out, int64_t step_stride) {
+  if (a.x_dtype == kFloat32) {
+    round_row<float>(a, r, out, step_stride);
+  } else {
+    round_row<bf16>(a, r, out, step_stride);
+  }
+}
+
 // Quantizes one row to int8 in steps of 64, `step_stride` bytes apart; zeros fill the last one.
 // Returns x / q. If an x is not finite, the result is not either, and nor are the row's products.
 template <class T>

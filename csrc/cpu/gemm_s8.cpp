@@ -1,14 +1,11 @@
 // GEMM of int8 weights and int8 rows of x (W8A8), where there are no tiles.
 //
 // Sums are exact in int32: k is at most 65536 (PackedWeight), and 255 * 127 * 65536 < 2^31.
-#include "gemm_parts.h"
+#include "gemm_rows.h"
 
 namespace quire::QUIRE_ISA {
 
 namespace {
-
-constexpr int64_t kChunk = 128;   // rows of x a task
-constexpr int64_t kAhead = 4096;  // bytes of W fetched ahead
 
 inline int32_t four(const int8_t* p) {
   int32_t bytes;
@@ -16,32 +13,37 @@ inline int32_t four(const int8_t* p) {
   return bytes;
 }
 
-// sums[R][32] = x · Wᵀ for R rows of `k` (padded) int8 values against one block.
+// Rows of x in the scratch lie apart by this: not a power of two, so that they share no cache set.
+int64_t copied_stride(const GemmArgs& a) { return round_up(a.k, kStepBytes) + kStepBytes; }
+
 #if defined(__AVX512VNNI__)
 
-constexpr int kMostRows = 8;
+constexpr int kMostRows = 14;  // 28 of 32 registers hold sums
+constexpr int8_t kFlip = -128;
 
 // vpdpbusd wants x unsigned: 128 is added to x, and 128 * row_sum is what that adds to the sum.
 template <int R>
-void block(int32_t* sums, const int8_t* x, const uint8_t* weight, const int32_t* row_sum,
-           int64_t k) {
+void block(int32_t* sums, const Pass<int8_t>& p) {
   __m512i c[R][2];
-  for (auto& row : c) row[0] = row[1] = _mm512_setzero_si512();
-  for (int64_t i = 0; i < k; i += 4) {
-    const uint8_t* line = weight + i / 64 * (2 * kTileBytes) + i % 64 / 4 * 64;
-    __builtin_prefetch(line + kAhead);
-    __builtin_prefetch(line + kAhead + kTileBytes);
-    const __m512i low = _mm512_loadu_si512(line);
-    const __m512i high = _mm512_loadu_si512(line + kTileBytes);
-    for (int r = 0; r < R; ++r) {
-      const __m512i v = _mm512_set1_epi32(four(x + r * k + i) ^ static_cast<int>(0x80808080));
-      c[r][0] = _mm512_dpbusd_epi32(c[r][0], v, low);
-      c[r][1] = _mm512_dpbusd_epi32(c[r][1], v, high);
+  QUIRE_UNROLL for (auto& row : c) {
+    row[0] = row[1] = _mm512_setzero_si512();
+  }
+  const uint8_t* line = p.weight;
+  for (int64_t i = 0; i < p.k; i += 64) {
+    QUIRE_UNROLL for (int tile = 0; tile < 2; ++tile) {
+      for (const int8_t* x = p.x + i; x < p.x + i + 64; x += 4, line += 64) {
+        fetch(line, p.ahead);
+        const __m512i w = _mm512_loadu_si512(line);
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+          const __m512i v = _mm512_set1_epi32(four(x + r * p.stride));
+          c[r][tile] = _mm512_dpbusd_epi32(c[r][tile], v, w);
+        }
+      }
     }
   }
-  for (int r = 0; r < R; ++r) {
+  QUIRE_UNROLL for (int r = 0; r < R; ++r) {
     for (int h = 0; h < 2; ++h) {
-      const __m512i extra = _mm512_slli_epi32(_mm512_loadu_si512(row_sum + h * 16), 7);
+      const __m512i extra = _mm512_slli_epi32(_mm512_loadu_si512(p.row_sum + h * 16), 7);
       _mm512_storeu_si512(sums + r * kBlockRows + h * 16, _mm512_sub_epi32(c[r][h], extra));
     }
   }
@@ -50,33 +52,37 @@ void block(int32_t* sums, const int8_t* x, const uint8_t* weight, const int32_t*
 #elif defined(__AVX2__)
 
 constexpr int kMostRows = 2;
+constexpr int8_t kFlip = 0;
 
 // vpmaddubsw wants one side unsigned: |x| * (W with the sign of x). Two products fit 16 bits, since
 // |q| of a weight is at most 127, and of x at most 128.
 template <int R>
-void block(int32_t* sums, const int8_t* x, const uint8_t* weight, const int32_t*, int64_t k) {
+void block(int32_t* sums, const Pass<int8_t>& p) {
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i c[R][4];
-  for (auto& row : c) {
-    for (__m256i& v : row) v = _mm256_setzero_si256();
+  QUIRE_UNROLL for (auto& row : c) {
+    QUIRE_UNROLL for (__m256i& v : row) v = _mm256_setzero_si256();
   }
-  for (int64_t i = 0; i < k; i += 4) {
-    const uint8_t* line = weight + i / 64 * (2 * kTileBytes) + i % 64 / 4 * 64;
-    __builtin_prefetch(line + kAhead);
-    __builtin_prefetch(line + kAhead + kTileBytes);
-    for (int r = 0; r < R; ++r) {
-      const __m256i v = _mm256_set1_epi32(four(x + r * k + i));
-      const __m256i size = _mm256_abs_epi8(v);
-      for (int j = 0; j < 4; ++j) {
-        const auto* at = reinterpret_cast<const __m256i*>(line + j / 2 * kTileBytes + j % 2 * 32);
-        const __m256i w = _mm256_sign_epi8(_mm256_loadu_si256(at), v);
-        const __m256i pairs = _mm256_madd_epi16(_mm256_maddubs_epi16(size, w), ones);
-        c[r][j] = _mm256_add_epi32(c[r][j], pairs);
+  const uint8_t* line = p.weight;
+  for (int64_t i = 0; i < p.k; i += 64) {
+    QUIRE_UNROLL for (int tile = 0; tile < 2; ++tile) {
+      for (const int8_t* x = p.x + i; x < p.x + i + 64; x += 4, line += 64) {
+        fetch(line, p.ahead);
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+          const __m256i v = _mm256_set1_epi32(four(x + r * p.stride));
+          const __m256i size = _mm256_abs_epi8(v);
+          QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
+            const auto* at = reinterpret_cast<const __m256i*>(line + j * 32);
+            const __m256i w = _mm256_sign_epi8(_mm256_loadu_si256(at), v);
+            const __m256i pairs = _mm256_madd_epi16(_mm256_maddubs_epi16(size, w), ones);
+            c[r][2 * tile + j] = _mm256_add_epi32(c[r][2 * tile + j], pairs);
+          }
+        }
       }
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int j = 0; j < 4; ++j) {
+  QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+    QUIRE_UNROLL for (int j = 0; j < 4; ++j) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kBlockRows + j * 8), c[r][j]);
     }
   }
@@ -85,52 +91,56 @@ void block(int32_t* sums, const int8_t* x, const uint8_t* weight, const int32_t*
 #else
 
 constexpr int kMostRows = 1;
+constexpr int8_t kFlip = 0;
 
 template <int R>
-void block(int32_t* sums, const int8_t* x, const uint8_t* weight, const int32_t*, int64_t k) {
+void block(int32_t* sums, const Pass<int8_t>& p) {
   for (int64_t j = 0; j < kBlockRows; ++j) sums[j] = 0;
-  for (int64_t i = 0; i < k; i += 4) {
-    const auto* line = reinterpret_cast<const int8_t*>(weight) + i / 64 * (2 * kTileBytes) +
-                       i % 64 / 4 * 64;
+  for (int64_t i = 0; i < p.k; i += 4) {
+    const uint8_t* line = p.weight + i / 64 * (2 * kTileBytes) + i % 64 / 4 * 64;
+    const int8_t* x = p.x + i;
     for (int64_t j = 0; j < kBlockRows; ++j) {
-      const int8_t* w = line + j / 16 * kTileBytes + j % 16 * 4;
-      sums[j] += w[0] * x[i] + w[1] * x[i + 1] + w[2] * x[i + 2] + w[3] * x[i + 3];
+      const auto* w = reinterpret_cast<const int8_t*>(line + j / 16 * kTileBytes + j % 16 * 4);
+      sums[j] += w[0] * x[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3];
     }
   }
 }
 
 #endif
 
+struct S8 {
+  using X = int8_t;
+  using Sum = int32_t;
+  static constexpr int kMost = kMostRows;
+
+  static Input<int8_t> input(const GemmArgs& a) {
+    const int64_t k = round_up(a.k, kStepBytes);
+    return {x_s8(a), copied_stride(a), k, k * kBlockRows};
+  }
+
+  template <int R>
+  static void block(int32_t* sums, const Pass<int8_t>& p) {
+    QUIRE_ISA::block<R>(sums, p);
+  }
+};
+
+int64_t scratch_bytes(const GemmArgs& a) {
+  return round_up(a.rows * 4, 64) + a.rows * copied_stride(a);
+}
+
 int64_t prepare_tasks(const GemmArgs& a) { return ceil_div(a.rows, kPrepareRows); }
 
 void prepare(const GemmArgs& a, int64_t task) {
   const int64_t last = smaller(a.rows, (task + 1) * kPrepareRows);
   for (int64_t r = task * kPrepareRows; r < last; ++r) {
-    x_scales(a)[r] = quantize_row(a, r, x_s8(a) + r * s8_bytes(a), kStepBytes);
-  }
-}
-
-int64_t tasks(const GemmArgs& a) {
-  return a.rows == 0 ? 0 : ceil_div(a.n, kBlockRows) * ceil_div(a.rows, kChunk);
-}
-
-void task(const GemmArgs& a, int64_t index) {
-  const int64_t k = s8_bytes(a), chunks = ceil_div(a.rows, kChunk);
-  const int64_t n0 = index / chunks * kBlockRows, first = index % chunks * kChunk;
-  const int64_t last = smaller(a.rows, first + kChunk);
-  const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + n0 * k;
-  int32_t sums[kMostRows * kBlockRows];
-  for (int64_t r = first; r < last;) {
-    const int64_t rows = last - r >= kMostRows ? kMostRows : 1;
-    (rows == kMostRows ? block<kMostRows> : block<1>)(sums, x_s8(a) + r * k, weight,
-                                                      a.row_sum + n0, k);
-    finish(a, r, rows, n0, sums, x_scales(a) + r);
-    r += rows;
+    int8_t* q = x_s8(a) + r * copied_stride(a);
+    x_scales(a)[r] = quantize_row(a, r, q, kStepBytes);
+    for (int64_t i = 0; i < a.k; ++i) q[i] = static_cast<int8_t>(q[i] ^ kFlip);
   }
 }
 
 }  // namespace
 
-const Gemm kGemmS8 = {s8_scratch_bytes, prepare_tasks, prepare, tasks, task};
+const Gemm kGemmS8 = {scratch_bytes, prepare_tasks, prepare, row_tasks<S8>, row_task<S8>};
 
 }  // namespace quire::QUIRE_ISA

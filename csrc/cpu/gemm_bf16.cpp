@@ -1,0 +1,81 @@
+// GEMM of bfloat16 with the dot instruction of AVX-512 BF16.
+//
+// A lane is an output row: it adds the products of two columns at a time, in ascending order of k.
+#include "gemm_rows.h"
+
+#if defined(__AVX512BF16__)
+
+namespace quire::QUIRE_ISA {
+
+namespace {
+
+constexpr int64_t kInPlaceRows = 28;  // at most so many rows of bf16 are read where they are
+
+bool in_place(const GemmArgs& a) {
+  return a.x_dtype == kBFloat16 && a.rows <= kInPlaceRows && a.k % 32 == 0;
+}
+int64_t padded_k(const GemmArgs& a) { return round_up(a.k, 32); }
+// Not a power of two: the rows of a pass share no cache set.
+int64_t copied_stride(const GemmArgs& a) { return padded_k(a) + 32; }
+
+inline __m512bh pairs(const void* p) {
+  return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
+}
+inline __m512bh two(const bf16* p) {
+  int32_t bits;
+  __builtin_memcpy(&bits, p, sizeof bits);
+  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
+}
+
+struct DotBF16 {
+  using X = bf16;
+  using Sum = float;
+  static constexpr int kMost = 14;  // 28 of 32 registers hold sums
+
+  static Input<bf16> input(const GemmArgs& a) {
+    const bool ready = in_place(a);
+    return {static_cast<const bf16*>(ready ? a.x : a.scratch), ready ? a.x_stride : copied_stride(a),
+            padded_k(a), padded_k(a) * 2 * kBlockRows};
+  }
+
+  template <int R>
+  static void block(float* sums, const Pass<bf16>& p) {
+    __m512 c[R][2];
+    QUIRE_UNROLL for (auto& row : c) row[0] = row[1] = _mm512_setzero_ps();
+    const uint8_t* line = p.weight;
+    for (int64_t i = 0; i < p.k; i += 32) {
+      QUIRE_UNROLL for (int tile = 0; tile < 2; ++tile) {
+        for (const bf16* x = p.x + i; x < p.x + i + 32; x += 2, line += 64) {
+          fetch(line, p.ahead);
+          const __m512bh w = pairs(line);
+          QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+            c[r][tile] = _mm512_dpbf16_ps(c[r][tile], two(x + r * p.stride), w);
+          }
+        }
+      }
+    }
+    QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+      _mm512_storeu_ps(sums + r * kBlockRows, c[r][0]);
+      _mm512_storeu_ps(sums + r * kBlockRows + 16, c[r][1]);
+    }
+  }
+};
+
+int64_t scratch_bytes(const GemmArgs& a) { return in_place(a) ? 0 : a.rows * copied_stride(a) * 2; }
+int64_t prepare_tasks(const GemmArgs& a) { return in_place(a) ? 0 : ceil_div(a.rows, kPrepareRows); }
+
+void prepare(const GemmArgs& a, int64_t task) {
+  const int64_t last = smaller(a.rows, (task + 1) * kPrepareRows);
+  for (int64_t r = task * kPrepareRows; r < last; ++r) {
+    round_row(a, r, static_cast<uint8_t*>(a.scratch) + r * copied_stride(a) * 2, kStepBytes);
+  }
+}
+
+}  // namespace
+
+const Gemm kGemmBF16 = {scratch_bytes, prepare_tasks, prepare, row_tasks<DotBF16>,
+                        row_task<DotBF16>};
+
+}  // namespace quire::QUIRE_ISA
+
+#endif

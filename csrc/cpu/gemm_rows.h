@@ -1,0 +1,102 @@
+// The walk of the kernels without tiles over rows and blocks, the same for every kind of weight.
+//
+// A kernel K multiplies R rows of x by one block of W, for every R from 1 to K::kMost:
+//   X, Sum             what it reads x as, and what it sums in
+//   input(a)           where x is and how the weight is cut
+//   block<R>(sums, p)  sums[R][32], each summed in the same order whatever R
+// Rows are dealt out evenly: 16 are two passes of 8, not one of 14 and one of 2.
+#pragma once
+
+#include "gemm_parts.h"
+
+#define QUIRE_UNROLL _Pragma("GCC unroll 16")
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+template <class T>
+struct Input {
+  const T* x;
+  int64_t stride;  // elements from row to row
+  int64_t k;       // padded as the weight is
+  int64_t block_bytes;
+};
+
+// Some rows of x against one block.
+template <class T>
+struct Pass {
+  const T* x;
+  int64_t stride, k;
+  const uint8_t* weight;
+  int64_t ahead;           // from the line that is read to the one to be fetched, bytes
+  const int32_t* row_sum;  // s8: of the block
+};
+
+// The line that is `ahead`, to the L2 cache. A block is read line by line as it lies: read as two
+// streams, a tile each, it came from memory at a third of the speed.
+inline void fetch(const uint8_t* line, int64_t ahead) { __builtin_prefetch(line + ahead, 0, 2); }
+
+template <class K, int R = K::kMost>
+inline void multiply(int64_t rows, typename K::Sum* sums, const Pass<typename K::X>& pass) {
+  if constexpr (R > 1) {
+    if (rows < R) return multiply<K, R - 1>(rows, sums, pass);
+  }
+  K::template block<R>(sums, pass);
+}
+
+// A task is a chunk of rows, which stays in the L2 cache, against a group of blocks.
+struct RowCut {
+  int64_t chunk_rows, chunks, group_blocks, groups;
+};
+
+constexpr int64_t kChunkBytes = 256 << 10;   // of x
+constexpr int64_t kGroupBytes = 256 << 10;   // of W, where it is read once
+constexpr int64_t kStreamAhead = 4096;
+
+template <class K>
+RowCut row_cut(const GemmArgs& a) {
+  const Input<typename K::X> in = K::input(a);
+  const int64_t row_bytes = in.stride * static_cast<int64_t>(sizeof(typename K::X));
+  const int64_t fitting = larger(kChunkBytes / row_bytes / K::kMost, 1) * K::kMost;
+  const int64_t chunks = larger(ceil_div(a.rows, fitting), 1);
+  const int64_t chunk_rows = ceil_div(a.rows, chunks);
+  const int64_t blocks = a.n / kBlockRows, fair = blocks * chunks / (a.threads * 8);
+  const int64_t group = larger(smaller(kGroupBytes / in.block_bytes, fair), 1);
+  return {chunk_rows, chunks, group, ceil_div(blocks, group)};
+}
+
+template <class K>
+int64_t row_tasks(const GemmArgs& a) {
+  if (a.rows == 0) return 0;
+  const RowCut c = row_cut<K>(a);
+  return c.chunks * c.groups;
+}
+
+template <class K>
+void row_task(const GemmArgs& a, int64_t index) {
+  const RowCut c = row_cut<K>(a);
+  const Input<typename K::X> in = K::input(a);
+  const int64_t first = index / c.groups * c.chunk_rows;
+  const int64_t last = smaller(a.rows, first + c.chunk_rows);
+  const int64_t block = index % c.groups * c.group_blocks;
+  const int64_t end = smaller(a.n / kBlockRows, block + c.group_blocks);
+  alignas(64) typename K::Sum sums[K::kMost * kBlockRows];
+  const bool once = last - first <= K::kMost;
+  for (int64_t b = block; b < end; ++b) {
+    const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + b * in.block_bytes;
+    const int64_t n0 = b * kBlockRows;
+    // What is read once is a stream; else the first pass fetches the next block for all.
+    int64_t ahead = once ? kStreamAhead : in.block_bytes;
+    for (int64_t r = first; r < last;) {
+      const int64_t rows = ceil_div(last - r, ceil_div(last - r, K::kMost));
+      multiply<K>(rows, sums,
+                  {in.x + r * in.stride, in.stride, in.k, weight, ahead, a.row_sum == nullptr ? nullptr : a.row_sum + n0});
+      finish_sums(a, r, rows, n0, sums);
+      r += rows;
+      ahead = 0;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA
