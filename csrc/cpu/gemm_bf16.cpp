@@ -33,9 +33,9 @@ struct DotBF16 {
   static constexpr int kMost = 14;  // 28 of 32 registers hold sums
 
   static Input<bf16> input(const GemmArgs& a) {
-    const bool ready = in_place(a);
-    return {static_cast<const bf16*>(ready ? a.x : a.scratch), ready ? a.x_stride : copied_stride(a),
-            padded_k(a), padded_k(a) * 2 * kBlockRows};
+    const int64_t k = padded_k(a), bytes = k * 2 * kBlockRows;
+    if (in_place(a)) return {static_cast<const bf16*>(a.x), a.x_stride, k, bytes};
+    return {static_cast<const bf16*>(a.scratch), copied_stride(a), k, bytes};
   }
 
   template <int R>
@@ -61,8 +61,12 @@ struct DotBF16 {
   }
 };
 
-int64_t scratch_bytes(const GemmArgs& a) { return in_place(a) ? 0 : a.rows * copied_stride(a) * 2; }
-int64_t prepare_tasks(const GemmArgs& a) { return in_place(a) ? 0 : ceil_div(a.rows, kPrepareRows); }
+int64_t scratch_bytes(const GemmArgs& a) {
+  return in_place(a) ? 0 : a.rows * copied_stride(a) * 2;
+}
+int64_t prepare_tasks(const GemmArgs& a) {
+  return in_place(a) ? 0 : ceil_div(a.rows, kPrepareRows);
+}
 
 void prepare(const GemmArgs& a, int64_t task) {
   const int64_t last = smaller(a.rows, (task + 1) * kPrepareRows);

@@ -173,7 +173,8 @@ inline void round_row(const GemmArgs& a, int64_t r, uint8_t* out, int64_t step_s
 // Quantizes one row to int8 in steps of 64, `step_stride` bytes apart; zeros fill the last one.
 // Returns x / q. If an x is not finite, the result is not either, and nor are the row's products.
 template <class T>
-inline float quantize_row(const T* x, int64_t k, int8_t* q, int64_t step_stride) {
+inline float quantize_row(const T* __restrict x, int64_t k, int8_t* __restrict q,
+                          int64_t step_stride) {
   uint32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
   for (int64_t i = 0; i < k; ++i) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, as_float(x[i])) & 0x7fffffff;

@@ -49,8 +49,8 @@ struct RowCut {
   int64_t chunk_rows, chunks, group_blocks, groups;
 };
 
-constexpr int64_t kChunkBytes = 256 << 10;   // of x
-constexpr int64_t kGroupBytes = 256 << 10;   // of W, where it is read once
+constexpr int64_t kChunkBytes = 256 << 10;  // of x
+constexpr int64_t kGroupBytes = 128 << 10;  // of W: starting a stream anew costs little against it
 constexpr int64_t kStreamAhead = 4096;
 
 template <class K>
@@ -85,12 +85,12 @@ void row_task(const GemmArgs& a, int64_t index) {
   for (int64_t b = block; b < end; ++b) {
     const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + b * in.block_bytes;
     const int64_t n0 = b * kBlockRows;
+    const int32_t* row_sum = a.row_sum == nullptr ? nullptr : a.row_sum + n0;
     // What is read once is a stream; else the first pass fetches the next block for all.
     int64_t ahead = once ? kStreamAhead : in.block_bytes;
     for (int64_t r = first; r < last;) {
       const int64_t rows = ceil_div(last - r, ceil_div(last - r, K::kMost));
-      multiply<K>(rows, sums,
-                  {in.x + r * in.stride, in.stride, in.k, weight, ahead, a.row_sum == nullptr ? nullptr : a.row_sum + n0});
+      multiply<K>(rows, sums, {in.x + r * in.stride, in.stride, in.k, weight, ahead, row_sum});
       finish_sums(a, r, rows, n0, sums);
       r += rows;
       ahead = 0;

@@ -131,11 +131,11 @@ int64_t scratch_bytes(const GemmArgs& a) {
 int64_t prepare_tasks(const GemmArgs& a) { return ceil_div(a.rows, kPrepareRows); }
 
 void prepare(const GemmArgs& a, int64_t task) {
-  const int64_t last = smaller(a.rows, (task + 1) * kPrepareRows);
+  const int64_t last = smaller(a.rows, (task + 1) * kPrepareRows), k = a.k;
   for (int64_t r = task * kPrepareRows; r < last; ++r) {
     int8_t* q = x_s8(a) + r * copied_stride(a);
     x_scales(a)[r] = quantize_row(a, r, q, kStepBytes);
-    for (int64_t i = 0; i < a.k; ++i) q[i] = static_cast<int8_t>(q[i] ^ kFlip);
+    for (int64_t i = 0; i < k; ++i) q[i] = static_cast<int8_t>(q[i] ^ kFlip);
   }
 }
 
