@@ -42,7 +42,8 @@ void paged_attention(const Kernels& kernels, Pool& pool, int q_dtype, int kv_dty
   if (positions == 0) throw std::invalid_argument("too many heads a kv head");
   const nb::gil_scoped_release unlocked;
   AttentionArgs args{pointer<void>(out), pointer<void>(q), pointer<void>(k), pointer<void>(v),
-                     pointer<float>(k_scale), pointer<float>(v_scale), pointer<int32_t>(query_start_loc), pointer<int32_t>(seq_lens),
+                     pointer<bf16>(k_scale), pointer<bf16>(v_scale),
+                     pointer<int32_t>(query_start_loc), pointer<int32_t>(seq_lens),
                      pointer<int32_t>(block_tables), num_seqs, block_table_stride, heads, kv_heads,
                      head_dim, block_size, out_stride, q_stride, k_block_stride, v_block_stride,
                      window, scale, q_dtype, nullptr, 0, 1};

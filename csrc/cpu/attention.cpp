@@ -84,8 +84,8 @@ void find_keys(const AttentionArgs& a, const int32_t* table, int64_t head, int64
     keys.v[j] = static_cast<const T*>(a.v) + block * a.v_block_stride + at;
     if constexpr (kIsInt8<T>) {
       const int64_t slot = (block * a.kv_heads + head) * a.block_size + position % a.block_size;
-      keys.k_scale[j] = a.k_scale[slot];
-      keys.v_scale[j] = a.v_scale[slot];
+      keys.k_scale[j] = as_float(a.k_scale[slot]);
+      keys.v_scale[j] = as_float(a.v_scale[slot]);
     }
   }
 }

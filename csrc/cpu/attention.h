@@ -32,7 +32,7 @@ struct AttentionArgs {
   const void* q;
   const void* k;
   const void* v;
-  const float *k_scale, *v_scale;  // contiguous; of an int8 cache
+  const bf16 *k_scale, *v_scale;   // contiguous; of an int8 cache
   const int32_t* query_start_loc;  // [num_seqs + 1]
   const int32_t* seq_lens;         // [num_seqs], this step's tokens included
   const int32_t* block_tables;     // [num_seqs, block_table_stride]

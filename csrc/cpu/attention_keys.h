@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "attention.h"
+#include "simd.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -16,7 +17,7 @@ template <class T>
 struct Keys {
   const T* k[kMaxBlocks];
   const T* v[kMaxBlocks];
-  const float *k_scales[kMaxBlocks], *v_scales[kMaxBlocks];  // of int8
+  const bf16 *k_scales[kMaxBlocks], *v_scales[kMaxBlocks];  // of int8
   int first, last;
   int shift;  // log2 of the block size
   int64_t dim;
@@ -25,8 +26,8 @@ struct Keys {
   const T* key(int j) const { return k[j >> shift] + at(j) * dim; }
   const T* value(int j) const { return v[j >> shift] + at(j) * dim; }
   bool has(int j) const { return j >= first && j < last; }
-  float k_scale(int j) const { return has(j) ? k_scales[j >> shift][at(j)] : 0.0f; }
-  float v_scale(int j) const { return has(j) ? v_scales[j >> shift][at(j)] : 0.0f; }
+  float k_scale(int j) const { return has(j) ? as_float(k_scales[j >> shift][at(j)]) : 0.0f; }
+  float v_scale(int j) const { return has(j) ? as_float(v_scales[j >> shift][at(j)]) : 0.0f; }
 };
 
 template <class T>

@@ -85,7 +85,7 @@ struct RotaryArgs {
 // q goes to q_out, k and v into slot_mapping[r] of the paged cache. Same bits as rms_norm, rotary
 // and a copy, one after the other. Positions and slots are the caller's to check.
 // Where there are k_scale and v_scale, the cache is int8, head_dim at most 256, and a head of k or v
-// is stored as round(x · 127 / max|x|), with the scale max|x| / 127 in its token's place.
+// is stored as round(x / scale), with the scale max|x| / 127, rounded up, in its token's place.
 struct RopeKvArgs {
   void* q_out;          // [rows, heads, head_dim], contiguous
   const void *q, *k, *v;  // [rows, heads or kv_heads, head_dim]; the heads of a row are contiguous
@@ -94,7 +94,7 @@ struct RopeKvArgs {
   const float* cos_sin;         // [max positions, rotary_dim]
   const void *q_norm, *k_norm;  // [head_dim]
   void *k_cache, *v_cache;      // [blocks, kv_heads, block_size, head_dim]
-  float *k_scale, *v_scale;     // [blocks, kv_heads, block_size], contiguous; or null
+  bf16 *k_scale, *v_scale;      // [blocks, kv_heads, block_size], contiguous; or null
   const int64_t* slot_mapping;  // block * block_size + offset
   int64_t block_size, block_stride, head_stride;  // a token's elements are contiguous
   int64_t rows, heads, kv_heads, head_dim, rotary_dim;

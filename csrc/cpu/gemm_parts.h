@@ -19,8 +19,6 @@ inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-inline float as_float(float v) { return v; }
-inline float as_float(bf16 v) { return __builtin_bit_cast(float, uint32_t{v.bits} << 16); }
 
 constexpr int64_t kPrepareRows = 8;  // of x, a prepare task
 

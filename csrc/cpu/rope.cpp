@@ -54,7 +54,7 @@ void place_head(T* y, const T* x, const T* weight, float eps, const Turn& t, int
 
 // Stores a head as int8; returns the scale. If an x is not finite, the scale is not either.
 template <class T>
-float quantize_head(int8_t* y, const T* x, int64_t head_dim) {
+bf16 quantize_head(int8_t* y, const T* x, int64_t head_dim) {
   float row[kAttentionHeadDim];
   int64_t i = 0;
   for (; i + kLanes <= head_dim; i += kLanes) store(row + i, load(x + i));
@@ -64,13 +64,17 @@ float quantize_head(int8_t* y, const T* x, int64_t head_dim) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, row[i]) & 0x7fffffff;
     largest = bits > largest ? bits : largest;
   }
-  const float top = __builtin_bit_cast(float, largest);
-  const float inverse = top > 1e-36f ? 127.0f / top : 0.0f;
+  // Rounded up, so that no element passes 127; NaN as it comes could be carried to 0.
+  const float exact = largest > 0x7f800000 ? __builtin_nanf("")
+                                           : __builtin_bit_cast(float, largest) / 127.0f;
+  const uint32_t up = __builtin_bit_cast(uint32_t, exact) + 0xffff;
+  const bf16 scale{static_cast<uint16_t>(up >> 16)};
+  const float divisor = scale.bits == 0 ? 1.0f : as_float(scale);
   // Adding 1.5 * 2^23 leaves the number, rounded to nearest even, in the lowest bits.
   for (i = 0; i < head_dim; ++i) {
-    y[i] = static_cast<int8_t>(__builtin_bit_cast(uint32_t, row[i] * inverse + 0x1.8p23f));
+    y[i] = static_cast<int8_t>(__builtin_bit_cast(uint32_t, row[i] / divisor + 0x1.8p23f));
   }
-  return top / 127.0f;
+  return scale;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 //                                elements and leaves the other lanes zero
 //   store(p, v)  store(p, v, n)  round to nearest even and write
 //   round<T>(v)                  v through T and back
+//   as_float(x)                  one float, or bf16, as a float
 //   zero broadcast add sub mul div fma max min abs sum largest
 //   upper_half(v)                v with the lower 12 bits of the fraction cleared
 //   scale2(v, n)                 v · 2^n, rounded once, for integral n from -151 to 129
@@ -22,3 +23,12 @@
 #else
 #include "simd_portable.h"
 #endif
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+inline float as_float(float v) { return v; }
+inline float as_float(bf16 v) { return __builtin_bit_cast(float, uint32_t{v.bits} << 16); }
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA

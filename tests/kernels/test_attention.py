@@ -117,7 +117,7 @@ def make_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> Wor
     if int8:
         cache = KVCache(
             *(torch.full(room, 127, dtype=torch.int8) for _ in range(2)),
-            *(torch.full(room[:3], NAN) for _ in range(2)),
+            *(torch.full(room[:3], NAN, dtype=torch.bfloat16) for _ in range(2)),
         )
     else:
         cache = KVCache(*(torch.full(room, NAN).to(kv_dtype) for _ in range(2)))

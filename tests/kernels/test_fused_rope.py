@@ -55,8 +55,8 @@ def new_cache(dtype: torch.dtype, shape: Shape) -> KVCache:
     size = (BLOCKS, shape.kv_heads, BLOCK_SIZE, shape.head_dim)
     cache = KVCache(torch.full(size, 7, dtype=dtype), torch.full(size, 9, dtype=dtype))
     if dtype == torch.int8:
-        scales = torch.full(size[:3], 3.0), torch.full(size[:3], 5.0)
-        cache = cache._replace(k_scale=scales[0], v_scale=scales[1])
+        scales = (torch.full(size[:3], x, dtype=torch.bfloat16) for x in (3.0, 5.0))
+        cache = KVCache(cache.k, cache.v, *scales)
     return cache
 
 
@@ -174,15 +174,19 @@ def test_fused_is_what_it_fuses(isa: str, dtype: torch.dtype, int8: bool) -> Non
 
 @each_dtype
 def test_int8_is_within_half_a_step(dtype: torch.dtype) -> None:
-    """The scale is exact to one rounding; an element, to half of it and three roundings."""
+    """The scale is the next bfloat16; an element is exact to half of it and two roundings."""
     generator = new_generator()
     exponents = torch.randint(-13, 14, (200, 3, 1), generator=generator)
     x = (draw(generator, torch.float32, 200, 3, 64) * 2.0**exponents).to(dtype)
     q, scale = reference.quantize_heads(x)
     top = x.double().abs().amax(-1)
-    assert bool(((scale.double() - top / 127).abs() <= U * top / 127).all())
-    error = (q.double() * scale.double().unsqueeze(-1) - x.double()).abs()
-    assert bool((error <= (top / 254 * (1 + 256 * 3 * U)).unsqueeze(-1)).all())
+    above = scale.double() / (top / 127)
+    assert bool((above >= 1 - U).all())
+    assert bool((above <= (1 + U) * (1 + 2.0**-7)).all())
+    assert int(q.min()) >= -127
+    step = scale.double().unsqueeze(-1)
+    error = (q.double() * step - x.double()).abs()
+    assert bool((error <= step * (0.5 + 128 * 2 * U)).all())
 
 
 @each_isa
@@ -197,8 +201,8 @@ def test_int8_of_zeros_and_of_what_is_not_finite(isa: str, dtype: torch.dtype) -
     scales = cache.v_scale[0, 0, :4]
     assert scales.isfinite().tolist() == [True, False, False, True]
     assert not cache.v[0, 0, 0].any()
-    assert torch.equal(scales[3], torch.tensor(1.0) / torch.tensor(127.0))
-    assert cache.v[0, 0, 3].tolist() == [127] * 40
+    assert float(scales[3]) == 130 / 128**2  # the next above 1 / 127, which lies above 129 / 128**2
+    assert cache.v[0, 0, 3].tolist() == [126] * 40
 
 
 @each_isa

@@ -20,7 +20,7 @@ class KVCache(NamedTuple):
     ```
 
     They are of the model's dtype, or int8: then an element is worth its product with the scale of
-    its token and head, in two tensors float32 [num_blocks, num_kv_heads, block_size].
+    its token and head, in two tensors bfloat16 [num_blocks, num_kv_heads, block_size].
     """
 
     k: Tensor

@@ -100,10 +100,10 @@ def check_scales(cache: KVCache) -> None:
     for name, scale in (("cache.k_scale", cache.k_scale), ("cache.v_scale", cache.v_scale)):
         if scale is None:
             raise ValueError(f"{name} is missing; an int8 cache has scales of k and v")
-        fits = scale.dtype == torch.float32 and scale.is_cpu and scale.is_contiguous()
+        fits = scale.dtype == torch.bfloat16 and scale.is_cpu and scale.is_contiguous()
         if not fits or scale.shape != cache.k.shape[:3]:
             raise ValueError(
-                f"{name} is {describe(scale)}; wanted contiguous float32 {list(cache.k.shape[:3])}"
+                f"{name} is {describe(scale)}; wanted contiguous bfloat16 {list(cache.k.shape[:3])}"
             )
 
 

@@ -164,17 +164,18 @@ def write_kv(k: Tensor, v: Tensor, cache: KVCache, slot_mapping: Tensor) -> None
 
 
 def quantize_heads(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Heads [..., D] as an int8 cache holds them: q = round(x · 127 / max|x|), ties to even.
+    """Heads [..., D] as an int8 cache holds them: q = round(x / scale), ties to even.
 
     Returns:
-        q int8 [..., D], and the scale max|x| / 127 float32 [...], so that x ≈ q · scale. The
-        scale is not finite where an x is not; where none is above 1e-36, q is 0.
+        q int8 [..., D], and the scale max|x| / 127 bfloat16 [...], so that x ≈ q · scale. It is
+        rounded up, so that no q passes 127. Where an x is not finite, neither is the scale.
     """
-    wide, most = x.float(), torch.tensor(127.0, device=x.device)
-    top = wide.abs().amax(-1, keepdim=True)
-    inverse = torch.where(top > 1e-36, most / top, 0.0)
-    q = (wide * inverse).round().nan_to_num(0.0)
-    return q.to(torch.int8), (top / most).squeeze(-1)
+    wide = x.float()
+    exact = wide.abs().amax(-1, keepdim=True) / torch.tensor(127.0, device=x.device)
+    scale = exact.bfloat16()
+    scale = torch.where(scale < exact, torch.nextafter(scale, scale.new_tensor(torch.inf)), scale)
+    q = (wide / scale.float()).round().nan_to_num(0.0, 0.0, 0.0)
+    return q.to(torch.int8), scale.squeeze(-1)
 
 
 def rope_kv_write(

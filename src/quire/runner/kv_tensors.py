@@ -13,7 +13,7 @@ def allocate_kv_caches(
 ) -> list[KVCache]:
     """Keys and values of every layer, each [num_blocks, num_kv_heads, block_size, head_dim].
 
-    With dtype int8 there are also their scales, float32 [num_blocks, num_kv_heads, block_size].
+    With dtype int8 there are also their scales, bfloat16 [num_blocks, num_kv_heads, block_size].
 
     The memory is not written to: the operating system backs a page with RAM when a token first
     lands in it. What a block holds before that means nothing, and is never read.
@@ -23,6 +23,7 @@ def allocate_kv_caches(
     for _ in range(model.num_hidden_layers):
         cache = KVCache(torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype))
         if dtype == torch.int8:
-            cache = cache._replace(k_scale=torch.empty(shape[:3]), v_scale=torch.empty(shape[:3]))
+            scales = (torch.empty(shape[:3], dtype=torch.bfloat16) for _ in range(2))
+            cache = KVCache(cache.k, cache.v, *scales)
         caches.append(cache)
     return caches

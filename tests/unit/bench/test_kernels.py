@@ -91,7 +91,7 @@ def test_int8_caches_move_fewer_bytes() -> None:
     int8 = setting(GATED, variant=variant)
     [decode, _] = [g[0] for g in attention.attention(int8)]
     # 33 keys of 2 kv heads: 8 bytes and a scale; a query and a result of 4 heads of 8.
-    assert decode.moved_bytes == 33 * 2 * 2 * (8 + 4) + 4 * 2 * 4 * 8
+    assert decode.moved_bytes == 33 * 2 * 2 * (8 + 2) + 4 * 2 * 4 * 8
     [[one, _]] = attention.rope_kv_write(int8)
     for each in (decode, one):
         assert isinstance(each.call(5), torch.Tensor)

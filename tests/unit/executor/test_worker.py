@@ -114,9 +114,9 @@ def test_an_int8_kv_cache(ops: str) -> None:
     executor.start()
     facts = executor.facts
     assert facts["kv_cache_dtype"] == "int8"
-    # 2 · 2 layers · 2 heads · (4 + 4 of the scale)
-    assert facts["kv_bytes_per_token"] == 64
-    assert facts["kv_cache_bytes"] == 40 * 16 * 64
+    # 2 · 2 layers · 2 heads · (4 + 2 of the scale)
+    assert facts["kv_bytes_per_token"] == 48
+    assert facts["kv_cache_bytes"] == 40 * 16 * 48
     assert len(executor.execute(one_step()).sampled_token_ids[0]) == 1
 
 

@@ -41,4 +41,4 @@ def test_kv_bytes_per_token() -> None:
     assert config is not None
     # 28 layers, 8 heads of 128, keys and values, 2 bytes.
     assert kv_bytes_per_token(model_config(config), "bfloat16") == 28 * 8 * 128 * 2 * 2
-    assert kv_bytes_per_token(model_config(config), "int8") == 28 * 8 * (128 + 4) * 2
+    assert kv_bytes_per_token(model_config(config), "int8") == 28 * 8 * (128 + 2) * 2

@@ -169,7 +169,7 @@ def test_an_int8_cache_is_worth_its_products(window: int | None) -> None:
     scaled = [quantize_heads(t) for t in batch.k + batch.v]
     plain = dataclasses.replace(batch, k=[], v=[])
     for i, (q, scale) in enumerate(scaled):
-        (plain.k if i < 2 else plain.v).append(q * scale.unsqueeze(-1))
+        (plain.k if i < 2 else plain.v).append(q * scale.float().unsqueeze(-1))
     meta = make_metadata(batch.seq_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
     cache = spoiled_cache((12, 2, 16, 16), torch.int8)
     write_kv(torch.cat(batch.k), torch.cat(batch.v), cache, meta.slot_mapping)

@@ -30,6 +30,6 @@ def test_int8_has_scales_and_the_bytes_that_were_planned() -> None:
         assert cache.k.dtype == cache.v.dtype == torch.int8
         for scale in cache[2:]:
             assert scale is not None
-            assert (scale.shape, scale.dtype) == ((5, 2, 16), torch.float32)
+            assert (scale.shape, scale.dtype) == ((5, 2, 16), torch.bfloat16)
     nbytes = sum(t.nbytes for cache in caches for t in cache if t is not None)
     assert nbytes == 5 * 16 * kv_bytes_per_token(model, "int8")

@@ -104,7 +104,8 @@ def _random_cache(shape: tuple[int, int, int, int], variant: Variant) -> KVCache
         k, v = (
             (32 * noise(shape, torch.float32)).clamp(-127, 127).to(torch.int8) for _ in range(2)
         )
-        return KVCache(k, v, *(noise(shape[:3], torch.float32).abs() / 32 for _ in range(2)))
+        scales = (noise(shape[:3], torch.bfloat16).abs() / 32 for _ in range(2))
+        return KVCache(k, v, *scales)
     return KVCache(noise(shape, variant.torch_dtype), noise(shape, variant.torch_dtype))
 
 
