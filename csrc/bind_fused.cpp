@@ -233,14 +233,6 @@ void argmax(const Kernels& kernels, Pool& pool, Address tokens, Address peaks, A
   }
 }
 
-int64_t top_k(const Kernels& kernels, Address ids, Address x, int64_t cols, int64_t k) {
-  if (k < 1 || k > cols) throw std::invalid_argument("k is not in [1, cols]");
-  const nb::gil_scoped_release unlocked;
-  std::vector<float> scratch(static_cast<size_t>(cols + cols / 16));
-  return kernels.fused.top_k(
-      {floats(x), cols, k, reinterpret_cast<int64_t*>(ids), scratch.data()});
-}
-
 }  // namespace
 
 void bind_fused(nb::module_& m) {
@@ -258,7 +250,6 @@ void bind_fused(nb::module_& m) {
   m.def("rotary", &rotary);
   m.def("rope_kv_write", &rope_kv_write);
   m.def("argmax", &argmax);
-  m.def("top_k", &top_k);
 }
 
 }  // namespace quire

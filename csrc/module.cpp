@@ -8,6 +8,7 @@
 #include "bind_attention.h"
 #include "bind_fused.h"
 #include "bind_gemm.h"
+#include "bind_sample.h"
 #include "cpu/isa.h"
 
 namespace nb = nanobind;
@@ -106,6 +107,7 @@ NB_MODULE(_native, m) {
   bind_gemm(m);
   bind_attention(m);
   bind_fused(m);
+  bind_sample(m);
 
   m.def("detect", &detect);
   m.def("emulated", &emulated);

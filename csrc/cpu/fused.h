@@ -112,14 +112,6 @@ struct ArgmaxArgs {
 };
 enum : int64_t { kArgmaxColumns = 16384 };
 
-// The ids, ascending, of all that are at least the k-th largest of x; returns how many. No NaN.
-struct TopKArgs {
-  const float* x;  // [cols]
-  int64_t cols, k;  // 1 <= k <= cols
-  int64_t* ids;    // [cols]
-  float* scratch;  // [cols + cols / 16]
-};
-
 struct FusedKernels {
   void (*rms_norm[kDTypeCount])(const RmsNormArgs&, int64_t task_rows, int64_t task);
   void (*add_rms_norm[kDTypeCount])(const AddRmsNormArgs&, int64_t task_rows, int64_t task);
@@ -134,7 +126,6 @@ struct FusedKernels {
   void (*rotary[kDTypeCount])(const RotaryArgs&, int64_t task);
   void (*rope_kv_write[kDTypeCount])(const RopeKvArgs&, int64_t task);
   void (*argmax)(const ArgmaxArgs&, int64_t task);
-  int64_t (*top_k)(const TopKArgs&);
 };
 
 }  // namespace quire

@@ -10,6 +10,7 @@
 #include "dtype.h"
 #include "fused.h"
 #include "gemm.h"
+#include "sample.h"
 
 namespace quire {
 
@@ -46,6 +47,7 @@ struct Kernels {
   FusedKernels fused;
   const Gemm* gemm[kWeightKindCount];
   AttentionKernels attention;
+  const SampleKernels* sample;
 };
 
 // Defined once for every ISA that is built, by table.cpp.

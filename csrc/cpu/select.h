@@ -1,4 +1,4 @@
-// Choices among logits, of the ISA being compiled.
+// The largest of logits, of the ISA being compiled.
 #pragma once
 
 #include "kernels.h"
@@ -6,6 +6,5 @@
 namespace quire::QUIRE_ISA {
 
 void argmax(const ArgmaxArgs& a, int64_t task);
-int64_t top_k(const TopKArgs& a);
 
 }  // namespace quire::QUIRE_ISA

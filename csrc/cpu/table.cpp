@@ -6,6 +6,7 @@
 #include "layer_norm.h"
 #include "norm.h"
 #include "rope.h"
+#include "sample_parts.h"
 #include "select.h"
 
 #define QUIRE_STRING_(x) #x
@@ -33,7 +34,6 @@ const Kernels kTable = {
         QUIRE_ALL(rotary),
         QUIRE_ALL(rope_kv_write),
         argmax,
-        top_k,
     },
 #if defined(QUIRE_TILES)
     {&kGemmF32, &kGemmTilesBF16, &kGemmTilesS8},
@@ -45,6 +45,7 @@ const Kernels kTable = {
          paged_attention<int8_t>},
         exp2_floats,
     },
+    &kSample,
 };
 }  // namespace
 

@@ -326,8 +326,78 @@ def argmax(
 ) -> None:
     """First index of each row's largest float, -1 where it is not finite."""
 
-def top_k(kernels: Kernels, ids: int, x: int, cols: int, k: int, /) -> int:
-    """Ascending ids of all floats at least the k-th largest into ids [cols]; how many."""
+@final
+class SampleRow:
+    """What one row of logits is sampled with; `ops.sampling.SampleRow` tells what each means.
+
+    Token ids are int64 [size], floats float32 [size], by address: the row's edits read them when
+    it is sampled. Raises IndexError for a token outside [0, vocab).
+    """
+
+    def __init__(
+        self,
+        row: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        u: float,
+        /,
+    ) -> None: ...
+    def allow(self, ids: int, size: int, vocab: int, /) -> None: ...
+    def ban(self, ids: int, size: int, vocab: int, /) -> None: ...
+    def bias(self, ids: int, size: int, vocab: int, values: int, /) -> None: ...
+    def penalize(
+        self,
+        ids: int,
+        size: int,
+        vocab: int,
+        counts: int,
+        repetition: float,
+        frequency: float,
+        presence: float,
+        /,
+    ) -> None: ...
+
+@final
+class Sampler:
+    """Samples rows of float32 logits on a pool; keeps its intermediate memory.
+
+    `logits` is [logit_rows, vocab]. Raises IndexError for a row or token that is not there.
+    """
+
+    def __init__(self, kernels: Kernels, pool: Pool, /) -> None: ...
+    def sample(
+        self,
+        logits: int,
+        vocab: int,
+        logit_rows: int,
+        stride: int,
+        rows: list[SampleRow],
+        tokens: int,
+        /,
+    ) -> None:
+        """tokens (int64) of `rows`; -1 where the largest logit is not finite."""
+
+    def logprobs(
+        self,
+        logits: int,
+        vocab: int,
+        logit_rows: int,
+        stride: int,
+        rows: int,
+        tokens: int,
+        count: int,
+        k: int,
+        ids: int,
+        values: int,
+        ranks: int,
+        /,
+    ) -> None:
+        """ids (int64) and values (float64), [count, 1 + k]: tokens[i], then the k likeliest.
+
+        rows, tokens and ranks are int64 [count]. Raises ValueError unless 0 <= k <= vocab.
+        """
 
 def paged_attention(
     kernels: Kernels,

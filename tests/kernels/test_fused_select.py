@@ -1,12 +1,10 @@
-"""Native argmax and top-k: comparisons only, so that every answer is exact."""
+"""Native argmax: comparisons only, so that every answer is exact."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from quire.sampling import filters
 from tests.kernels.fused_common import each_isa, new_generator, new_kernels, pick
 
 PIECE = 16384  # columns that one task of argmax looks at
@@ -57,43 +55,8 @@ def test_threads_do_not_matter() -> None:
     assert new_kernels().argmax(logits[:0])[0].numel() == 0
 
 
-@each_isa
-def test_top_k_is_the_samplers(isa: str) -> None:
-    kernels, generator = new_kernels(isa), new_generator()
-    for cols in [1, 2, 15, 16, 17, 100, 1000, 50_257]:
-        for decimals in (7, 1, 0):
-            logits = torch.randn(cols, generator=generator).round(decimals=decimals) * 4
-            logits[torch.rand(cols, generator=generator) < 0.1] = -INF
-            for k in {1, 2, 5, 50, cols // 16, cols // 2, cols - 1, cols}:
-                if not 1 <= k <= cols:
-                    continue
-                expected = filters.top_k(logits.numpy(), k)
-                assert np.array_equal(kernels.top_k(logits, k).numpy(), expected)
-
-
-@each_isa
-@pytest.mark.parametrize("shape", ["rising", "falling", "equal", "organ pipe"])
-def test_top_k_of_sorted_logits(isa: str, shape: str) -> None:
-    rising = torch.arange(20_000.0)
-    logits = {
-        "rising": rising,
-        "falling": rising.flip(0),
-        "equal": torch.zeros(20_000),
-        "organ pipe": torch.minimum(rising, rising.flip(0)),
-    }[shape]
-    for k in (1, 40, 5_000):
-        expected = filters.top_k(logits.numpy(), k)
-        assert np.array_equal(new_kernels(isa).top_k(logits, k).numpy(), expected)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     kernels, logits = new_kernels(), torch.ones(2, 8)
     for bad in (logits.bfloat16(), logits.t(), logits[0]):
         with pytest.raises(ValueError, match="logits is"):
             kernels.argmax(bad)
-    for bad in (logits, logits[:, 0], logits[0].double()):
-        with pytest.raises(ValueError, match="logits is"):
-            kernels.top_k(bad, 1)
-    for k in (0, 9):
-        with pytest.raises(ValueError, match="k is not in"):
-            kernels.top_k(logits[0], k)

@@ -19,6 +19,7 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_attention import attention_fits
 from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
+from quire.ops.native_sampling import SamplingKernels
 from quire.ops.reference import DenseWeight, Epilogue
 from quire.ops.table import OP_NAMES, LinearWeight, OpTable
 
@@ -39,6 +40,7 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
     kernels = NativeKernels(isa)
     pool = Pool(num_threads)
     fused = FusedKernels(kernels, pool)
+    sampling = SamplingKernels(kernels, pool)
 
     def pack_linear(
         weight: Tensor | Sequence[Tensor],
@@ -96,6 +98,9 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         gelu=fused.gelu,
         gelu_tanh=fused.gelu_tanh,
         relu=fused.relu,
+        argmax=fused.argmax,
+        sample=sampling.sample,
+        logprobs=sampling.logprobs,
         provider="cpu",
         sources=dict.fromkeys(OP_NAMES, f"native {kernels.isa}"),
         note=f"cpu: native kernels for {kernels.isa}",

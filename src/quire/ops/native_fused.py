@@ -314,17 +314,6 @@ class FusedKernels:
         )  # fmt: skip
         return tokens, peaks
 
-    def top_k(self, logits: Tensor, k: int) -> Tensor:
-        """Ids (int64, ascending) of the k largest of float32 [vocab]; ties with the k-th stay.
-
-        Exactly what `sampling.filters.top_k` gives. The row holds no NaN; 1 <= k <= vocab.
-        """
-        if logits.ndim != 1 or logits.dtype != torch.float32 or not logits.is_contiguous():
-            raise ValueError(f"logits is {describe(logits)}; wanted contiguous float32 [vocab]")
-        ids = torch.empty(logits.numel(), dtype=torch.int64)
-        count = _native.top_k(self._kernels, ids.data_ptr(), logits.data_ptr(), logits.numel(), k)
-        return ids[:count]
-
 
 def _scales(cache: KVCache) -> tuple[int, int]:
     """Addresses of the scales of k and v; 0 where the cache has none."""

@@ -12,8 +12,10 @@ from torch import Tensor
 from quire.core import env
 from quire.core.config import OpsProvider
 from quire.core.errors import ConfigError
+from quire.core.messages import TokenLogprobs
 from quire.ops import reference
 from quire.ops.paged_attention import paged_attention
+from quire.ops.sampling import argmax, logprobs, sample
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +25,8 @@ LinearWeight = Any
 
 @dataclass(frozen=True, slots=True)
 class OpTable:
-    """One callable an operation; shapes and meaning are documented in `ops.reference`.
+    """One callable an operation; shapes and meaning are documented in `ops.reference` and
+    `ops.sampling`.
 
     Attributes:
         provider: "reference" or "cpu".
@@ -46,6 +49,9 @@ class OpTable:
     gelu: Callable[..., Tensor] = reference.gelu
     gelu_tanh: Callable[..., Tensor] = reference.gelu_tanh
     relu: Callable[..., Tensor] = reference.relu
+    argmax: Callable[..., tuple[Tensor, Tensor]] = argmax
+    sample: Callable[..., list[int]] = sample
+    logprobs: Callable[..., list[TokenLogprobs]] = logprobs
     provider: str = "reference"
     sources: dict[str, str] = field(default_factory=dict)
     note: str = ""

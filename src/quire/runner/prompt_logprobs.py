@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.messages import TokenLogprobs
-from quire.sampling.logprobs import token_logprobs
 from quire.sampling.sampler import sick_logits
+
+if TYPE_CHECKING:
+    from quire.ops.table import OpTable
 
 ROWS_AT_ONCE = 64
 """Rows of logits that exist at a time: a long prompt's would be gigabytes."""
 
 
 def prompt_logprobs(
+    ops: OpTable,
     compute_logits: Callable[[Tensor], Tensor],
     hidden: Tensor,
     targets: NDArray[np.int32],
@@ -25,6 +30,7 @@ def prompt_logprobs(
     """One entry a row: how likely `targets[i]`, which follows the token of row i, was.
 
     Args:
+        ops: find the largest logits and the log-probabilities.
         compute_logits: hidden [n, hidden] → float32 logits [n, vocab].
         hidden: [rows, hidden].
         targets: int32 [rows].
@@ -33,13 +39,12 @@ def prompt_logprobs(
     Raises:
         FloatingPointError: a row of logits holds NaN or infinity.
     """
-    entries = []
+    entries: list[TokenLogprobs] = []
     for start in range(0, len(targets), ROWS_AT_ONCE):
         chunk = targets[start : start + ROWS_AT_ONCE].tolist()
-        logits = compute_logits(hidden[start : start + len(chunk)]).cpu().numpy()
-        for row, token in zip(logits, chunk, strict=True):
-            peak = float(row.max())
-            if not np.isfinite(peak):
+        logits = compute_logits(hidden[start : start + len(chunk)])
+        for peak in ops.argmax(logits)[1].tolist():
+            if not math.isfinite(peak):
                 raise FloatingPointError(sick_logits(peak))
-            entries.append(token_logprobs(row, token, k))
+        entries += ops.logprobs(logits, range(len(chunk)), chunk, [k] * len(chunk))
     return entries

@@ -51,7 +51,7 @@ class ModelRunner:
         self._inputs = StepInputBuilder(self.states, scheduler.max_num_batched_tokens, block_size)
         self._decoder = decoder
         self._ops = ops
-        self._sampler = Sampler()
+        self._sampler = Sampler(ops)
 
     @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ModelOutput:
@@ -131,6 +131,7 @@ class ModelRunner:
             request_id = step.request_ids[entry]
             try:
                 output.prompt_logprobs[request_id] = prompt_logprobs(
+                    self._ops,
                     lambda h: self._decoder.compute_logits(self._ops, h),
                     hidden[first_row : first_row + end - start],
                     self.states.token_ids[slot, start:end],

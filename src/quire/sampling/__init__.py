@@ -1,4 +1,4 @@
 """Choosing the next token. A row's choice depends on its own logits, parameters, seed and position.
 
-The heart is `sampler.Sampler`; each other file holds one step on the way from logits to a token.
+The heart is `sampler.Sampler`; the arithmetic is `ops.sampling`'s.
 """

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
+from quire.ops.sampling import LogitEdits
 
-FloatRow = NDArray[np.float32]
 TokenRow = NDArray[np.int32]
 
 
@@ -44,7 +44,7 @@ class Masks:
 
     @staticmethod
     def needed(params: SamplingParams, num_output_tokens: int) -> bool:
-        """Whether `apply` would do anything, now or later."""
+        """Whether `add_to` would add anything, now or later."""
         return (
             params.allowed_token_ids is not None
             or bool(params.bad_words or params.bad_words_token_ids)
@@ -52,20 +52,19 @@ class Masks:
             or num_output_tokens < params.min_tokens
         )
 
-    def apply(self, logits: FloatRow, output: TokenRow) -> None:
-        """Change `logits` [vocab] in place, given the tokens generated so far, [n]."""
-        if self._allowed is not None:
-            kept = logits[self._allowed]
-            logits.fill(-np.inf)
-            logits[self._allowed] = kept
-        logits[self._bad_tokens] = -np.inf
-        for word in self._bad_sequences:
-            begun = len(word) - 1
-            if len(output) >= begun and np.array_equal(output[len(output) - begun :], word[:-1]):
-                logits[word[-1]] = -np.inf
+    def add_to(self, edits: LogitEdits, output: TokenRow) -> None:
+        """Note what is to be done now, after the tokens generated so far, [n]."""
+        edits.allowed = self._allowed
+        edits.bias_ids, edits.bias = self._bias_ids, self._bias
+        ended = [word[-1] for word in self._bad_sequences if _ends_with(output, word[:-1])]
+        banned = [self._bad_tokens, np.array(ended, dtype=np.int64)]
         if len(output) < self._min_tokens:
-            logits[self._stop_ids] = -np.inf
-        logits[self._bias_ids] += self._bias
+            banned.append(self._stop_ids)
+        edits.banned = np.concatenate(banned)
+
+
+def _ends_with(output: TokenRow, begun: NDArray[np.int64]) -> bool:
+    return len(output) >= len(begun) and np.array_equal(output[len(output) - len(begun) :], begun)
 
 
 def _bad_words(params: SamplingParams) -> list[list[int]]:

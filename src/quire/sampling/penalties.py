@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.sampling_params import SamplingParams
-from quire.sampling.masks import FloatRow, TokenRow
+from quire.ops.sampling import LogitEdits
+from quire.sampling.masks import TokenRow
 
 
 class Penalties:
@@ -23,9 +24,7 @@ class Penalties:
     """
 
     def __init__(self, params: SamplingParams, prompt: TokenRow, output: TokenRow) -> None:
-        self._repetition = np.float32(params.repetition_penalty)
-        self._presence = np.float32(params.presence_penalty)
-        self._frequency = np.float32(params.frequency_penalty)
+        self._params = params
         ids, counts = np.unique(output, return_counts=True)
         if params.repetition_penalty != 1.0:
             only_prompt = np.setdiff1d(prompt, output)
@@ -59,14 +58,12 @@ class Penalties:
                 self._size += 1
             self._counts[at] += 1
 
-    def apply(self, logits: FloatRow) -> None:
-        """Change `logits` [vocab] in place: repetition, then frequency, then presence."""
-        ids, counts = self._ids[: self._size], self._counts[: self._size]
-        x = logits[ids]
-        x = np.where(x > 0, x / self._repetition, x * self._repetition)
-        x -= self._frequency * counts
-        x -= self._presence * (counts > 0)
-        logits[ids] = x
+    def add_to(self, edits: LogitEdits) -> None:
+        """Note the counts so far; `append` may change them in place."""
+        edits.counted, edits.counts = self._ids[: self._size], self._counts[: self._size]
+        edits.repetition = self._params.repetition_penalty
+        edits.frequency = self._params.frequency_penalty
+        edits.presence = self._params.presence_penalty
 
 
 def _capacity(size: int) -> int:

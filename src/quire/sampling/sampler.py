@@ -1,21 +1,24 @@
-"""From logits to tokens: a fast path for plain greedy rows, and a row at a time for the rest."""
+"""From logits to tokens: a fast path for plain greedy rows, and one operation for the rest."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from quire.core.errors import QuireError
 from quire.core.messages import TokenLogprobs
-from quire.sampling.filters import draw, filtered
-from quire.sampling.logprobs import token_logprobs
-from quire.sampling.masks import FloatRow
+from quire.ops.sampling import LogitEdits, SampleRow
 from quire.sampling.rng import uniform
 from quire.sampling.state import SamplingState
+
+if TYPE_CHECKING:
+    from quire.ops.table import OpTable
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +48,16 @@ class SampleResult:
 class Sampler:
     """Chooses one token a row. Keeps nothing: the sequences' states are the caller's.
 
-    A row's outcome depends on its own logits and state alone, to the bit: what needs arithmetic
-    beyond comparisons is done on one row at a time. The order is vLLM's: raw log-probabilities;
-    allowed_token_ids, bad_words, min_tokens, logit_bias; penalties; temperature; min_p, top_k,
-    top_p; draw.
+    A row's outcome depends on its own logits and state alone, to the bit. The order is vLLM's: raw
+    log-probabilities; allowed_token_ids, bad_words, min_tokens, logit_bias; penalties; temperature;
+    min_p, top_k, top_p; draw.
+
+    Args:
+        ops: what computes all that.
     """
+
+    def __init__(self, ops: OpTable) -> None:
+        self._ops = ops
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> SampleResult:
         """Choose the next token of every row.
@@ -59,55 +67,92 @@ class Sampler:
                 NaN or +inf, or nothing but -inf, is an error of that row.
             batch: one state a row; not changed (the caller appends what it accepts).
         """
-        # One pass finds the greedy tokens and the sick rows: a maximum passes NaN on, and the
-        # first of equal values wins.
-        peaks, argmax = logits.max(dim=-1)
-        result = SampleResult(token_ids=argmax.tolist())
-        if not bool(torch.isfinite(peaks).all()):
-            for row in torch.nonzero(~torch.isfinite(peaks)).flatten().tolist():
-                result.errors[row] = sick_logits(float(peaks[row]))
-        if all(state.plain_greedy for state in batch.states):
-            return result
-        rows: list[FloatRow] = list(logits.cpu().numpy())
+        # One pass finds the greedy tokens and the sick rows.
+        tokens, peaks = self._ops.argmax(logits)
+        result = SampleResult(token_ids=tokens.tolist())
+        for row, peak in enumerate(peaks.tolist()):
+            if not math.isfinite(peak):
+                result.errors[row] = sick_logits(peak)
+        rows: list[SampleRow] = []
         for row, state in enumerate(batch.states):
             if state.plain_greedy or row in result.errors:
                 continue
-            try:
-                self._sample_row(row, rows[row], state, result)
-            except QuireError as error:
-                result.errors[row] = str(error)
-            except Exception as error:
-                # A fault here is one request's, never its batch-mates' (nor the engine's).
-                logger.exception("sampling failed")
-                result.errors[row] = f"The sampler failed on this request: {error!r}."
+            with _errors_of(row, result):
+                edits = state.edits(logits.shape[1])
+                if edits is not None or not state.params.greedy:
+                    rows.append(SampleRow(row, state.params, _uniform(state), edits))
+        self._choose(logits, rows, result)
+        self._add_logprobs(logits, batch.states, result)
         return result
 
-    def _sample_row(
-        self, row: int, logits: FloatRow, state: SamplingState, result: SampleResult
+    def _choose(self, logits: Tensor, rows: list[SampleRow], result: SampleResult) -> None:
+        """Tokens of the rows that are not their logits' argmax."""
+        if not rows:
+            return
+        try:
+            tokens = self._ops.sample(logits, rows)
+        except Exception as error:
+            if len(rows) > 1:  # somebody's fault; only theirs
+                for row in rows:
+                    self._choose(logits, [row], result)
+                return
+            result.errors[rows[0].row] = _fault(error)
+            return
+        for row, token in zip(rows, tokens, strict=True):
+            result.token_ids[row.row] = token
+            if token < 0:
+                result.errors[row.row] = _no_token(logits[row.row], row.edits)
+
+    def _add_logprobs(
+        self, logits: Tensor, states: Sequence[SamplingState], result: SampleResult
     ) -> None:
-        params = state.params
-        edited = logits
-        if state.edits_logits:
-            edited = logits.copy()
-            state.edit(edited)
-            result.token_ids[row] = int(edited.argmax())
-            peak = float(edited[result.token_ids[row]])
-            if peak == -float("inf"):
-                result.errors[row] = (
-                    "The request's allowed_token_ids, bad_words, min_tokens and logit_bias "
-                    "leave no token to generate."
-                )
-                return
-            if not peak < float("inf"):
-                result.errors[row] = sick_logits(peak)
-                return
-        if not params.greedy:
-            if params.seed is None:
-                raise ValueError("no seed: the input processor gives every request one")
-            u = uniform(params.seed, state.num_output_tokens)
-            result.token_ids[row] = draw(*filtered(edited, params), u)
-        if params.logprobs is not None:
-            result.logprobs[row] = token_logprobs(logits, result.token_ids[row], params.logprobs)
+        counts = {
+            row: state.params.logprobs
+            for row, state in enumerate(states)
+            if state.params.logprobs is not None and row not in result.errors
+        }
+        if counts:
+            tokens = [result.token_ids[row] for row in counts]
+            entries = self._ops.logprobs(logits, list(counts), tokens, list(counts.values()))
+            result.logprobs.update(zip(counts, entries, strict=True))
+
+
+def _uniform(state: SamplingState) -> float:
+    if state.params.greedy:
+        return 0.0
+    if state.params.seed is None:
+        raise ValueError("no seed: the input processor gives every request one")
+    return uniform(state.params.seed, state.num_output_tokens)
+
+
+@contextmanager
+def _errors_of(row: int, result: SampleResult) -> Iterator[None]:
+    """A fault is one request's, never its batch-mates' (nor the engine's)."""
+    try:
+        yield
+    except QuireError as error:
+        result.errors[row] = str(error)
+    except Exception as error:
+        result.errors[row] = _fault(error)
+
+
+def _fault(error: Exception) -> str:
+    logger.error("sampling failed", exc_info=error)
+    return f"The sampler failed on this request: {error!r}."
+
+
+def _no_token(logits: Tensor, edits: LogitEdits | None) -> str:
+    """The error of a row whose logits are sound, but not once they are edited."""
+    edited = logits.cpu().numpy().copy()
+    if edits is not None:
+        edits.apply(edited)
+    peak = float(edited.max())
+    if peak != -math.inf:
+        return sick_logits(peak)
+    return (
+        "The request's allowed_token_ids, bad_words, min_tokens and logit_bias "
+        "leave no token to generate."
+    )
 
 
 def sick_logits(peak: float) -> str:

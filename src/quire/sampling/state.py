@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from quire.core.sampling_params import SamplingParams
-from quire.sampling.masks import FloatRow, Masks, TokenRow
+from quire.ops.sampling import LogitEdits
+from quire.sampling.masks import Masks, TokenRow
 from quire.sampling.penalties import Penalties
 
 
@@ -58,28 +59,27 @@ class SamplingState:
         """The next token is the argmax of the logits as they are, and that is all."""
         return self.params.greedy and not self._edits_logits and self.params.logprobs is None
 
-    @property
-    def edits_logits(self) -> bool:
-        """Whether `edit` changes anything."""
-        return self._edits_logits
-
-    def edit(self, logits: FloatRow) -> None:
-        """Apply masks, biases and penalties to `logits` [vocab] in place, in vLLM's order.
+    def edits(self, vocab_size: int) -> LogitEdits | None:
+        """The masks, biases and penalties that the next token's logits go through, if any.
 
         Raises:
             InvalidRequestError: a parameter names a token outside the vocabulary.
         """
+        if not self._edits_logits:
+            return None
         prompt = self._token_ids[: self.num_prompt_tokens]
         output = self._token_ids[self.num_prompt_tokens : self.num_tokens]
+        edits = LogitEdits()
         if Masks.needed(self.params, len(output)):
             if self._masks is None:
                 stops = {*self._eos_token_ids, *(self.params.stop_token_ids or ())}
-                self._masks = Masks(self.params, sorted(stops), len(logits))
-            self._masks.apply(logits, output)
+                self._masks = Masks(self.params, sorted(stops), vocab_size)
+            self._masks.add_to(edits, output)
         if Penalties.needed(self.params):
             if self._penalties is None:
                 self._penalties = Penalties(self.params, prompt, output)
-            self._penalties.apply(logits)
+            self._penalties.add_to(edits)
+        return edits
 
     def append(self, tokens: list[int]) -> None:
         """Note generated tokens, already written to `token_ids`."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.ops.table import OpTable
 from quire.runner.prompt_logprobs import prompt_logprobs
 from tests.unit.runner.fakes import VOCAB, Driver, FakeDecoder, make_runner
 
@@ -105,7 +106,8 @@ def test_prompt_logits_exist_a_few_rows_at_a_time() -> None:
         return hidden
 
     hidden = torch.randn(150, 10, generator=torch.Generator().manual_seed(0))
-    entries = prompt_logprobs(compute, hidden, np.arange(150, dtype=np.int32) % 10, 1)
+    targets = np.arange(150, dtype=np.int32) % 10
+    entries = prompt_logprobs(OpTable(), compute, hidden, targets, 1)
     assert sizes == [64, 64, 22]
     expected = hidden.double().log_softmax(-1)
     got = [entry.logprobs[0] for entry in entries]

@@ -10,7 +10,9 @@ from transformers.generation.logits_process import SequenceBiasLogitsProcessor
 
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
-from quire.sampling.masks import FloatRow, Masks, TokenRow
+from quire.ops.filters import FloatRow
+from quire.ops.sampling import LogitEdits
+from quire.sampling.masks import Masks, TokenRow
 
 VOCAB = 20
 
@@ -25,7 +27,9 @@ def tokens(*ids: int) -> TokenRow:
 
 def apply(params: SamplingParams, output: TokenRow, stops: tuple[int, ...] = ()) -> FloatRow:
     x = logits()
-    Masks(params, stops, VOCAB).apply(x, output)
+    edits = LogitEdits()
+    Masks(params, stops, VOCAB).add_to(edits, output)
+    edits.apply(x)
     return x
 
 

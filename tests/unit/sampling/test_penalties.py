@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from quire.core.sampling_params import SamplingParams
-from quire.sampling.masks import FloatRow
+from quire.ops.filters import FloatRow
+from quire.ops.sampling import LogitEdits
 from quire.sampling.penalties import Penalties
 from tests.unit.sampling.oracle import edited
 
@@ -19,6 +20,12 @@ VOCAB = 200
 
 def logits(seed: int) -> FloatRow:
     return np.random.default_rng(seed).normal(0, 3, VOCAB).astype(np.float32)
+
+
+def apply(penalties: Penalties, x: FloatRow) -> None:
+    edits = LogitEdits()
+    penalties.add_to(edits)
+    edits.apply(x)
 
 
 TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=150)
@@ -51,8 +58,8 @@ def test_counts_grown_token_by_token_equal_counts_made_at_once(
         grown.append([token])
     fresh = Penalties(params, start, np.array(output + later, dtype=np.int32))
     one, other = logits(1), logits(1)
-    grown.apply(one)
-    fresh.apply(other)
+    apply(grown, one)
+    apply(fresh, other)
     assert one.tobytes() == other.tobytes()
     expected = edited(logits(1).astype(np.float64), params, prompt, output + later, [])
     np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-5)
@@ -62,11 +69,12 @@ def test_counts_grown_token_by_token_equal_counts_made_at_once(
 def test_repetition_is_transformers(penalty: float) -> None:
     prompt, output = [5, 6, 7, 5], [9, 6, 199]
     x = logits(2)
-    Penalties(
+    penalties = Penalties(
         SamplingParams(repetition_penalty=penalty),
         np.array(prompt, dtype=np.int32),
         np.array(output, dtype=np.int32),
-    ).apply(x)
+    )
+    apply(penalties, x)
     oracle = RepetitionPenaltyLogitsProcessor(penalty)
     expected = oracle(torch.tensor([prompt + output]), torch.from_numpy(logits(2))[None])
     np.testing.assert_allclose(x, expected[0].numpy(), rtol=1e-6)
@@ -78,5 +86,5 @@ def test_ruled_out_tokens_stay_ruled_out() -> None:
     params = SamplingParams(repetition_penalty=1.5, presence_penalty=-2.0)
     x = logits(3)
     x[4] = -np.inf
-    Penalties(params, np.array([4], dtype=np.int32), np.array([4], dtype=np.int32)).apply(x)
+    apply(Penalties(params, np.array([4], dtype=np.int32), np.array([4], dtype=np.int32)), x)
     assert x[4] == -np.inf

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
+from quire.ops import sampling
+from quire.ops.table import OpTable
 from quire.sampling.rng import uniform
 from quire.sampling.sampler import Sampler, SampleResult, SamplingBatch
 from quire.sampling.state import SamplingState
@@ -50,15 +53,15 @@ def rows(seed: int, n: int, scale: float = 3.0) -> Tensor:
     )
 
 
-def sample(logits: Tensor, states: list[SamplingState]) -> SampleResult:
-    return Sampler().sample(logits, SamplingBatch(states))
+def sample(ops: OpTable, logits: Tensor, states: list[SamplingState]) -> SampleResult:
+    return Sampler(ops).sample(logits, SamplingBatch(states))
 
 
 @pytest.mark.parametrize("params", MENU)
-def test_token_is_the_oracles(params: dict[str, Any]) -> None:
+def test_token_is_the_oracles(ops: OpTable, params: dict[str, Any]) -> None:
     for seed in range(20):
         logits = rows(seed, 1)
-        result = sample(logits, [state(seed=seed, **params)])
+        result = sample(ops, logits, [state(seed=seed, **params)])
         p = SamplingParams(**params)
         x = edited(logits[0].double().numpy(), p, PROMPT, OUTPUT, list(STOPS))
         if p.greedy:
@@ -69,24 +72,26 @@ def test_token_is_the_oracles(params: dict[str, Any]) -> None:
         assert result.token_ids == [expected]
 
 
-def test_a_row_is_bit_identical_alone_and_in_any_batch() -> None:
+def test_a_row_is_bit_identical_alone_and_in_any_batch(ops: OpTable) -> None:
     n = len(MENU) * 3
     menu = [MENU[i % len(MENU)] for i in range(n)]
     logits = rows(5, n)
-    alone = [sample(logits[i : i + 1].clone(), [state(seed=i, **menu[i])]) for i in range(n)]
+    alone = [sample(ops, logits[i : i + 1].clone(), [state(seed=i, **menu[i])]) for i in range(n)]
     for order_seed in range(5):
         order = np.random.default_rng(order_seed).permutation(n)[: n - order_seed].tolist()
-        batch = sample(logits[order], [state(seed=i, **menu[i]) for i in order])
+        batch = sample(ops, logits[order], [state(seed=i, **menu[i]) for i in order])
         for row, i in enumerate(order):
             assert batch.token_ids[row] == alone[i].token_ids[0]
             assert batch.logprobs.get(row) == alone[i].logprobs.get(0)
         assert not batch.errors
 
 
-def test_logits_are_not_changed_and_logprobs_are_the_models_own() -> None:
+def test_logits_are_not_changed_and_logprobs_are_the_models_own(ops: OpTable) -> None:
     logits = rows(1, 1)
     before = logits.clone()
-    result = sample(logits, [state(temperature=2.0, top_k=3, logit_bias={5: 100.0}, logprobs=1)])
+    result = sample(
+        ops, logits, [state(temperature=2.0, top_k=3, logit_bias={5: 100.0}, logprobs=1)]
+    )
     assert torch.equal(logits, before)
     assert result.token_ids == [5]
     expected = before[0].double().log_softmax(-1)
@@ -104,7 +109,7 @@ def test_logits_are_not_changed_and_logprobs_are_the_models_own() -> None:
         {"temperature": 1.3, "top_k": 5, "min_p": 0.02},
     ],
 )
-def test_tokens_follow_the_exact_distribution(params: dict[str, Any]) -> None:
+def test_tokens_follow_the_exact_distribution(ops: OpTable, params: dict[str, Any]) -> None:
     """Chi-square over 4,000 draws, along positions and along seeds."""
     n = 4000
     logits = rows(9, 1, scale=1.0)[:, :16]
@@ -114,7 +119,7 @@ def test_tokens_follow_the_exact_distribution(params: dict[str, Any]) -> None:
         for i in range(n):
             one = state(seed=i if along == "seed" else 1234, **params)
             one.num_tokens = one.num_prompt_tokens + (i if along == "position" else 0)
-            counts[sample(logits, [one]).token_ids[0]] += 1
+            counts[sample(ops, logits, [one]).token_ids[0]] += 1
         support = expected > 0
         assert not counts[~support].any()
         chi2 = ((counts - expected)[support] ** 2 / expected[support]).sum()
@@ -126,13 +131,13 @@ def test_tokens_follow_the_exact_distribution(params: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("at", [0, 100, VOCAB - 1])
-def test_a_sick_row_is_its_own_error(poison: float, at: int) -> None:
+def test_a_sick_row_is_its_own_error(ops: OpTable, poison: float, at: int) -> None:
     logits = rows(2, len(MENU))
-    healthy = sample(logits, [state(**params) for params in MENU])
+    healthy = sample(ops, logits, [state(**params) for params in MENU])
     for victim in range(len(MENU)):
         spoilt = logits.clone()
         spoilt[victim, at] = poison
-        result = sample(spoilt, [state(**params) for params in MENU])
+        result = sample(ops, spoilt, [state(**params) for params in MENU])
         assert list(result.errors) == [victim]
         assert "NaN or infinity" in result.errors[victim]
         assert victim not in result.logprobs
@@ -142,71 +147,84 @@ def test_a_sick_row_is_its_own_error(poison: float, at: int) -> None:
                 assert result.logprobs.get(row) == healthy.logprobs.get(row)
 
 
-def test_minus_infinity_is_fine_unless_it_is_everywhere() -> None:
+def test_minus_infinity_is_fine_unless_it_is_everywhere(ops: OpTable) -> None:
     logits = torch.full((2, VOCAB), -math.inf)
     logits[0, 77] = -1.0
     for params in ({"temperature": 0.0}, {"temperature": 1.0}):
-        result = sample(logits, [state(**params), state(**params)])
+        result = sample(ops, logits, [state(**params), state(**params)])
         assert result.token_ids[0] == 77
         assert list(result.errors) == [1]
         assert "-inf" in result.errors[1]
 
 
-def test_masks_that_leave_nothing_are_that_requests_error() -> None:
+def test_masks_that_leave_nothing_are_that_requests_error(ops: OpTable) -> None:
     nothing = {"allowed_token_ids": [5], "bad_words_token_ids": [[5]]}
-    result = sample(rows(0, 2), [state(**nothing), state(temperature=0.0)])
+    result = sample(ops, rows(0, 2), [state(**nothing), state(temperature=0.0)])
     assert list(result.errors) == [0]
     assert "allowed_token_ids" in result.errors[0]
 
 
-def test_an_overflow_in_a_penalty_is_that_requests_error() -> None:
+def test_an_overflow_in_a_penalty_is_that_requests_error(ops: OpTable) -> None:
     logits = rows(0, 2)
     logits[0, 11] = 3e38
-    with np.errstate(over="ignore"):
-        result = sample(logits, [state(repetition_penalty=0.1), state()])
+    result = sample(ops, logits, [state(repetition_penalty=0.1), state()])
     assert list(result.errors) == [0]
 
 
-def test_a_fault_inside_is_that_requests_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_inside_is_that_requests_error(
+    ops: OpTable, caplog: pytest.LogCaptureFixture
+) -> None:
     wrong = state(temperature=0.0, logit_bias={VOCAB: 1.0})
     unseeded = state(temperature=1.0, seed=None)
-    result = sample(rows(0, 3), [wrong, state(temperature=0.0), unseeded])
+    result = sample(ops, rows(0, 3), [wrong, state(temperature=0.0), unseeded])
     assert sorted(result.errors) == [0, 2]
     assert "logit_bias" in result.errors[0]
     assert "seed" in result.errors[2]
     assert len(caplog.records) == 1  # only the one that is ours to mend
 
 
-def test_plain_greedy_never_sorts_or_softmaxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(*args: object, **kwargs: object) -> NoReturn:
-        raise AssertionError("the greedy fast path does more than an argmax")
+def test_plain_greedy_is_an_argmax_and_only_rows_that_need_an_operation_pay() -> None:
+    seen: list[int] = []
 
-    for name in ("sort", "argsort", "softmax", "log_softmax", "topk", "logsumexp", "exp", "cumsum"):
-        monkeypatch.setattr(torch, name, forbidden)
-        monkeypatch.setattr(Tensor, name, forbidden)
-    monkeypatch.setattr(Tensor, "numpy", forbidden)
-    monkeypatch.setattr("quire.sampling.sampler.filtered", forbidden)
-    monkeypatch.setattr("quire.sampling.sampler.token_logprobs", forbidden)
-    logits = rows(0, 4)
-    expected = logits.argmax(-1).tolist()
-    assert sample(logits, [state(temperature=0.0) for _ in range(4)]).token_ids == expected
+    def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+        return sampling.argmax(logits)
 
+    def spy(logits: Tensor, rows: list[sampling.SampleRow]) -> list[int]:
+        seen.extend(row.row for row in rows)
+        return sampling.sample(logits, rows)
 
-def test_only_rows_that_need_an_operation_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    original = Sampler._sample_row
+    def logprobs(
+        logits: Tensor, rows: list[int], tokens: list[int], counts: list[int]
+    ) -> list[TokenLogprobs]:
+        seen.extend(row + 100 for row in rows)
+        return sampling.logprobs(logits, rows, tokens, counts)
 
-    def spy(self: Sampler, row: int, *rest: Any) -> None:
-        seen.append(row)
-        original(self, row, *rest)
-
-    monkeypatch.setattr(Sampler, "_sample_row", spy)
-    states = [state(temperature=0.0), state(), state(temperature=0.0), state(logprobs=1)]
-    sample(rows(0, 4), states)
-    assert seen == [1, 3]
+    ops = OpTable(argmax=argmax, sample=spy, logprobs=logprobs)
+    logits = rows(0, 5)
+    sample(ops, logits, [state(temperature=0.0) for _ in range(5)])
+    assert not seen
+    states = [state(temperature=0.0, **extra) for extra in ({}, {"logprobs": 1}, {"min_tokens": 9})]
+    sample(ops, logits, [state(), *states, state(temperature=0.0)])
+    assert seen == [0, 3, 102]
 
 
-def test_first_of_equal_logits_wins() -> None:
+def test_a_fault_of_the_operation_is_one_rows(caplog: pytest.LogCaptureFixture) -> None:
+    def faulty(logits: Tensor, rows: list[sampling.SampleRow]) -> list[int]:
+        if any(row.row == 1 for row in rows):
+            raise RuntimeError("broken")
+        return sampling.sample(logits, rows)
+
+    logits = rows(0, 3)
+    states = [state(seed=i) for i in range(3)]
+    result = sample(OpTable(sample=faulty), logits, states)
+    assert list(result.errors) == [1]
+    assert "broken" in result.errors[1]
+    healthy = sample(OpTable(), logits, states)
+    assert [result.token_ids[i] for i in (0, 2)] == [healthy.token_ids[i] for i in (0, 2)]
+    assert len(caplog.records) == 1
+
+
+def test_first_of_equal_logits_wins(ops: OpTable) -> None:
     logits = torch.zeros(1, VOCAB)
     logits[0, [300, 7, 299]] = 1.0
-    assert sample(logits, [state(temperature=0.0)]).token_ids == [7]
+    assert sample(ops, logits, [state(temperature=0.0)]).token_ids == [7]

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from quire.core.sampling_params import SamplingParams
+from quire.ops.filters import FloatRow
 from quire.sampling.state import SamplingState
+
+
+def edit(state: SamplingState, logits: FloatRow) -> None:
+    edits = state.edits(len(logits))
+    if edits is not None:
+        edits.apply(logits)
 
 
 def test_min_tokens_turns_into_plain_greedy() -> None:
@@ -14,7 +21,7 @@ def test_min_tokens_turns_into_plain_greedy() -> None:
     seen = []
     for _ in range(3):
         logits = np.zeros(4, dtype=np.float32)
-        state.edit(logits)
+        edit(state, logits)
         seen.append((state.plain_greedy, bool(np.isfinite(logits[0]))))
         state.append([1])
     assert seen == [(False, False), (False, False), (True, True)]
@@ -30,14 +37,14 @@ def test_a_resumed_sequence_edits_as_if_never_stopped() -> None:
     tokens = np.array([5, 6, 0, 0, 0, 0], dtype=np.int32)
     running = SamplingState(params, tokens, 2, 2, (1,))
     for at, token in enumerate([8, 9, 6], start=2):
-        running.edit(np.ones(10, dtype=np.float32))
+        edit(running, np.ones(10, dtype=np.float32))
         tokens[at] = token
         running.append([token])
     resumed = SamplingState(params, tokens.copy(), 5, 2, (1,))
     one = np.linspace(-1, 1, 10).astype(np.float32)
     other = one.copy()
-    running.edit(one)
-    resumed.edit(other)
+    edit(running, one)
+    edit(resumed, other)
     assert one.tobytes() == other.tobytes()
     assert one[7] == -np.inf
     assert running.num_output_tokens == resumed.num_output_tokens == 3

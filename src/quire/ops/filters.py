@@ -2,9 +2,6 @@
 
 All three filters keep a prefix of the tokens in descending order of probability, so that their
 order matters only for top_p, which counts the mass that the others left (as in vLLM).
-
-Everything is float64 on one row at a time. A kernel over the whole batch would be free to cut
-the batch where it likes, and with it the rounding of a row.
 """
 
 from __future__ import annotations
@@ -15,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.sampling_params import SamplingParams
-from quire.sampling.masks import FloatRow
 
+FloatRow = NDArray[np.float32]
 Weights = NDArray[np.float64]
 Ids = NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from quire.core.sampling_params import SamplingParams
-from quire.sampling.filters import draw, filtered, top_k, top_p
+from quire.ops.filters import draw, filtered, top_k, top_p
 from tests.unit.sampling.oracle import probabilities
 
 

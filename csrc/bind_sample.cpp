@@ -1,0 +1,108 @@
+// Bindings of the sampler (cpu/sampler.h). Token ids are checked here; the GIL is released.
+#include "bind_sample.h"
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cpu/sampler.h"
+
+namespace nb = nanobind;
+
+namespace quire {
+
+namespace {
+
+using Address = uintptr_t;
+
+TokenSet tokens(const char* what, Address ids, int64_t size, Address values, int64_t vocab) {
+  const TokenSet set{reinterpret_cast<const int64_t*>(ids), size,
+                     reinterpret_cast<const float*>(values)};
+  for (int64_t i = 0; i < size; ++i) {
+    if (set.ids[i] < 0 || set.ids[i] >= vocab) {
+      throw std::out_of_range(std::string(what) + " has token " + std::to_string(set.ids[i]) +
+                              "; the vocabulary is 0 to " + std::to_string(vocab - 1));
+    }
+  }
+  return set;
+}
+
+void check_row(int64_t row, int64_t rows) {
+  if (row < 0 || row >= rows) throw std::out_of_range("a row is not among those of the logits");
+}
+
+void sample(Sampler& sampler, Address logits, int64_t vocab, int64_t logit_rows, int64_t stride,
+            const nb::list& rows, Address tokens) {
+  std::vector<SampleRow> copied;
+  copied.reserve(rows.size());
+  for (const auto row : rows) {
+    copied.push_back(nb::cast<const SampleRow&>(row));
+    check_row(copied.back().row, logit_rows);
+  }
+  const nb::gil_scoped_release unlocked;
+  sampler.sample({reinterpret_cast<const float*>(logits), vocab, stride}, copied,
+                 reinterpret_cast<int64_t*>(tokens));
+}
+
+// Row i writes 1 + k ids and values at columns [0, k] of row i of [rows, 1 + k].
+void logprobs(Sampler& sampler, Address logits, int64_t vocab, int64_t logit_rows, int64_t stride,
+              Address rows, Address tokens, int64_t count, int64_t k, Address ids, Address values,
+              Address ranks) {
+  if (k < 0 || k > vocab) throw std::invalid_argument("k is not in [0, vocab]");
+  std::vector<LogprobRow> wanted(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    LogprobRow& row = wanted[static_cast<size_t>(i)];
+    row.row = reinterpret_cast<const int64_t*>(rows)[i];
+    check_row(row.row, logit_rows);
+    row.token = reinterpret_cast<const int64_t*>(tokens)[i];
+    if (row.token < 0 || row.token >= vocab) throw std::out_of_range("a token is not in [0, vocab)");
+    row.k = k;
+    row.ids = reinterpret_cast<int64_t*>(ids) + i * (1 + k);
+    row.values = reinterpret_cast<double*>(values) + i * (1 + k);
+  }
+  const nb::gil_scoped_release unlocked;
+  sampler.logprobs({reinterpret_cast<const float*>(logits), vocab, stride}, wanted);
+  for (int64_t i = 0; i < count; ++i) {
+    reinterpret_cast<int64_t*>(ranks)[i] = wanted[static_cast<size_t>(i)].rank;
+  }
+}
+
+}  // namespace
+
+void bind_sample(nb::module_& m) {
+  nb::class_<SampleRow>(m, "SampleRow")
+      .def("__init__",
+           [](SampleRow* self, int64_t row, double temperature, int64_t top_k, double top_p,
+              double min_p, double u) {
+             new (self) SampleRow;
+             self->row = row;
+             self->temperature = temperature;
+             self->top_k = top_k;
+             self->top_p = top_p;
+             self->min_p = min_p;
+             self->u = u;
+           })
+      .def("allow", [](SampleRow& self, Address ids, int64_t size, int64_t vocab) {
+        self.restricted = true;
+        self.allowed = tokens("allowed_token_ids", ids, size, 0, vocab);
+      })
+      .def("ban", [](SampleRow& self, Address ids, int64_t size, int64_t vocab) {
+        self.banned = tokens("bad_words or stop_token_ids", ids, size, 0, vocab);
+      })
+      .def("bias", [](SampleRow& self, Address ids, int64_t size, int64_t vocab, Address values) {
+        self.bias = tokens("logit_bias", ids, size, values, vocab);
+      })
+      .def("penalize", [](SampleRow& self, Address ids, int64_t size, int64_t vocab,
+                          Address counts, float repetition, float frequency, float presence) {
+        self.counted = tokens("the prompt or output", ids, size, counts, vocab);
+        self.repetition = repetition;
+        self.frequency = frequency;
+        self.presence = presence;
+      });
+  nb::class_<Sampler>(m, "Sampler")
+      .def(nb::init<const Kernels&, Pool&>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+      .def("sample", &sample)
+      .def("logprobs", &logprobs);
+}
+
+}  // namespace quire

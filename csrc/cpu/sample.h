@@ -1,0 +1,28 @@
+// Passes over a row of logits, of which a token is sampled (sampler.h). Plain data: see kernels.h.
+//
+// A weight is exp((x - peak) / temperature) in float64, with a relative error below 2^-51 beside
+// that of its exponent, and 0 where the exponent is below -708.
+#pragma once
+
+#include <stdint.h>
+
+namespace quire {
+
+enum : int64_t { kRun = 512 };  // logits whose weights are summed as one
+
+struct SampleKernels {
+  // The largest of n floats; NaN if there is one.
+  float (*peak)(const float* x, int64_t n);
+  // The first of n floats that is not less than `bound`, or n.
+  int64_t (*first_from)(const float* x, int64_t n, float bound);
+  // Indices, ascending, of those of n floats that are not less than `bound`; returns how many.
+  int64_t (*collect)(const float* x, int64_t n, float bound, int32_t* ids);
+  // The largest of each of at most n / size disjoint groups of `size` floats; returns how many.
+  int64_t (*group_peaks)(const float* x, int64_t n, int64_t size, float* peaks);
+  // Of n logits that are at most `peak`, which is finite; temperature > 0.
+  void (*weights)(const float* x, int64_t n, double peak, double temperature, double* weights);
+  // Sums of their weights by runs of kRun.
+  void (*run_sums)(const float* x, int64_t n, double peak, double temperature, double* sums);
+};
+
+}  // namespace quire

@@ -1,0 +1,80 @@
+// From logits to tokens: edits, temperature, top_k, min_p, top_p, the draw. Baseline code on the
+// passes of sample.h.
+//
+// The meaning of every parameter is that of the reference (quire.ops.sampling). All arithmetic on
+// logits is the reference's to the bit; weights are sums in another order, and of another exp, so
+// that a token can differ from the reference's where a sum of weights that decides lies within its
+// rounding error of the number that it is compared with. A row's token depends on that row alone.
+#pragma once
+
+#include <stdint.h>
+
+#include <mutex>
+#include <vector>
+
+#include "kernels.h"
+#include "pool.h"
+
+namespace quire {
+
+// Token ids in [0, vocab), each once, of which `values` may say more; the caller's memory.
+struct TokenSet {
+  const int64_t* ids = nullptr;
+  int64_t size = 0;
+  const float* values = nullptr;
+};
+
+// What one token is sampled with. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep all.
+struct SampleRow {
+  int64_t row = 0;  // of the logits
+  double temperature = 0, top_p = 1, min_p = 0;
+  int64_t top_k = 0;
+  double u = 0;  // in [0, 1)
+
+  // Edits, in their order. `counted` holds how often each token was generated.
+  bool restricted = false;
+  TokenSet allowed, banned, bias, counted;
+  float repetition = 1, frequency = 0, presence = 0;
+  bool edited() const { return restricted || banned.size > 0 || bias.size > 0 || counted.size > 0; }
+};
+
+// One row's log-probabilities: of `token`, then of the k likeliest, descending, ties by id.
+struct LogprobRow {
+  int64_t row = 0, token = 0, k = 0;  // k <= vocab
+  int64_t* ids = nullptr;             // [1 + k]
+  double* values = nullptr;           // [1 + k]
+  int64_t rank = 0;                   // of `token`, from 1; equals share one
+};
+
+// float [rows, vocab].
+struct Logits {
+  const float* x;
+  int64_t vocab, stride;
+  const float* row(int64_t i) const { return x + i * stride; }
+};
+
+// Works on several rows at a time, a thread a row. Keeps memory for intermediate results (touched
+// as far as it is needed) for each thread.
+class Sampler {
+ public:
+  Sampler(const Kernels& kernels, Pool& pool);
+  ~Sampler();
+
+  // tokens[i]: of rows[i], -1 where its largest logit, edited, is not finite.
+  void sample(const Logits& logits, const std::vector<SampleRow>& rows, int64_t* tokens);
+
+  // The logits of the rows are neither NaN nor +infinity, nor all -infinity.
+  void logprobs(const Logits& logits, std::vector<LogprobRow>& rows);
+
+ private:
+  class Worker;
+  template <class Body>
+  void each(int64_t rows, int64_t vocab, const Body& body);
+
+  const SampleKernels& kernels_;
+  Pool& pool_;
+  std::vector<Worker> workers_;
+  std::mutex lock_;
+};
+
+}  // namespace quire

@@ -1,0 +1,106 @@
+"""Sampling and log-probabilities on torch tensors, native, as `ops.sampling` defines them.
+
+A sum of float64 weights that decides which token is kept or drawn is rounded otherwise than in
+numpy, so that a token may differ where `u`, or the mass before a token, lies that close to a
+boundary. Everything else is equal to the bit. Weights and sums are the same on every ISA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from quire import _native
+from quire.core.messages import TokenLogprobs
+from quire.ops.filters import FloatRow
+from quire.ops.native import NativeKernels
+from quire.ops.native_checks import describe, matrix
+from quire.ops.sampling import LogitEdits, SampleRow, TokenIds
+
+
+class SamplingKernels:
+    """The sampler of one instruction set, on one pool of threads: a row is one thread's.
+
+    Raises ValueError for logits that are not dense rows of float32 on the CPU, IndexError for a
+    row or token that is not there.
+    """
+
+    def __init__(self, kernels: NativeKernels, pool: _native.Pool) -> None:
+        self._sampler = _native.Sampler(kernels.handle, pool)
+
+    def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
+        """A token a row, -1 where the largest logit, after the row's edits, is not finite."""
+        vocab = _vocab(logits)
+        tokens = np.empty(len(rows), dtype=np.int64)
+        self._sampler.sample(
+            logits.data_ptr(), vocab, logits.shape[0], logits.stride(0),
+            [_native_row(row, vocab) for row in rows], tokens.ctypes.data,
+        )  # fmt: skip
+        return tokens.tolist()
+
+    def logprobs(
+        self, logits: Tensor, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
+    ) -> list[TokenLogprobs]:
+        """Of `tokens[i]` and the `counts[i]` likeliest under softmax(logits[rows[i]])."""
+        vocab = _vocab(logits)
+        if not len(rows) == len(tokens) == len(counts):
+            raise ValueError(f"{len(rows)} rows, {len(tokens)} tokens, {len(counts)} counts")
+        k = min(max(counts, default=0), vocab)
+        where, which = np.array(rows, dtype=np.int64), np.array(tokens, dtype=np.int64)
+        ids = np.empty((len(where), 1 + k), dtype=np.int64)
+        values, ranks = np.empty(ids.shape), np.empty_like(where)
+        self._sampler.logprobs(
+            logits.data_ptr(), vocab, logits.shape[0], logits.stride(0), where.ctypes.data,
+            which.ctypes.data, len(where), k, ids.ctypes.data, values.ctypes.data,
+            ranks.ctypes.data,
+        )  # fmt: skip
+        return [
+            TokenLogprobs(ids[i, : 1 + n].tolist(), values[i, : 1 + n].tolist(), int(ranks[i]))
+            for i, n in enumerate(counts)
+        ]
+
+
+def _vocab(logits: Tensor) -> int:
+    code, vocab = matrix("logits", logits)
+    if code != _native.FLOAT32:
+        raise ValueError(f"logits is {describe(logits)}; wanted float32")
+    return vocab
+
+
+def _native_row(row: SampleRow, vocab: int) -> _native.SampleRow:
+    """`row` for the kernels; its arrays must outlive it."""
+    p = row.params
+    native = _native.SampleRow(row.row, p.temperature, p.top_k, p.top_p, p.min_p, row.u)
+    if row.edits is not None:
+        _edit(native, row.edits, vocab)
+    return native
+
+
+def _edit(native: _native.SampleRow, edits: LogitEdits, vocab: int) -> None:
+    if edits.allowed is not None:
+        native.allow(*_ids(edits.allowed), vocab)
+    if len(edits.banned):
+        native.ban(*_ids(edits.banned), vocab)
+    if len(edits.bias_ids):
+        native.bias(*_ids(edits.bias_ids), vocab, _values(edits.bias, edits.bias_ids))
+    if len(edits.counted):
+        counts = _values(edits.counts, edits.counted)
+        native.penalize(
+            *_ids(edits.counted), vocab, counts, edits.repetition, edits.frequency, edits.presence
+        )
+
+
+def _ids(ids: TokenIds) -> tuple[int, int]:
+    """Address and size."""
+    if ids.dtype != np.int64 or ids.ndim != 1 or not ids.flags.c_contiguous:
+        raise ValueError(f"token ids are {ids.dtype} {ids.shape}; wanted contiguous int64 [n]")
+    return ids.ctypes.data, len(ids)
+
+
+def _values(values: FloatRow, ids: TokenIds) -> int:
+    """The address of one float an id."""
+    if values.dtype != np.float32 or values.shape != ids.shape or not values.flags.c_contiguous:
+        raise ValueError(f"values are {values.dtype} {values.shape}; wanted float32 {ids.shape}")
+    return values.ctypes.data

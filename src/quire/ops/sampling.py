@@ -1,0 +1,142 @@
+"""Tokens from logits: what a row is sampled with, and the reference in numpy.
+
+A row's outcome depends on that row alone, to the bit: what needs arithmetic beyond comparisons is
+done on one row at a time, in float64. A kernel over the whole batch would be free to cut the batch
+where it likes, and with it the rounding of a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.messages import TokenLogprobs
+from quire.core.sampling_params import SamplingParams
+from quire.ops.filters import FloatRow, draw, filtered, top_k
+
+TokenIds = NDArray[np.int64]
+NO_TOKENS: TokenIds = np.zeros(0, dtype=np.int64)
+NO_VALUES: FloatRow = np.zeros(0, dtype=np.float32)
+
+
+@dataclass(slots=True)
+class LogitEdits:
+    """Changes to a row of logits, float32, in the order of the fields. Ids appear once each.
+
+    Attributes:
+        allowed: all other tokens are ruled out; None allows all.
+        banned: ruled out.
+        bias_ids, bias: float32 [n], added.
+        counted: tokens of the context, with how often each was generated in
+            `counts`, float32 [n]; their logits are divided by `repetition` where positive, else
+            multiplied; then counts · `frequency` and, where the count is not 0, `presence` are
+            subtracted.
+    """
+
+    allowed: TokenIds | None = None
+    banned: TokenIds = field(default_factory=lambda: NO_TOKENS)
+    bias_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
+    bias: FloatRow = field(default_factory=lambda: NO_VALUES)
+    counted: TokenIds = field(default_factory=lambda: NO_TOKENS)
+    counts: FloatRow = field(default_factory=lambda: NO_VALUES)
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+
+    def apply(self, logits: FloatRow) -> None:
+        """Change `logits` [vocab] in place."""
+        if self.allowed is not None:
+            kept = logits[self.allowed]
+            logits.fill(-np.inf)
+            logits[self.allowed] = kept
+        logits[self.banned] = -np.inf
+        logits[self.bias_ids] += self.bias
+        x = logits[self.counted]
+        repetition = np.float32(self.repetition)
+        with np.errstate(over="ignore"):  # infinity is the row's error, not numpy's
+            x = np.where(x > 0, x / repetition, x * repetition)
+        x -= np.float32(self.frequency) * self.counts
+        x -= np.float32(self.presence) * (self.counts > 0)
+        logits[self.counted] = x
+
+
+@dataclass(slots=True)
+class SampleRow:
+    """What the token of one row of logits is sampled with.
+
+    Attributes:
+        row: of the logits.
+        params: its temperature, top_k, top_p and min_p, each as `filters` has it; no other field.
+        u: where in the cumulative distribution the token lies; in [0, 1).
+        edits: what the logits go through before all this.
+    """
+
+    row: int
+    params: SamplingParams
+    u: float = 0.0
+    edits: LogitEdits | None = None
+
+
+def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The first index (int64 [rows]) of each row's largest of float32 [rows, vocab], and that.
+
+    A largest of NaN or an infinity marks a row that is sick; its index has no meaning.
+    """
+    peaks, tokens = logits.max(dim=-1)  # passes NaN on
+    return tokens, peaks
+
+
+def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
+    """A token for each of `rows` of logits, float32 [n, vocab], which are left as they are.
+
+    Returns:
+        tokens; -1 where the row's largest logit, after its edits, is not finite.
+
+    Raises:
+        IndexError: an edit names a token outside the vocabulary.
+    """
+    matrix = logits.cpu().numpy()
+    return [_sample(matrix[row.row], row) for row in rows]
+
+
+def _sample(logits: FloatRow, row: SampleRow) -> int:
+    if row.edits is not None:
+        logits = logits.copy()
+        row.edits.apply(logits)
+    token = int(logits.argmax())
+    if not math.isfinite(logits[token]):
+        return -1
+    if row.params.greedy:
+        return token
+    return draw(*filtered(logits, row.params), row.u)
+
+
+def logprobs(
+    logits: Tensor, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
+) -> list[TokenLogprobs]:
+    """Of `tokens[i]` and the `counts[i]` likeliest under softmax(logits[rows[i]]), in float64.
+
+    Ties rank equal, and are listed by id; no more are listed than there are.
+
+    Args:
+        logits: float32 [n, vocab]; the largest of each row is finite.
+    """
+    matrix = logits.cpu().numpy()
+    return [_logprobs(matrix[row], *rest) for row, *rest in zip(rows, tokens, counts, strict=True)]
+
+
+def _logprobs(logits: FloatRow, token: int, k: int) -> TokenLogprobs:
+    peak = np.float64(logits.max())
+    log_total = peak + math.log(np.exp(logits - peak).sum())
+    ids = [token]
+    if k > 0:
+        likeliest = top_k(logits, min(k, len(logits)))
+        ids += likeliest[np.argsort(-logits[likeliest], kind="stable")[:k]].tolist()
+    values = logits[ids] - log_total
+    rank = 1 + int(np.count_nonzero(logits > logits[token]))
+    return TokenLogprobs(token_ids=ids, logprobs=values.tolist(), rank=rank)

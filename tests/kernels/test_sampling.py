@@ -1,0 +1,323 @@
+"""The native sampler: every choice against the float64 reference on fresh random rows.
+
+Where a sum of weights decides (which tokens are in the nucleus, which token holds u), native and
+reference round differently. With weights that differ by some 2^-50 and at most VOCAB of them, two
+such sums, relative to the total, differ by less than EPSILON; a comparison that is closer than
+that is not tested.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, seed, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from quire import _native
+from quire.core.sampling_params import SamplingParams
+from quire.ops import filters, sampling
+from quire.ops.filters import FloatRow
+from quire.ops.native import NativeKernels, available_isas
+from quire.ops.native_sampling import SamplingKernels
+from quire.ops.sampling import LogitEdits, SampleRow
+from tests.kernels.fused_common import SEED, each_isa
+
+VOCAB = 151_936
+EPSILON = 1e-10  # > VOCAB · 2^-50, which bounds the sums' errors
+INF = float("inf")
+
+
+def new_sampler(isa: str | None = None, threads: int = 1) -> SamplingKernels:
+    return SamplingKernels(NativeKernels(isa), _native.Pool(threads))
+
+
+def new_rng() -> np.random.Generator:
+    print(f"QUIRE_TEST_SEED={SEED}")  # pytest shows it when the test fails
+    return np.random.default_rng(SEED)
+
+
+def one(kernels: SamplingKernels, logits: FloatRow, params: SamplingParams, u: float) -> int:
+    return kernels.sample(torch.from_numpy(logits)[None], [SampleRow(0, params, u)])[0]
+
+
+def close_to_the_edge(logits: FloatRow, params: SamplingParams) -> bool:
+    """Whether rounding may decide where the nucleus ends."""
+    if params.top_p == 1.0:
+        return False
+    _, weights = filters.filtered(logits, params.replace(top_p=1.0))
+    mass = np.cumsum(np.sort(weights)[::-1]) / weights.sum()
+    return bool(np.abs(mass - params.top_p).min() < EPSILON)
+
+
+def stretches(
+    logits: FloatRow, params: SamplingParams
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Tokens that may be drawn, and where each one's u begins and ends."""
+    ids, weights = filters.filtered(logits, params)
+    mass = np.cumsum(weights / weights.sum())
+    begin = np.concatenate([[0.0], mass[:-1]])
+    wide = mass - begin > 4 * EPSILON
+    ids = np.arange(len(logits)) if ids is None else ids
+    return ids[wide], begin[wide] + EPSILON, mass[wide] - EPSILON
+
+
+def random_params(rng: np.random.Generator, vocab: int) -> SamplingParams:
+    def sometimes(value: float, otherwise: float) -> float:
+        return value if rng.random() < 0.5 else otherwise
+
+    return SamplingParams(
+        temperature=float(np.exp(rng.uniform(-3, 1.5))),
+        top_k=int(sometimes(int(np.exp(rng.uniform(0, np.log(vocab)))), 0)),
+        top_p=sometimes(float(rng.uniform(0.01, 0.9999)), 1.0),
+        min_p=sometimes(float(np.exp(rng.uniform(-8, 0))), 0.0),
+    )
+
+
+def random_row(rng: np.random.Generator, vocab: int) -> FloatRow:
+    """Flat or peaked, smooth or full of ties, with or without what is ruled out."""
+    row = rng.normal(0, np.exp(rng.uniform(-2, 2.5)), vocab)
+    if rng.random() < 0.4:
+        row = row.round(int(rng.integers(0, 3)))
+    if rng.random() < 0.3:
+        row[rng.random(vocab) < rng.uniform(0, 1)] = -INF
+        row[rng.integers(vocab)] = 1.0
+    if rng.random() < 0.2:
+        row.sort()
+    return row.astype(np.float32)
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@seed(SEED)
+@settings(max_examples=150, deadline=None, database=None)
+@given(row_seed=st.integers(0, 2**32), vocab=st.integers(1, 700))
+def test_what_is_kept_is_the_references(isa: str, row_seed: int, vocab: int) -> None:
+    """Each token is drawn from one end of its stretch to the other, so none is kept too many."""
+    rng = np.random.default_rng(row_seed)
+    logits, params = random_row(rng, vocab), random_params(rng, vocab)
+    assume(not close_to_the_edge(logits, params))
+    kernels = new_sampler(isa)
+    ids, begin, end = stretches(logits, params)
+    for u in (begin, (begin + end) / 2, end):
+        rows = [SampleRow(0, params, float(x)) for x in u]
+        assert kernels.sample(torch.from_numpy(logits)[None], rows) == ids.tolist()
+
+
+@each_isa
+def test_large_vocabularies(isa: str) -> None:
+    """Long enough for the groups of top_k, the histograms of top_p and many runs of the draw."""
+    rng, kernels = new_rng(), new_sampler(isa)
+    tested = 0
+    for vocab in (5_000, 50_257, VOCAB):
+        for _ in range(6):
+            logits, params = random_row(rng, vocab), random_params(rng, vocab)
+            if close_to_the_edge(logits, params):
+                continue
+            ids, begin, end = stretches(logits, params)
+            at = np.unique(np.concatenate([[0, len(ids) - 1], rng.integers(len(ids), size=6)]))
+            for token, low, high in zip(ids[at], begin[at], end[at], strict=True):
+                for u in (low, high):
+                    assert one(kernels, logits, params, float(u)) == token, (vocab, params)
+            tested += 1
+    assert tested > 0
+
+
+@each_isa
+def test_rows_of_which_a_sample_misleads(isa: str) -> None:
+    """The nucleus is looked for below a logit that one token in many suggests."""
+    kernels = new_sampler(isa)
+    for vocab in (8_192, 10_000, VOCAB):
+        for height in (-3.0, 0.5, 4.0, 30.0):
+            logits = new_rng().normal(0, 0.1, vocab).astype(np.float32)
+            logits[:: vocab // 1024] += np.float32(height)
+            for p in (0.05, 0.9, 0.9999):
+                params = SamplingParams(top_p=p)
+                if close_to_the_edge(logits, params):
+                    continue
+                ids, begin, end = stretches(logits, params)
+                for at in (0, len(ids) // 2, len(ids) - 1):
+                    assert one(kernels, logits, params, float(begin[at])) == ids[at]
+                    assert one(kernels, logits, params, float(end[at])) == ids[at]
+
+
+@each_isa
+def test_ties_at_the_edge_of_the_nucleus_go_by_id(isa: str) -> None:
+    """Equal weights, whose sums are exact in any order."""
+    kernels = new_sampler(isa)
+    for vocab in (1, 3, 64, 65, 1_000, 40_000):
+        logits = np.full(vocab, -2.5, dtype=np.float32)
+        for p in (1e-9, 0.25, 0.5, 0.75, 1 - 2**-20):
+            params = SamplingParams(top_p=p)
+            kept = math.ceil(p * vocab)
+            ids, weights = filters.filtered(logits, params)
+            assert len(weights) == kept
+            for u in (0.0, 0.5, 1 - 2**-53):
+                assert one(kernels, logits, params, u) == filters.draw(ids, weights, u)
+            assert one(kernels, logits, params, 1 - 2**-53) == kept - 1
+
+
+@each_isa
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-6, 1e-3, 100.0])
+def test_any_temperature_and_any_logits(isa: str, temperature: float) -> None:
+    kernels = new_sampler(isa)
+    largest = float(np.finfo(np.float32).max)
+    logits = np.array([-largest, 3.0, -INF, 3.5, largest / 2, -0.0, 1e-45], dtype=np.float32)
+    for row in (logits, logits[:4], logits[2:6], logits[5:]):
+        for extra in ({}, {"top_p": 0.9}, {"top_k": 2}, {"min_p": 1.0}, {"min_p": 1e-300}):
+            params = SamplingParams(temperature=temperature, **extra)  # type: ignore[arg-type]
+            for u in (0.0, 0.3, 1 - 2**-53):
+                ids, weights = filters.filtered(row, params)
+                assert one(kernels, row, params, u) == filters.draw(ids, weights, u)
+
+
+@each_isa
+def test_edits_are_the_references_to_the_bit(isa: str) -> None:
+    """Seen in the largest logit of what is left when the larger are banned one after another."""
+    rng, kernels = new_rng(), new_sampler(isa)
+    greedy = SamplingParams(temperature=0.0)
+    for vocab in (1, 40, 3_000):
+        logits = rng.normal(0, 3, vocab).astype(np.float32).round(1)
+
+        def some(most: int, vocab: int = vocab) -> NDArray[np.int64]:
+            return rng.permutation(vocab)[: rng.integers(min(most, vocab) + 1)].astype(np.int64)
+
+        def values(ids: NDArray[np.int64]) -> FloatRow:
+            return rng.normal(0, 5, len(ids)).astype(np.float32)
+
+        for _ in range(30):
+            bias, counted = some(20), some(200)
+            edits = LogitEdits(
+                allowed=np.append(some(30), 0) if rng.random() < 0.5 else None,
+                bias_ids=bias,
+                bias=values(bias),
+                counted=counted,
+                counts=rng.integers(0, 4, len(counted)).astype(np.float32),
+                repetition=float(rng.uniform(0.1, 3)),
+                frequency=float(rng.uniform(-2, 2)),
+                presence=float(rng.uniform(-2, 2)),
+            )
+            matrix = torch.from_numpy(logits)[None]
+            order = []
+            while len(order) < min(vocab, 25):
+                edits.banned = np.array(order, dtype=np.int64)
+                rows = [SampleRow(0, greedy, 0.0, edits)]
+                tokens = kernels.sample(matrix, rows)
+                assert tokens == sampling.sample(matrix, rows)
+                if tokens == [-1]:
+                    break
+                order += tokens
+
+
+@each_isa
+def test_a_row_is_the_same_alone_in_any_batch_on_any_threads(isa: str) -> None:
+    rng = new_rng()
+    n, vocab = 24, 3_001
+    wide = torch.from_numpy(np.stack([random_row(rng, vocab + 5) for _ in range(n)]))
+    logits = wide[:, 2 : vocab + 2]  # rows apart
+    logits[:, 0] = 0.0
+    rows = []
+    for i in range(n):
+        ids = rng.permutation(vocab)[:50].astype(np.int64)
+        edits = LogitEdits(counted=ids, counts=np.ones(50, dtype=np.float32), presence=0.5)
+        params = random_params(rng, vocab)
+        rows.append(SampleRow(i, params, float(rng.random()), edits if i % 2 else None))
+    before = logits.clone()
+    kernels = new_sampler(isa)
+    alone = [kernels.sample(logits, [row])[0] for row in rows]
+    entries = [kernels.logprobs(logits, [i], [alone[i]], [i % 7])[0] for i in range(n)]
+    for threads in (1, 2, 3):
+        kernels = new_sampler(isa, threads)
+        for _ in range(3):
+            order = rng.permutation(n).tolist()
+            chosen = kernels.sample(logits, [rows[i] for i in order])
+            assert chosen == [alone[i] for i in order]
+            wanted = kernels.logprobs(logits, order, chosen, [i % 7 for i in order])
+            assert wanted == [entries[i] for i in order]
+    assert torch.equal(logits, before)
+
+
+@each_isa
+def test_sums_of_weights_are_accurate(isa: str) -> None:
+    """Seen in log-probabilities."""
+    rng, kernels = new_rng(), new_sampler(isa)
+    for vocab in (1, 8, 511, 513, 20_000):
+        logits = random_row(rng, vocab)
+        token = int(logits.argmax())
+        x = logits.astype(np.float64) - float(logits.max())
+        exact = -math.log(math.fsum(math.exp(v) for v in x))
+        rows = torch.from_numpy(logits)[None]
+        [entry] = kernels.logprobs(rows, [0], [token], [3])
+        # The sum: a weight's error, 32 additions in a run's lane, one a run. Its logarithm, the
+        # maximum added and subtracted, and the oracle's: a rounding each.
+        magnitude = abs(exact) + abs(float(logits.max()))
+        units = 8 + 40 + vocab / 512 + 4 * magnitude
+        assert abs(entry.logprobs[0] - exact) <= units * 2.0**-53
+
+
+@each_isa
+def test_logprobs_are_the_references(isa: str) -> None:
+    rng, kernels = new_rng(), new_sampler(isa)
+    for vocab in (1, 2, 100, 10_000, VOCAB):
+        logits = torch.from_numpy(np.stack([random_row(rng, vocab) for _ in range(2)]))
+        tokens = rng.integers(vocab, size=2).tolist()
+        for k in (0, 1, 20):
+            actual = kernels.logprobs(logits, [1, 0], tokens, [k, 2])
+            expected = sampling.logprobs(logits, [1, 0], tokens, [k, 2])
+            for a, b in zip(actual, expected, strict=True):
+                assert (a.token_ids, a.rank) == (b.token_ids, b.rank)
+                np.testing.assert_allclose(a.logprobs, b.logprobs, rtol=0, atol=1e-11)
+
+
+@each_isa
+def test_rows_without_a_largest_logit_have_no_token(isa: str) -> None:
+    kernels = new_sampler(isa)
+    logits = torch.zeros(5, 100)
+    logits[1, 70] = math.nan
+    logits[2, 99] = INF
+    logits[3] = -INF
+    logits[4, :] = -INF
+    logits[4, 3] = -1.0
+    for params in (SamplingParams(temperature=0.0), SamplingParams(top_k=5), SamplingParams()):
+        tokens = kernels.sample(logits, [SampleRow(i, params) for i in range(5)])
+        assert tokens == [0, -1, -1, -1, 3]
+    everything = LogitEdits(banned=np.arange(100))
+    assert kernels.sample(logits, [SampleRow(0, SamplingParams(), 0.0, everything)]) == [-1]
+    assert kernels.sample(logits, []) == []
+    assert kernels.logprobs(logits, [], [], []) == []
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    kernels, logits = new_sampler(), torch.ones(2, 8)
+    greedy = SamplingParams(temperature=0.0)
+    for bad in (logits.bfloat16(), logits.t(), logits[0]):
+        with pytest.raises(ValueError, match="logits is"):
+            kernels.sample(bad, [SampleRow(0, greedy)])
+        with pytest.raises(ValueError, match="logits is"):
+            kernels.logprobs(bad, [0], [0], [1])
+    for row in (-1, 2):
+        with pytest.raises(IndexError, match="row"):
+            kernels.sample(logits, [SampleRow(row, greedy)])
+        with pytest.raises(IndexError, match="row"):
+            kernels.logprobs(logits, [row], [0], [1])
+    with pytest.raises(IndexError, match="token"):
+        kernels.logprobs(logits, [0], [8], [1])
+    ids = np.array([8])
+    values = np.ones(1, dtype=np.float32)
+    for edits in (
+        LogitEdits(allowed=ids),
+        LogitEdits(banned=-ids),
+        LogitEdits(bias_ids=ids, bias=values),
+        LogitEdits(counted=ids, counts=values),
+    ):
+        with pytest.raises(IndexError, match="8; the vocabulary is 0 to 7"):
+            kernels.sample(logits, [SampleRow(0, greedy, 0.0, edits)])
+    for edits in (
+        LogitEdits(banned=ids.astype(np.int32)),
+        LogitEdits(bias_ids=ids, bias=values.astype(np.float64)),
+        LogitEdits(counted=np.array([1, 2]), counts=values),
+    ):
+        with pytest.raises(ValueError, match="wanted"):
+            kernels.sample(logits, [SampleRow(0, greedy, 0.0, edits)])

@@ -1,0 +1,16 @@
+"""Fixtures of the unit tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.ops.native import available_isas
+from quire.ops.table import OpTable, load_ops
+
+
+@pytest.fixture(params=["reference", *available_isas()])
+def ops(request: pytest.FixtureRequest) -> OpTable:
+    """The operations of every provider and instruction set that this machine has."""
+    if request.param == "reference":
+        return load_ops("reference")
+    return load_ops("cpu", request.param, num_threads=2)

@@ -1,0 +1,47 @@
+"""Log-probabilities, of every provider, against torch's float64 log_softmax."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from quire.core.messages import TokenLogprobs
+from quire.ops.filters import FloatRow
+from quire.ops.table import OpTable
+
+
+def token_logprobs(ops: OpTable, logits: FloatRow, token: int, k: int) -> TokenLogprobs:
+    """Of a row between two others."""
+    rows = torch.from_numpy(np.stack([logits + 1, logits, logits[::-1]]))
+    other, entry = ops.logprobs(rows, [2, 1], [0, token], [3, k])
+    assert len(other.token_ids) == 1 + min(3, len(logits))
+    return entry
+
+
+@pytest.mark.parametrize("k", [0, 1, 5, 20])
+def test_values_and_order_are_log_softmax(ops: OpTable, k: int) -> None:
+    logits = np.random.default_rng(0).normal(0, 4, 3000).astype(np.float32)
+    expected = torch.from_numpy(logits).double().log_softmax(-1)
+    entry = token_logprobs(ops, logits, 123, k)
+    assert entry.token_ids == [123, *expected.topk(k).indices.tolist()]
+    np.testing.assert_allclose(entry.logprobs, expected[entry.token_ids].numpy(), rtol=1e-12)
+    assert entry.rank == 1 + int((expected > expected[123]).sum())
+
+
+def test_ties_share_a_rank_and_are_listed_by_id(ops: OpTable) -> None:
+    logits = np.array([0, 2, 2, 1, 2], dtype=np.float32)
+    entry = token_logprobs(ops, logits, 4, 2)
+    assert entry.token_ids == [4, 1, 2]
+    assert entry.rank == 1
+    assert token_logprobs(ops, logits, 3, 2).rank == 4
+
+
+def test_ruled_out_tokens_and_a_vocabulary_smaller_than_k(ops: OpTable) -> None:
+    logits = np.array([0.0, -np.inf], dtype=np.float32)
+    entry = token_logprobs(ops, logits, 1, 20)
+    assert entry.token_ids == [1, 0, 1]
+    assert entry.logprobs == [-math.inf, 0.0, -math.inf]
+    assert entry.rank == 2
