@@ -9,54 +9,14 @@
 // What is computed for a row is a function of its position alone: tiles and partitions begin at
 // fixed positions, a row's dot products and sums have one order whatever other rows are in the
 // task, and keys it may not see change nothing (0 * v is added, or the tile is left out).
-#include "attention_parts.h"
-
-#include "simd_math.h"
+#include "attention_pairs.h"
 
 namespace quire::QUIRE_ISA {
 
 namespace {
 
-template <class T>
-constexpr bool kIsBfloat16 = false;
-template <>
-constexpr bool kIsBfloat16<bf16> = true;
-template <class T>
-constexpr bool kIsInt8 = false;
-template <>
-constexpr bool kIsInt8<int8_t> = true;
-
 constexpr float kLog2E = 1.44269504f;
 constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key: exp2(kNothing - x) is 0
-constexpr int kKeys = kAttentionKeys;
-constexpr int kWidth = kAttentionHeadDim;
-constexpr int kGroup = static_cast<int>(kLanes);  // keys whose dot products are reduced together
-
-static_assert(kKeys % (2 * kLanes) == 0 && kAttentionPartition % kKeys == 0);
-
-// A partial result of softmax(s) v, s in units of log 2: acc / sum, both times 2^-top.
-struct State {
-  float top[kAttentionRows];
-  float sum[kAttentionRows];
-  alignas(64) float acc[kAttentionRows * kWidth];
-
-  void clear(int rows) {
-    for (int r = 0; r < rows; ++r) {
-      top[r] = kNothing;
-      sum[r] = 0.0f;
-    }
-    __builtin_memset(acc, 0, sizeof(float) * kWidth * static_cast<uint64_t>(rows));
-  }
-};
-
-// Where the keys and values of one key tile lie; keys outside [first, last) stand for any key.
-template <class T>
-struct KeyTile {
-  const T* k[kKeys];
-  const T* v[kKeys];
-  float k_scale[kKeys], v_scale[kKeys];  // of int8
-  int first, last;
-};
 
 struct Rows {
   int count;
@@ -67,36 +27,41 @@ struct Rows {
   int64_t at(int r) const { return position + r / group; }
 };
 
+// One query row as floats; returns what its scores are to be multiplied by.
+template <class Q>
+float load_query(const Q* from, int64_t dim, float* q) {
+  int64_t d = 0;
+  for (; d + kLanes <= dim; d += kLanes) store(q + d, load(from + d));
+  if (d < dim) store(q + d, load(from + d, dim - d));
+  return 1.0f;
+}
+
+// A tile's query rows: floats, or for attention_pairs.h the elements of its products.
+template <class E>
+struct Queries {
+  alignas(64) E rows[kAttentionRows * kWidth];
+  float worth[kAttentionRows];  // what a row's scores are to be multiplied by
+};
+
 float exp2(float x) { return largest(exp2(broadcast(x))); }
 
-template <class T>
-void find_keys(const AttentionArgs& a, const int32_t* table, int64_t head, int64_t start,
-               int64_t begin, int64_t end, KeyTile<T>& keys) {
-  keys.first = static_cast<int>(begin > start ? begin - start : 0);
-  keys.last = static_cast<int>(end - start < kKeys ? end - start : kKeys);
-  const int64_t offset = head * a.block_size * a.head_dim;
-  for (int j = 0; j < kKeys; ++j) {
-    const int inside = j < keys.first ? keys.first : j < keys.last ? j : keys.last - 1;
-    const int64_t position = start + inside;
-    const int64_t block = table[position / a.block_size];
-    const int64_t at = offset + position % a.block_size * a.head_dim;
-    keys.k[j] = static_cast<const T*>(a.k) + block * a.k_block_stride + at;
-    keys.v[j] = static_cast<const T*>(a.v) + block * a.v_block_stride + at;
-    if constexpr (kIsInt8<T>) {
-      const int64_t slot = (block * a.kv_heads + head) * a.block_size + position % a.block_size;
-      keys.k_scale[j] = as_float(a.k_scale[slot]);
-      keys.v_scale[j] = as_float(a.v_scale[slot]);
-    }
+void clear(const Rows& rows, State& state) {
+  for (int r = 0; r < rows.count; ++r) {
+    state.top[r] = kNothing;
+    state.sum[r] = 0.0f;
   }
+  __builtin_memset(state.acc, 0, sizeof(float) * kWidth * static_cast<uint64_t>(rows.count));
 }
 
 // scores[r][j] = q[r] . k[j] for R rows and all kLanes-wide groups of keys that touch the tile's.
 template <int R, class T>
-void score(const float* q, const KeyTile<T>& keys, int64_t dim, float* scores) {
+void score(const float* q, const KeyTile<T>& keys, const KeyTile<T>* next, int64_t dim,
+           float* scores) {
   for (int j = keys.first / kGroup * kGroup; j < keys.last; j += kGroup) {
     Vec part[R][kGroup];
     for (int i = 0; i < kGroup; i += 4) {
       const T* const* k = keys.k + j + i;
+      if (next != nullptr) fetch(next->k + j + i, 4, dim);
       Vec s[R][4];
       for (int r = 0; r < R; ++r) s[r][0] = s[r][1] = s[r][2] = s[r][3] = zero();
       int64_t d = 0;
@@ -151,18 +116,19 @@ float weigh(float* scores, int64_t low, int64_t high, float scale, float& top_, 
   return keep;
 }
 
-// acc[r] = acc[r] * keep[r] + sum over keys of weight[r][j] * v[j][d...] for R rows and C vectors;
-// acc points at column d. With n != 0 only the first n < kLanes columns of one vector count.
+// acc[r] = acc[r] * keep[r] + sum over keys of weight[r][j] * v[j] for R rows and C vectors from
+// column d on. With n != 0 only the first n < kLanes columns of one vector count.
 template <int R, int C, class T>
 void add_values(float* acc, const float* weights, const float* keep, const KeyTile<T>& keys,
-                int64_t d, int64_t n) {
+                const KeyTile<T>* next, int64_t dim, int64_t d, int64_t n) {
   Vec s[R][C];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
-      s[r][c] = mul(load(acc + r * kWidth + c * kLanes), broadcast(keep[r]));
+      s[r][c] = mul(load(acc + r * kWidth + d + c * kLanes), broadcast(keep[r]));
     }
   }
   for (int j = keys.first; j < keys.last; ++j) {
+    if (next != nullptr) fetch(next->v + j, 1, dim);
     const T* v = keys.v[j] + d;
     Vec x[C];
     for (int c = 0; c < C; ++c) x[c] = n != 0 ? load(v, n) : load(v + c * kLanes);
@@ -172,51 +138,66 @@ void add_values(float* acc, const float* weights, const float* keep, const KeyTi
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) store(acc + r * kWidth + c * kLanes, s[r][c]);
+    for (int c = 0; c < C; ++c) store(acc + r * kWidth + d + c * kLanes, s[r][c]);
   }
 }
 
 constexpr int kColumns = kLanes >= 16 ? 4 : 2;  // accumulators of add_values stay in registers
 
-// One key tile for R rows from `first` on.
+// The weights of R rows times the tile's values.
 template <int R, class T>
-void attend_rows(const Rows& rows, int first, const float* q, const KeyTile<T>& keys, int64_t start,
-                 int64_t window, float scale, float* scores, State& state) {
-  score<R>(q + first * kWidth, keys, rows.dim, scores);
+void add_weighted(float* acc, float* weights, const float* keep, const KeyTile<T>& keys,
+                  const KeyTile<T>* next, int64_t dim, const float*) {
+  if constexpr (kIsInt8<T>) {
+    for (int r = 0; r < R; ++r) {
+      for (int j = 0; j < kKeys; j += kGroup) {
+        float* w = weights + r * kKeys + j;
+        store(w, mul(load(w), load(keys.v_scale + j)));
+      }
+    }
+  }
+  int64_t d = 0;
+  for (; d + kColumns * kLanes <= dim; d += kColumns * kLanes) {
+    add_values<R, kColumns>(acc, weights, keep, keys, d == 0 ? next : nullptr, dim, d, 0);
+  }
+  for (; d + kLanes <= dim; d += kLanes) {
+    add_values<R, 1>(acc, weights, keep, keys, d == 0 ? next : nullptr, dim, d, 0);
+  }
+  if (d < dim) add_values<R, 1>(acc, weights, keep, keys, d == 0 ? next : nullptr, dim, d, dim - d);
+}
+
+// Puts the columns of acc in order, from that in which `add_weighted` of the elements leaves them.
+void order_columns(float*, int64_t, const float*) {}
+
+// One key tile for R rows from `first` on; asks for `next`, unless it is null.
+template <int R, class E, class T>
+void attend_rows(const Rows& rows, int first, const Queries<E>& q, const KeyTile<T>& keys,
+                 const KeyTile<T>* next, int64_t start, int64_t window, float scale, float* scores,
+                 State& state) {
+  const E* row = q.rows + first * kWidth;
+  score<R>(row, keys, next, rows.dim, scores);
   float keep[R];
   for (int r = 0; r < R; ++r) {
     const int64_t high = rows.at(first + r) - start;
     const int64_t low = window > 0 ? high - window + 1 : 0;
-    keep[r] = weigh(scores + r * kKeys, low, high, scale, state.top[first + r],
-                    state.sum[first + r]);
-    if constexpr (kIsInt8<T>) {
-      float* weights = scores + r * kKeys;
-      for (int j = 0; j < kKeys; j += kGroup) {
-        store(weights + j, mul(load(weights + j), load(keys.v_scale + j)));
-      }
-    }
+    keep[r] = weigh(scores + r * kKeys, low, high, scale * q.worth[first + r],
+                    state.top[first + r], state.sum[first + r]);
   }
-  float* acc = state.acc + first * kWidth;
-  int64_t d = 0;
-  for (; d + kColumns * kLanes <= rows.dim; d += kColumns * kLanes) {
-    add_values<R, kColumns>(acc + d, scores, keep, keys, d, 0);
-  }
-  for (; d + kLanes <= rows.dim; d += kLanes) add_values<R, 1>(acc + d, scores, keep, keys, d, 0);
-  if (d < rows.dim) add_values<R, 1>(acc + d, scores, keep, keys, d, rows.dim - d);
+  add_weighted<R>(state.acc + first * kWidth, scores, keep, keys, next, rows.dim, row);
 }
 
-template <class T>
-void attend(const Rows& rows, const float* q, const KeyTile<T>& keys, int64_t start, int64_t window,
-            float scale, State& state) {
+template <class E, class T>
+void attend(const Rows& rows, const Queries<E>& q, const KeyTile<T>& keys, const KeyTile<T>* next,
+            int64_t start, int64_t window, float scale, State& state) {
   alignas(64) float scores[4 * kKeys];
   int r = 0;
-  for (; r + 4 <= rows.count; r += 4) {
-    attend_rows<4>(rows, r, q, keys, start, window, scale, scores, state);
+  for (; r + 4 <= rows.count; r += 4, next = nullptr) {
+    attend_rows<4>(rows, r, q, keys, next, start, window, scale, scores, state);
   }
   switch (rows.count - r) {
-    case 3: return attend_rows<3>(rows, r, q, keys, start, window, scale, scores, state);
-    case 2: return attend_rows<2>(rows, r, q, keys, start, window, scale, scores, state);
-    case 1: return attend_rows<1>(rows, r, q, keys, start, window, scale, scores, state);
+    case 3: return attend_rows<3>(rows, r, q, keys, next, start, window, scale, scores, state);
+    case 2: return attend_rows<2>(rows, r, q, keys, next, start, window, scale, scores, state);
+    case 1: return attend_rows<1>(rows, r, q, keys, next, start, window, scale, scores, state);
     default: return;
   }
 }
@@ -236,15 +217,13 @@ void merge(const Rows& rows, State& total, const State& part) {
   }
 }
 
-// q[r] of the tile's rows, as floats.
-template <class Q>
-void load_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, float* q) {
+// q[r] of the tile's rows.
+template <class Q, class E>
+void load_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, Queries<E>& q) {
   for (int r = 0; r < rows.count; ++r) {
     const Q* from = static_cast<const Q*>(a.q) + offset + r / rows.group * a.q_stride +
                     r % rows.group * rows.dim;
-    int64_t d = 0;
-    for (; d + kLanes <= rows.dim; d += kLanes) store(q + r * kWidth + d, load(from + d));
-    if (d < rows.dim) store(q + r * kWidth + d, load(from + d, rows.dim - d));
+    q.worth[r] = load_query(from, rows.dim, q.rows + r * kWidth);
   }
 }
 
@@ -266,44 +245,61 @@ void store_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, const 
   }
 }
 
-template <class T>
-void attend_tile(const AttentionArgs& a, const AttentionTile& tile, int64_t head) {
+// kv heads [head, end_head) of a tile.
+template <class E, class T>
+void attend_tile(const AttentionArgs& a, const AttentionTile& tile, int64_t head,
+                 int64_t end_head) {
   const int group = static_cast<int>(a.heads / a.kv_heads);
   const Rows rows{tile.rows * group, group, tile.position, a.head_dim};
-  const int64_t column = head * group * a.head_dim;
-
-  alignas(64) float q[kAttentionRows * kWidth];
-  switch (a.q_dtype) {
-    case kBFloat16: load_rows<bf16>(a, rows, tile.row * a.q_stride + column, q); break;
-    case kFloat16: load_rows<f16>(a, rows, tile.row * a.q_stride + column, q); break;
-    default: load_rows<float>(a, rows, tile.row * a.q_stride + column, q);
-  }
-  State states[2];
-  State *part = &states[0], *total = nullptr;
-  part->clear(rows.count);
   const int32_t* table = a.block_tables + tile.seq * a.block_table_stride;
   const int64_t end = tile.position + tile.rows;
   const int64_t begin = a.window > 0 && tile.position >= a.window ? tile.position - a.window + 1 : 0;
-  for (int64_t start = begin / kKeys * kKeys; start < end; start += kKeys) {
-    if (start % kAttentionPartition == 0 && start > begin) {
-      if (total == nullptr) {
-        total = part;
-        part = &states[1];
-      } else {
-        merge(rows, *total, *part);
+  const int64_t first = begin / kKeys * kKeys;
+  Queries<E> q;
+  State states[2];
+  KeyTile<T> tiles[2];
+  KeyTile<T> *keys = &tiles[0], *next = &tiles[1];
+  find_keys(a, table, head, first, begin, end, *keys);
+  for (; head < end_head; ++head) {
+    const int64_t column = head * group * a.head_dim;
+    if constexpr (kIsFloat<E>) {
+      switch (a.q_dtype) {
+        case kBFloat16: load_rows<bf16>(a, rows, tile.row * a.q_stride + column, q); break;
+        case kFloat16: load_rows<f16>(a, rows, tile.row * a.q_stride + column, q); break;
+        default: load_rows<float>(a, rows, tile.row * a.q_stride + column, q);
       }
-      part->clear(rows.count);
+    } else {
+      load_rows<bf16>(a, rows, tile.row * a.q_stride + column, q);
     }
-    KeyTile<T> keys;
-    find_keys(a, table, head, start, begin, end, keys);
-    attend(rows, q, keys, start, a.window, a.scale * kLog2E, *part);
-  }
-  if (total != nullptr) merge(rows, *total, *part);
-  const State& result = total != nullptr ? *total : *part;
-  switch (a.q_dtype) {
-    case kBFloat16: store_rows<bf16>(a, rows, tile.row * a.out_stride + column, result); break;
-    case kFloat16: store_rows<f16>(a, rows, tile.row * a.out_stride + column, result); break;
-    default: store_rows<float>(a, rows, tile.row * a.out_stride + column, result);
+    State *part = &states[0], *total = nullptr;
+    clear(rows, *part);
+    for (int64_t start = first; start < end; start += kKeys) {
+      if (start % kAttentionPartition == 0 && start > begin) {
+        if (total == nullptr) {
+          total = part;
+          part = &states[1];
+        } else {
+          merge(rows, *total, *part);
+        }
+        clear(rows, *part);
+      }
+      const bool more = start + kKeys < end, other_head = !more && head + 1 < end_head;
+      if (more) find_keys(a, table, head, start + kKeys, begin, end, *next);
+      if (other_head) find_keys(a, table, head + 1, first, begin, end, *next);
+      attend(rows, q, *keys, more || other_head ? next : nullptr, start, a.window,
+             a.scale * kLog2E, *part);
+      KeyTile<T>* done = keys;
+      keys = next;
+      next = done;
+    }
+    if (total != nullptr) merge(rows, *total, *part);
+    State& result = total != nullptr ? *total : *part;
+    for (int r = 0; r < rows.count; ++r) order_columns(result.acc + r * kWidth, rows.dim, q.rows);
+    switch (a.q_dtype) {
+      case kBFloat16: store_rows<bf16>(a, rows, tile.row * a.out_stride + column, result); break;
+      case kFloat16: store_rows<f16>(a, rows, tile.row * a.out_stride + column, result); break;
+      default: store_rows<float>(a, rows, tile.row * a.out_stride + column, result);
+    }
   }
 }
 
@@ -320,7 +316,12 @@ void paged_attention(const AttentionArgs& a, int64_t task) {
     if (attention_fits_tiles(a)) return tiled_attention<T>(a, tile, head, end);
   }
 #endif
-  for (; head < end; ++head) attend_tile<T>(a, tile, head);
+#if defined(QUIRE_PAIRS)
+  if constexpr (kIsBfloat16<T> || kIsInt8<T>) {
+    if (fits_pairs(a)) return attend_tile<typename Pairs<T>::Element, T>(a, tile, head, end);
+  }
+#endif
+  attend_tile<float, T>(a, tile, head, end);
 }
 
 void exp2_floats(float* y, const float* x, int64_t count) {

@@ -146,13 +146,18 @@ def assert_attended(world: World, isa: str, outs: list[Tensor], spans, window: i
     score adds head_dim products one after another at worst and is scaled (twice, with int8) and
     shifted by the maximum, each rounding by 2^-24 of what it has; the exponential adds 2 units in
     the last place. Sums over n keys, the scales of int8 values, the rescaling of partial sums and
-    the division round some n + 32 times. The matrix unit reads weights as bfloat16. Weights, times
-    the scales of int8 values, are taken as 0 below 2^-126. At the end comes one rounding to q's
-    dtype.
+    the division round some n + 32 times. Weights, times the scales of int8 values, are taken as 0
+    below 2^-109. At the end comes one rounding to q's dtype.
+
+    With queries of bfloat16, instructions for bfloat16 read weights as such, and those for
+    integers read elements of q, and the products of weights and scales, as multiples of 2^-15 of
+    the largest.
     """
     shape = world.shape
+    int8 = shape.kv_dtype == torch.int8
     bfloat16 = shape.dtype == torch.bfloat16 and shape.kv_dtype in (torch.bfloat16, torch.int8)
-    matrix_unit = isa.startswith("amx") and bfloat16
+    integers = isa == "avx512_vnni" and bfloat16 and int8
+    rounded = bfloat16 and (isa.startswith("amx") or (isa == "avx512_vnni" and not int8))
     for (s, first, last), out in zip(spans, outs, strict=True):
         group = shape.heads // shape.kv_heads
         q = world.q[s][first:last].double().transpose(0, 1)
@@ -168,10 +173,15 @@ def assert_attended(world: World, isa: str, outs: list[Tensor], spans, window: i
         exact, size = weights @ v, weights @ v.abs()
         terms = (scale * q.abs() @ k.abs().transpose(1, 2)).amax(-1, keepdim=True)
         delta = (shape.head_dim + 8) * 2.0**-24 * terms + 4 * 2.0**-24
-        error = 2 * delta + (last + 32) * 2.0**-24 + (UNIT[torch.bfloat16] if matrix_unit else 0)
+        least = 127.0 if int8 else float(v.abs().max())
+        absolute = TINY[shape.dtype] + 2.0**-109 * last * least
+        if integers:
+            keys = k.abs().sum(-1).amax(-1).view(-1, 1, 1)
+            delta += 2.0**-16 * scale * q.abs().amax(-1, keepdim=True) * keys
+            most = v.abs().amax((-2, -1)).view(-1, 1, 1)
+            absolute = absolute + 2.0**-16 * last * weights.amax(-1, keepdim=True) * most
+        error = 2 * delta + (last + 32) * 2.0**-24 + (UNIT[torch.bfloat16] if rounded else 0)
         unit = UNIT[shape.dtype]
-        least = 127.0 if shape.kv_dtype == torch.int8 else float(v.abs().max())
-        absolute = TINY[shape.dtype] + 2.0**-126 * last * least
         tolerance = 1.01 * (error * size * (1 + unit) + unit * exact.abs()) + absolute
         assert out.dtype == shape.dtype
         difference = (out.transpose(0, 1).double() - exact).abs()
