@@ -163,7 +163,6 @@ void embedding(const Kernels& kernels, Pool& pool, int dtype, Address y, Address
 void packed_embedding(Pool& pool, const PackedWeight& weight, int dtype, Address y, Address ids,
                       int64_t rows) {
   const int64_t row_bytes = weight.k() * size_of(dtype);
-  if (dtype == kFloat16) throw std::invalid_argument("packed weights are not looked up as float16");
   check_indices("token id", indices(ids), rows, weight.n());
   const nb::gil_scoped_release unlocked;
   const int64_t task_rows = rows_a_task(rows, kScatteredBytes * row_bytes);

@@ -21,8 +21,8 @@ T* pointer(uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-DType float_or_bf16(int code) {
-  if (code != kFloat32 && code != kBFloat16) throw std::invalid_argument("unknown dtype code");
+DType dtype_of(int code) {
+  if (code < 0 || code >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
   return static_cast<DType>(code);
 }
 
@@ -32,14 +32,14 @@ void make_weight(PackedWeight* self, Pool& pool, int kind, int epilogue,
                  int64_t k, uintptr_t bias) {
   if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
   if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
-  if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
+  const DType type = dtype_of(dtype);
   const nb::gil_scoped_release unlocked;
   std::vector<WeightPart> rows;
   for (const auto& [data, count, stride] : parts) {
     rows.push_back({pointer<const void>(data), count, stride});
   }
   new (self) PackedWeight(pool, static_cast<WeightKind>(kind), static_cast<Epilogue>(epilogue),
-                          rows, static_cast<DType>(dtype), k, pointer<const float>(bias));
+                          rows, type, k, pointer<const float>(bias));
 }
 
 void unpack(const PackedWeight& weight, uintptr_t out) {
@@ -50,7 +50,7 @@ void unpack(const PackedWeight& weight, uintptr_t out) {
 void run_linear(const Kernels& kernels, Pool& pool, const PackedWeight& weight, uintptr_t y,
                 int y_dtype, int64_t y_stride, uintptr_t x, int x_dtype, int64_t x_stride,
                 int64_t rows) {
-  const DType y_type = float_or_bf16(y_dtype), x_type = float_or_bf16(x_dtype);
+  const DType y_type = dtype_of(y_dtype), x_type = dtype_of(x_dtype);
   const nb::gil_scoped_release unlocked;
   linear(kernels, pool, weight, pointer<void>(y), y_type, y_stride, pointer<const void>(x), x_type,
          x_stride, rows);
@@ -69,8 +69,10 @@ void count_tasks(Pool& pool, uintptr_t counts, int64_t tasks) {
 
 void bind_gemm(nb::module_& m) {
   m.attr("WEIGHT_F32") = static_cast<int>(kWeightF32);
+  m.attr("WEIGHT_F16") = static_cast<int>(kWeightF16);
   m.attr("WEIGHT_BF16") = static_cast<int>(kWeightBF16);
   m.attr("WEIGHT_S8") = static_cast<int>(kWeightS8);
+  m.attr("WEIGHT_S8_A16") = static_cast<int>(kWeightS8A16);
   m.attr("NO_EPILOGUE") = static_cast<int>(kNoEpilogue);
   m.attr("SILU_MUL") = static_cast<int>(kSiluMul);
   m.attr("GELU") = static_cast<int>(kGelu);

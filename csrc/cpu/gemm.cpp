@@ -1,4 +1,5 @@
-// GEMM with float arithmetic: weights of float32, and of bfloat16 where no instruction multiplies it.
+// GEMM with float arithmetic: weights of float32 and float16; and where no instruction multiplies
+// bfloat16, weights of that and int8 ones under bfloat16 x (s8_a16).
 //
 // Lanes are output rows, so an output is one chain of multiply-adds in ascending order of k.
 #include "gemm_rows.h"
@@ -13,40 +14,23 @@ constexpr int64_t kVecs = kBlockRows / kLanes;
 constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 2;
 constexpr int kWideRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;
 
-// Lanes of 32 bits that hold two bf16, apart.
-#if defined(__AVX512F__)
-inline void split(const uint8_t* p, Vec& even, Vec& odd) {
-  const __m512i both = _mm512_loadu_si512(p);
-  even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
-  odd = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
-}
-#elif defined(__AVX2__)
-inline void split(const uint8_t* p, Vec& even, Vec& odd) {
-  const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-  odd = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
-}
-#else
-inline void split(const uint8_t* p, Vec& even, Vec& odd) {
-  Bits both;
-  __builtin_memcpy(&both, p, sizeof both);
-  even = vec_of(both << 16);
-  odd = vec_of(both & all(0xffff0000));
-}
-#endif
-
 // Weights of one column of x after the other, 32 output rows each.
-struct F32 {
+template <class T>
+struct Columns {
+  static constexpr bool kRoundX = false;
   static int64_t padded_k(int64_t k) { return k; }
-  static int64_t block_bytes(int64_t k) { return k * kBlockRows * 4; }
+  static int64_t block_bytes(int64_t k) {
+    return k * kBlockRows * static_cast<int64_t>(sizeof(T));
+  }
 
   // c[R][V] += x · W for output rows from n on.
   template <int R, int64_t V>
   static void add(Vec (&c)[R][V], const Pass<float>& p, int64_t n) {
-    const float* w = reinterpret_cast<const float*>(p.weight);
+    const T* w = reinterpret_cast<const T*>(p.weight);
     for (int64_t i = 0; i < p.k; ++i, w += kBlockRows) {
-      fetch(reinterpret_cast<const uint8_t*>(w), p.ahead);
-      fetch(reinterpret_cast<const uint8_t*>(w), p.ahead + 64);
+      for (int64_t line = 0; line < kBlockRows; line += static_cast<int64_t>(64 / sizeof(T))) {
+        fetch(reinterpret_cast<const uint8_t*>(w + line), p.ahead);
+      }
       QUIRE_UNROLL for (int64_t j = 0; j < V; ++j) {
         const Vec v = load(w + n + j * kLanes);
         QUIRE_UNROLL for (int r = 0; r < R; ++r) {
@@ -57,22 +41,25 @@ struct F32 {
   }
 };
 
-// Weights in tiles of 16 output rows and 32 columns of x, two columns side by side.
-struct BF16 {
+// The same for weights in tiles: a line has two columns of x side by side, for 16 output rows.
+template <class Line>
+struct Tiles {
+  static constexpr bool kRoundX = true;
+  static constexpr int64_t kLineTileBytes = 16 * Line::kBytes;
   static int64_t padded_k(int64_t k) { return round_up(k, 32); }
-  static int64_t block_bytes(int64_t k) { return padded_k(k) * kBlockRows * 2; }
+  static int64_t block_bytes(int64_t k) { return padded_k(k) * Line::kBytes; }
 
   template <int R, int64_t V>
   static void add(Vec (&c)[R][V], const Pass<float>& p, int64_t n) {
     constexpr int64_t kTileVecs = 16 / kLanes, kTiles = V / kTileVecs;
-    const uint8_t* line = p.weight + n / 16 * kTileBytes;
-    for (int64_t i = 0; i < p.k; i += 32, line += (2 - kTiles) * kTileBytes) {
+    const uint8_t* line = p.weight + n / 16 * kLineTileBytes;
+    for (int64_t i = 0; i < p.k; i += 32, line += (2 - kTiles) * kLineTileBytes) {
       QUIRE_UNROLL for (int64_t tile = 0; tile < kTiles; ++tile) {
-        for (const float* x = p.x + i; x < p.x + i + 32; x += 2, line += 64) {
+        for (const float* x = p.x + i; x < p.x + i + 32; x += 2, line += Line::kBytes) {
           fetch(line, p.ahead);
           QUIRE_UNROLL for (int64_t j = 0; j < kTileVecs; ++j) {
             Vec even, odd;
-            split(line + j * kLanes * 4, even, odd);
+            Line::split(line + j * kLanes * Line::kBytes / 16, even, odd);
             QUIRE_UNROLL for (int r = 0; r < R; ++r) {
               Vec& sum = c[r][tile * kTileVecs + j];
               sum = fma(broadcast(x[r * p.stride]), even, sum);
@@ -83,6 +70,55 @@ struct BF16 {
       }
     }
   }
+};
+
+// `split`: the pairs of kLanes output rows, apart.
+struct BF16Line {
+  static constexpr int64_t kBytes = 64;
+#if defined(__AVX512F__)
+  static void split(const uint8_t* p, Vec& even, Vec& odd) {
+    const __m512i both = _mm512_loadu_si512(p), upper = _mm512_set1_epi32(-0x10000);
+    even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    odd = _mm512_castsi512_ps(_mm512_and_si512(both, upper));
+  }
+#elif defined(__AVX2__)
+  static void split(const uint8_t* p, Vec& even, Vec& odd) {
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+    odd = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-0x10000)));
+  }
+#else
+  static void split(const uint8_t* p, Vec& even, Vec& odd) {
+    Bits both;
+    __builtin_memcpy(&both, p, sizeof both);
+    even = vec_of(both << 16);
+    odd = vec_of(both & all(0xffff0000));
+  }
+#endif
+};
+
+struct S8Line {
+  static constexpr int64_t kBytes = 32;
+#if defined(__AVX512F__)
+  static void split(const uint8_t* p, Vec& even, Vec& odd) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m512i both = _mm512_cvtepi16_epi32(bytes);
+    even = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(both, 24), 24));
+    odd = _mm512_cvtepi32_ps(_mm512_srai_epi32(both, 8));
+  }
+#elif defined(__AVX2__)
+  static void split(const uint8_t* p, Vec& even, Vec& odd) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m256i both = _mm256_cvtepi16_epi32(bytes);
+    even = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(both, 24), 24));
+    odd = _mm256_cvtepi32_ps(_mm256_srai_epi32(both, 8));
+  }
+#else
+  static void split(const uint8_t* p, Vec& even, Vec& odd) {
+    const auto* q = reinterpret_cast<const int8_t*>(p);
+    for (int64_t j = 0; j < kLanes; ++j, q += 2) even[j] = q[0], odd[j] = q[1];
+  }
+#endif
 };
 
 // sums[R][32] for V vectors of output rows from n on.
@@ -100,11 +136,10 @@ inline void lanes(float* sums, const Pass<float>& p, int64_t n) {
   }
 }
 
-// x as floats: as it is if it is float32 and as wide as the weight, else copied, rounded if the
-// weight's type asks for it.
+// x as floats: where it is, or copied, padded, and rounded to bfloat16 if the weight asks for that.
 template <class W>
 bool in_place(const GemmArgs& a) {
-  return __is_same(W, F32) && a.x_dtype == kFloat32;
+  return !W::kRoundX && a.x_dtype == kFloat32;
 }
 // Not a power of two: the rows of a pass share no cache set.
 template <class W>
@@ -119,9 +154,9 @@ struct Floats {
   static constexpr int kMost = kMostRows;
 
   static Input<float> input(const GemmArgs& a) {
-    const bool ready = in_place<W>(a);
-    return {static_cast<const float*>(ready ? a.x : a.scratch),
-            ready ? a.x_stride : copied_stride<W>(a), W::padded_k(a.k), W::block_bytes(a.k)};
+    const int64_t k = W::padded_k(a.k), bytes = W::block_bytes(a.k);
+    if (in_place<W>(a)) return {static_cast<const float*>(a.x), a.x_stride, k, bytes};
+    return {static_cast<const float*>(a.scratch), copied_stride<W>(a), k, bytes};
   }
 
   template <int R>
@@ -144,24 +179,27 @@ int64_t prepare_tasks(const GemmArgs& a) {
   return in_place<W>(a) ? 0 : ceil_div(a.rows, kPrepareRows);
 }
 
-// Rows of x as floats, through the type Rounded.
-template <class W, class Rounded, class T>
+template <class W, class T>
 void widen_rows(const GemmArgs& a, int64_t task) {
   const int64_t last = smaller(a.rows, (task + 1) * kPrepareRows);
+  const auto widened = [](Vec v) { return W::kRoundX ? round<bf16>(v) : v; };
   for (int64_t r = task * kPrepareRows; r < last; ++r) {
     const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
     float* out = static_cast<float*>(a.scratch) + r * copied_stride<W>(a);
     int64_t i = 0;
-    for (; i + kLanes <= a.k; i += kLanes) store(out + i, round<Rounded>(load(x + i)));
-    if (i < a.k) store(out + i, round<Rounded>(load(x + i, a.k - i)), a.k - i);
+    for (; i + kLanes <= a.k; i += kLanes) store(out + i, widened(load(x + i)));
+    if (i < a.k) store(out + i, widened(load(x + i, a.k - i)), a.k - i);
     for (i = a.k; i < W::padded_k(a.k); ++i) out[i] = 0.0f;
   }
 }
 
 template <class W>
 void prepare(const GemmArgs& a, int64_t task) {
-  if (a.x_dtype == kBFloat16) return widen_rows<W, float, bf16>(a, task);  // rounded already
-  widen_rows<W, bf16, float>(a, task);
+  switch (a.x_dtype) {
+    case kFloat32: return widen_rows<W, float>(a, task);
+    case kFloat16: return widen_rows<W, f16>(a, task);
+    default: return widen_rows<W, bf16>(a, task);
+  }
 }
 
 template <class W>
@@ -170,9 +208,11 @@ constexpr Gemm kGemm = {scratch_bytes<W>, prepare_tasks<W>, prepare<W>, row_task
 
 }  // namespace
 
-const Gemm kGemmF32 = kGemm<F32>;
+const Gemm kGemmF32 = kGemm<Columns<float>>;
+const Gemm kGemmF16 = kGemm<Columns<f16>>;
 #if !defined(__AVX512BF16__)
-const Gemm kGemmBF16 = kGemm<BF16>;
+const Gemm kGemmBF16 = kGemm<Tiles<BF16Line>>;
+const Gemm kGemmS8A16 = kGemm<Tiles<S8Line>>;
 #endif
 
 }  // namespace quire::QUIRE_ISA

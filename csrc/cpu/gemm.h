@@ -15,8 +15,8 @@
 //        line 15  │ r0: k30 k31           …                │
 //
 // A line is one AVX-512 or two AVX2 registers whose 32-bit lanes belong to 16 output rows: VNNI
-// order, so that every ISA reads the same bytes from the first to the last. The kind f32 needs no
-// interleaving: a block is [k][32] floats.
+// order, so that every ISA reads the same bytes from the first to the last. s8_a16 lies as bf16 does,
+// with an int8 for each bfloat16. The kinds f32 and f16 need no interleaving: a block is [k][32].
 //
 // Every output is summed over k in one order, whatever `rows`, the place of its row and the number
 // of threads: results are batch-invariant to the last bit. s8 sums exactly, in int32; its results
@@ -29,7 +29,14 @@ namespace quire {
 
 enum DType : int;
 
-enum WeightKind : int { kWeightF32, kWeightBF16, kWeightS8, kWeightKindCount };
+enum WeightKind : int {
+  kWeightF32,
+  kWeightF16,  // float32 arithmetic
+  kWeightBF16,
+  kWeightS8,     // int8 x
+  kWeightS8A16,  // bfloat16 x
+  kWeightKindCount
+};
 
 // What happens to x · Wᵀ + bias, rounded to y's type first: the same bits as an operation of its own.
 // silu_mul: W is gate rows and as many up rows; 16 of each make a block, gate in its first tile.
@@ -39,8 +46,8 @@ constexpr int64_t kBlockRows = 32;    // output rows of a block
 constexpr int64_t kStepBytes = 64;    // of one row, kinds bf16 and s8
 constexpr int64_t kTileBytes = 1024;  // 16 rows of a step
 
-// x and y are float32 or bfloat16, each row contiguous; strides are in elements, from row to row.
-// The kind bf16 rounds x to bf16 first; s8 quantizes each row of x: q = round(x * 127 / max|x|).
+// Rows of x and y are contiguous; strides are in elements, from row to row. The kinds bf16 and s8_a16
+// round x to bf16 first; s8 quantizes each row of x: q = round(x * 127 / max|x|).
 struct GemmArgs {
   void* y;        // [rows, columns]
   const void* x;  // [rows, k]
@@ -50,7 +57,7 @@ struct GemmArgs {
   int64_t y_stride, x_stride;
   DType y_dtype, x_dtype;
   const void* weight;        // packed
-  const float* scale;        // s8: [n padded], W = q * scale
+  const float* scale;        // s8, s8_a16: [n padded], W = q * scale; else null
   const int32_t* row_sum;    // s8: [n padded], sum of q
   const float* bias;         // [n padded] or null
   Epilogue epilogue;

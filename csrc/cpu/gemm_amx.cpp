@@ -1,4 +1,4 @@
-// GEMM on AMX tiles: bf16 and int8 weights. Every count of rows takes the same steps over k.
+// GEMM on AMX tiles: bf16 and int8 weights, the latter under int8 or bf16 x (s8_a16). Every count of rows takes the same steps over k.
 //
 // x is in tiles too: a tile of 16 rows (fewer at the end) is a sequence of steps, a step 64 bytes of
 // each row, so that a tile register is loaded from consecutive lines. Few rows of bf16 are loaded
@@ -15,7 +15,6 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kInPlaceRows = 32;          // at most so many rows of bf16 are loaded in place
 constexpr int64_t kChunkBytes = 1 << 20;      // of x a task: half of a common L2 cache
 constexpr int64_t kAhead = 8192;              // bytes of W fetched ahead when it is read once
-constexpr int64_t kLinesAStep = 2 * kTileBytes / 64;
 
 // Tile registers: 0 1 / 2 3 the sums of 32 x 32 outputs, 4 / 5 rows of x, 6 7 rows of W.
 struct TileConfig {
@@ -33,13 +32,28 @@ void configure(int64_t upper, int64_t lower) {
   _tile_loadconfig(&config);
 }
 
+// What is multiplied: bytes of a value of x, bytes of W a step, and the step's two tiles as the
+// registers want them.
 struct BF16 {
   using Sum = float;
-  static constexpr int64_t kBytes = 2;
+  static constexpr int64_t kBytes = 2, kWeightStep = 2 * kTileBytes;
+  const uint8_t* tiles(const uint8_t* weight) const { return weight; }
 };
 struct S8 {
   using Sum = int32_t;
-  static constexpr int64_t kBytes = 1;
+  static constexpr int64_t kBytes = 1, kWeightStep = 2 * kTileBytes;
+  const uint8_t* tiles(const uint8_t* weight) const { return weight; }
+};
+struct S8A16 {
+  using Sum = float;
+  static constexpr int64_t kBytes = 2, kWeightStep = kTileBytes;
+  alignas(64) uint8_t converted[2 * kTileBytes];
+  const uint8_t* tiles(const uint8_t* weight) {
+    for (int64_t i = 0; i < kWeightStep; i += 32) {
+      _mm512_store_si512(converted + 2 * i, reinterpret_cast<__m512i>(s8_pairs(weight + i)));
+    }
+    return converted;
+  }
 };
 
 #define QUIRE_DOT(T, c, x, w)      \
@@ -74,12 +88,14 @@ void two_tiles(typename T::Sum* sums, Rows upper, Rows lower, const uint8_t* wei
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (int64_t s = 0; s < steps; ++s, weight += 2 * kTileBytes) {
+  T kind;
+  for (int64_t s = 0; s < steps; ++s, weight += T::kWeightStep) {
     fetch.step();
+    const uint8_t* w = kind.tiles(weight);
     _tile_loadd(4, upper.at + s * upper.step_stride, upper.row_stride);
-    _tile_loadd(6, weight, 64);
+    _tile_loadd(6, w, 64);
     QUIRE_DOT(T, 0, 4, 6)
-    _tile_loadd(7, weight + kTileBytes, 64);
+    _tile_loadd(7, w + kTileBytes, 64);
     QUIRE_DOT(T, 1, 4, 7)
     _tile_loadd(5, lower.at + s * lower.step_stride, lower.row_stride);
     QUIRE_DOT(T, 2, 5, 6)
@@ -95,12 +111,14 @@ template <class T>
 void one_tile(typename T::Sum* sums, Rows upper, const uint8_t* weight, int64_t steps, Fetch fetch) {
   _tile_zero(0);
   _tile_zero(1);
-  for (int64_t s = 0; s < steps; ++s, weight += 2 * kTileBytes) {
+  T kind;
+  for (int64_t s = 0; s < steps; ++s, weight += T::kWeightStep) {
     fetch.step();
+    const uint8_t* w = kind.tiles(weight);
     _tile_loadd(4, upper.at + s * upper.step_stride, upper.row_stride);
-    _tile_loadd(6, weight, 64);
+    _tile_loadd(6, w, 64);
     QUIRE_DOT(T, 0, 4, 6)
-    _tile_loadd(7, weight + kTileBytes, 64);
+    _tile_loadd(7, w + kTileBytes, 64);
     QUIRE_DOT(T, 1, 4, 7)
   }
   _tile_stored(0, sums, kBlockRows * 4);
@@ -149,12 +167,12 @@ Cut cut(const GemmArgs& a) {
 template <class T>
 void task(const GemmArgs& a, int64_t index) {
   const Cut c = cut<T>(a);
-  const int64_t steps = steps_of<T>(a), block_bytes = steps * 2 * kTileBytes;
+  const int64_t steps = steps_of<T>(a), block_bytes = steps * T::kWeightStep;
   const int64_t first = index / c.groups * c.chunk_rows;
   const int64_t last = smaller(a.rows, first + c.chunk_rows);
   const int64_t block = index % c.groups * c.group_blocks;
   const int64_t end = smaller(ceil_div(a.n, kBlockRows), block + c.group_blocks);
-  const int64_t passes = ceil_div(last - first, 32), lines = ceil_div(kLinesAStep, passes);
+  const int64_t passes = ceil_div(last - first, 32), lines = ceil_div(T::kWeightStep / 64, passes);
   alignas(64) typename T::Sum sums[32 * kBlockRows];
   int64_t shape = 0;
   const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + block * block_bytes;
@@ -216,6 +234,8 @@ void s8_prepare(const GemmArgs& a, int64_t index) {
 
 const Gemm kGemmTilesBF16 = {bf16_scratch_bytes, prepare_tasks<BF16>, bf16_prepare, tasks<BF16>,
                              task<BF16>};
+const Gemm kGemmTilesS8A16 = {bf16_scratch_bytes, prepare_tasks<S8A16>, bf16_prepare, tasks<S8A16>,
+                              task<S8A16>};
 const Gemm kGemmTilesS8 = {s8_scratch_bytes, prepare_tasks<S8>, s8_prepare, tasks<S8>, task<S8>};
 
 }  // namespace quire::QUIRE_ISA

@@ -1,4 +1,5 @@
-// GEMM of bfloat16 with the dot instruction of AVX-512 BF16.
+// GEMM with the dot instruction of AVX-512 BF16: x is bfloat16, and so are weights, or they are int8,
+// which become bfloat16 exactly (s8_a16).
 //
 // A lane is an output row: it adds the products of two columns at a time, in ascending order of k.
 #include "gemm_rows.h"
@@ -18,22 +19,32 @@ int64_t padded_k(const GemmArgs& a) { return round_up(a.k, 32); }
 // Not a power of two: the rows of a pass share no cache set.
 int64_t copied_stride(const GemmArgs& a) { return padded_k(a) + 32; }
 
-inline __m512bh pairs(const void* p) {
-  return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
-}
 inline __m512bh two(const bf16* p) {
   int32_t bits;
   __builtin_memcpy(&bits, p, sizeof bits);
   return reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
 }
 
-struct DotBF16 {
+// A line has two columns of x side by side, for 16 output rows.
+struct BF16Line {
+  static constexpr int64_t kBytes = 64;
+  static __m512bh pairs(const uint8_t* p) {
+    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
+  }
+};
+struct S8Line {
+  static constexpr int64_t kBytes = 32;
+  static __m512bh pairs(const uint8_t* p) { return s8_pairs(p); }
+};
+
+template <class Line>
+struct Dot {
   using X = bf16;
   using Sum = float;
   static constexpr int kMost = 14;  // 28 of 32 registers hold sums
 
   static Input<bf16> input(const GemmArgs& a) {
-    const int64_t k = padded_k(a), bytes = k * 2 * kBlockRows;
+    const int64_t k = padded_k(a), bytes = k * Line::kBytes;
     if (in_place(a)) return {static_cast<const bf16*>(a.x), a.x_stride, k, bytes};
     return {static_cast<const bf16*>(a.scratch), copied_stride(a), k, bytes};
   }
@@ -45,9 +56,9 @@ struct DotBF16 {
     const uint8_t* line = p.weight;
     for (int64_t i = 0; i < p.k; i += 32) {
       QUIRE_UNROLL for (int tile = 0; tile < 2; ++tile) {
-        for (const bf16* x = p.x + i; x < p.x + i + 32; x += 2, line += 64) {
+        for (const bf16* x = p.x + i; x < p.x + i + 32; x += 2, line += Line::kBytes) {
           fetch(line, p.ahead);
-          const __m512bh w = pairs(line);
+          const __m512bh w = Line::pairs(line);
           QUIRE_UNROLL for (int r = 0; r < R; ++r) {
             c[r][tile] = _mm512_dpbf16_ps(c[r][tile], two(x + r * p.stride), w);
           }
@@ -75,10 +86,14 @@ void prepare(const GemmArgs& a, int64_t task) {
   }
 }
 
+template <class Line>
+constexpr Gemm kGemm = {scratch_bytes, prepare_tasks, prepare, row_tasks<Dot<Line>>,
+                        row_task<Dot<Line>>};
+
 }  // namespace
 
-const Gemm kGemmBF16 = {scratch_bytes, prepare_tasks, prepare, row_tasks<DotBF16>,
-                        row_task<DotBF16>};
+const Gemm kGemmBF16 = kGemm<BF16Line>;
+const Gemm kGemmS8A16 = kGemm<S8Line>;
 
 }  // namespace quire::QUIRE_ISA
 

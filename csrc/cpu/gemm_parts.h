@@ -7,9 +7,9 @@
 
 namespace quire::QUIRE_ISA {
 
-extern const Gemm kGemmF32, kGemmBF16, kGemmS8;
+extern const Gemm kGemmF32, kGemmF16, kGemmBF16, kGemmS8, kGemmS8A16;
 #if defined(QUIRE_TILES)
-extern const Gemm kGemmTilesBF16, kGemmTilesS8;
+extern const Gemm kGemmTilesBF16, kGemmTilesS8, kGemmTilesS8A16;
 #endif
 
 namespace {
@@ -18,7 +18,6 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 
 constexpr int64_t kPrepareRows = 8;  // of x, a prepare task
 
@@ -50,6 +49,15 @@ inline Vec rounded<bf16>(Vec sum) {
 template <>
 inline void put_rounded(bf16* y, Vec sum, int64_t n) {
   _mm256_mask_storeu_epi16(y, n >= kLanes ? 0xffff : first(n), fast_bf16(sum));
+}
+
+// 32 int8 as bfloat16, which is exact.
+inline __m512 s8_floats(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+inline __m512bh s8_pairs(const uint8_t* p) {
+  return _mm512_cvtne2ps_pbh(s8_floats(p + 16), s8_floats(p));
 }
 #endif
 
@@ -105,8 +113,11 @@ inline void finish_as(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, co
 
 __attribute__((noinline)) inline void finish(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0,
                                              const float* sums) {
-  if (a.y_dtype == kFloat32) return finish_as<float>(a, r, rows, n0, sums);
-  finish_as<bf16>(a, r, rows, n0, sums);
+  switch (a.y_dtype) {
+    case kFloat32: return finish_as<float>(a, r, rows, n0, sums);
+    case kFloat16: return finish_as<f16>(a, r, rows, n0, sums);
+    default: return finish_as<bf16>(a, r, rows, n0, sums);
+  }
 }
 
 // The same for sums of int8 products: they are scaled by the row of W and then by the row of x.
@@ -134,8 +145,13 @@ inline int64_t s8_scratch_bytes(const GemmArgs& a) {
   return round_up(a.rows * 4, 64) + a.rows * s8_bytes(a);
 }
 
-// The end of a kernel of which the sums may be of either type.
-inline void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
+// The end of a kernel of which the sums may be of either type. Sums of s8_a16 get their scales.
+inline void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
+  if (a.scale != nullptr) {
+    for (int64_t i = 0; i < rows * kBlockRows; i += kLanes) {
+      store(sums + i, mul(load(sums + i), load(a.scale + n0 + i % kBlockRows)));
+    }
+  }
   finish(a, r, rows, n0, sums);
 }
 inline void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0,
@@ -161,10 +177,10 @@ inline void round_row(const GemmArgs& a, int64_t r, uint8_t* out, int64_t step_s
 }
 
 inline void round_row(const GemmArgs& a, int64_t r, uint8_t* out, int64_t step_stride) {
-  if (a.x_dtype == kFloat32) {
-    round_row<float>(a, r, out, step_stride);
-  } else {
-    round_row<bf16>(a, r, out, step_stride);
+  switch (a.x_dtype) {
+    case kFloat32: return round_row<float>(a, r, out, step_stride);
+    case kFloat16: return round_row<f16>(a, r, out, step_stride);
+    default: return round_row<bf16>(a, r, out, step_stride);
   }
 }
 
@@ -202,11 +218,16 @@ inline float quantize_row(const T* __restrict x, int64_t k, int8_t* __restrict q
   return top / 127.0f;
 }
 
+template <class T>
+inline float quantize_row_as(const GemmArgs& a, int64_t r, int8_t* q, int64_t step_stride) {
+  return quantize_row(static_cast<const T*>(a.x) + r * a.x_stride, a.k, q, step_stride);
+}
 inline float quantize_row(const GemmArgs& a, int64_t r, int8_t* q, int64_t step_stride) {
-  if (a.x_dtype == kFloat32) {
-    return quantize_row(static_cast<const float*>(a.x) + r * a.x_stride, a.k, q, step_stride);
+  switch (a.x_dtype) {
+    case kFloat32: return quantize_row_as<float>(a, r, q, step_stride);
+    case kFloat16: return quantize_row_as<f16>(a, r, q, step_stride);
+    default: return quantize_row_as<bf16>(a, r, q, step_stride);
   }
-  return quantize_row(static_cast<const bf16*>(a.x) + r * a.x_stride, a.k, q, step_stride);
 }
 
 }  // namespace

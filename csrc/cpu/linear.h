@@ -7,7 +7,7 @@
 
 namespace quire {
 
-// y[rows, columns] = epilogue(x[rows, k] · Wᵀ (+ bias)); x and y are float32 or bfloat16, strides in elements.
+// y[rows, columns] = epilogue(x[rows, k] · Wᵀ (+ bias)); strides in elements.
 // Uses the pool's scratch memory.
 void linear(const Kernels& kernels, Pool& pool, const PackedWeight& weight, void* y, DType y_dtype,
             int64_t y_stride, const void* x, DType x_dtype, int64_t x_stride, int64_t rows);

@@ -41,6 +41,21 @@ uint16_t to_bf16(T value) {
   return static_cast<uint16_t>(v != v ? 0x7fc0 : rounded);
 }
 
+uint16_t to_f16(f16 v) { return v.bits; }
+template <class T>
+uint16_t to_f16(T value) {
+  const uint32_t all = std::bit_cast<uint32_t>(to_float(value)), bits = all & 0x7fffffff;
+  uint32_t half;
+  if (bits >= 143u << 23) {  // 65536 and above, NaN
+    half = bits > 0x7f800000 ? 0x7e00 : 0x7c00;
+  } else if (bits < 113u << 23) {  // subnormal: adding 0.5 lets the FPU round at the right bit
+    half = std::bit_cast<uint32_t>(std::bit_cast<float>(bits) + 0.5f) - 0x3f000000;
+  } else {
+    half = (bits - (112u << 23) + 0xfff + (bits >> 13 & 1)) >> 13;
+  }
+  return static_cast<uint16_t>(half | all >> 31 << 15);
+}
+
 typedef uint32_t Lanes4 __attribute__((vector_size(16)));  // 4 lanes: baseline on every machine
 
 // Transposes 4 × 4 lanes of 4 bytes: 16 bytes of row r, `at` bytes from its start, become lane r of
@@ -91,6 +106,17 @@ void interleave_f32(uint8_t* block, const uint8_t* const* rows, int64_t k) {
     for (int64_t at = whole; at < bytes; at += 4) {
       memcpy(block + at / 4 * kLine + r * 4, rows[r] + at, 4);
     }
+  }
+}
+
+// The same for values of 2 bytes: `lines` of them, one of each of `width` rows in a line; the lines of
+// the next rows follow after `lines` of these.
+void interleave_16(uint8_t* out, const uint8_t* const* rows, int64_t at, int64_t lines,
+                   int64_t width) {
+  for (int64_t r = 0; r < kBlockRows; ++r) {
+    uint8_t* const to = out + (r / width * lines * width + r % width) * 2;
+    const uint8_t* const from = rows[r] + at;
+    for (int64_t line = 0; line < lines; ++line) memcpy(to + line * width * 2, from + line * 2, 2);
   }
 }
 
@@ -148,7 +174,9 @@ namespace {
 int64_t bytes_of_block(WeightKind kind, int64_t k) {
   switch (kind) {
     case kWeightF32: return kBlockRows * k * 4;
+    case kWeightF16: return kBlockRows * k * 2;
     case kWeightBF16: return kBlockRows * round_up(k, 32) * 2;
+    case kWeightS8A16: return kBlockRows * round_up(k, 32);
     default: return kBlockRows * round_up(k, 64);
   }
 }
@@ -197,7 +225,7 @@ PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
       if (source_row(p) >= 0) bias_[static_cast<size_t>(p)] = bias[source_row(p)];
     }
   }
-  if (kind == kWeightS8) {
+  if (kind == kWeightS8 || kind == kWeightS8A16) {
     scale_.assign(padded, 0.0f);
     row_sum_.assign(padded, 0);
   }
@@ -239,8 +267,11 @@ void PackedWeight::pack(Pool& pool, const std::vector<WeightPart>& parts) {
 template <class T>
 void PackedWeight::pack_block(const std::vector<WeightPart>& parts, int64_t block) {
   const int64_t row_bytes = block_bytes() / kBlockRows;
-  const DType stored = kind_ == kWeightF32 ? kFloat32 : kBFloat16;
-  const bool as_it_is = kind_ != kWeightS8 && dtype_of(T{}) == stored &&
+  const bool int8 = kind_ == kWeightS8 || kind_ == kWeightS8A16;
+  const DType stored = kind_ == kWeightF32   ? kFloat32
+                       : kind_ == kWeightF16 ? kFloat16
+                                             : kBFloat16;
+  const bool as_it_is = !int8 && dtype_of(T{}) == stored &&
                         k_ * static_cast<int64_t>(sizeof(T)) == row_bytes;
   const int64_t staged = row_bytes + kStepBytes;  // not a power of two: rows share no cache set
   const auto stage = std::make_unique<uint8_t[]>(
@@ -252,7 +283,7 @@ void PackedWeight::pack_block(const std::vector<WeightPart>& parts, int64_t bloc
     from[r] = to;
     if (n < 0) continue;  // zero, as the stage is
     const T* row = row_at<T>(parts, n);
-    if (kind_ == kWeightS8) {
+    if (int8) {
       const size_t p = static_cast<size_t>(packed);
       scale_[p] = quantize(row, k_, reinterpret_cast<int8_t*>(to), row_sum_[p]);
     } else if (as_it_is) {
@@ -262,12 +293,23 @@ void PackedWeight::pack_block(const std::vector<WeightPart>& parts, int64_t bloc
       for (int64_t k = 0; k < k_; ++k) values[k] = to_float(row[k]);
     } else {
       uint16_t* const bits = reinterpret_cast<uint16_t*>(to);
-      for (int64_t k = 0; k < k_; ++k) bits[k] = to_bf16(row[k]);
+      for (int64_t k = 0; k < k_; ++k) {
+        bits[k] = kind_ == kWeightF16 ? to_f16(row[k]) : to_bf16(row[k]);
+      }
     }
   }
   uint8_t* const out = memory_.data() + block * block_bytes();
   if (kind_ == kWeightF32) {
     interleave_f32(out, from, k_);
+  } else if (kind_ == kWeightF16) {
+    for (int64_t k = 0; k < k_; k += 32) {
+      const int64_t lines = k_ - k < 32 ? k_ - k : 32;
+      interleave_16(out + k * kBlockRows * 2, from, k * 2, lines, kBlockRows);
+    }
+  } else if (kind_ == kWeightS8A16) {
+    for (int64_t k = 0; k < row_bytes; k += 32) {
+      interleave_16(out + k * kBlockRows, from, k, 16, kHalfBlock);
+    }
   } else {
     interleave(out, from, row_bytes / kStepBytes);
   }
@@ -279,7 +321,7 @@ GemmArgs PackedWeight::args() const {
   a.columns = columns();
   a.k = k_;
   a.weight = memory_.data();
-  a.scale = scale_.data();
+  a.scale = scale_.empty() ? nullptr : scale_.data();
   a.row_sum = row_sum_.data();
   a.bias = bias_.empty() ? nullptr : bias_.data();
   a.epilogue = epilogue_;
@@ -293,11 +335,17 @@ void PackedWeight::read_row(int64_t packed, float* out) const {
     for (int64_t k = 0; k < k_; ++k) memcpy(out + k, block + (k * kBlockRows + r) * 4, 4);
     return;
   }
-  block += r / 16 * kTileBytes + r % 16 * 4;
-  const int64_t lane = kind_ == kWeightBF16 ? 2 : 4;  // values of the row in a line
+  if (kind_ == kWeightF16) {
+    const f16* values = reinterpret_cast<const f16*>(block) + r;
+    for (int64_t k = 0; k < k_; ++k) out[k] = to_float(values[k * kBlockRows]);
+    return;
+  }
+  const int64_t lane = kind_ == kWeightS8 ? 4 : 2;           // values of the row in a line
+  const int64_t lane_bytes = kind_ == kWeightS8A16 ? 2 : 4;  // that they take
+  block += (r / 16 * 256 + r % 16) * lane_bytes;
   for (int64_t k = 0; k < k_; ++k) {
     const int64_t line = k / lane;
-    const uint8_t* at = block + line / 16 * (2 * kTileBytes) + line % 16 * 64;
+    const uint8_t* at = block + (line / 16 * 512 + line % 16 * 16) * lane_bytes;
     if (kind_ == kWeightBF16) {
       out[k] = to_float(reinterpret_cast<const bf16*>(at)[k % lane]);
     } else {
@@ -322,7 +370,9 @@ void PackedWeight::lookup(const int64_t* ids, int64_t rows, DType dtype, void* o
   for (int64_t r = 0; r < rows; ++r) {
     read_row(ids[r], values.get());
     uint16_t* to = static_cast<uint16_t*>(out) + r * k_;
-    for (int64_t k = 0; k < k_; ++k) to[k] = to_bf16(values[k]);
+    for (int64_t k = 0; k < k_; ++k) {
+      to[k] = dtype == kFloat16 ? to_f16(values[k]) : to_bf16(values[k]);
+    }
   }
 }
 

@@ -35,7 +35,7 @@ struct WeightPart {
 class PackedWeight {
  public:
   // Packs the rows of all parts [n, k], one part after the other, on the pool; bias is float32 [n]
-  // or null. s8 is rounded to nearest: W = q * scale, scale = max|W| / 127 of each row.
+  // or null. s8 and s8_a16 are rounded to nearest: W = q * scale, scale = max|W| / 127 of each row.
   // Throws std::invalid_argument for empty sizes, for s8 with k above 65536, and for the epilogue
   // silu_mul with an odd n.
   PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const std::vector<WeightPart>& parts,
@@ -51,7 +51,7 @@ class PackedWeight {
   GemmArgs args() const;
   // The weight as stored, as float32 [n, k].
   void unpack(float* out) const;
-  // Rows `ids` as an embedding [rows, k] of float32 or bfloat16, rounded from what is stored. Not
+  // Rows `ids` as an embedding [rows, k] of `dtype`, rounded from what is stored. Not
   // for the epilogue silu_mul, which puts rows in another order.
   void lookup(const int64_t* ids, int64_t rows, DType dtype, void* out) const;
 

@@ -5,7 +5,7 @@
 //                                elements and leaves the other lanes zero
 //   store(p, v)  store(p, v, n)  round to nearest even and write
 //   round<T>(v)                  v through T and back
-//   as_float(x)                  one float, or bf16, as a float
+//   as_float(x)                  one float, bf16 or f16, as a float
 //   zero broadcast add sub mul div fma max min abs sum largest
 //   upper_half(v)                v with the lower 12 bits of the fraction cleared
 //   scale2(v, n)                 v · 2^n, rounded once, for integral n from -151 to 129
@@ -29,6 +29,13 @@ namespace {
 
 inline float as_float(float v) { return v; }
 inline float as_float(bf16 v) { return __builtin_bit_cast(float, uint32_t{v.bits} << 16); }
+inline float as_float(f16 v) {
+  // The exponent moves by multiplication, which is exact and also normalizes subnormals.
+  const float scaled = __builtin_bit_cast(float, (v.bits & 0x7fffu) << 13) * 0x1p112f;
+  const uint32_t special = (v.bits & 0x7c00u) == 0x7c00 ? 0x7f800000u : 0;
+  const uint32_t sign = (v.bits & 0x8000u) << 16;
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, scaled) | special | sign);
+}
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA

@@ -36,9 +36,9 @@ const Kernels kTable = {
         argmax,
     },
 #if defined(QUIRE_TILES)
-    {&kGemmF32, &kGemmTilesBF16, &kGemmTilesS8},
+    {&kGemmF32, &kGemmF16, &kGemmTilesBF16, &kGemmTilesS8, &kGemmTilesS8A16},
 #else
-    {&kGemmF32, &kGemmBF16, &kGemmS8},
+    {&kGemmF32, &kGemmF16, &kGemmBF16, &kGemmS8, &kGemmS8A16},
 #endif
     {
         {paged_attention<float>, paged_attention<bf16>, paged_attention<f16>,

@@ -6,8 +6,10 @@ FLOAT32: int
 BFLOAT16: int
 
 WEIGHT_F32: int
+WEIGHT_F16: int
 WEIGHT_BF16: int
 WEIGHT_S8: int
+WEIGHT_S8_A16: int
 NO_EPILOGUE: int
 SILU_MUL: int
 GELU: int

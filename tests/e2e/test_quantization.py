@@ -11,6 +11,7 @@ from quire.bench.quality import prompt_predictions
 
 FLAGS: list[tuple[dict[str, str], float]] = [
     ({"quantization": "int8"}, 1.02),
+    ({"quantization": "int8_w8a16"}, 1.01),
     ({"kv_cache_dtype": "int8"}, 1.005),
     ({"quantization": "int8", "kv_cache_dtype": "int8"}, 1.02),
 ]

@@ -17,9 +17,11 @@ from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.reference import Epilogue
 
-KINDS: tuple[WeightKind, ...] = ("f32", "bf16", "s8")
+KINDS: tuple[WeightKind, ...] = ("f32", "f16", "bf16", "s8", "s8_a16")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
-EPS32, EPS_BF16 = 2.0**-24, 2.0**-8  # relative error of one rounding
+EPS32 = 2.0**-24  # relative error of one rounding
+EPS = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # of the result
 SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (160, 300), (257, 1023)]
 
 
@@ -33,7 +35,7 @@ def kind(request: pytest.FixtureRequest) -> WeightKind:
     return request.param
 
 
-@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+@pytest.fixture(params=DTYPES, ids=["f32", "bf16", "f16"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
@@ -74,14 +76,16 @@ def assert_linear(y: Tensor, x: Tensor, linear: PackedLinear, bias: Tensor | Non
         # unpack() rounds q * scale, and a sum of k such errors is what the oracle may be off by.
         bound += 2 * EPS32 * (q.abs() @ weight.abs().t()) * scale
     else:
-        exact_x = (x.bfloat16() if linear.kind == "bf16" else x).double()
+        exact_x = (x.bfloat16() if linear.kind in ("bf16", "s8_a16") else x).double()
         product = exact_x @ weight.t()
         # k additions in some order, each product rounded at most once more (AMX adds in pairs):
-        # Higham's k * eps bound on the sum of the magnitudes.
-        bound = (k + 4) * EPS32 * (exact_x.abs() @ weight.abs().t() + shift.abs())
+        # Higham's k * eps bound on the sum of the magnitudes. The scales of s8_a16 round twice more,
+        # in unpack() and at the end of the kernel.
+        bound = (k + 6) * EPS32 * (exact_x.abs() @ weight.abs().t() + shift.abs())
     exact = product + shift
-    if y.dtype == torch.bfloat16:
-        bound = bound + EPS_BF16 * (exact.abs() + bound)
+    bound = bound + EPS[y.dtype] * (exact.abs() + bound)
+    if y.dtype == torch.float16:
+        bound = bound + 2.0**-25  # half of the smallest float16
     error = (y.double() - exact).abs()
     assert y.shape == exact.shape
     assert bool((error <= bound).all()), float((error / bound).max())
@@ -98,7 +102,7 @@ def test_agrees_with_float64(
         for rows in (1, 2, 15, 16, 17, 32, 33, pick(generator, 1, 70)):
             x = draw(generator, dtype, rows, k)
             assert_linear(linear.forward(x), x, linear, bias)
-            other = torch.float32 if dtype == torch.bfloat16 else torch.bfloat16
+            other = random.choice([d for d in DTYPES if d != dtype])
             assert_linear(linear.forward(x, dtype=other), x, linear, bias)
 
 
@@ -135,10 +139,9 @@ def test_threads_and_order_do_not_matter(
 def test_many_columns_are_cut_into_cache_blocks(
     kernels: NativeKernels, generator: torch.Generator
 ) -> None:
-    for kind in ("bf16", "s8"):
-        linear = PackedLinear(
-            kernels, POOLS[2], draw(generator, torch.bfloat16, 40, 9001), kind=kind
-        )
+    for kind in KINDS:
+        weight = draw(generator, torch.bfloat16, 40, 9001)
+        linear = PackedLinear(kernels, POOLS[2], weight, kind=kind)
         x = draw(generator, torch.bfloat16, 150, 9001)
         y = linear.forward(x)
         assert_linear(y, x, linear, None)
@@ -176,20 +179,35 @@ def test_weights_are_rounded_as_promised(source: torch.dtype, generator: torch.G
         return PackedLinear(kernels, POOLS[2], weight, kind=kind).unpack()
 
     assert torch.equal(stored("f32"), weight.float())
+    assert torch.equal(stored("f16"), weight.half().float())
     assert torch.equal(stored("bf16"), weight.bfloat16().float())
+    assert torch.equal(stored("s8_a16"), stored("s8"))
     top = weight.float().abs().amax(1, keepdim=True)
     error = (stored("s8") - weight.float()).abs()
     assert bool((error <= top / 127 * 0.5001).all())
     assert torch.equal(stored("s8").abs().amax(1, keepdim=True), top / 127 * 127)
 
 
-def test_every_float16_is_read_right() -> None:
+def test_every_float16_is_read_right(kernels: NativeKernels) -> None:
     values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.float16)
     weight = values.view(256, 256)
-    stored = PackedLinear(NativeKernels(), POOLS[2], weight, kind="f32").unpack()
-    assert torch.equal(stored.nan_to_num(nan=7.0), weight.float().nan_to_num(nan=7.0))
+    for kind in ("f32", "f16"):
+        stored = PackedLinear(kernels, POOLS[2], weight, kind=kind).unpack()
+        assert torch.equal(stored.nan_to_num(nan=7.0), weight.float().nan_to_num(nan=7.0))
+    one = PackedLinear(kernels, POOLS[2], values.view(-1, 1), kind="f16")
+    by_one = one.forward(torch.ones(1, 1))[0]
+    assert torch.equal(by_one.nan_to_num(nan=7.0), values.float().nan_to_num(nan=7.0))
     stored = PackedLinear(NativeKernels(), POOLS[2], weight, kind="bf16").unpack()
     assert torch.equal(stored.nan_to_num(nan=7.0), weight.bfloat16().float().nan_to_num(nan=7.0))
+
+
+def test_weights_between_two_float16_are_rounded_to_even() -> None:
+    low = torch.arange(0, 0x7BFF, 3, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    high = (low.view(torch.int16) + 1).view(torch.float16)
+    middle = (low.float() + high.float()) / 2
+    weight = torch.cat([middle, -middle, torch.tensor([65519.9, 65520.0, 1e38, 1e-9])])[:, None]
+    stored = PackedLinear(NativeKernels(), POOLS[2], weight, kind="f16").unpack()
+    assert torch.equal(stored, weight.half().float())
 
 
 def test_not_a_number_and_infinity_stay_in_their_row(
@@ -274,7 +292,14 @@ def test_nbytes_are_what_is_stored() -> None:
     sizes = {
         kind: PackedLinear(NativeKernels(), POOLS[2], weight, kind=kind).nbytes for kind in KINDS
     }
-    assert sizes == {"f32": 64 * 128 * 4, "bf16": 64 * 128 * 2, "s8": 64 * 128 + 64 * 8}
+    int8 = 64 * 128 + 64 * 8
+    assert sizes == {
+        "f32": 64 * 128 * 4,
+        "f16": 64 * 128 * 2,
+        "bf16": 64 * 128 * 2,
+        "s8": int8,
+        "s8_a16": int8,
+    }
 
 
 def test_what_the_kernels_cannot_do_is_refused() -> None:
@@ -292,11 +317,11 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match="65536"):
         PackedLinear(kernels, pool, torch.ones(1, 65537), kind="s8")
     linear = PackedLinear(kernels, pool, weight, kind="bf16")
-    for bad in (torch.ones(3, 7), torch.ones(3, 8).half(), torch.tensor(1.0), weight.to("meta")):
+    for bad in (torch.ones(3, 7), torch.ones(3, 8).double(), torch.tensor(1.0), weight.to("meta")):
         with pytest.raises(ValueError, match="x is"):
             linear.forward(bad)
     with pytest.raises(ValueError, match="the result cannot be"):
-        linear.forward(weight, dtype=torch.float16)
+        linear.forward(weight, dtype=torch.float64)
     for bad in (torch.ones(4, 5), torch.ones(4, 4).bfloat16(), torch.ones(4, 8)[:, ::2]):
         with pytest.raises(ValueError, match="out is"):
             linear.forward(weight, out=bad)

@@ -37,7 +37,7 @@ class EngineArgs:
     """Type of weights and activations; `auto` is the checkpoint's."""
     quantization: str | None = None
     """`int8`: quantize linear weights while loading (W8A8: a scale an output row, activations by
-    token). Unset: as the checkpoint has them."""
+    token); `int8_w8a16`: the weights alone. Unset: as the checkpoint has them."""
     kv_cache_dtype: Literal["auto", "int8"] = "auto"
     """Type of keys and values: `auto` is the dtype's; `int8` has a scale a token and head, holds
     nearly twice the tokens of 16-bit types, and is read as much faster."""

@@ -30,7 +30,7 @@ from quire.text.tokenizer import Tokenizer
 from quire.text.tokenizer import load_tokenizer as open_tokenizer
 
 BLOCK_SIZES = (8, 16, 32)
-QUANTIZATIONS = ("int8",)
+QUANTIZATIONS = ("int8", "int8_w8a16")
 ONE_THREAD_PARAMETERS = 32_000_000
 """A model below this size is bound by its many small operations, not by arithmetic."""
 AVAILABLE_SHARE = 0.9
@@ -129,8 +129,6 @@ def _check_values(args: EngineArgs) -> None:
         raise _error(args, "quantization", did_you_mean(args.quantization, QUANTIZATIONS))
     if args.quantization is not None and args.ops == "reference":
         raise _error(args, "quantization", "the reference ops have no quantized products.")
-    if args.quantization is not None and args.dtype == "float16":
-        raise _error(args, "quantization", "activations must be bfloat16 or float32.")
     if args.block_size not in BLOCK_SIZES:
         raise _error(args, "block_size", f"it must be one of {BLOCK_SIZES}.")
     if not 0.0 < args.gpu_memory_utilization <= 1.0:

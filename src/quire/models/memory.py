@@ -21,7 +21,7 @@ def weight_bytes(config: ModelConfig, dtype: str, quantization: str | None = Non
     item = DTYPE_BYTES[dtype]
     return sum(
         int8_bytes(*parameter.shape)
-        if quantization == "int8" and _is_linear(config, parameter)
+        if quantization is not None and _is_linear(config, parameter)
         else parameter.numel * item
         for parameter in parameters(config)
     )

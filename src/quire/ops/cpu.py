@@ -1,8 +1,7 @@
 """The provider "cpu": native kernels for every operation of a decoder, on one pool of threads.
 
 What is native depends on the model's dtype and shape alone, never on a batch, so that a request's
-arithmetic cannot change from one step to the next. float16, which the matrix kernels do not take,
-keeps the reference's products.
+arithmetic cannot change from one step to the next.
 """
 
 from __future__ import annotations
@@ -26,13 +25,16 @@ from quire.ops.table import OP_NAMES, LinearWeight, OpTable
 _KINDS: dict[torch.dtype, WeightKind] = {
     torch.float32: "f32",
     torch.bfloat16: "bf16",
+    torch.float16: "f16",
 }
+_QUANTIZED: dict[str, WeightKind] = {"int8": "s8", "int8_w8a16": "s8_a16"}
 
 
 def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) -> OpTable:
     """Operations on the kernels of `isa`, the most capable if None.
 
-    With `quantization` "int8" linear weights are int8, and their inputs are quantized by token.
+    With `quantization` "int8" linear weights are int8, and their inputs are quantized by token;
+    with "int8_w8a16" the weights alone are.
 
     Raises:
         ValueError: this machine cannot run `isa`, or nobody knows it.
@@ -52,8 +54,9 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         kind = _KINDS.get((weight if isinstance(weight, Tensor) else weight[0]).dtype)
         if kind is None:
             return reference.pack_linear(weight, bias, epilogue=epilogue)
-        quantized: WeightKind = "s8" if quantization == "int8" else kind
-        return PackedLinear(kernels, pool, weight, bias, kind=quantized, epilogue=epilogue)
+        if quantization is not None:
+            kind = _QUANTIZED[quantization]
+        return PackedLinear(kernels, pool, weight, bias, kind=kind, epilogue=epilogue)
 
     def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
         if isinstance(table, PackedLinear):

@@ -13,9 +13,15 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_checks import indices
 from quire.ops.reference import Epilogue
 
-WeightKind = Literal["f32", "bf16", "s8"]
+WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16"]
 
-_KINDS = {"f32": _native.WEIGHT_F32, "bf16": _native.WEIGHT_BF16, "s8": _native.WEIGHT_S8}
+_KINDS: dict[WeightKind, int] = {
+    "f32": _native.WEIGHT_F32,
+    "f16": _native.WEIGHT_F16,
+    "bf16": _native.WEIGHT_BF16,
+    "s8": _native.WEIGHT_S8,
+    "s8_a16": _native.WEIGHT_S8_A16,
+}
 _EPILOGUES: dict[Epilogue, int] = {
     "none": _native.NO_EPILOGUE,
     "silu_mul": _native.SILU_MUL,
@@ -28,7 +34,6 @@ _FLOATS = {
     torch.bfloat16: _native.BFLOAT16,
     torch.float16: _native.FLOAT16,
 }
-_ACTIVATIONS = {torch.float32: _native.FLOAT32, torch.bfloat16: _native.BFLOAT16}
 
 
 class Pool(_native.Pool):
@@ -45,8 +50,10 @@ class PackedLinear:
     weight: [N, K] float32, bfloat16 or float16 on the CPU, or several of one dtype whose rows
         follow each other; they are copied and may be freed.
     bias: [N] or None, of any float dtype; added in float32 before the result is rounded.
-    kind: "f32"; "bf16" (weight and x are rounded to bfloat16, sums are float32); "s8" (W8A8: int8
-        weights with a scale a row, x quantized to int8 a row at each call, sums exact).
+    kind: "f32"; "f16" (weight rounded to float16, x not, arithmetic float32); "bf16" (weight and x
+        are rounded to bfloat16, sums are float32); "s8" (W8A8: int8 weights with a scale a row, x
+        quantized to int8 a row at each call, sums exact); "s8_a16" (W8A16: the same weights, x
+        rounded to bfloat16, sums float32).
     epilogue: what is done to the product, rounded to the result's dtype: the same bits as the
         operation of that name on its own. "silu_mul": weight is [gate rows; up rows], and the
         result has N / 2 columns.
@@ -125,18 +132,16 @@ class PackedLinear:
     def forward(
         self, x: Tensor, *, dtype: torch.dtype | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """[..., K] float32 or bfloat16 → [..., columns] of `dtype`, x's unless given.
+        """[..., K] float32, bfloat16 or float16 → [..., columns] of `dtype`, x's unless given.
 
         `out` is the contiguous result, apart from x, if given. Raises ValueError for other
         dtypes, devices, shapes and layouts.
         """
         k, columns = self.shape[1], self.columns
         shape = x.shape
-        code = _ACTIVATIONS.get(x.dtype)
+        code = _FLOATS.get(x.dtype)
         if code is None or not x.is_cpu or not shape or shape[-1] != k:
-            raise ValueError(
-                f"x is {_describe(x)}; wanted float32 or bfloat16 [..., {k}] on the CPU"
-            )
+            raise ValueError(f"x is {_describe(x)}; wanted a float [..., {k}] on the CPU")
         if x.ndim != 2:
             x = x.reshape(-1, k)
         if x.stride(1) != 1:
@@ -148,7 +153,7 @@ class PackedLinear:
             self._pool,
             self._weight,
             y.data_ptr(),
-            _ACTIVATIONS[y.dtype],
+            _FLOATS[y.dtype],
             columns,
             x.data_ptr(),
             code,
@@ -167,8 +172,8 @@ def _rows_of(weight: Tensor) -> Tensor:
 
 def _output(out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A result tensor of the shape and dtype: `out`, once it is seen to fit, or a new one."""
-    if dtype not in _ACTIVATIONS:
-        raise ValueError(f"the result cannot be {dtype}; wanted float32 or bfloat16")
+    if dtype not in _FLOATS:
+        raise ValueError(f"the result cannot be {dtype}; wanted a float of 16 or 32 bits")
     if out is None:
         return torch.empty(shape, dtype=dtype)
     if out.shape != shape or out.dtype != dtype or not out.is_cpu or not out.is_contiguous():
