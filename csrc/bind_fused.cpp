@@ -1,15 +1,11 @@
 // Bindings of the small operations (cpu/fused.h): module functions (kernels, pool, dtype, addresses,
-// sizes, strides), which release the GIL. Indices into tables are checked here.
+// sizes, strides), which release the GIL.
 #include "bind_fused.h"
 
 #include <stdexcept>
-#include <string>
 #include <vector>
 
-#include "cpu/isa.h"
-#include "cpu/packed_weight.h"
-#include "cpu/pool.h"
-#include "cpu/row_blocks.h"
+#include "submit.h"
 
 namespace nb = nanobind;
 
@@ -23,20 +19,9 @@ void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 const int64_t* indices(Address address) { return reinterpret_cast<const int64_t*>(address); }
 const float* floats(Address address) { return reinterpret_cast<const float*>(address); }
 
-constexpr int64_t kScatteredBytes = 16;  // read for a byte of a packed row: 4 of every 64
-
 int64_t size_of(int dtype) {
   if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
   return dtype == kFloat32 ? 4 : 2;
-}
-
-void check_indices(const char* what, const int64_t* p, int64_t n, int64_t limit) {
-  for (int64_t i = 0; i < n; ++i) {
-    if (p[i] < 0 || p[i] >= limit) {
-      throw std::out_of_range(std::string(what) + " " + std::to_string(p[i]) + " of row " +
-                              std::to_string(i) + " is not in [0, " + std::to_string(limit) + ")");
-    }
-  }
 }
 
 template <class Body>
@@ -47,29 +32,13 @@ void run(Pool& pool, int64_t tasks, const Body& body) {
       const_cast<Body*>(&body));
 }
 
-template <class Args>
-void run_rows(Pool& pool, void (*kernel)(const Args&, int64_t), Args& a, int64_t row_bytes) {
-  const nb::gil_scoped_release unlocked;
-  a.task_rows = rows_a_task(a.rows, row_bytes);
-  run(pool, row_tasks(a.rows, a.task_rows), [&](int64_t task) { kernel(a, task); });
-}
-
-// The same for the kernels whose arguments are older than `task_rows`.
-template <class Args>
-void run_norm(Pool& pool, void (*kernel)(const Args&, int64_t, int64_t), const Args& a,
-              int64_t row_bytes) {
-  const nb::gil_scoped_release unlocked;
-  const int64_t task_rows = rows_a_task(a.rows, row_bytes);
-  run(pool, row_tasks(a.rows, task_rows), [&](int64_t task) { kernel(a, task_rows, task); });
-}
-
 void rms_norm(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
               Address weight, int64_t rows, int64_t cols, int64_t y_stride, int64_t x_stride,
               float eps) {
   const int64_t size = size_of(dtype);
-  const RmsNormArgs a{pointer(y), pointer(x), pointer(weight), rows,
-                      cols,       y_stride,   x_stride,        eps};
-  run_norm(pool, kernels.fused.rms_norm[dtype], a, 2 * cols * size);
+  const RmsNormArgs a{pointer(y), pointer(x), pointer(weight), rows, cols,
+                      y_stride,   x_stride,   eps,             0};
+  submit(pool, RowOp<RmsNormArgs>{"rms_norm", kernels.fused.rms_norm[dtype], a, 2 * cols * size});
 }
 
 void add_rms_norm(const Kernels& kernels, Pool& pool, int dtype, Address y,
@@ -80,17 +49,20 @@ void add_rms_norm(const Kernels& kernels, Pool& pool, int dtype, Address y,
   const AddRmsNormArgs a{pointer(y),        pointer(residual_out), pointer(x),
                          pointer(residual), pointer(weight),       rows,
                          cols,              y_stride,              residual_out_stride,
-                         x_stride,          residual_stride,       eps};
-  run_norm(pool, kernels.fused.add_rms_norm[dtype], a, 4 * cols * size);
+                         x_stride,          residual_stride,       eps,
+                         0};
+  submit(pool, RowOp<AddRmsNormArgs>{"add_rms_norm", kernels.fused.add_rms_norm[dtype], a,
+                                     4 * cols * size});
 }
 
 void layer_norm(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
                 Address weight, Address bias, int64_t rows, int64_t cols, int64_t y_stride,
                 int64_t x_stride, float eps) {
   const int64_t size = size_of(dtype);
-  LayerNormArgs a{pointer(y), pointer(x), pointer(weight), pointer(bias), rows,
+  const LayerNormArgs a{pointer(y), pointer(x), pointer(weight), pointer(bias), rows,
                   cols,       y_stride,   x_stride,        eps,           0};
-  run_rows(pool, kernels.fused.layer_norm[dtype], a, 2 * cols * size);
+  submit(pool,
+         RowOp<LayerNormArgs>{"layer_norm", kernels.fused.layer_norm[dtype], a, 2 * cols * size});
 }
 
 void add_layer_norm(const Kernels& kernels, Pool& pool, int dtype, Address y,
@@ -99,48 +71,49 @@ void add_layer_norm(const Kernels& kernels, Pool& pool, int dtype, Address y,
                     int64_t residual_out_stride, int64_t x_stride, int64_t residual_stride,
                     float eps) {
   const int64_t size = size_of(dtype);
-  AddLayerNormArgs a{pointer(y),        pointer(residual_out), pointer(x),
+  const AddLayerNormArgs a{pointer(y),        pointer(residual_out), pointer(x),
                      pointer(residual), pointer(weight),       pointer(bias),
                      rows,              cols,                  y_stride,
                      residual_out_stride, x_stride,            residual_stride,
                      eps,               0};
-  run_rows(pool, kernels.fused.add_layer_norm[dtype], a, 4 * cols * size);
+  submit(pool, RowOp<AddLayerNormArgs>{"add_layer_norm", kernels.fused.add_layer_norm[dtype], a,
+                                       4 * cols * size});
 }
 
 using Unary = void (*const (&)[kDTypeCount])(const UnaryArgs&, int64_t);
 
 // `reads` is how many times `cols` a row of x is wide.
-void unary(Unary kernel, Pool& pool, int dtype, Address y, Address x, int64_t rows,
+void unary(const char* name, Unary kernel, Pool& pool, int dtype, Address y, Address x, int64_t rows,
            int64_t cols, int64_t y_stride, int64_t x_stride, int64_t reads) {
   const int64_t size = size_of(dtype);
-  UnaryArgs a{pointer(y), pointer(x), rows, cols, y_stride, x_stride, 0};
-  run_rows(pool, kernel[dtype], a, (1 + reads) * cols * size);
+  const UnaryArgs a{pointer(y), pointer(x), rows, cols, y_stride, x_stride, 0};
+  submit(pool, RowOp<UnaryArgs>{name, kernel[dtype], a, (1 + reads) * cols * size});
 }
 
 void silu_mul(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
               int64_t cols, int64_t y_stride, int64_t x_stride) {
-  unary(k.fused.silu_mul, pool, dtype, y, x, rows, cols, y_stride, x_stride, 2);
+  unary("silu_mul", k.fused.silu_mul, pool, dtype, y, x, rows, cols, y_stride, x_stride, 2);
 }
 void gelu(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
           int64_t cols, int64_t y_stride, int64_t x_stride) {
-  unary(k.fused.gelu, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
+  unary("gelu", k.fused.gelu, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
 }
 void gelu_tanh(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
                int64_t cols, int64_t y_stride, int64_t x_stride) {
-  unary(k.fused.gelu_tanh, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
+  unary("gelu_tanh", k.fused.gelu_tanh, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
 }
 void relu(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
           int64_t cols, int64_t y_stride, int64_t x_stride) {
-  unary(k.fused.relu, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
+  unary("relu", k.fused.relu, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
 }
 
 void add(const Kernels& kernels, Pool& pool, int dtype, Address y, Address left,
          Address right, int64_t rows, int64_t cols, int64_t y_stride, int64_t left_stride,
          int64_t right_stride) {
   const int64_t size = size_of(dtype);
-  AddArgs a{pointer(y), pointer(left), pointer(right), rows,        cols,
+  const AddArgs a{pointer(y), pointer(left), pointer(right), rows,        cols,
             y_stride,   left_stride,   right_stride,   0};
-  run_rows(pool, kernels.fused.add[dtype], a, 3 * cols * size);
+  submit(pool, RowOp<AddArgs>{"add", kernels.fused.add[dtype], a, 3 * cols * size});
 }
 
 void embedding(const Kernels& kernels, Pool& pool, int dtype, Address y, Address ids,
@@ -148,30 +121,18 @@ void embedding(const Kernels& kernels, Pool& pool, int dtype, Address y, Address
                int64_t cols, int64_t y_stride, int64_t weight_stride, int64_t position_stride,
                int64_t vocab, int64_t max_positions) {
   const int64_t size = size_of(dtype);
-  check_indices("token id", indices(ids), rows, vocab);
-  if (position_weight != 0) check_indices("position", indices(positions), rows, max_positions);
-  EmbeddingArgs a{pointer(y),           indices(ids),
-                  pointer(weight),      indices(positions),
-                  pointer(position_weight), rows,
-                  cols,                 y_stride,
-                  weight_stride,        position_stride,
-                  0};
-  run_rows(pool, kernels.fused.embedding[dtype], a, 2 * cols * size);
+  const EmbeddingArgs a{pointer(y), indices(ids), pointer(weight), indices(positions),
+                        pointer(position_weight), rows, cols, y_stride, weight_stride,
+                        position_stride, vocab, max_positions, 0};
+  submit(pool,
+         RowOp<EmbeddingArgs>{"embedding", kernels.fused.embedding[dtype], a, 2 * cols * size});
 }
 
 // The same from a weight packed for linear layers, which a tied embedding shares with lm_head.
 void packed_embedding(Pool& pool, const PackedWeight& weight, int dtype, Address y, Address ids,
                       int64_t rows) {
-  const int64_t row_bytes = weight.k() * size_of(dtype);
-  check_indices("token id", indices(ids), rows, weight.n());
-  const nb::gil_scoped_release unlocked;
-  const int64_t task_rows = rows_a_task(rows, kScatteredBytes * row_bytes);
-  run(pool, row_tasks(rows, task_rows), [&](int64_t task) {
-    const int64_t begin = task * task_rows;
-    const int64_t count = rows - begin < task_rows ? rows - begin : task_rows;
-    weight.lookup(indices(ids) + begin, count, static_cast<DType>(dtype),
-                  reinterpret_cast<uint8_t*>(y) + begin * row_bytes);
-  });
+  size_of(dtype);  // checks it
+  submit(pool, LookupOp{&weight, static_cast<DType>(dtype), pointer(y), indices(ids), rows});
 }
 
 void rotary(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
@@ -179,11 +140,10 @@ void rotary(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
             int64_t rotary_dim, int64_t y_stride, int64_t x_stride, int64_t x_head_stride,
             int64_t max_positions) {
   const int64_t size = size_of(dtype);
-  check_indices("position", indices(positions), rows, max_positions);
-  RotaryArgs a{pointer(y), pointer(x), indices(positions), floats(cos_sin),
-               rows,       heads,      head_dim,           rotary_dim,
-               y_stride,   x_stride,   x_head_stride,      0};
-  run_rows(pool, kernels.fused.rotary[dtype], a, 2 * heads * head_dim * size);
+  const RotaryArgs a{pointer(y), pointer(x), indices(positions), floats(cos_sin), rows, heads,
+                     head_dim, rotary_dim, y_stride, x_stride, x_head_stride, max_positions, 0};
+  submit(pool, RowOp<RotaryArgs>{"rotary", kernels.fused.rotary[dtype], a,
+                                 2 * heads * head_dim * size});
 }
 
 void rope_kv_write(const Kernels& kernels, Pool& pool, int dtype, Address q_out, Address q,
@@ -195,17 +155,14 @@ void rope_kv_write(const Kernels& kernels, Pool& pool, int dtype, Address q_out,
                    int64_t kv_heads, int64_t head_dim, int64_t rotary_dim, float eps,
                    int64_t max_positions, int64_t slots) {
   const int64_t size = size_of(dtype);
-  if (cos_sin != 0) check_indices("position", indices(positions), rows, max_positions);
-  check_indices("slot", indices(slot_mapping), rows, slots);
-  RopeKvArgs a{pointer(q_out),   pointer(q),       pointer(k),       pointer(v),
-               q_stride,         k_stride,         v_stride,         indices(positions),
-               floats(cos_sin),  pointer(q_norm),  pointer(k_norm),  pointer(k_cache),
-               pointer(v_cache), static_cast<bf16*>(pointer(k_scale)),
-               static_cast<bf16*>(pointer(v_scale)), indices(slot_mapping), block_size, block_stride,
-               head_stride,      rows,             heads,            kv_heads,
-               head_dim,         rotary_dim,       eps,              0};
-  run_rows(pool, kernels.fused.rope_kv_write[dtype], a,
-           2 * (heads + 2 * kv_heads) * head_dim * size);
+  const RopeKvArgs a{pointer(q_out), pointer(q), pointer(k), pointer(v), q_stride, k_stride,
+                     v_stride, indices(positions), floats(cos_sin), pointer(q_norm),
+                     pointer(k_norm), pointer(k_cache), pointer(v_cache),
+                     static_cast<bf16*>(pointer(k_scale)), static_cast<bf16*>(pointer(v_scale)),
+                     indices(slot_mapping), block_size, block_stride, head_stride, rows, heads,
+                     kv_heads, head_dim, rotary_dim, eps, max_positions, slots, 0};
+  submit(pool, RowOp<RopeKvArgs>{"rope_kv_write", kernels.fused.rope_kv_write[dtype], a,
+                                 2 * (heads + 2 * kv_heads) * head_dim * size});
 }
 
 // tokens[r]: the first index of the row's largest, or -1 where peaks[r] (NaN outranks all) is not

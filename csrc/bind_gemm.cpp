@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "cpu/linear.h"
+#include "submit.h"
 
 namespace nb = nanobind;
 
@@ -51,9 +51,8 @@ void run_linear(const Kernels& kernels, Pool& pool, const PackedWeight& weight, 
                 int y_dtype, int64_t y_stride, uintptr_t x, int x_dtype, int64_t x_stride,
                 int64_t rows) {
   const DType y_type = dtype_of(y_dtype), x_type = dtype_of(x_dtype);
-  const nb::gil_scoped_release unlocked;
-  linear(kernels, pool, weight, pointer<void>(y), y_type, y_stride, pointer<const void>(x), x_type,
-         x_stride, rows);
+  submit(pool, LinearOp{&kernels, &weight, pointer<void>(y), y_type, y_stride,
+                        pointer<const void>(x), x_type, x_stride, rows});
 }
 
 // counts[task] += 1 for every task: what the test of the pool can see from outside.

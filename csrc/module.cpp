@@ -8,6 +8,7 @@
 #include "bind_attention.h"
 #include "bind_fused.h"
 #include "bind_gemm.h"
+#include "bind_plan.h"
 #include "bind_sample.h"
 #include "cpu/isa.h"
 
@@ -77,7 +78,7 @@ void rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t x, uintp
   check_dtype(dtype);
   const nb::gil_scoped_release unlocked;
   kernels.rms_norm[dtype](
-      {pointer(y), pointer(x), pointer(weight), rows, cols, y_stride, x_stride, eps});
+      {pointer(y), pointer(x), pointer(weight), rows, cols, y_stride, x_stride, eps, 0});
 }
 
 void add_rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t residual_out,
@@ -88,7 +89,7 @@ void add_rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t resi
   const nb::gil_scoped_release unlocked;
   kernels.add_rms_norm[dtype]({pointer(y), pointer(residual_out), pointer(x), pointer(residual),
                                pointer(weight), rows, cols, y_stride, residual_out_stride, x_stride,
-                               residual_stride, eps});
+                               residual_stride, eps, 0});
 }
 
 }  // namespace
@@ -107,6 +108,7 @@ NB_MODULE(_native, m) {
   bind_gemm(m);
   bind_attention(m);
   bind_fused(m);
+  bind_plan(m);
   bind_sample(m);
 
   m.def("detect", &detect);

@@ -55,8 +55,8 @@ struct AddLayerNormArgs {
   int64_t task_rows;
 };
 
-// y[r] = weight[ids[r]] (+ position_weight[positions[r]], unless that is null). Ids and positions
-// are the caller's to check.
+// y[r] = weight[ids[r]] (+ position_weight[positions[r]], unless that is null). Ids below `vocab` and
+// positions below `max_positions` are the caller's to check.
 struct EmbeddingArgs {
   void* y;
   const int64_t* ids;
@@ -65,6 +65,7 @@ struct EmbeddingArgs {
   const void* position_weight;
   int64_t rows, cols;
   int64_t y_stride, weight_stride, position_stride;
+  int64_t vocab, max_positions;
   int64_t task_rows;
 };
 
@@ -77,13 +78,14 @@ struct RotaryArgs {
   const float* cos_sin;  // [max positions, rotary_dim]: cosines, then sines
   int64_t rows, heads, head_dim, rotary_dim;
   int64_t y_stride, x_stride, x_head_stride;
+  int64_t max_positions;  // of cos_sin; the caller checks
   int64_t task_rows;
 };
 
 // What stands between the qkv product and attention, a row of which is heads of q, k and v:
 // q and k are normalized a head (unless q_norm / k_norm is null), turned (unless cos_sin is null);
 // q goes to q_out, k and v into slot_mapping[r] of the paged cache. Same bits as rms_norm, rotary
-// and a copy, one after the other. Positions and slots are the caller's to check.
+// and a copy, one after the other.
 // Where there are k_scale and v_scale, the cache is int8, head_dim at most 256, and a head of k or v
 // is stored as round(x / scale), with the scale max|x| / 127, rounded up, in its token's place.
 struct RopeKvArgs {
@@ -99,6 +101,7 @@ struct RopeKvArgs {
   int64_t block_size, block_stride, head_stride;  // a token's elements are contiguous
   int64_t rows, heads, kv_heads, head_dim, rotary_dim;
   float eps;
+  int64_t max_positions, slots;  // what positions and slot_mapping are below; the caller checks
   int64_t task_rows;
 };
 
@@ -113,8 +116,8 @@ struct ArgmaxArgs {
 enum : int64_t { kArgmaxColumns = 16384 };
 
 struct FusedKernels {
-  void (*rms_norm[kDTypeCount])(const RmsNormArgs&, int64_t task_rows, int64_t task);
-  void (*add_rms_norm[kDTypeCount])(const AddRmsNormArgs&, int64_t task_rows, int64_t task);
+  void (*rms_norm[kDTypeCount])(const RmsNormArgs&, int64_t task);
+  void (*add_rms_norm[kDTypeCount])(const AddRmsNormArgs&, int64_t task);
   void (*layer_norm[kDTypeCount])(const LayerNormArgs&, int64_t task);
   void (*add_layer_norm[kDTypeCount])(const AddLayerNormArgs&, int64_t task);
   void (*silu_mul[kDTypeCount])(const UnaryArgs&, int64_t task);

@@ -45,6 +45,7 @@ enum Epilogue : int { kNoEpilogue, kSiluMul, kGelu, kGeluTanh, kRelu, kEpilogueC
 constexpr int64_t kBlockRows = 32;    // output rows of a block
 constexpr int64_t kStepBytes = 64;    // of one row, kinds bf16 and s8
 constexpr int64_t kTileBytes = 1024;  // 16 rows of a step
+constexpr int64_t kPrepareRows = 8;   // of x, a prepare task
 
 // Rows of x and y are contiguous; strides are in elements, from row to row. The kinds bf16 and s8_a16
 // round x to bf16 first; s8 quantizes each row of x: q = round(x * 127 / max|x|).
@@ -65,7 +66,8 @@ struct GemmArgs {
   int threads;               // how many share the tasks: for their size alone
 };
 
-// One kind of weight on one ISA: first all prepare tasks (none is common), then all tasks.
+// One kind of weight on one ISA: first all prepare tasks (none is common), which round or
+// quantize kPrepareRows rows of x each, then all tasks.
 struct Gemm {
   int64_t (*scratch_bytes)(const GemmArgs&);
   int64_t (*prepare_tasks)(const GemmArgs&);

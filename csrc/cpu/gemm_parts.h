@@ -19,8 +19,6 @@ inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-constexpr int64_t kPrepareRows = 8;  // of x, a prepare task
-
 template <class T>
 inline void put(T* y, Vec v, int64_t n) {
   if (n >= kLanes) {

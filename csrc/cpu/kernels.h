@@ -24,6 +24,7 @@ struct RmsNormArgs {
   int64_t rows, cols;
   int64_t y_stride, x_stride;
   float eps;
+  int64_t task_rows;  // see fused.h
 };
 
 // residual_out[r] = x[r] + residual[r], rounded to the dtype; y[r] = rms_norm(residual_out[r]).
@@ -37,6 +38,7 @@ struct AddRmsNormArgs {
   int64_t rows, cols;
   int64_t y_stride, residual_out_stride, x_stride, residual_stride;
   float eps;
+  int64_t task_rows;  // see fused.h
 };
 
 // One table an ISA. A row's result depends on that row alone, never on `rows` or its position.

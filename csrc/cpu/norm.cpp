@@ -33,8 +33,8 @@ void add_rms_norm(const AddRmsNormArgs& a) {
 }
 
 template <class T>
-void rms_norm_task(const RmsNormArgs& a, int64_t task_rows, int64_t task) {
-  const RowRange range(a.rows, task_rows, task);
+void rms_norm_task(const RmsNormArgs& a, int64_t task) {
+  const RowRange range(a.rows, a.task_rows, task);
   RmsNormArgs part = a;
   part.y = row_at<T>(a.y, range.begin, a.y_stride);
   part.x = row_at<T>(a.x, range.begin, a.x_stride);
@@ -43,8 +43,8 @@ void rms_norm_task(const RmsNormArgs& a, int64_t task_rows, int64_t task) {
 }
 
 template <class T>
-void add_rms_norm_task(const AddRmsNormArgs& a, int64_t task_rows, int64_t task) {
-  const RowRange range(a.rows, task_rows, task);
+void add_rms_norm_task(const AddRmsNormArgs& a, int64_t task) {
+  const RowRange range(a.rows, a.task_rows, task);
   AddRmsNormArgs part = a;
   part.y = row_at<T>(a.y, range.begin, a.y_stride);
   part.residual_out = row_at<T>(a.residual_out, range.begin, a.residual_out_stride);
@@ -54,11 +54,11 @@ void add_rms_norm_task(const AddRmsNormArgs& a, int64_t task_rows, int64_t task)
   add_rms_norm<T>(part);
 }
 
-#define QUIRE_INSTANCES(T)                                              \
-  template void rms_norm<T>(const RmsNormArgs&);                        \
-  template void add_rms_norm<T>(const AddRmsNormArgs&);                 \
-  template void rms_norm_task<T>(const RmsNormArgs&, int64_t, int64_t); \
-  template void add_rms_norm_task<T>(const AddRmsNormArgs&, int64_t, int64_t);
+#define QUIRE_INSTANCES(T)                                     \
+  template void rms_norm<T>(const RmsNormArgs&);               \
+  template void add_rms_norm<T>(const AddRmsNormArgs&);        \
+  template void rms_norm_task<T>(const RmsNormArgs&, int64_t); \
+  template void add_rms_norm_task<T>(const AddRmsNormArgs&, int64_t);
 
 QUIRE_INSTANCES(float)
 QUIRE_INSTANCES(bf16)

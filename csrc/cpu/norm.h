@@ -11,11 +11,11 @@ void rms_norm(const RmsNormArgs& a);
 template <class T>
 void add_rms_norm(const AddRmsNormArgs& a);
 
-// Rows [task * task_rows, ...) of the same.
+// Rows [task * a.task_rows, …) of the same.
 template <class T>
-void rms_norm_task(const RmsNormArgs& a, int64_t task_rows, int64_t task);
+void rms_norm_task(const RmsNormArgs& a, int64_t task);
 
 template <class T>
-void add_rms_norm_task(const AddRmsNormArgs& a, int64_t task_rows, int64_t task);
+void add_rms_norm_task(const AddRmsNormArgs& a, int64_t task);
 
 }  // namespace quire::QUIRE_ISA

@@ -11,6 +11,8 @@
 
 namespace quire {
 
+class Plan;
+
 // Persistent threads that share the tasks of one job at a time; the caller of `run` is thread 0.
 //
 // A thread that waits spins for some 50 microseconds and then sleeps in the kernel, so an idle pool
@@ -34,6 +36,9 @@ class Pool {
   // At least `bytes` of memory aligned to 64 for intermediate results, until the next call of
   // `scratch`; its content is undefined. Unlike `run`, for one thread of the process at a time.
   void* scratch(int64_t bytes);
+
+  // The plan that ops for this pool are recorded into instead of being run, or null.
+  Plan* recording = nullptr;
 
  private:
   static void* enter(void* pool);

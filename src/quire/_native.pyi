@@ -78,6 +78,42 @@ class Pool:
         """counts[task] += 1 for each of `tasks` int64 counts, by a task each."""
 
 @final
+class Plan:
+    """Ops recorded on one row, to be run on the rows of any step; `quire.ops.plan` drives it."""
+
+    def __init__(self, pool: Pool, /) -> None: ...
+    def record(self, rows_input: int, /) -> None:
+        """Append the pool's ops instead of running them; they have this input's rows. -1: end."""
+
+    def __len__(self) -> int:
+        """Ops recorded so far."""
+
+    def add_buffer(
+        self, recorded: int, nbytes: int, rows_input: int, region: int, offset: int, /
+    ) -> None:
+        """The `nbytes` at `recorded` are a row of a buffer with as many rows as input `rows_input`;
+        it lies `offset` bytes a row into the region that begins at byte `region` of the arena."""
+
+    def add_input(self, recorded: int, nbytes: int, index: int, /) -> None:
+        """The `nbytes` at `recorded` are input `index`."""
+
+    def link(self, arena: int, max_rows: int, /) -> None:
+        """Buffers lie at `arena`. Raises ValueError if an op uses memory that was not added."""
+
+    def begin(self, inputs: list[tuple[int, int, int]], /) -> None:
+        """Set the step's inputs: (address, rows, elements from row to row) each.
+
+        Raises IndexError for an index outside its table, ValueError for too many rows.
+        """
+
+    def run(self, first: int, last: int, /) -> None:
+        """Run the ops [first, last) of the step."""
+
+    def set_profiling(self, on: bool, /) -> None: ...
+    def profile(self) -> list[tuple[str, int, int, int]]:
+        """(name, rows, bytes, nanoseconds) of each op in the last step, while profiling."""
+
+@final
 class PackedWeight:
     """A weight [n, k] in the kernels' order, padded and aligned; a copy.
 

@@ -63,6 +63,8 @@ class EngineArgs:
     """Order of the queue: first come first served, or by the request's priority."""
     ops: OpsProvider = "auto"
     """Kernels: `cpu` (native), `reference` (plain torch), or the best for this machine."""
+    enforce_eager: bool = False
+    """Call ops one by one instead of replaying them from a plan; the results are the same."""
     num_threads: int | None = None
     """Threads that compute; if unset, every core this process may use (one for a tiny model)."""
     generation_config: Literal["auto", "vllm"] = "auto"
@@ -172,3 +174,4 @@ class EngineConfig:
     scheduler: SchedulerConfig
     ops: OpsProvider
     num_threads: int
+    enforce_eager: bool = False

@@ -104,6 +104,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         ),
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
+        enforce_eager=args.enforce_eager,
     )
     return Resolved(config, source, _tokenizer_path(args, source), notes)
 

@@ -75,12 +75,15 @@ class Worker:
                 kv_dtype=getattr(torch, config.kv_cache_dtype),
                 decoder=decoder,
                 ops=ops,
+                enforce_eager=config.enforce_eager,
             )
         except (RuntimeError, MemoryError) as error:
             # Torch has no type of its own for memory that the system refuses.
             raise cannot_allocate(plan) from error
         self.num_blocks = plan.num_blocks
         self.facts = _facts(config, ops, plan, weights)
+        self.facts["model"] = self._runner.model.description
+        logger.info("model: %s", self._runner.model.description)
         phase.end("allocate_kv")
         self._warm_up()
         phase.end("warm_up")

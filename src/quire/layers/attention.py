@@ -49,11 +49,10 @@ class Attention:
     def forward(
         self, ops: OpTable, x: Tensor, positions: Tensor, cache: KVCache, meta: AttentionMetadata
     ) -> Tensor:
-        """[T, hidden] → [T, hidden]; stores the new keys and values in `cache`."""
+        """[T, hidden] → [T, heads · D], which `out` projects; stores keys and values in `cache`."""
         qkv = self.qkv.forward(ops, x)
         q = ops.rope_kv_write(
             qkv, positions, self.cos_sin, self.q_norm, self.k_norm, self.eps,
             cache, meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
         )  # fmt: skip
-        attended = ops.paged_attention(q, cache, meta, self.scale, self.window)
-        return self.out.forward(ops, attended.flatten(1))
+        return ops.paged_attention(q, cache, meta, self.scale, self.window).flatten(1)

@@ -68,15 +68,21 @@ class Decoder:
         positions: Tensor,
         kv_caches: list[KVCache],
         meta: AttentionMetadata,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
 
-        Stores the tokens' keys and values in `kv_caches`, one for each layer.
+        Stores the tokens' keys and values in `kv_caches`, one for each layer. With `rows`, int64
+        [S] below T, only their hidden states are returned: [S, hidden].
         """
         residual = self._embedding.forward(ops, input_ids, positions)
         x = self._layers[0].attn_norm.forward(ops, residual)
         for i, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
             x = layer.attn.forward(ops, x, positions, cache, meta)
+            if rows is not None and i + 1 == len(self._layers):
+                # Nothing looks at other rows from here on.
+                x, residual = ops.embedding(rows, x), ops.embedding(rows, residual)
+            x = layer.attn.out.forward(ops, x)
             x, residual = layer.mlp_norm.add_forward(ops, x, residual)
             x = layer.mlp.forward(ops, x)
             following = self._layers[i + 1].attn_norm if i + 1 < len(self._layers) else self._norm

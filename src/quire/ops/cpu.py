@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from quire import _native
 from quire.ops import native_attention, paged_attention, reference
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
@@ -107,4 +108,5 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         provider="cpu",
         sources=dict.fromkeys(OP_NAMES, f"native {kernels.isa}"),
         note=f"cpu: native kernels for {kernels.isa}",
+        new_plan=lambda: _native.Plan(pool),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,6 +16,9 @@ from quire.core.messages import TokenLogprobs
 from quire.ops import reference
 from quire.ops.paged_attention import paged_attention
 from quire.ops.sampling import argmax, logprobs, sample
+
+if TYPE_CHECKING:
+    from quire import _native
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ class OpTable:
         provider: "reference" or "cpu".
         sources: op → who computes it: "reference" or "native avx512" …
         note: why this provider was chosen, where the choice was "auto".
+        new_plan: makes an empty plan that these ops can be recorded into (see `ops.plan`); None
+            where nothing is native.
     """
 
     embedding: Callable[..., Tensor] = reference.embedding
@@ -55,9 +60,11 @@ class OpTable:
     provider: str = "reference"
     sources: dict[str, str] = field(default_factory=dict)
     note: str = ""
+    new_plan: Callable[[], _native.Plan] | None = None
 
 
-OP_NAMES = tuple(f.name for f in fields(OpTable) if f.name not in {"provider", "sources", "note"})
+_NOT_OPS = {"provider", "sources", "note", "new_plan"}
+OP_NAMES = tuple(f.name for f in fields(OpTable) if f.name not in _NOT_OPS)
 
 
 def load_ops(

@@ -13,6 +13,7 @@ from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import ModelConfig, SchedulerConfig
 from quire.runner.inputs import StepInputBuilder, StepInputs
 from quire.runner.kv_tensors import allocate_kv_caches
+from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.prompt_logprobs import prompt_logprobs
 from quire.runner.state import SequenceStates
 from quire.sampling.sampler import Sampler, SamplingBatch
@@ -33,6 +34,7 @@ class ModelRunner:
         kv_dtype: of keys and values: the model's dtype, or int8.
         decoder: the model with its weights.
         ops: the kernels that it runs on.
+        enforce_eager: calls them one by one; else native ones are replayed from a plan.
     """
 
     def __init__(
@@ -45,12 +47,17 @@ class ModelRunner:
         kv_dtype: torch.dtype,
         decoder: Decoder,
         ops: OpTable,
+        enforce_eager: bool = False,
     ) -> None:
         self.states = SequenceStates(scheduler.max_num_seqs, scheduler.max_model_len, block_size)
         self.kv_caches = allocate_kv_caches(model, num_blocks, block_size, kv_dtype)
         self._inputs = StepInputBuilder(self.states, scheduler.max_num_batched_tokens, block_size)
-        self._decoder = decoder
         self._ops = ops
+        self.model: Model = (
+            EagerModel(decoder, ops, self.kv_caches)
+            if enforce_eager or ops.new_plan is None
+            else PlannedModel(decoder, ops, self.kv_caches, block_size, scheduler)
+        )
         self._sampler = Sampler(ops)
 
     @torch.inference_mode()
@@ -69,11 +76,13 @@ class ModelRunner:
         slots = self.states.begin(step)
         try:
             inputs = self._inputs.build(step, slots)
-            hidden = self._decoder.forward(
-                self._ops, inputs.input_ids, inputs.positions, self.kv_caches, inputs.metadata
-            )
             output = ModelOutput([[] for _ in step.request_ids])
-            self._prompt_logprobs(step, slots, hidden, output)
+            if any(self._num_prompt_logprobs(slot) is not None for slot in slots.tolist()):
+                hidden = self.model.forward(inputs, torch.arange(len(inputs.input_ids)))
+                self._prompt_logprobs(step, slots, hidden, output)
+                hidden = hidden[inputs.sampling_rows]
+            else:
+                hidden = self.model.forward(inputs, inputs.sampling_rows)
             self._sample(step, slots, inputs, hidden, output)
         except BaseException:
             self.states.undo(step)
@@ -91,12 +100,12 @@ class ModelRunner:
         hidden: Tensor,
         output: ModelOutput,
     ) -> None:
-        """Logits and a token for every sequence whose last token was computed."""
+        """A token for every sequence whose last token was computed; `hidden` are these tokens'."""
         entries = np.flatnonzero(inputs.samples).tolist()
         if not entries:
             return
         states = [self.states.sampling[slot] for slot in slots[entries].tolist()]
-        logits = self._decoder.compute_logits(self._ops, hidden[inputs.sampling_rows])
+        logits = self.model.logits(hidden)
         result = self._sampler.sample(logits, SamplingBatch(states))
         for row, entry in enumerate(entries):
             request_id = step.request_ids[entry]
@@ -107,6 +116,14 @@ class ModelRunner:
                 if row in result.logprobs:
                     output.logprobs[request_id] = [result.logprobs[row]]
 
+    def _num_prompt_logprobs(self, slot: int) -> int | None:
+        """How many a prompt token, where they are wanted.
+
+        A sequence resumed with output has given them before its preemption.
+        """
+        state = self.states.sampling[slot]
+        return None if state.num_output_tokens else state.params.prompt_logprobs
+
     def _prompt_logprobs(
         self,
         step: SchedulerOutput,
@@ -114,16 +131,14 @@ class ModelRunner:
         hidden: Tensor,
         output: ModelOutput,
     ) -> None:
-        """Log-probabilities of the prompt tokens that this step's tokens predict.
-
-        A sequence resumed with output has given them before its preemption.
-        """
+        """Log-probabilities of the prompt tokens that this step's tokens predict."""
         row = 0
         for entry, slot in enumerate(slots.tolist()):
             first_row, row = row, row + step.num_scheduled_tokens[entry]
-            state = self.states.sampling[slot]
-            if state.params.prompt_logprobs is None or state.num_output_tokens:
+            count = self._num_prompt_logprobs(slot)
+            if count is None:
                 continue
+            state = self.states.sampling[slot]
             start = step.num_computed_tokens[entry] + 1
             end = min(start + row - first_row, state.num_prompt_tokens)
             if start >= end:
@@ -132,10 +147,10 @@ class ModelRunner:
             try:
                 output.prompt_logprobs[request_id] = prompt_logprobs(
                     self._ops,
-                    lambda h: self._decoder.compute_logits(self._ops, h),
+                    self.model.logits,
                     hidden[first_row : first_row + end - start],
                     self.states.token_ids[slot, start:end],
-                    state.params.prompt_logprobs,
+                    count,
                 )
             except FloatingPointError as error:
                 output.errors[request_id] = str(error)

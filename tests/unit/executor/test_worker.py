@@ -86,7 +86,20 @@ def test_planned_weights_are_the_decoders(
     worker = Worker(config(model=model, ops=ops, dtype=dtype, quantization=quantization))
     worker.start()
     assert worker._runner is not None
-    assert worker.facts["weight_bytes"] == held_bytes(worker._runner._decoder, set())
+    assert worker.facts["weight_bytes"] == held_bytes(worker._runner.model.decoder, set())
+
+
+@pytest.mark.parametrize("enforce_eager", [False, True])
+def test_native_ops_are_replayed_unless_eager(enforce_eager: bool) -> None:
+    pytest.importorskip("quire._native", reason="the native module is not built")
+    worker = Worker(config(ops="cpu", enforce_eager=enforce_eager))
+    worker.start()
+    assert worker._runner is not None
+    model = worker._runner.model
+    assert worker.facts["model"] == model.description
+    assert model.description.startswith("eager" if enforce_eager else "plan: ")
+    assert (model.arena_bytes > 0) is not enforce_eager
+    assert model.arena_bytes <= worker.facts["activation_bytes"]  # type: ignore[operator]
 
 
 def test_warm_up_leaves_no_sequence() -> None:

@@ -38,7 +38,8 @@ def test_forward() -> None:
     x, positions = torch.randn(TOKENS, HIDDEN), torch.arange(TOKENS)
     cache = KVCache(*torch.zeros(2, 3, KV_HEADS, 8, HEAD_DIM))
     meta = make_metadata([TOKENS], [TOKENS], [[2, 0]], block_size=8)
-    got = layer.forward(load_ops("reference"), x, positions, cache, meta)
+    ops = load_ops("reference")
+    got = layer.out.forward(ops, layer.forward(ops, x, positions, cache, meta))
 
     def heads(weight: torch.Tensor, count: int) -> torch.Tensor:
         return (x @ weight.T).view(TOKENS, count, HEAD_DIM)

@@ -51,6 +51,7 @@ class FakeDecoder:
         positions: Tensor,
         kv_caches: list[KVCache],
         meta: AttentionMetadata,
+        rows: Tensor,
     ) -> Tensor:
         (cache,) = kv_caches
         assert torch.is_inference_mode_enabled()
@@ -73,7 +74,7 @@ class FakeDecoder:
                 for token in tokens[:seen].astype(np.uint64):
                     seed = (seed * np.uint64(31) + token) % np.uint64(2**40)
                 hidden[row] = float(seed)
-        return hidden
+        return hidden[rows]
 
     def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
         rows = [

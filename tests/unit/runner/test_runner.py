@@ -190,10 +190,10 @@ def test_what_a_failed_step_added_may_still_be_removed() -> None:
     driver = Driver(make_runner())
     driver.add("a", [1, 2, 3])
     batch = driver.schedule({"a": 3})
-    driver.runner._decoder = None  # type: ignore[assignment]
+    model, driver.runner.model = driver.runner.model, None  # type: ignore[assignment]
     with pytest.raises(AttributeError):
         driver.runner.execute(batch)
-    driver.runner._decoder = FakeDecoder()  # type: ignore[assignment]
+    driver.runner.model = model
     driver.remove("a")
     assert driver.step({}).sampled_token_ids == []
     driver.add("a", [1, 2, 3])

@@ -1,0 +1,166 @@
+#include "ops.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "attention_plan.h"
+#include "row_blocks.h"
+
+namespace quire {
+
+namespace {
+
+template <class Body>
+void run_tasks(Pool& pool, int64_t tasks, const Body& body) {
+  if (tasks == 1) return body(0);  // wakes nobody
+  pool.run(
+      tasks, [](void* b, int64_t task) { (*static_cast<const Body*>(b))(task); },
+      const_cast<Body*>(&body));
+}
+
+template <class Args>
+void run_op(Pool& pool, RowOp<Args>& op) {
+  Args& a = op.args;
+  a.task_rows = rows_a_task(a.rows, op.row_bytes);
+  run_tasks(pool, row_tasks(a.rows, a.task_rows), [&](int64_t task) { op.kernel(a, task); });
+}
+
+int64_t item_bytes(DType dtype) { return dtype == kFloat32 ? 4 : 2; }
+
+constexpr int64_t kScatteredBytes = 16;  // read for a byte of a packed row: 4 of every 64
+
+void run_op(Pool& pool, LookupOp& op) {
+  const int64_t row_bytes = op.weight->k() * item_bytes(op.dtype);
+  const int64_t task_rows = rows_a_task(op.rows, kScatteredBytes * row_bytes);
+  run_tasks(pool, row_tasks(op.rows, task_rows), [&](int64_t task) {
+    const int64_t begin = task * task_rows, count = std::min(task_rows, op.rows - begin);
+    op.weight->lookup(op.ids + begin, count, op.dtype,
+                      static_cast<uint8_t*>(op.y) + begin * row_bytes);
+  });
+}
+
+void run_op(Pool& pool, LinearOp& op) {
+  const Linear linear = start(pool, op);
+  prepare(pool, linear);
+  multiply(pool, linear);
+}
+
+void run_op(Pool& pool, AttentionOp& op) {
+  AttentionArgs& a = op.args;
+  const int64_t positions = attention_tile_positions(a.heads, a.kv_heads);
+  const int64_t most = attention_max_tiles(op.rows, a.num_seqs, positions);
+  auto* tiles = static_cast<AttentionTile*>(
+      pool.scratch(most * static_cast<int64_t>(sizeof(AttentionTile))));
+  const int64_t tasks = plan_attention(a, tiles, pool.threads());
+  run_tasks(pool, tasks, [&](int64_t task) { op.kernel(a, task); });
+}
+
+template <class Args>
+int64_t bytes(const RowOp<Args>& op) {
+  return op.args.rows * op.row_bytes;
+}
+int64_t bytes(const LookupOp& op) { return 2 * op.rows * op.weight->k() * item_bytes(op.dtype); }
+int64_t bytes(const LinearOp& op) {
+  return op.weight->nbytes() + op.rows * (op.weight->k() * item_bytes(op.x_dtype) +
+                                          op.weight->n() * item_bytes(op.y_dtype));
+}
+int64_t bytes(const AttentionOp& op) {
+  const AttentionArgs& a = op.args;
+  int64_t tokens = 0;
+  for (int64_t s = 0; s < a.num_seqs; ++s) {
+    const int64_t rows = a.query_start_loc[s + 1] - a.query_start_loc[s];
+    tokens += std::min<int64_t>(a.seq_lens[s], a.window > 0 ? a.window + rows : a.seq_lens[s]);
+  }
+  return tokens * op.token_bytes +
+         2 * op.rows * a.heads * a.head_dim * item_bytes(static_cast<DType>(a.q_dtype));
+}
+
+template <class Args>
+const char* name(const RowOp<Args>& op) {
+  return op.name;
+}
+const char* name(const LookupOp&) { return "embedding"; }
+const char* name(const LinearOp&) { return "linear"; }
+const char* name(const AttentionOp&) { return "paged_attention"; }
+
+template <class Args>
+int64_t& rows(RowOp<Args>& op) {
+  return op.args.rows;
+}
+int64_t& rows(LookupOp& op) { return op.rows; }
+int64_t& rows(LinearOp& op) { return op.rows; }
+int64_t& rows(AttentionOp& op) { return op.rows; }
+
+// What an op of rows writes, if that is one matrix.
+template <class Args>
+const void* result(const RowOp<Args>& op) {
+  return op.args.y;
+}
+const void* result(const RowOp<RopeKvArgs>&) { return nullptr; }
+const void* result(const LookupOp&) { return nullptr; }
+const void* result(const LinearOp&) { return nullptr; }
+const void* result(const AttentionOp&) { return nullptr; }
+
+// Whole blocks of kPrepareRows rows a task.
+template <class Args>
+void run_and_prepare_op(Pool& pool, RowOp<Args>& op, const Linear& next) {
+  Args& a = op.args;
+  const int64_t wanted = rows_a_task(a.rows, op.row_bytes);
+  a.task_rows = (wanted + kPrepareRows - 1) / kPrepareRows * kPrepareRows;
+  const int64_t blocks = a.task_rows / kPrepareRows, all = next.gemm->prepare_tasks(next.args);
+  run_tasks(pool, row_tasks(a.rows, a.task_rows), [&](int64_t task) {
+    op.kernel(a, task);
+    const int64_t last = std::min(all, (task + 1) * blocks);
+    for (int64_t block = task * blocks; block < last; ++block) next.gemm->prepare(next.args, block);
+  });
+}
+void run_and_prepare_op(Pool&, LookupOp&, const Linear&) {}
+void run_and_prepare_op(Pool&, LinearOp&, const Linear&) {}
+void run_and_prepare_op(Pool&, AttentionOp&, const Linear&) {}
+
+}  // namespace
+
+Linear start(Pool& pool, const LinearOp& op) {
+  return start(*op.kernels, pool, *op.weight, op.y, op.y_dtype, op.y_stride, op.x, op.x_dtype,
+               op.x_stride, op.rows);
+}
+
+bool feeds(Op& op, Op& next) {
+  const auto* linear = std::get_if<LinearOp>(&next);
+  const void* written = std::visit([](const auto& o) { return result(o); }, op);
+  return linear != nullptr && written != nullptr && written == linear->x &&
+         rows_of(op) == linear->rows;
+}
+
+void run_and_prepare(Pool& pool, Op& op, const Linear& next) {
+  std::visit([&](auto& o) { run_and_prepare_op(pool, o, next); }, op);
+}
+
+void check_indices(const IndexCheck& check, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (check.indices[i] < 0 || check.indices[i] >= check.limit) {
+      throw std::out_of_range(std::string(check.what) + " " + std::to_string(check.indices[i]) +
+                              " of row " + std::to_string(i) + " is not in [0, " +
+                              std::to_string(check.limit) + ")");
+    }
+  }
+}
+
+void run(Pool& pool, Op& op) {
+  std::visit([&](auto& o) { run_op(pool, o); }, op);
+}
+
+const char* name_of(const Op& op) {
+  return std::visit([](const auto& o) { return name(o); }, op);
+}
+
+int64_t bytes_of(const Op& op) {
+  return std::visit([](const auto& o) { return bytes(o); }, op);
+}
+
+int64_t& rows_of(Op& op) {
+  return std::visit([](auto& o) -> int64_t& { return rows(o); }, op);
+}
+
+}  // namespace quire

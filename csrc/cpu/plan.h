@@ -1,0 +1,107 @@
+// A model's step, recorded once and replayed with every step's own rows and inputs.
+#pragma once
+
+#include <stdint.h>
+
+#include <vector>
+
+#include "ops.h"
+
+namespace quire {
+
+// What a step brings along: [rows, …], rows `stride` elements apart.
+struct StepInput {
+  const void* at;
+  int64_t rows, stride;
+};
+
+// Ops in their order, and one arena for what they compute.
+//
+// Ops are recorded while the model runs on a single row: `append` is given each op as it would run
+// then. The addresses in it say which tensor is meant; `add_buffer` and `add_input` say what stands
+// there in a replay, and `link` translates them. Ops and buffers have as many rows as an input that
+// is named with them. A buffer takes its bytes a row times those, so a small step touches little
+// memory; buffers with the same input share a region of the arena:
+//
+//     region: │ offset 0 · rows        │ offset 1 · rows     │ …
+//             │ buffer 0: [rows, cols] │ buffer 1            │
+//
+// Where lifetimes do not overlap, offsets may.
+class Plan {
+ public:
+  explicit Plan(Pool& pool) : pool_(pool) {}
+  ~Plan();
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  // From now on the pool's ops come here instead of being run, and have the rows of this input; -1
+  // ends that. Throws std::invalid_argument if another plan is recorded.
+  void record(int64_t rows_input);
+  void append(const Op& op) { steps_.push_back({op, rows_input_, 0, false, {}}); }
+  int64_t size() const { return static_cast<int64_t>(steps_.size()); }
+
+  // The `bytes` at `recorded` are one row of a buffer, which lies `offset` bytes a row into the
+  // region that begins at byte `region` of the arena.
+  void add_buffer(const void* recorded, int64_t bytes, int64_t rows_input, int64_t region,
+                  int64_t offset);
+  // The `bytes` at `recorded` are input `index` of a step.
+  void add_input(const void* recorded, int64_t bytes, int64_t index);
+  // The buffers of at most `max_rows` rows lie in `arena`, which is the caller's and outlives this.
+  // Throws std::invalid_argument if an op reads or writes what was not added.
+  void link(void* arena, int64_t max_rows);
+
+  // Sets the inputs of the steps to come, and checks all indices in them.
+  // Throws std::out_of_range for an index, std::invalid_argument for more rows than `max_rows`.
+  void begin(const std::vector<StepInput>& inputs);
+  // Runs the ops [first, last) of the step.
+  void run(int64_t first, int64_t last);
+
+  // Nanoseconds that each op took the last time, from then on; empty if off.
+  void set_profiling(bool on) { nanoseconds_.assign(on ? steps_.size() : 0, 0); }
+  const std::vector<int64_t>& nanoseconds() const { return nanoseconds_; }
+  Op& op(int64_t index) { return steps_[static_cast<size_t>(index)].op; }
+
+ private:
+  // A range of recorded addresses, and what it means: input `index`, or a buffer if that is -1.
+  struct Range {
+    uintptr_t begin, end;
+    int64_t index;
+    int64_t rows_input, region, offset;
+  };
+  // What one field of an op points to: `inside` bytes into a row, of the range.
+  struct Operand {
+    const Range* range;  // null: a constant
+    int64_t inside;
+  };
+  struct Step {
+    Op op;
+    int64_t rows_input;
+    int64_t multiple;  // rows of the op for a row of that input
+    bool feeds_next;   // see `feeds`
+    std::vector<Operand> operands;
+  };
+  struct Check {
+    IndexCheck check;
+    int64_t input, rows_input;
+    int64_t limit_input;  // whose rows are the limit, or -1
+  };
+
+  const Range* range_of(const void* recorded) const;
+  Operand operand_of(const void* recorded, bool may_be_constant, const char* op) const;
+  void add_checks(Step& step);
+  void check_inputs(const std::vector<StepInput>& inputs) const;
+  void run_step(int64_t index, bool next_too);
+
+  Pool& pool_;
+  std::vector<Step> steps_;
+  std::vector<Range> ranges_;
+  std::vector<Check> checks_;
+  uint8_t* arena_ = nullptr;
+  int64_t max_rows_ = 0;
+  int64_t num_inputs_ = 0;
+  int64_t rows_input_ = -1;  // of the ops that are recorded
+  Linear started_{};  // by the op before, if that prepared it
+  std::vector<int64_t> nanoseconds_;
+};
+
+}  // namespace quire

@@ -1,0 +1,121 @@
+"""The model as the runner calls it: replayed from plans, or op by op."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from quire.core.config import SchedulerConfig
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.plan import record
+from quire.ops.table import OpTable
+from quire.runner.inputs import StepInputs
+from quire.runner.prompt_logprobs import ROWS_AT_ONCE
+
+if TYPE_CHECKING:
+    from quire.models.decoder import Decoder
+
+
+class Model(Protocol):
+    """Both methods' results hold until their next call.
+
+    Attributes:
+        decoder: what it computes.
+        description: for the log.
+        arena_bytes: memory that it keeps for results.
+    """
+
+    decoder: Decoder
+    description: str
+    arena_bytes: int
+
+    def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
+        """Compute a step, store its keys and values: [S, hidden], the hidden states of `rows`."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[S, hidden] → float32 [S, vocab]; S is at most `max_num_seqs`, or ROWS_AT_ONCE."""
+
+
+class EagerModel:
+    """Calls ops one by one, as `Decoder` does."""
+
+    description = "eager"
+    arena_bytes = 0
+
+    def __init__(self, decoder: Decoder, ops: OpTable, kv_caches: list[KVCache]) -> None:
+        self.decoder = decoder
+        self._ops = ops
+        self._kv_caches = kv_caches
+
+    def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
+        ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
+        return self.decoder.forward(self._ops, ids, positions, self._kv_caches, meta, rows)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.decoder.compute_logits(self._ops, hidden)
+
+
+class PlannedModel:
+    """Two plans, recorded from the decoder: of the step, and of the logits.
+
+    Their results have the bits of `EagerModel`'s.
+
+    Raises:
+        ConfigError: the decoder does something that cannot be recorded.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        ops: OpTable,
+        kv_caches: list[KVCache],
+        block_size: int,
+        limits: SchedulerConfig,
+    ) -> None:
+        self.decoder = decoder
+        ids, positions, meta = _one_token(block_size)
+        rows = ids.clone()
+        self._forward = record(
+            ops,
+            lambda table: decoder.forward(table, ids, positions, kv_caches, meta, rows),
+            (ids, positions, meta, rows),
+            limits.max_num_batched_tokens,
+        )
+        hidden = self._forward.run((ids, positions, meta, rows))
+        self._logits = record(
+            ops,
+            lambda table: decoder.compute_logits(table, hidden),
+            (hidden,),
+            max(limits.max_num_seqs, ROWS_AT_ONCE),
+        )
+        plans = (self._forward, self._logits)
+        self.arena_bytes = sum(plan.arena_bytes for plan in plans)
+        self.description = (
+            f"plan: {sum(plan.num_ops for plan in plans)} ops, "
+            f"{sum(plan.num_segments for plan in plans)} segments, "
+            f"arena {self.arena_bytes / 2**20:.1f} MiB"
+        )
+
+    def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
+        return self._forward.run((inputs.input_ids, inputs.positions, inputs.metadata, rows))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._logits.run((hidden,))
+
+
+def _one_token(block_size: int) -> tuple[Tensor, Tensor, AttentionMetadata]:
+    """Ids, positions and metadata of a sequence of one token, in block 0."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    meta = AttentionMetadata(
+        query_start_loc=torch.tensor([0, 1], dtype=torch.int32),
+        seq_lens=torch.ones(1, dtype=torch.int32),
+        block_tables=torch.zeros(1, 1, dtype=torch.int32),
+        slot_mapping=zero.clone(),
+        num_seqs=1,
+        max_query_len=1,
+        max_seq_len=1,
+        block_size=block_size,
+    )
+    return zero.clone(), zero, meta

@@ -1,0 +1,124 @@
+"""Replayed from a plan, a model gives the bits that its ops give when called one by one."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from quire.core.config import SchedulerConfig
+from quire.ops.table import OpTable, load_ops
+from quire.runner.inputs import StepInputs
+from quire.runner.kv_tensors import allocate_kv_caches
+from quire.runner.model import EagerModel, Model, PlannedModel
+from tests.golden.harness import load_decoder, make_metadata
+from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
+
+SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
+MAX_TOKENS = 96
+LIMITS = SchedulerConfig(MAX_POSITIONS, max_num_seqs=16, max_num_batched_tokens=MAX_TOKENS)
+BLOCKS = 200
+
+
+class Pair:
+    """The same steps through both models, each with a cache of its own, and their bits compared."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ops: OpTable,
+        dtype: torch.dtype,
+        kv_dtype: torch.dtype,
+        block_size: int,
+    ) -> None:
+        decoder = load_decoder(folder, MAX_POSITIONS, ops, dtype)
+        self.block_size = block_size
+        self.caches = [
+            allocate_kv_caches(decoder.config, BLOCKS, block_size, kv_dtype) for _ in range(2)
+        ]
+        self.eager: Model = EagerModel(decoder, ops, self.caches[0])
+        self.planned = PlannedModel(decoder, ops, self.caches[1], block_size, LIMITS)
+
+    def check_step(
+        self, batch: list[tuple[list[int], int, list[int]]], draw: random.Random
+    ) -> None:
+        """Compute the last `count` of the tokens of each (tokens, count, block table)."""
+        counts = [count for _, count, _ in batch]
+        lens = [len(tokens) for tokens, _, _ in batch]
+        ids = [token for tokens, count, _ in batch for token in tokens[-count:]]
+        where = [i for n, count in zip(lens, counts, strict=True) for i in range(n - count, n)]
+        meta = make_metadata(counts, lens, [table for _, _, table in batch], self.block_size)
+        ends = (np.cumsum(counts) - 1).tolist()
+        wanted = draw.choice([ends, [], draw.sample(ends, len(ends) // 2), list(range(len(ids)))])
+        rows = torch.tensor(wanted, dtype=torch.int64)
+        inputs = StepInputs(
+            torch.tensor(ids), torch.tensor(where), meta, rows, np.ones(len(batch), bool)
+        )
+        with torch.inference_mode():
+            eager, planned = (m.forward(inputs, rows) for m in (self.eager, self.planned))
+            assert len(eager) == len(rows)
+            assert torch.equal(eager, planned)
+            for part, same in zip(eager.split(16), planned.split(16), strict=True):
+                assert torch.equal(self.eager.logits(part), self.planned.logits(same))
+
+
+def check_random_steps(pair: Pair, draw: random.Random) -> None:
+    """Ragged batches: new prompts, chunks of prompts and single tokens, up to the limits."""
+    blocks = list(range(1, BLOCKS))  # block 0 is where the plan was recorded
+    draw.shuffle(blocks)
+    sequences: list[tuple[list[int], list[int]]] = []
+    for _ in range(12):
+        batch, left = [], MAX_TOKENS
+        while len(sequences) < 12 and draw.random() < 0.7:
+            sequences.append(([], []))
+        for tokens, table in draw.sample(sequences, min(len(sequences), 16)):
+            count = min(draw.choice([1, 1, 1, 3, 17, 64]), left)
+            if count == 0 or len(tokens) + count > 12 * pair.block_size:
+                continue
+            left -= count
+            tokens += [draw.randrange(VOCAB_SIZE) for _ in range(count)]
+            while len(table) * pair.block_size < len(tokens):
+                table.append(blocks.pop())
+            batch.append((list(tokens), count, list(table)))
+        if batch:
+            pair.check_step(batch, draw)
+
+
+FLOAT32, BFLOAT16, FLOAT16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "kv_dtype", "quantization"),
+    [
+        ("llama", FLOAT32, FLOAT32, None),
+        ("llama-mha-tied-biases", BFLOAT16, BFLOAT16, None),
+        ("llama-mqa-head-dim", BFLOAT16, INT8, "int8"),
+        ("qwen2-sliding-tied", BFLOAT16, BFLOAT16, "int8"),
+        ("qwen3", FLOAT32, FLOAT32, "int8"),
+        ("qwen3-mha-tied-biases", BFLOAT16, BFLOAT16, None),
+        ("mistral-sliding", BFLOAT16, INT8, None),
+        ("gpt2", FLOAT32, FLOAT32, None),
+        ("gpt2", BFLOAT16, BFLOAT16, "int8"),
+        ("opt", BFLOAT16, BFLOAT16, None),
+        ("opt-untied-gelu", FLOAT16, FLOAT16, None),
+        ("llama", FLOAT16, FLOAT16, None),
+    ],
+)
+def test_plan_and_eager_have_the_same_bits(
+    name: str,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    quantization: str | None,
+    tmp_path: Path,
+) -> None:
+    print(f"QUIRE_TEST_SEED={SEED}")
+    draw = random.Random(SEED)
+    assert name in TINY_MODELS
+    make_tiny(name, seed=draw.randrange(100), folder=tmp_path)
+    ops = load_ops("cpu", num_threads=draw.choice([1, 2]), quantization=quantization)
+    check_random_steps(Pair(tmp_path, ops, dtype, kv_dtype, draw.choice([8, 16])), draw)

@@ -1,0 +1,197 @@
+"""Recording and replaying: what is native, what falls back, what cannot be recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("quire._native", reason="the native module is not built")
+
+from quire.core.errors import ConfigError
+from quire.ops.plan import Plan, record
+from quire.ops.table import OpTable, load_ops
+
+WIDTH = 32
+MAX_ROWS = 50
+
+
+@pytest.fixture(autouse=True)
+def _inference_mode() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def ops() -> OpTable:
+    return load_ops("cpu", num_threads=2)
+
+
+@pytest.fixture
+def chain(ops: OpTable) -> Callable[[OpTable, Tensor], Tensor]:
+    """Ten ops, three of them on one result."""
+    weight = torch.randn(WIDTH)
+    packed = ops.pack_linear(torch.randn(WIDTH, WIDTH), torch.randn(WIDTH))
+
+    def function(table: OpTable, x: Tensor) -> Tensor:
+        residual = x
+        for _ in range(3):
+            x = table.linear(x, packed)
+            x, residual = table.add_rms_norm(x, residual, weight, 1e-6)
+            x = table.gelu(x)
+        return table.add(x, residual)
+
+    return function
+
+
+def recorded(ops: OpTable, function: Callable[[OpTable, Tensor], Tensor]) -> Plan:
+    x = torch.randn(1, WIDTH)
+    return record(ops, lambda table: function(table, x), (x,), MAX_ROWS)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 33, MAX_ROWS])
+def test_a_replay_has_the_bits_of_a_call(
+    ops: OpTable, chain: Callable[[OpTable, Tensor], Tensor], rows: int
+) -> None:
+    plan = recorded(ops, chain)
+    assert (plan.num_ops, plan.num_segments) == (10, 1)
+    for _ in range(3):
+        x = torch.randn(rows, WIDTH)
+        assert torch.equal(plan.run((x,)), chain(ops, x))
+
+
+def test_what_torch_computes_stands_between_segments(
+    ops: OpTable, chain: Callable[[OpTable, Tensor], Tensor]
+) -> None:
+    """An op that no kernel knows, one that returns a view, and one with two results."""
+
+    def halves(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return (x + residual) * weight, residual
+
+    mixed = replace(ops, gelu=torch.nn.functional.elu, add_rms_norm=halves)
+    plan = recorded(mixed, chain)
+    assert (plan.num_ops, plan.num_segments) == (10, 4)
+    for rows in (1, 5, MAX_ROWS):
+        x = torch.randn(rows, WIDTH)
+        assert torch.equal(plan.run((x,)), chain(mixed, x))
+
+
+def test_a_result_may_be_seen_in_another_shape(ops: OpTable) -> None:
+    weight = torch.randn(8)
+
+    def function(table: OpTable, x: Tensor) -> Tensor:
+        heads = table.rms_norm(table.relu(x).view(-1, WIDTH // 8, 8), weight, 1e-6)
+        return table.relu(heads.flatten(1))
+
+    plan = recorded(ops, function)
+    x = torch.randn(6, WIDTH)
+    assert torch.equal(plan.run((x,)), function(ops, x))
+
+
+def test_rows_are_picked_from_a_result_and_from_an_input(ops: OpTable) -> None:
+    """What follows has as many rows as were picked, none included."""
+    x, other, one = torch.randn(1, WIDTH), torch.randn(1, WIDTH), torch.zeros(1, dtype=torch.int64)
+
+    def function(table: OpTable, x: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+        inner = table.embedding(rows, table.relu(table.relu(x)))
+        return table.gelu(table.add(inner, table.embedding(rows, other)))
+
+    plan = record(ops, lambda table: function(table, x, other, one), (x, other, one), MAX_ROWS)
+    x, other = torch.randn(9, WIDTH), torch.randn(12, WIDTH)
+    for picked in ([8, 0, 8], [3], [], list(range(9))):
+        rows = torch.tensor(picked, dtype=torch.int64)
+        assert torch.equal(plan.run((x, other, rows)), function(ops, x, other, rows))
+    with pytest.raises(IndexError, match=r"token id 9 of row 1 is not in \[0, 9\)"):
+        plan.run((x, other, torch.tensor([0, 9])))
+
+
+def test_indices_are_checked_against_the_least_table(ops: OpTable) -> None:
+    large, small = torch.randn(20, WIDTH), torch.randn(10, WIDTH)
+    ids = torch.zeros(1, dtype=torch.int64)
+
+    def function(table: OpTable) -> Tensor:
+        return table.add(table.embedding(ids, large), table.embedding(ids, small))
+
+    plan = record(ops, function, (ids,), MAX_ROWS)
+    assert plan.run((torch.tensor([9, 0]),)).shape == (2, WIDTH)
+    for bad in (-1, 10):
+        with pytest.raises(IndexError, match=r"is not in \[0, 10\)"):
+            plan.run((torch.tensor([0, bad]),))
+
+
+def test_more_rows_than_the_plan_is_for(
+    ops: OpTable, chain: Callable[[OpTable, Tensor], Tensor]
+) -> None:
+    with pytest.raises(ValueError, match="a step of 51 rows; the plan is for 50"):
+        recorded(ops, chain).run((torch.randn(MAX_ROWS + 1, WIDTH),))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda table, x: table.relu(x * 2), "which is no op"),
+        (lambda table, x: table.relu(table.relu(x)[:, :8]), "takes a part of a result"),
+        (lambda table, x: x, "not computed by an op"),
+    ],
+)
+def test_what_cannot_be_recorded(
+    ops: OpTable, function: Callable[[OpTable, Tensor], Tensor], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        recorded(ops, function)
+    assert "--enforce-eager" in str(error.value)
+    x = torch.randn(3, WIDTH)
+    assert torch.equal(ops.relu(x), torch.relu(x))  # nothing is recorded any more
+
+
+def test_reference_ops_cannot_be_recorded() -> None:
+    with pytest.raises(ConfigError, match="only native ops"):
+        recorded(OpTable(), lambda table, x: table.relu(x))
+
+
+def test_an_op_that_fails_ends_the_recording(ops: OpTable) -> None:
+    short = torch.ones(3)
+    with pytest.raises(ValueError, match="weight is"):
+        recorded(ops, lambda table, x: table.rms_norm(x, short, 1e-6))
+    x = torch.randn(3, WIDTH)
+    assert torch.equal(ops.relu(x), torch.relu(x))
+
+
+def test_a_profile_names_every_native_op(
+    ops: OpTable, chain: Callable[[OpTable, Tensor], Tensor]
+) -> None:
+    plan = recorded(ops, chain)
+    with plan.profiling():
+        plan.run((torch.randn(5, WIDTH),))
+        profile = plan.profile()
+    assert [op.name for op in profile] == [*(["linear", "add_rms_norm", "gelu"] * 3), "add"]
+    assert all(op.rows == 5 and op.nbytes > 0 and op.nanoseconds > 0 for op in profile)
+    assert profile[0].nbytes >= 4 * (WIDTH * WIDTH + 2 * 5 * WIDTH)
+    plan.run((torch.randn(5, WIDTH),))
+    assert plan.profile() == []
+
+
+def test_a_replay_takes_few_python_calls(
+    ops: OpTable, chain: Callable[[OpTable, Tensor], Tensor]
+) -> None:
+    plan, x = recorded(ops, chain), torch.randn(4, WIDTH)
+    assert 2 * _python_calls(lambda: plan.run((x,))) <= _python_calls(lambda: chain(ops, x))
+
+
+def _python_calls(function: Callable[[], object]) -> int:
+    calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
