@@ -1,0 +1,116 @@
+"""Measure llama.cpp as `quire bench` measures Quire, by its C API from llama-cpp-python.
+
+A preset's GGUF file is written into --files (see write_gguf.py) unless it is there. One
+`llama_decode` is one step of all sequences; the greedy choice is NumPy's, which costs less than
+llama.cpp's own sampler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+from peer import RequestMetrics, config_of, main, sequences
+
+_PROMPT_TOKENS = 2048  # in one llama_decode; llama.cpp itself cuts it into steps of 512
+
+
+class LlamaCpp:
+    """A model and a context that holds all sequences; each `generate` starts it anew."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        path = _file(args)
+        self._quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(self._quiet, None)
+        llama_cpp.llama_backend_init()
+        options = llama_cpp.llama_model_default_params()
+        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), options)
+        if not self._model:
+            raise SystemExit(f"llama.cpp could not load {path.name}.")
+        count = sequences(args)
+        context = llama_cpp.llama_context_default_params()
+        context.n_ctx = count * max(256, args.input_len + args.output_len)
+        context.n_batch = _PROMPT_TOKENS
+        context.n_seq_max = count
+        context.n_threads = context.n_threads_batch = args.num_threads
+        self._context = llama_cpp.llama_init_from_model(self._model, context)
+        if not self._context:
+            raise SystemExit("llama.cpp could not make a context.")
+        vocab = llama_cpp.llama_model_get_vocab(self._model)
+        self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(vocab)
+        self._batch = llama_cpp.llama_batch_init(max(_PROMPT_TOKENS, count), 0, 1)
+        self.name = f"llama-cpp-python {version('llama-cpp-python')}"
+
+    def generate(self, prompts: list[list[int]], output_len: int) -> list[RequestMetrics]:
+        memory = llama_cpp.llama_get_memory(self._context)
+        llama_cpp.llama_memory_clear(memory, True)
+        metrics = [RequestMetrics(arrival_time=time.monotonic()) for _ in prompts]
+        tokens = [
+            (token, position, sequence, position == len(prompt) - 1)
+            for sequence, prompt in enumerate(prompts)
+            for position, token in enumerate(prompt)
+        ]
+        last = [0] * len(prompts)
+        for start in range(0, len(tokens), _PROMPT_TOKENS):
+            part = tokens[start : start + _PROMPT_TOKENS]
+            for sequence, token in self._step(part).items():
+                last[sequence] = token
+                metrics[sequence].first_token_time = time.monotonic()
+        for step in range(output_len - 1):
+            ahead = [(token, len(prompts[i]) + step, i, True) for i, token in enumerate(last)]
+            last = list(self._step(ahead).values())
+        now = time.monotonic()
+        for request in metrics:
+            request.last_token_time = now
+        return metrics
+
+    def _step(self, tokens: list[tuple[int, int, int, bool]]) -> dict[int, int]:
+        """Compute (token, position, sequence, wanted); the next token of each wanted sequence."""
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for i, (token, position, sequence, wanted) in enumerate(tokens):
+            batch.token[i] = token
+            batch.pos[i] = position
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = sequence
+            batch.logits[i] = wanted
+        if llama_cpp.llama_decode(self._context, batch) != 0:
+            raise RuntimeError("llama_decode failed.")
+        wanted_at = [(i, token[2]) for i, token in enumerate(tokens) if token[3]]
+        return {sequence: int(self._logits(i).argmax()) for i, sequence in wanted_at}
+
+    def _logits(self, i: int) -> npt.NDArray[np.float32]:
+        pointer = llama_cpp.llama_get_logits_ith(self._context, i)
+        address = ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(address, shape=(self.vocab_size,))
+
+
+def _file(args: argparse.Namespace) -> Path:
+    """The GGUF file to load, written now if it is a preset's and not there."""
+    if args.model.endswith(".gguf"):
+        return Path(args.model)
+    quantization = args.quantization or "none"
+    path = args.files / f"{args.model}-{quantization}.gguf"
+    if not path.exists():
+        from write_gguf import write
+
+        config_of(args.model)  # an unknown name fails before any work
+        args.files.mkdir(parents=True, exist_ok=True)
+        write(args.model, quantization, path)
+    return path
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    folder = Path(tempfile.gettempdir()) / "quire-peers"
+    parser.add_argument("--files", type=Path, default=folder, help="where GGUF files are kept")
+
+
+if __name__ == "__main__":
+    main(LlamaCpp, _flags)
