@@ -1,7 +1,7 @@
 """What the peers' scripts share: the flags, the clock, the row. It is `quire bench`'s own code.
 
 A script runs in its peer's environment, where Quire need not be installed: its sources are read
-from this checkout, and of those only modules that need no more than NumPy.
+from this checkout, and of those only modules that need no more than NumPy and msgspec.
 """
 
 from __future__ import annotations
