@@ -79,7 +79,7 @@ def assert_linear(y: Tensor, x: Tensor, linear: PackedLinear, bias: Tensor | Non
         exact_x = (x.bfloat16() if linear.kind in ("bf16", "s8_a16") else x).double()
         product = exact_x @ weight.t()
         # k additions in some order, each product rounded at most once more (AMX adds in pairs):
-        # Higham's k * eps bound on the sum of the magnitudes. The scales of s8_a16 round twice more,
+        # Higham's k * eps bound on the sum of the magnitudes. s8_a16 scales are rounded twice more,
         # in unpack() and at the end of the kernel.
         bound = (k + 6) * EPS32 * (exact_x.abs() @ weight.abs().t() + shift.abs())
     exact = product + shift
