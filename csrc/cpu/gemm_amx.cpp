@@ -172,23 +172,30 @@ void task(const GemmArgs& a, int64_t index) {
   const int64_t last = smaller(a.rows, first + c.chunk_rows);
   const int64_t block = index % c.groups * c.group_blocks;
   const int64_t end = smaller(ceil_div(a.n, kBlockRows), block + c.group_blocks);
-  const int64_t passes = ceil_div(last - first, 32), lines = ceil_div(T::kWeightStep / 64, passes);
+  const int64_t passes = ceil_div(last - first, 32);
+  constexpr int64_t kLines = T::kWeightStep / 64;
   alignas(64) typename T::Sum sums[32 * kBlockRows];
   int64_t shape = 0;
   const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + block * block_bytes;
   for (int64_t b = block; b < end; ++b, weight += block_bytes) {
-    Fetch fetch = {passes == 1 ? weight + kAhead : weight + block_bytes, lines};
+    // The passes of a block fetch the next one, a share each. The first block nobody has fetched: its
+    // first pass reads it as a stream, as does every block that is read once.
+    const bool streams = passes == 1 || b == block;
+    const int64_t lines = ceil_div(kLines, larger(passes - (streams ? 1 : 0), 1));
+    Fetch fetch = {weight + block_bytes, lines};
     for (int64_t r = first; r < last; r += 32) {
       const int64_t rows = smaller(32, last - r);
       const int64_t upper = smaller(kTileRows, rows), lower = rows - upper;
       if (shape != rows) configure(upper, lower);
       shape = rows;
+      const bool stream = streams && r == first;
+      const Fetch now = stream ? Fetch{weight + kAhead, kLines} : fetch;
       if (lower > 0) {
-        two_tiles<T>(sums, tile_at<T>(a, r), tile_at<T>(a, r + kTileRows), weight, steps, fetch);
+        two_tiles<T>(sums, tile_at<T>(a, r), tile_at<T>(a, r + kTileRows), weight, steps, now);
       } else {
-        one_tile<T>(sums, tile_at<T>(a, r), weight, steps, fetch);
+        one_tile<T>(sums, tile_at<T>(a, r), weight, steps, now);
       }
-      fetch.at += steps * lines * 64;
+      if (!stream) fetch.at += steps * lines * 64;
       finish_sums(a, r, rows, b * kBlockRows, sums);
     }
   }

@@ -79,13 +79,13 @@ def assert_linear(y: Tensor, x: Tensor, linear: PackedLinear, bias: Tensor | Non
         exact_x = (x.bfloat16() if linear.kind in ("bf16", "s8_a16") else x).double()
         product = exact_x @ weight.t()
         # k additions in some order, each product rounded at most once more (AMX adds in pairs):
-        # Higham's k * eps bound on the sum of the magnitudes. s8_a16 scales are rounded twice more,
-        # in unpack() and at the end of the kernel.
+        # Higham's k * eps bound on the sum of the magnitudes. The scales of s8_a16 round once in
+        # unpack() and once at the end of the kernel.
         bound = (k + 6) * EPS32 * (exact_x.abs() @ weight.abs().t() + shift.abs())
     exact = product + shift
     bound = bound + EPS[y.dtype] * (exact.abs() + bound)
     if y.dtype == torch.float16:
-        bound = bound + 2.0**-25  # half of the smallest float16
+        bound += 2.0**-25  # half of the smallest float16
     error = (y.double() - exact).abs()
     assert y.shape == exact.shape
     assert bool((error <= bound).all()), float((error / bound).max())

@@ -52,7 +52,7 @@ def test_floats_are_stored_rounded_once(dtype: torch.dtype) -> None:
 
 
 @each_kind
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_lookup(kind: WeightKind, dtype: torch.dtype) -> None:
     generator = new_generator()
     for n, k in SHAPES:

@@ -117,8 +117,8 @@ class PackedLinear:
         return out
 
     def lookup(self, ids: Tensor) -> Tensor:
-        """Rows `ids` (int64 [T]) as an embedding: [T, K] of the dtype that was packed, float32 or
-        bfloat16; int8 is dequantized and rounded once.
+        """Rows `ids` (int64 [T]) as an embedding: [T, K] of the dtype that was packed; int8 is
+        dequantized and rounded once.
 
         Raises ValueError for other ids, IndexError for one that is no row.
         """
