@@ -27,9 +27,9 @@ DType dtype_of(int code) {
 }
 
 // parts: address, rows and stride of each.
-void make_weight(PackedWeight* self, Pool& pool, int kind, int epilogue,
+void make_weight(PackedWeight* self, const Kernels& kernels, Pool& pool, int kind, int epilogue,
                  const std::vector<std::tuple<uintptr_t, int64_t, int64_t>>& parts, int dtype,
-                 int64_t k, uintptr_t bias) {
+                 int64_t k, uintptr_t bias, int64_t group) {
   if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
   if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
   const DType type = dtype_of(dtype);
@@ -39,7 +39,18 @@ void make_weight(PackedWeight* self, Pool& pool, int kind, int epilogue,
     rows.push_back({pointer<const void>(data), count, stride});
   }
   new (self) PackedWeight(pool, static_cast<WeightKind>(kind), static_cast<Epilogue>(epilogue),
-                          rows, type, k, pointer<const float>(bias));
+                          rows, type, k, pointer<const float>(bias),
+                          {group, kernels.quantize_u4});
+}
+
+void make_u4_weight(PackedWeight* self, Pool& pool, int epilogue, uintptr_t q, uintptr_t scale,
+                    uintptr_t second, bool zero_points, int64_t n, int64_t k, int64_t group,
+                    uintptr_t bias) {
+  if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
+  const nb::gil_scoped_release unlocked;
+  const U4Weight source = {n, k, group, pointer<const uint8_t>(q), pointer<const float>(scale),
+                           pointer<const float>(second), zero_points};
+  new (self) PackedWeight(pool, static_cast<Epilogue>(epilogue), source, pointer<const float>(bias));
 }
 
 void unpack(const PackedWeight& weight, uintptr_t out) {
@@ -72,6 +83,7 @@ void bind_gemm(nb::module_& m) {
   m.attr("WEIGHT_BF16") = static_cast<int>(kWeightBF16);
   m.attr("WEIGHT_S8") = static_cast<int>(kWeightS8);
   m.attr("WEIGHT_S8_A16") = static_cast<int>(kWeightS8A16);
+  m.attr("WEIGHT_U4") = static_cast<int>(kWeightU4);
   m.attr("NO_EPILOGUE") = static_cast<int>(kNoEpilogue);
   m.attr("SILU_MUL") = static_cast<int>(kSiluMul);
   m.attr("GELU") = static_cast<int>(kGelu);
@@ -85,6 +97,7 @@ void bind_gemm(nb::module_& m) {
 
   nb::class_<PackedWeight>(m, "PackedWeight")
       .def("__init__", &make_weight)
+      .def("__init__", &make_u4_weight)
       .def_prop_ro("nbytes", &PackedWeight::nbytes)
       .def("unpack", &unpack);
 

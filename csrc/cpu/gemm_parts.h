@@ -7,9 +7,9 @@
 
 namespace quire::QUIRE_ISA {
 
-extern const Gemm kGemmF32, kGemmF16, kGemmBF16, kGemmS8, kGemmS8A16;
+extern const Gemm kGemmF32, kGemmF16, kGemmBF16, kGemmS8, kGemmS8A16, kGemmU4;
 #if defined(QUIRE_TILES)
-extern const Gemm kGemmTilesBF16, kGemmTilesS8, kGemmTilesS8A16;
+extern const Gemm kGemmTilesBF16, kGemmTilesS8, kGemmTilesS8A16, kGemmTilesU4;
 #endif
 
 namespace {

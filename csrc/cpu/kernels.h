@@ -48,6 +48,8 @@ struct Kernels {
   void (*add_rms_norm[kDTypeCount])(const AddRmsNormArgs&);
   FusedKernels fused;
   const Gemm* gemm[kWeightKindCount];
+  // Rounds w[n], n <= 128, to 4 bits: w ~ scale * q + offset (quantize_u4.h).
+  void (*quantize_u4)(const float* w, int64_t n, uint8_t* q, float* scale, float* offset);
   AttentionKernels attention;
   const SampleKernels* sample;
 };

@@ -9,6 +9,9 @@
 #include <new>
 #include <stdexcept>
 
+#include "pack_u4.h"
+#include "scalar.h"
+
 namespace quire {
 
 namespace {
@@ -18,43 +21,9 @@ constexpr int64_t kHalfBlock = kBlockRows / 2;
 
 int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
-float to_float(float v) { return v; }
-float to_float(bf16 v) { return std::bit_cast<float>(uint32_t{v.bits} << 16); }
-float to_float(f16 v) {
-  const uint32_t sign = uint32_t{v.bits} >> 15 << 31, magnitude = v.bits & 0x7fffu;
-  // The exponent moves by multiplication, which is exact and also normalizes subnormals.
-  const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  const uint32_t special = magnitude >= 0x7c00 ? 0x7f800000u : 0;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special | sign);
-}
-
 constexpr DType dtype_of(float) { return kFloat32; }
 constexpr DType dtype_of(bf16) { return kBFloat16; }
 constexpr DType dtype_of(f16) { return kFloat16; }
-
-uint16_t to_bf16(bf16 v) { return v.bits; }
-template <class T>
-uint16_t to_bf16(T value) {
-  const float v = to_float(value);
-  const uint32_t bits = std::bit_cast<uint32_t>(v);
-  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  return static_cast<uint16_t>(v != v ? 0x7fc0 : rounded);
-}
-
-uint16_t to_f16(f16 v) { return v.bits; }
-template <class T>
-uint16_t to_f16(T value) {
-  const uint32_t all = std::bit_cast<uint32_t>(to_float(value)), bits = all & 0x7fffffff;
-  uint32_t half;
-  if (bits >= 143u << 23) {  // 65536 and above, NaN
-    half = bits > 0x7f800000 ? 0x7e00 : 0x7c00;
-  } else if (bits < 113u << 23) {  // subnormal: adding 0.5 lets the FPU round at the right bit
-    half = std::bit_cast<uint32_t>(std::bit_cast<float>(bits) + 0.5f) - 0x3f000000;
-  } else {
-    half = (bits - (112u << 23) + 0xfff + (bits >> 13 & 1)) >> 13;
-  }
-  return static_cast<uint16_t>(half | all >> 31 << 15);
-}
 
 typedef uint32_t Lanes4 __attribute__((vector_size(16)));  // 4 lanes: baseline on every machine
 
@@ -171,8 +140,9 @@ PackedMemory::~PackedMemory() {
 
 namespace {
 
-int64_t bytes_of_block(WeightKind kind, int64_t k) {
+int64_t bytes_of_block(WeightKind kind, int64_t k, int64_t group) {
   switch (kind) {
+    case kWeightU4: return u4_block_bytes(k, group);
     case kWeightF32: return kBlockRows * k * 4;
     case kWeightF16: return kBlockRows * k * 2;
     case kWeightBF16: return kBlockRows * round_up(k, 32) * 2;
@@ -186,7 +156,7 @@ int64_t blocks_of(Epilogue epilogue, int64_t n) {
                               : round_up(n, kBlockRows) / kBlockRows;
 }
 
-int64_t checked_bytes(WeightKind kind, Epilogue epilogue, int64_t n, int64_t k) {
+int64_t checked_bytes(WeightKind kind, Epilogue epilogue, int64_t n, int64_t k, int64_t group) {
   if (n < 1 || k < 1) throw std::invalid_argument("a packed weight has at least one row and column");
   if (kind == kWeightS8 && k > 65536) {
     throw std::invalid_argument("int8 sums are exact up to 65536 columns only");
@@ -194,7 +164,10 @@ int64_t checked_bytes(WeightKind kind, Epilogue epilogue, int64_t n, int64_t k) 
   if (epilogue == kSiluMul && n % 2 != 0) {
     throw std::invalid_argument("gate and up have as many rows each, so their number is even");
   }
-  return blocks_of(epilogue, n) * bytes_of_block(kind, k);
+  if (kind == kWeightU4 && group != 32 && group != 64 && group != 128) {
+    throw std::invalid_argument("a group of 4-bit weights has 32, 64 or 128");
+  }
+  return blocks_of(epilogue, n) * bytes_of_block(kind, k, group);
 }
 
 int64_t rows_of(const std::vector<WeightPart>& parts) {
@@ -212,11 +185,10 @@ const T* row_at(const std::vector<WeightPart>& parts, int64_t row) {
 
 }  // namespace
 
-PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
-                           const std::vector<WeightPart>& parts, DType dtype, int64_t k,
-                           const float* bias)
-    : kind_(kind), epilogue_(epilogue), n_(rows_of(parts)), k_(k),
-      memory_(checked_bytes(kind, epilogue, n_, k)) {
+PackedWeight::PackedWeight(WeightKind kind, Epilogue epilogue, int64_t n, int64_t k, int64_t group,
+                           bool zero_points, const float* bias)
+    : kind_(kind), epilogue_(epilogue), n_(n), k_(k), group_(group), zero_points_(zero_points),
+      memory_(checked_bytes(kind, epilogue, n, k, group)) {
   const int64_t packed = blocks() * kBlockRows;
   const size_t padded = static_cast<size_t>(packed);
   if (bias != nullptr) {
@@ -225,15 +197,36 @@ PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
       if (source_row(p) >= 0) bias_[static_cast<size_t>(p)] = bias[source_row(p)];
     }
   }
-  if (kind == kWeightS8 || kind == kWeightS8A16) {
-    scale_.assign(padded, 0.0f);
-    row_sum_.assign(padded, 0);
-  }
+  const bool int8 = kind == kWeightS8 || kind == kWeightS8A16;
+  if (int8 || kind == kWeightU4) scale_.assign(padded, 0.0f);
+  if (int8) row_sum_.assign(padded, 0);
+}
+
+PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
+                           const std::vector<WeightPart>& parts, DType dtype, int64_t k,
+                           const float* bias, U4Rounding u4)
+    : PackedWeight(kind, epilogue, rows_of(parts), k, u4.group, false, bias) {
   switch (dtype) {
-    case kFloat32: pack<float>(pool, parts); break;
-    case kBFloat16: pack<bf16>(pool, parts); break;
-    default: pack<f16>(pool, parts); break;
+    case kFloat32: pack<float>(pool, parts, u4); break;
+    case kBFloat16: pack<bf16>(pool, parts, u4); break;
+    default: pack<f16>(pool, parts, u4); break;
   }
+}
+
+PackedWeight::PackedWeight(Pool& pool, Epilogue epilogue, const U4Weight& source, const float* bias)
+    : PackedWeight(kWeightU4, epilogue, source.n, source.k, source.group, source.zero_points, bias) {
+  each_block(pool, [&](int64_t block) {
+    U4Rows rows(k_, group_, zero_points_);
+    for (int64_t r = 0; r < kBlockRows; ++r) {
+      const int64_t n = source_row(block * kBlockRows + r);
+      if (n < 0) continue;
+      const size_t heads = static_cast<size_t>(rows.groups) * sizeof(float);
+      memcpy(rows.q_of(r), source.q + n * k_, static_cast<size_t>(k_));
+      memcpy(rows.scale_of(r), source.scale + n * rows.groups, heads);
+      memcpy(rows.second_of(r), source.second + n * rows.groups, heads);
+    }
+    pack_u4(rows, memory_.data() + block * block_bytes(), scale_.data() + block * kBlockRows);
+  });
 }
 
 int64_t PackedWeight::blocks() const { return blocks_of(epilogue_, n_); }
@@ -245,23 +238,46 @@ int64_t PackedWeight::source_row(int64_t packed) const {
   return packed % kBlockRows < kHalfBlock ? row : half + row;
 }
 
-int64_t PackedWeight::block_bytes() const { return bytes_of_block(kind_, k_); }
+int64_t PackedWeight::block_bytes() const { return bytes_of_block(kind_, k_, group_); }
 
 int64_t PackedWeight::nbytes() const {
   return memory_.bytes() + static_cast<int64_t>(4 * (scale_.size() + row_sum_.size() + bias_.size()));
 }
 
+template <class Body>
+void PackedWeight::each_block(Pool& pool, const Body& body) {
+  const auto task = [](void* context, int64_t block) { (*static_cast<const Body*>(context))(block); };
+  pool.run(blocks(), task, const_cast<Body*>(&body));
+}
+
 template <class T>
-void PackedWeight::pack(Pool& pool, const std::vector<WeightPart>& parts) {
-  struct Job {
-    PackedWeight* weight;
-    const std::vector<WeightPart>& parts;
-  } job = {this, parts};
-  const auto body = [](void* context, int64_t block) {
-    const Job& j = *static_cast<Job*>(context);
-    j.weight->template pack_block<T>(j.parts, block);
-  };
-  pool.run(blocks(), body, &job);
+void PackedWeight::pack(Pool& pool, const std::vector<WeightPart>& parts, U4Rounding u4) {
+  each_block(pool, [&](int64_t block) {
+    if (kind_ == kWeightU4) {
+      round_u4_block<T>(parts, block, u4);
+    } else {
+      pack_block<T>(parts, block);
+    }
+  });
+}
+
+template <class T>
+void PackedWeight::round_u4_block(const std::vector<WeightPart>& parts, int64_t block,
+                                  U4Rounding u4) {
+  U4Rows rows(k_, group_, zero_points_);
+  std::vector<float> w(static_cast<size_t>(k_));
+  for (int64_t r = 0; r < kBlockRows; ++r) {
+    const int64_t n = source_row(block * kBlockRows + r);
+    if (n < 0) continue;
+    const T* row = row_at<T>(parts, n);
+    for (int64_t i = 0; i < k_; ++i) w[static_cast<size_t>(i)] = to_float(row[i]);
+    for (int64_t g = 0; g < rows.groups; ++g) {
+      const int64_t first = g * group_, count = k_ - first < group_ ? k_ - first : group_;
+      u4.quantize(w.data() + first, count, rows.q_of(r) + first, rows.scale_of(r) + g,
+                  rows.second_of(r) + g);
+    }
+  }
+  pack_u4(rows, memory_.data() + block * block_bytes(), scale_.data() + block * kBlockRows);
 }
 
 template <class T>
@@ -325,12 +341,18 @@ GemmArgs PackedWeight::args() const {
   a.row_sum = row_sum_.data();
   a.bias = bias_.empty() ? nullptr : bias_.data();
   a.epilogue = epilogue_;
+  a.group = group_;
+  a.zero_points = zero_points_;
   return a;
 }
 
 void PackedWeight::read_row(int64_t packed, float* out) const {
   const uint8_t* block = memory_.data() + packed / kBlockRows * block_bytes();
   const int64_t r = packed % kBlockRows;
+  if (kind_ == kWeightU4) {
+    const float unit = scale_[static_cast<size_t>(packed)];
+    return read_u4(block, r, k_, group_, zero_points_, unit, out);
+  }
   if (kind_ == kWeightF32) {
     for (int64_t k = 0; k < k_; ++k) memcpy(out + k, block + (k * kBlockRows + r) * 4, 4);
     return;

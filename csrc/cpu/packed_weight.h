@@ -32,14 +32,30 @@ struct WeightPart {
   int64_t rows, stride;
 };
 
+// How weights of kind u4 are rounded.
+struct U4Rounding {
+  int64_t group;  // 32, 64 or 128
+  decltype(Kernels::quantize_u4) quantize;
+};
+
+// A weight that is 4 bits already (pack_u4.h), each array contiguous.
+struct U4Weight {
+  int64_t n, k, group;
+  const uint8_t* q;      // [n, k], 0 … 15
+  const float* scale;    // [n, ceil(k / group)]
+  const float* second;   // [n, ceil(k / group)]: zero points or offsets
+  bool zero_points;
+};
+
 class PackedWeight {
  public:
   // Packs the rows of all parts [n, k], one part after the other, on the pool; bias is float32 [n]
-  // or null. s8 and s8_a16 are rounded to nearest: W = q * scale, scale = max|W| / 127 of each row.
-  // Throws std::invalid_argument for empty sizes, for s8 with k above 65536, and for the epilogue
-  // silu_mul with an odd n.
+  // or null. s8 and s8_a16 are rounded to nearest: W = q * scale, scale = max|W| / 127 of each row;
+  // u4 as `u4` says. Throws std::invalid_argument for empty sizes, for s8 with k above 65536, for
+  // other groups, and for the epilogue silu_mul with an odd n.
   PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const std::vector<WeightPart>& parts,
-               DType dtype, int64_t k, const float* bias);
+               DType dtype, int64_t k, const float* bias, U4Rounding u4);
+  PackedWeight(Pool& pool, Epilogue epilogue, const U4Weight& source, const float* bias);
 
   WeightKind kind() const { return kind_; }
   int64_t n() const { return n_; }
@@ -61,14 +77,22 @@ class PackedWeight {
   // The row of the source that is row `packed` of the blocks; -1 for padding.
   int64_t source_row(int64_t packed) const;
   void read_row(int64_t packed, float* out) const;
+  PackedWeight(WeightKind kind, Epilogue epilogue, int64_t n, int64_t k, int64_t group,
+               bool zero_points, const float* bias);
+  // Calls body(block) for every block, on the pool.
+  template <class Body>
+  void each_block(Pool& pool, const Body& body);
   template <class T>
   void pack_block(const std::vector<WeightPart>& parts, int64_t block);
   template <class T>
-  void pack(Pool& pool, const std::vector<WeightPart>& parts);
+  void round_u4_block(const std::vector<WeightPart>& parts, int64_t block, U4Rounding u4);
+  template <class T>
+  void pack(Pool& pool, const std::vector<WeightPart>& parts, U4Rounding u4);
 
   WeightKind kind_;
   Epilogue epilogue_;
-  int64_t n_, k_;
+  int64_t n_, k_, group_;
+  bool zero_points_;
   PackedMemory memory_;
   std::vector<float> scale_, bias_;  // by packed row
   std::vector<int32_t> row_sum_;

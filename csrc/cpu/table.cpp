@@ -5,6 +5,7 @@
 #include "gemm_parts.h"
 #include "layer_norm.h"
 #include "norm.h"
+#include "quantize_u4.h"
 #include "rope.h"
 #include "sample_parts.h"
 #include "select.h"
@@ -36,10 +37,11 @@ const Kernels kTable = {
         argmax,
     },
 #if defined(QUIRE_TILES)
-    {&kGemmF32, &kGemmF16, &kGemmTilesBF16, &kGemmTilesS8, &kGemmTilesS8A16},
+    {&kGemmF32, &kGemmF16, &kGemmTilesBF16, &kGemmTilesS8, &kGemmTilesS8A16, &kGemmTilesU4},
 #else
-    {&kGemmF32, &kGemmF16, &kGemmBF16, &kGemmS8, &kGemmS8A16},
+    {&kGemmF32, &kGemmF16, &kGemmBF16, &kGemmS8, &kGemmS8A16, &kGemmU4},
 #endif
+    quantize_u4,
     {
         {paged_attention<float>, paged_attention<bf16>, paged_attention<f16>,
          paged_attention<int8_t>},

@@ -1,6 +1,6 @@
 """Native CPU kernels. Only `quire.ops` imports this module; addresses are not checked."""
 
-from typing import Protocol, final
+from typing import Protocol, final, overload
 
 FLOAT32: int
 BFLOAT16: int
@@ -10,6 +10,7 @@ WEIGHT_F16: int
 WEIGHT_BF16: int
 WEIGHT_S8: int
 WEIGHT_S8_A16: int
+WEIGHT_U4: int
 NO_EPILOGUE: int
 SILU_MUL: int
 GELU: int
@@ -119,17 +120,37 @@ class PackedWeight:
 
     `kind` is one of the WEIGHT codes, `epilogue` one of its own, `parts` the address, the rows and
     the stride between them in elements of each piece of the source, `dtype` the source's, `bias`
-    the address of float32 [n] or 0. Raises ValueError for sizes that cannot be packed.
+    the address of float32 [n] or 0, `group` that of U4. The second form takes 4-bit weights: `q`
+    uint8 [n, k], `scale` and `second` (zero points or offsets) float32 [n, ceil(k / group)].
+    Raises ValueError for sizes that cannot be packed.
     """
 
+    @overload
     def __init__(
         self,
+        kernels: Kernels,
         pool: Pool,
         kind: int,
         epilogue: int,
         parts: list[tuple[int, int, int]],
         dtype: int,
         k: int,
+        bias: int,
+        group: int,
+        /,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        pool: Pool,
+        epilogue: int,
+        q: int,
+        scale: int,
+        second: int,
+        zero_points: bool,
+        n: int,
+        k: int,
+        group: int,
         bias: int,
         /,
     ) -> None: ...

@@ -89,12 +89,14 @@ def test_batches_and_chunks(
     "flags",
     [
         {"quantization": "int8", "ops": "cpu"},
+        {"quantization": "int4", "ops": "cpu"},
+        {"quantization": "int4_g32", "ops": "cpu"},
         {"kv_cache_dtype": "int8"},
         {"quantization": "int8", "kv_cache_dtype": "int8", "ops": "cpu"},
     ],
-    ids=["weights", "kv-cache", "both"],
+    ids=["int8", "int4", "int4-g32", "kv-cache", "int8-kv-cache"],
 )
-def test_int8(model: str, flags: dict[str, Any]) -> None:
+def test_quantized(model: str, flags: dict[str, Any]) -> None:
     sampling = params(greedy=True)
     alone = run(model, sampling, max_num_seqs=1, enable_prefix_caching=False, **flags)[0]
     got, outputs = run(model, sampling, **flags)

@@ -11,7 +11,8 @@ from typing import Any
 from quire.core.config import EngineArgs, ModelConfig
 from quire.core.errors import ConfigError
 from quire.core.hardware import detect
-from quire.engine.resolve import QUANTIZATIONS, resolve
+from quire.core.quantization import QUANTIZATIONS
+from quire.engine.resolve import resolve
 
 _HINTS = typing.get_type_hints(EngineArgs)
 CHOICES: dict[str, list[str]] = {

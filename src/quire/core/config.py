@@ -36,8 +36,10 @@ class EngineArgs:
     dtype: DTypeName = "auto"
     """Type of weights and activations; `auto` is the checkpoint's."""
     quantization: str | None = None
-    """`int8`: quantize linear weights while loading (W8A8: a scale an output row, activations by
-    token); `int8_w8a16`: the weights alone. Unset: as the checkpoint has them."""
+    """Quantize linear weights while loading. `int8`: W8A8, a scale an output row, activations by
+    token; `int8_w8a16`: the weights alone. `int4_g32`, `int4_g64`, `int4_g128`: W4A8, a scale and
+    an offset for so many weights, the output projection in int8; `int4` is `int4_g128`. Unset: as
+    the checkpoint has them."""
     kv_cache_dtype: Literal["auto", "int8"] = "auto"
     """Type of keys and values: `auto` is the dtype's; `int8` has a scale a token and head, holds
     nearly twice the tokens of 16-bit types, and is read as much faster."""

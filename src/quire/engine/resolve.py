@@ -23,6 +23,7 @@ from quire.core.config import (
 )
 from quire.core.errors import ConfigError
 from quire.core.hardware import Hardware
+from quire.core.quantization import QUANTIZATIONS
 from quire.core.registry import did_you_mean
 from quire.models.memory import parameter_count
 from quire.models.registry import model_config
@@ -30,7 +31,6 @@ from quire.text.tokenizer import Tokenizer
 from quire.text.tokenizer import load_tokenizer as open_tokenizer
 
 BLOCK_SIZES = (8, 16, 32)
-QUANTIZATIONS = ("int8", "int8_w8a16")
 ONE_THREAD_PARAMETERS = 32_000_000
 """A model below this size is bound by its many small operations, not by arithmetic."""
 AVAILABLE_SHARE = 0.9
@@ -126,7 +126,7 @@ def _check_values(args: EngineArgs) -> None:
         msgspec.convert(dataclasses.asdict(args), EngineArgs)
     except msgspec.ValidationError as error:
         raise ConfigError(f"An engine argument has the wrong type: {error}.") from None
-    if args.quantization not in (None, *QUANTIZATIONS):
+    if args.quantization is not None and args.quantization not in QUANTIZATIONS:
         raise _error(args, "quantization", did_you_mean(args.quantization, QUANTIZATIONS))
     if args.quantization is not None and args.ops == "reference":
         raise _error(args, "quantization", "the reference ops have no quantized products.")

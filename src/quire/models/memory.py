@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.core.config import ModelConfig
+from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.models.parameters import Parameter, parameters
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -19,17 +20,34 @@ def weight_bytes(config: ModelConfig, dtype: str, quantization: str | None = Non
     A tied embedding is there once, packed as the output projection that every step reads whole.
     """
     item = DTYPE_BYTES[dtype]
+    scheme = None if quantization is None else QUANTIZATIONS[quantization]
     return sum(
-        int8_bytes(*parameter.shape)
-        if quantization is not None and _is_linear(config, parameter)
+        quantized_bytes(parameter, scheme)
+        if scheme is not None and _is_linear(config, parameter)
         else parameter.numel * item
         for parameter in parameters(config)
     )
 
 
-def int8_bytes(rows: int, columns: int) -> int:
-    """A quantized weight: a byte an element, a float32 scale and an int32 sum a row."""
-    return rows * (columns + 8)
+def quantized_bytes(parameter: Parameter, scheme: Quantization) -> int:
+    """A linear weight as it is packed, rows padded to blocks of 32, columns to whole groups.
+
+    int8: a byte an element, a float32 scale and an int32 sum a row. int4: half a byte an element,
+    two float16 a group, a float32 a row.
+    """
+    rows, columns = parameter.shape
+    gated = parameter.name.endswith("gate_up.weight")  # 16 rows of gate and of up make a block
+    rows = 2 * _round_up(rows // 2, 16) if gated else _round_up(rows, 32)
+    head = parameter.name in {"embed.weight", "lm_head.weight"}
+    kind = scheme.head if head else scheme.kind
+    if kind != "u4":
+        return rows * (_round_up(columns, 64 if kind == "s8" else 32) + 8)
+    groups = -(-columns // scheme.group)
+    return rows * (groups * (scheme.group // 2 + 4) + 4)
+
+
+def _round_up(a: int, b: int) -> int:
+    return -(-a // b) * b
 
 
 def _is_linear(config: ModelConfig, parameter: Parameter) -> bool:

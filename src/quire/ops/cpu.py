@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
+from quire.core.quantization import QUANTIZATIONS
 from quire.ops import native_attention, paged_attention, reference
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
@@ -28,14 +29,13 @@ _KINDS: dict[torch.dtype, WeightKind] = {
     torch.bfloat16: "bf16",
     torch.float16: "f16",
 }
-_QUANTIZED: dict[str, WeightKind] = {"int8": "s8", "int8_w8a16": "s8_a16"}
 
 
 def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) -> OpTable:
     """Operations on the kernels of `isa`, the most capable if None.
 
-    With `quantization` "int8" linear weights are int8, and their inputs are quantized by token;
-    with "int8_w8a16" the weights alone are.
+    With a `quantization` (`core.quantization` has their names) linear weights are quantized when
+    they are packed.
 
     Raises:
         ValueError: this machine cannot run `isa`, or nobody knows it.
@@ -44,6 +44,7 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
     pool = Pool(num_threads)
     fused = FusedKernels(kernels, pool)
     sampling = SamplingKernels(kernels, pool)
+    scheme = None if quantization is None else QUANTIZATIONS[quantization]
 
     def pack_linear(
         weight: Tensor | Sequence[Tensor],
@@ -55,9 +56,12 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         kind = _KINDS.get((weight if isinstance(weight, Tensor) else weight[0]).dtype)
         if kind is None:
             return reference.pack_linear(weight, bias, epilogue=epilogue)
-        if quantization is not None:
-            kind = _QUANTIZED[quantization]
-        return PackedLinear(kernels, pool, weight, bias, kind=kind, epilogue=epilogue)
+        if scheme is None:
+            return PackedLinear(kernels, pool, weight, bias, kind=kind, epilogue=epilogue)
+        quantized = scheme.head if head else scheme.kind
+        return PackedLinear(
+            kernels, pool, weight, bias, kind=quantized, epilogue=epilogue, group=scheme.group
+        )
 
     def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
         if isinstance(table, PackedLinear):

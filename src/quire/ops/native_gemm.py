@@ -13,7 +13,7 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_checks import indices
 from quire.ops.reference import Epilogue
 
-WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16"]
+WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4"]
 
 _KINDS: dict[WeightKind, int] = {
     "f32": _native.WEIGHT_F32,
@@ -21,6 +21,7 @@ _KINDS: dict[WeightKind, int] = {
     "bf16": _native.WEIGHT_BF16,
     "s8": _native.WEIGHT_S8,
     "s8_a16": _native.WEIGHT_S8_A16,
+    "u4": _native.WEIGHT_U4,
 }
 _EPILOGUES: dict[Epilogue, int] = {
     "none": _native.NO_EPILOGUE,
@@ -53,15 +54,17 @@ class PackedLinear:
     kind: "f32"; "f16" (weight rounded to float16, x not, arithmetic float32); "bf16" (weight and x
         are rounded to bfloat16, sums are float32); "s8" (W8A8: int8 weights with a scale a row, x
         quantized to int8 a row at each call, sums exact); "s8_a16" (W8A16: the same weights, x
-        rounded to bfloat16, sums float32).
+        rounded to bfloat16, sums float32); "u4" (W4A8: 4-bit weights with a scale and an offset
+        for each group along K, x as with "s8", the sums of a group exact).
+    group: of "u4": 32, 64 or 128.
     epilogue: what is done to the product, rounded to the result's dtype: the same bits as the
         operation of that name on its own. "silu_mul": weight is [gate rows; up rows], and the
         result has N / 2 columns.
 
     A row of the result depends on its row of x alone, to the last bit: not on the number of rows,
     their order, or the number of threads. The layers of a pool share its scratch memory: one
-    thread at a time calls `forward`. Raises ValueError for other dtypes, devices and shapes, for
-    empty weights, for "s8" with K above 65536, and for "silu_mul" with an odd N.
+    thread at a time calls `forward`. Raises ValueError for other dtypes, devices, shapes and
+    groups, for empty weights, for "s8" with K above 65536, and for "silu_mul" with an odd N.
     """
 
     __slots__ = ("_kernels", "_pool", "_weight", "columns", "dtype", "kind", "shape")
@@ -75,6 +78,7 @@ class PackedLinear:
         *,
         kind: WeightKind,
         epilogue: Epilogue = "none",
+        group: int = 128,
     ) -> None:
         parts = [_rows_of(part) for part in ([weight] if isinstance(weight, Tensor) else weight)]
         dtype, k = parts[0].dtype, parts[0].shape[1]
@@ -82,16 +86,9 @@ class PackedLinear:
             if part.dtype != dtype or part.shape[1] != k:
                 raise ValueError(f"weight has parts {_describe(parts[0])} and {_describe(part)}")
         n = sum(part.shape[0] for part in parts)
-        if bias is not None:
-            if bias.shape != (n,) or not bias.is_cpu or not bias.is_floating_point():
-                raise ValueError(f"bias is {_describe(bias)}; wanted a float [{n}] on the CPU")
-            bias = bias.to(torch.float32).contiguous()
-        self.kind: WeightKind = kind
-        self.shape: tuple[int, int] = (n, k)
-        self.dtype: torch.dtype = dtype
-        self._kernels = kernels.handle
-        self._pool = pool
-        self._weight = _native.PackedWeight(
+        bias = _bias(bias, n)
+        packed = _native.PackedWeight(
+            kernels.handle,
             pool,
             _KINDS[kind],
             _EPILOGUES[epilogue],
@@ -99,8 +96,83 @@ class PackedLinear:
             _FLOATS[dtype],
             k,
             0 if bias is None else bias.data_ptr(),
+            group,
         )
-        self.columns = n // 2 if epilogue == "silu_mul" else n
+        self._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
+
+    def _keep(
+        self,
+        kernels: NativeKernels,
+        pool: Pool,
+        packed: _native.PackedWeight,
+        kind: WeightKind,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        epilogue: Epilogue,
+    ) -> None:
+        self._kernels = kernels.handle
+        self._pool = pool
+        self._weight = packed
+        self.kind: WeightKind = kind
+        self.shape: tuple[int, int] = shape
+        self.dtype: torch.dtype = dtype
+        self.columns = shape[0] // 2 if epilogue == "silu_mul" else shape[0]
+
+    @classmethod
+    def from_int4(
+        cls,
+        kernels: NativeKernels,
+        pool: Pool,
+        q: Tensor,
+        scale: Tensor,
+        *,
+        zero: Tensor | None = None,
+        offset: Tensor | None = None,
+        group: int,
+        bias: Tensor | None = None,
+        epilogue: Epilogue = "none",
+    ) -> PackedLinear:
+        """A weight that is 4 bits already: (q - zero) * scale or q * scale + offset, as "u4".
+
+        q: uint8 [N, K], 0 to 15. scale, and zero (whole numbers up to 2048) or offset: of any
+        float or integer dtype, [N, ceil(K / group)]. Kept exactly where they come from float16,
+        or from bfloat16 within a range of 2^32 a row; float32 is rounded to 11 significant bits.
+        Raises ValueError for what does not fit.
+        """
+        if q.ndim != 2 or q.dtype != torch.uint8 or not q.is_cpu or q.numel() == 0:
+            raise ValueError(f"q is {_describe(q)}; wanted a uint8 [N, K] on the CPU")
+        if int(q.max()) > 15:
+            raise ValueError(f"q reaches {int(q.max())}; 4 bits hold 0 to 15")
+        if (zero is None) == (offset is None):
+            raise ValueError("either zero or offset is wanted, not both")
+        n, k = q.shape
+        wanted = (n, -(-k // group))
+        second = zero if offset is None else offset
+        assert second is not None
+        for name, t in (("scale", scale), ("zero or offset", second)):
+            if t.shape != wanted or not t.is_cpu:
+                raise ValueError(f"{name} is {_describe(t)}; wanted {list(wanted)} on the CPU")
+        bias = _bias(bias, n)
+        q, scale, second = (
+            q.contiguous(),
+            scale.to(torch.float32).contiguous(),
+            second.to(torch.float32).contiguous(),
+        )
+        packed = _native.PackedWeight(
+            pool,
+            _EPILOGUES[epilogue],
+            q.data_ptr(),
+            scale.data_ptr(),
+            second.data_ptr(),
+            zero is not None,
+            n,
+            k,
+            group,
+            0 if bias is None else bias.data_ptr(),
+        )
+        linear = cls.__new__(cls)
+        linear._keep(kernels, pool, packed, "u4", (n, k), torch.float32, epilogue)
+        return linear
 
     def __repr__(self) -> str:
         return f"PackedLinear({self.shape[0]}, {self.shape[1]}, kind={self.kind!r})"
@@ -168,6 +240,15 @@ def _rows_of(weight: Tensor) -> Tensor:
     if weight.ndim != 2 or not weight.is_cpu or weight.dtype not in _FLOATS:
         raise ValueError(f"weight is {_describe(weight)}; wanted a float [N, K] on the CPU")
     return weight if weight.stride(1) == 1 else weight.contiguous()
+
+
+def _bias(bias: Tensor | None, n: int) -> Tensor | None:
+    """The bias as contiguous float32 [n]. Raises ValueError for another shape or dtype."""
+    if bias is None:
+        return None
+    if bias.shape != (n,) or not bias.is_cpu or not bias.is_floating_point():
+        raise ValueError(f"bias is {_describe(bias)}; wanted a float [{n}] on the CPU")
+    return bias.to(torch.float32).contiguous()
 
 
 def _output(out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

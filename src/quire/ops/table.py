@@ -78,7 +78,7 @@ def load_ops(
     Args:
         provider: "cpu" takes native kernels where there are some; "reference" is plain torch;
             "auto" is "cpu" where the native module can be imported.
-        quantization: "int8" or "int8_w8a16" has `pack_linear` quantize; native kernels alone can.
+        quantization: how `pack_linear` quantizes (`core.quantization`); native kernels alone can.
         isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
 
     Raises:

@@ -7,8 +7,17 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from quire.checkpoint.presets import preset_config, preset_names
-from quire.models.memory import kv_bytes_per_token, parameter_count, weight_bytes
+from quire.core.quantization import QUANTIZATIONS
+from quire.models.memory import (
+    kv_bytes_per_token,
+    parameter_count,
+    quantized_bytes,
+    weight_bytes,
+)
+from quire.models.parameters import Parameter
 from quire.models.registry import model_config
+from quire.ops.reference import Epilogue
+from quire.ops.table import load_ops
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -28,12 +37,28 @@ def test_int8_counts_linear_weights_only() -> None:
     assert config is not None
     model = model_config(config)
     hidden, layers, vocab, positions = 768, 12, 50257, 1024
-    # qkv, output, up and down of each layer, and the tied output projection: 8 bytes a row more.
-    rows = layers * (3 * hidden + hidden + 4 * hidden + hidden) + vocab
-    elements = layers * 12 * hidden**2 + vocab * hidden
-    others = parameter_count(model) - elements
+    # qkv, output, up and down of each layer, and the tied output projection, padded to blocks of 32
+    # rows: 8 bytes a row more.
+    rows = layers * (3 * hidden + hidden + 4 * hidden + hidden) + 50272
+    elements = layers * 12 * hidden**2 + 50272 * hidden
+    others = parameter_count(model) - layers * 12 * hidden**2 - vocab * hidden
     assert others > positions * hidden
     assert weight_bytes(model, "float32", "int8") == elements + 8 * rows + 4 * others
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+@pytest.mark.parametrize("epilogue", ["none", "silu_mul"])
+def test_quantized_weights_take_what_is_said(name: str, epilogue: Epilogue) -> None:
+    ops = load_ops("cpu", quantization=name)
+    for rows, columns in ((32, 64), (2, 1), (70, 129), (66, 500)):
+        stem = "gate_up" if epilogue == "silu_mul" else "down"
+        weight = torch.zeros(rows, columns)
+        expected = quantized_bytes(
+            Parameter(f"layers.0.mlp.{stem}.weight", (rows, columns), ()), QUANTIZATIONS[name]
+        )
+        assert ops.pack_linear(weight, epilogue=epilogue).nbytes == expected
+    head = quantized_bytes(Parameter("lm_head.weight", (70, 129), ()), QUANTIZATIONS[name])
+    assert ops.pack_linear(torch.zeros(70, 129), head=True).nbytes == head
 
 
 def test_kv_bytes_per_token() -> None:
