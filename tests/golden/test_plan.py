@@ -107,6 +107,7 @@ FLOAT32, BFLOAT16, FLOAT16, INT8 = torch.float32, torch.bfloat16, torch.float16,
         ("opt", BFLOAT16, BFLOAT16, None),
         ("opt-untied-gelu", FLOAT16, FLOAT16, None),
         ("llama", FLOAT16, FLOAT16, None),
+        ("llama", BFLOAT16, INT8, "int4_g32"),
     ],
 )
 def test_plan_and_eager_have_the_same_bits(
