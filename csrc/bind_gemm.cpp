@@ -4,10 +4,14 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <errno.h>
+
 #include <stdexcept>
+#include <system_error>
 #include <tuple>
 #include <vector>
 
+#include "cpu/packed_file.h"
 #include "submit.h"
 
 namespace nb = nanobind;
@@ -51,6 +55,37 @@ void make_u4_weight(PackedWeight* self, Pool& pool, int epilogue, uintptr_t q, u
   const U4Weight source = {n, k, group, pointer<const uint8_t>(q), pointer<const float>(scale),
                            pointer<const float>(second), zero_points};
   new (self) PackedWeight(pool, static_cast<Epilogue>(epilogue), source, pointer<const float>(bias));
+}
+
+// kind, epilogue, n, k, group, whether there are zero points, and a bias.
+typedef std::tuple<int, int, int64_t, int64_t, int64_t, bool, bool> Shape;
+
+Shape shape_of(const PackedWeight& weight) {
+  const PackedShape s = weight.shape();
+  return {s.kind, s.epilogue, s.n, s.k, s.group, s.zero_points, s.bias};
+}
+
+void make_zero_weight(PackedWeight* self, const Shape& shape) {
+  const auto [kind, epilogue, n, k, group, zero_points, bias] = shape;
+  if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
+  if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
+  new (self) PackedWeight(PackedShape{static_cast<WeightKind>(kind),
+                                      static_cast<Epilogue>(epilogue), n, k, group, zero_points,
+                                      bias});
+}
+
+template <uint64_t transfer(Pool&, int, int64_t, const std::vector<PackedWeight*>&)>
+uint64_t unlocked_transfer(Pool& pool, int fd, int64_t offset,
+                           const std::vector<PackedWeight*>& weights) {
+  const nb::gil_scoped_release unlocked;
+  try {
+    return transfer(pool, fd, offset, weights);
+  } catch (const std::system_error& error) {
+    const nb::gil_scoped_acquire locked;
+    errno = error.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw nb::python_error();
+  }
 }
 
 void unpack(const PackedWeight& weight, uintptr_t out) {
@@ -98,9 +133,13 @@ void bind_gemm(nb::module_& m) {
   nb::class_<PackedWeight>(m, "PackedWeight")
       .def("__init__", &make_weight)
       .def("__init__", &make_u4_weight)
+      .def("__init__", &make_zero_weight)
+      .def_prop_ro("shape", &shape_of)
       .def_prop_ro("nbytes", &PackedWeight::nbytes)
       .def("unpack", &unpack);
 
+  m.def("read_packed", &unlocked_transfer<read_packed>);
+  m.def("write_packed", &unlocked_transfer<write_packed>);
   m.def("linear", &run_linear);
 }
 

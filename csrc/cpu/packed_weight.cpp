@@ -185,27 +185,29 @@ const T* row_at(const std::vector<WeightPart>& parts, int64_t row) {
 
 }  // namespace
 
-PackedWeight::PackedWeight(WeightKind kind, Epilogue epilogue, int64_t n, int64_t k, int64_t group,
-                           bool zero_points, const float* bias)
-    : kind_(kind), epilogue_(epilogue), n_(n), k_(k), group_(group), zero_points_(zero_points),
-      memory_(checked_bytes(kind, epilogue, n, k, group)) {
-  const int64_t packed = blocks() * kBlockRows;
-  const size_t padded = static_cast<size_t>(packed);
-  if (bias != nullptr) {
-    bias_.assign(padded, 0.0f);
-    for (int64_t p = 0; p < packed; ++p) {
-      if (source_row(p) >= 0) bias_[static_cast<size_t>(p)] = bias[source_row(p)];
-    }
-  }
-  const bool int8 = kind == kWeightS8 || kind == kWeightS8A16;
-  if (int8 || kind == kWeightU4) scale_.assign(padded, 0.0f);
+PackedWeight::PackedWeight(const PackedShape& shape)
+    : kind_(shape.kind), epilogue_(shape.epilogue), n_(shape.n), k_(shape.k), group_(shape.group),
+      zero_points_(shape.zero_points),
+      memory_(checked_bytes(shape.kind, shape.epilogue, shape.n, shape.k, shape.group)) {
+  const size_t padded = static_cast<size_t>(blocks() * kBlockRows);
+  const bool int8 = kind_ == kWeightS8 || kind_ == kWeightS8A16;
+  if (int8 || kind_ == kWeightU4) scale_.assign(padded, 0.0f);
   if (int8) row_sum_.assign(padded, 0);
+  if (shape.bias) bias_.assign(padded, 0.0f);
+}
+
+void PackedWeight::set_bias(const float* bias) {
+  for (size_t p = 0; p < bias_.size(); ++p) {
+    const int64_t row = source_row(static_cast<int64_t>(p));
+    if (row >= 0) bias_[p] = bias[row];
+  }
 }
 
 PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
                            const std::vector<WeightPart>& parts, DType dtype, int64_t k,
                            const float* bias, U4Rounding u4)
-    : PackedWeight(kind, epilogue, rows_of(parts), k, u4.group, false, bias) {
+    : PackedWeight({kind, epilogue, rows_of(parts), k, u4.group, false, bias != nullptr}) {
+  set_bias(bias);
   switch (dtype) {
     case kFloat32: pack<float>(pool, parts, u4); break;
     case kBFloat16: pack<bf16>(pool, parts, u4); break;
@@ -214,7 +216,9 @@ PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
 }
 
 PackedWeight::PackedWeight(Pool& pool, Epilogue epilogue, const U4Weight& source, const float* bias)
-    : PackedWeight(kWeightU4, epilogue, source.n, source.k, source.group, source.zero_points, bias) {
+    : PackedWeight({kWeightU4, epilogue, source.n, source.k, source.group, source.zero_points,
+                    bias != nullptr}) {
+  set_bias(bias);
   each_block(pool, [&](int64_t block) {
     U4Rows rows(k_, group_, zero_points_);
     for (int64_t r = 0; r < kBlockRows; ++r) {
@@ -239,6 +243,14 @@ int64_t PackedWeight::source_row(int64_t packed) const {
 }
 
 int64_t PackedWeight::block_bytes() const { return bytes_of_block(kind_, k_, group_); }
+
+std::vector<PackedWeight::Region> PackedWeight::regions() {
+  const auto bytes = [](auto& values) {
+    return Region{reinterpret_cast<uint8_t*>(values.data()),
+                  static_cast<int64_t>(values.size() * sizeof(values[0]))};
+  };
+  return {{memory_.data(), memory_.bytes()}, bytes(scale_), bytes(row_sum_), bytes(bias_)};
+}
 
 int64_t PackedWeight::nbytes() const {
   return memory_.bytes() + static_cast<int64_t>(4 * (scale_.size() + row_sum_.size() + bias_.size()));

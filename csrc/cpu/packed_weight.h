@@ -47,8 +47,19 @@ struct U4Weight {
   bool zero_points;
 };
 
+// What a packed weight is, apart from its numbers: its memory's sizes follow from it.
+struct PackedShape {
+  WeightKind kind;
+  Epilogue epilogue;
+  int64_t n, k;
+  int64_t group;  // of u4; not used by the others
+  bool zero_points, bias;
+};
+
 class PackedWeight {
  public:
+  // Zeros, for numbers that were packed before. Throws as the other one does.
+  explicit PackedWeight(const PackedShape& shape);
   // Packs the rows of all parts [n, k], one part after the other, on the pool; bias is float32 [n]
   // or null. s8 and s8_a16 are rounded to nearest: W = q * scale, scale = max|W| / 127 of each row;
   // u4 as `u4` says. Throws std::invalid_argument for empty sizes, for s8 with k above 65536, for
@@ -57,11 +68,21 @@ class PackedWeight {
                DType dtype, int64_t k, const float* bias, U4Rounding u4);
   PackedWeight(Pool& pool, Epilogue epilogue, const U4Weight& source, const float* bias);
 
+  PackedShape shape() const {
+    return {kind_, epilogue_, n_, k_, group_, zero_points_, !bias_.empty()};
+  }
   WeightKind kind() const { return kind_; }
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
   int64_t columns() const { return epilogue_ == kSiluMul ? n_ / 2 : n_; }  // of the product
   int64_t nbytes() const;  // all that a forward pass reads
+
+  // All numbers, in an order that the shape gives.
+  struct Region {
+    uint8_t* data;
+    int64_t bytes;
+  };
+  std::vector<Region> regions();
 
   // The kernels' view, without x and y.
   GemmArgs args() const;
@@ -77,8 +98,7 @@ class PackedWeight {
   // The row of the source that is row `packed` of the blocks; -1 for padding.
   int64_t source_row(int64_t packed) const;
   void read_row(int64_t packed, float* out) const;
-  PackedWeight(WeightKind kind, Epilogue epilogue, int64_t n, int64_t k, int64_t group,
-               bool zero_points, const float* bias);
+  void set_bias(const float* bias);  // null leaves none
   // Calls body(block) for every block, on the pool.
   template <class Body>
   void each_block(Pool& pool, const Body& body);

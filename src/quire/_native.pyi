@@ -122,9 +122,11 @@ class PackedWeight:
     the stride between them in elements of each piece of the source, `dtype` the source's, `bias`
     the address of float32 [n] or 0, `group` that of U4. The second form takes 4-bit weights: `q`
     uint8 [n, k], `scale` and `second` (zero points or offsets) float32 [n, ceil(k / group)].
-    Raises ValueError for sizes that cannot be packed.
+    `shape` alone makes zeros, for `read_packed`. Raises ValueError for sizes that cannot be packed.
     """
 
+    @overload
+    def __init__(self, shape: tuple[int, int, int, int, int, bool, bool], /) -> None: ...
     @overload
     def __init__(
         self,
@@ -155,9 +157,22 @@ class PackedWeight:
         /,
     ) -> None: ...
     @property
+    def shape(self) -> tuple[int, int, int, int, int, bool, bool]:
+        """Kind, epilogue, n, k, group, and whether there are zero points, and a bias."""
+
+    @property
     def nbytes(self) -> int: ...
     def unpack(self, out: int, /) -> None:
         """Writes the weight as stored to float32 [n, k]."""
+
+def read_packed(pool: Pool, fd: int, offset: int, weights: list[PackedWeight], /) -> int:
+    """Fills the weights, one after the other, from a file. GIL released.
+
+    Returns a checksum of the bytes. Raises OSError, also where the file ends too early.
+    """
+
+def write_packed(pool: Pool, fd: int, offset: int, weights: list[PackedWeight], /) -> int:
+    """The reverse of `read_packed`, with the same checksum."""
 
 def linear(
     kernels: Kernels,

@@ -69,6 +69,9 @@ class EngineArgs:
     """Call ops one by one instead of replaying them from a plan; the results are the same."""
     num_threads: int | None = None
     """Threads that compute; if unset, every core this process may use (one for a tiny model)."""
+    pack_cache_bytes: int = 20 * 2**30
+    """Most bytes of packed weights to keep on disk, in the folder `packed` of QUIRE_CACHE_DIR, so
+    that the next start is faster; 0 keeps none."""
     generation_config: Literal["auto", "vllm"] = "auto"
     """`auto`: unset sampling values come from the model's generation_config.json; `vllm`: not."""
 
@@ -177,3 +180,4 @@ class EngineConfig:
     ops: OpsProvider
     num_threads: int
     enforce_eager: bool = False
+    pack_cache_bytes: int = 0

@@ -105,6 +105,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
+        pack_cache_bytes=args.pack_cache_bytes,
     )
     return Resolved(config, source, _tokenizer_path(args, source), notes)
 
@@ -139,6 +140,8 @@ def _check_values(args: EngineArgs) -> None:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise _error(args, name, "it must be at least 1.")
+    if args.pack_cache_bytes < 0:
+        raise _error(args, "pack_cache_bytes", "it must not be negative.")
     if args.max_num_batched_tokens < args.max_num_seqs:
         raise _error(
             args,

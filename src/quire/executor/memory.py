@@ -105,13 +105,14 @@ def activation_bytes(config: EngineConfig) -> int:
     return FLOAT32 * (step + rotations)
 
 
-def resident_bytes() -> int:
-    """Memory this process occupies now, rounded up; 0 where the system does not say."""
+def resident_bytes(besides: int = 0) -> int:
+    """Memory this process occupies now beside so many bytes of weights, rounded up; 0 where the
+    system does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
         return 0
-    held = pages * os.sysconf("SC_PAGE_SIZE")
+    held = max(0, pages * os.sysconf("SC_PAGE_SIZE") - besides)
     return -(-held // RUNTIME_STEP) * RUNTIME_STEP
 
 

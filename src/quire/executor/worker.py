@@ -10,6 +10,7 @@ from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.sampling_params import SamplingParams
 from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
+from quire.models.pack_cache import open_cache
 
 if TYPE_CHECKING:
     from quire.ops.table import OpTable
@@ -45,11 +46,12 @@ class Worker:
         """
         config = self.config
         phase = _Phases(self.phases)
+        cache = open_cache(config)  # read while torch, which it does not need, is imported
         import torch
 
         from quire.models.loader import load_model
         from quire.models.memory import kv_bytes_per_token, weight_bytes
-        from quire.ops.table import load_ops
+        from quire.ops.table import load_ops, stored_linears
         from quire.runner.runner import ModelRunner
 
         ops = load_ops(config.ops, num_threads=config.num_threads, quantization=config.quantization)
@@ -57,14 +59,15 @@ class Worker:
         torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
         phase.end("import_torch")
         weights = weight_bytes(config.model, config.dtype, config.quantization)
+        stored = cache.linears() if cache else {}
         plan = plan_memory(
             config,
-            runtime=resident_bytes(),
+            runtime=resident_bytes(besides=sum(linear.nbytes for linear in stored.values())),
             weights=weights,
             kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
-        decoder = load_model(config, ops)
+        decoder = load_model(config, ops, cache)
         phase.end("load_weights")
         try:
             self._runner = ModelRunner(
@@ -87,6 +90,8 @@ class Worker:
         phase.end("allocate_kv")
         self._warm_up()
         phase.end("warm_up")
+        if cache and not cache.linears():
+            cache.save(stored_linears(decoder.linear_weights))
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         """Compute one step; see `ModelRunner.execute` for what an exception leaves behind."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from quire.core.config import ModelConfig
@@ -15,7 +17,7 @@ from quire.layers.rotary import rope_table
 from quire.models.parameters import ParameterSource
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.reference import Epilogue
-from quire.ops.table import OpTable
+from quire.ops.table import LinearWeight, OpTable
 
 
 class Layer:
@@ -39,20 +41,24 @@ class Decoder:
     """
 
     def __init__(
-        self, config: ModelConfig, source: ParameterSource, max_len: int, ops: OpTable
+        self,
+        config: ModelConfig,
+        source: ParameterSource,
+        max_len: int,
+        ops: OpTable,
+        stored: Mapping[str, LinearWeight] | None = None,
     ) -> None:
         """Build the layers, their linear weights packed for `ops`.
 
         Args:
             source: asked for one parameter at a time, in the order of the computation.
             max_len: positions are below it.
+            stored: parameter → what to give `pack_linear` in its place.
         """
         self.config = config
-        build = _Builder(config, source, max_len, ops)
+        build = _Builder(config, source, max_len, ops, stored or {})
         tied = config.tie_word_embeddings
-        self._lm_head = Linear(
-            ops.pack_linear(source.parts(f"{'embed' if tied else 'lm_head'}.weight"), head=True)
-        )
+        self._lm_head = build.linear("embed" if tied else "lm_head", head=True)
         self._embedding = Embedding(
             self._lm_head.weight if tied else source.tensor("embed.weight"),
             build.optional("positions.weight"),
@@ -60,6 +66,8 @@ class Decoder:
         )
         self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
         self._norm = build.norm("norm")
+        self.linear_weights = build.linear_weights
+        """Parameter → its packed weight."""
 
     def forward(
         self,
@@ -98,8 +106,15 @@ class _Builder:
     """Makes layers out of the parameters of a source."""
 
     def __init__(
-        self, config: ModelConfig, source: ParameterSource, max_len: int, ops: OpTable
+        self,
+        config: ModelConfig,
+        source: ParameterSource,
+        max_len: int,
+        ops: OpTable,
+        stored: Mapping[str, LinearWeight],
     ) -> None:
+        self.linear_weights: dict[str, LinearWeight] = {}
+        self._stored = stored
         self._config = config
         self._source = source
         self._ops = ops
@@ -126,8 +141,8 @@ class _Builder:
     def _attention(self, stem: str, window: int | None) -> Attention:
         config = self._config
         return Attention(
-            self._linear(f"{stem}.qkv"),
-            self._linear(f"{stem}.out"),
+            self.linear(f"{stem}.qkv"),
+            self.linear(f"{stem}.out"),
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
@@ -141,14 +156,17 @@ class _Builder:
     def _mlp(self, stem: str) -> MLP:
         config = self._config
         if config.gated_mlp:
-            up = self._linear(f"{stem}.gate_up", "silu_mul")
+            up = self.linear(f"{stem}.gate_up", "silu_mul")
         elif config.activation == "silu":
             raise UnsupportedModelError("a feed-forward with silu but without a gate is not known.")
         else:
-            up = self._linear(f"{stem}.up", config.activation)
-        return MLP(up, self._linear(f"{stem}.down"))
+            up = self.linear(f"{stem}.up", config.activation)
+        return MLP(up, self.linear(f"{stem}.down"))
 
-    def _linear(self, stem: str, epilogue: Epilogue = "none") -> Linear:
+    def linear(self, stem: str, epilogue: Epilogue = "none", *, head: bool = False) -> Linear:
+        name = f"{stem}.weight"
         bias = self.optional(f"{stem}.bias")
-        weight = self._source.parts(f"{stem}.weight")
-        return Linear(self._ops.pack_linear(weight, bias, epilogue=epilogue))
+        weight = self._stored[name] if name in self._stored else self._source.parts(name)
+        packed = self._ops.pack_linear(weight, bias, epilogue=epilogue, head=head)
+        self.linear_weights[name] = packed
+        return Linear(packed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,13 @@ from quire.core.config import EngineConfig, ModelConfig
 from quire.core.errors import CheckpointError
 from quire.models.decoder import Decoder
 from quire.models.dummy import RandomParameters
+from quire.models.pack_cache import PackCache
 from quire.models.parameters import Progress, parameters
 from quire.models.registry import architecture
 from quire.models.sources import Piece, match
 from quire.ops.table import OpTable
+
+logger = logging.getLogger(__name__)
 
 TORCH_DTYPES = {
     "float32": torch.float32,
@@ -30,10 +35,15 @@ _COMPARED_ROWS = 4096
 """Rows of two tensors that are compared at once, so that little memory is taken."""
 
 
-def load_model(config: EngineConfig, ops: OpTable, progress: Progress | None = None) -> Decoder:
+def load_model(
+    config: EngineConfig,
+    ops: OpTable,
+    cache: PackCache | None = None,
+    progress: Progress | None = None,
+) -> Decoder:
     """The model of `config`, in `config.dtype`, for positions below `max_model_len`.
 
-    Its linear weights are packed for `ops`, which alone can compute it.
+    Its linear weights are packed for `ops`, which alone can compute it, or taken from `cache`.
 
     Raises:
         CheckpointError: the files are damaged or do not fit the architecture; names the
@@ -47,7 +57,14 @@ def load_model(config: EngineConfig, ops: OpTable, progress: Progress | None = N
     else:
         files = resolve(config.model_path, load_format=config.load_format)
         source = StoredParameters(open_weights(files), config.model, dtype, progress)
-    return Decoder(config.model, source, config.scheduler.max_model_len, ops)
+    build = partial(Decoder, config.model, source, config.scheduler.max_model_len, ops)
+    if cache is not None and (stored := cache.linears()):
+        try:
+            return build(stored)
+        except ValueError as error:
+            logger.warning("The packed weights are packed again: %s", error)
+            cache.drop()
+    return build()
 
 
 class StoredParameters:

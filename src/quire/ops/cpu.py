@@ -21,6 +21,7 @@ from quire.ops.native_attention import attention_fits
 from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.native_sampling import SamplingKernels
+from quire.ops.packed_file import StoredLinear
 from quire.ops.reference import DenseWeight, Epilogue
 from quire.ops.table import OP_NAMES, LinearWeight, OpTable
 
@@ -47,13 +48,13 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
     scheme = None if quantization is None else QUANTIZATIONS[quantization]
 
     def pack_linear(
-        weight: Tensor | Sequence[Tensor],
+        weight: Tensor | Sequence[Tensor] | StoredLinear,
         bias: Tensor | None = None,
         *,
         epilogue: Epilogue = "none",
         head: bool = False,
     ) -> LinearWeight:
-        kind = _KINDS.get((weight if isinstance(weight, Tensor) else weight[0]).dtype)
+        kind = _KINDS.get(_dtype(weight))
         if kind is None:
             return reference.pack_linear(weight, bias, epilogue=epilogue)
         if scheme is None:
@@ -114,3 +115,10 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         note=f"cpu: native kernels for {kernels.isa}",
         new_plan=lambda: _native.Plan(pool),
     )
+
+
+def _dtype(weight: Tensor | Sequence[Tensor] | StoredLinear) -> torch.dtype:
+    if isinstance(weight, StoredLinear):
+        dtype: torch.dtype = getattr(torch, weight.dtype)
+        return dtype
+    return (weight if isinstance(weight, Tensor) else weight[0]).dtype

@@ -11,6 +11,7 @@ from torch import Tensor
 from quire import _native
 from quire.ops.native import NativeKernels
 from quire.ops.native_checks import indices
+from quire.ops.packed_file import StoredLinear
 from quire.ops.reference import Epilogue
 
 WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4"]
@@ -49,7 +50,7 @@ class PackedLinear:
     """epilogue(x @ weight.T + bias) with the weight packed once for the kernels.
 
     weight: [N, K] float32, bfloat16 or float16 on the CPU, or several of one dtype whose rows
-        follow each other; they are copied and may be freed.
+        follow each other; they are copied and may be freed. Or what `stored` gave, bias included.
     bias: [N] or None, of any float dtype; added in float32 before the result is rounded.
     kind: "f32"; "f16" (weight rounded to float16, x not, arithmetic float32); "bf16" (weight and x
         are rounded to bfloat16, sums are float32); "s8" (W8A8: int8 weights with a scale a row, x
@@ -73,13 +74,21 @@ class PackedLinear:
         self,
         kernels: NativeKernels,
         pool: Pool,
-        weight: Tensor | Sequence[Tensor],
+        weight: Tensor | Sequence[Tensor] | StoredLinear,
         bias: Tensor | None = None,
         *,
         kind: WeightKind,
         epilogue: Epilogue = "none",
         group: int = 128,
     ) -> None:
+        if isinstance(weight, StoredLinear):
+            stored_kind, stored_epilogue, n, k, stored_group, _, _ = weight.shape
+            wanted = (_KINDS[kind], _EPILOGUES[epilogue], group if kind == "u4" else stored_group)
+            if (stored_kind, stored_epilogue, stored_group) != wanted:
+                raise ValueError(f"the stored weight is not packed as {kind!r} for {epilogue!r}")
+            dtype = getattr(torch, weight.dtype)
+            self._keep(kernels, pool, weight.weight, kind, (n, k), dtype, epilogue)
+            return
         parts = [_rows_of(part) for part in ([weight] if isinstance(weight, Tensor) else weight)]
         dtype, k = parts[0].dtype, parts[0].shape[1]
         for part in parts:
@@ -173,6 +182,11 @@ class PackedLinear:
         linear = cls.__new__(cls)
         linear._keep(kernels, pool, packed, "u4", (n, k), torch.float32, epilogue)
         return linear
+
+    @property
+    def stored(self) -> StoredLinear:
+        """What may be kept in a file, and be given in the weight's place."""
+        return StoredLinear(self._weight, str(self.dtype).removeprefix("torch."))
 
     def __repr__(self) -> str:
         return f"PackedLinear({self.shape[0]}, {self.shape[1]}, kind={self.kind!r})"

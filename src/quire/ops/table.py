@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from quire.ops.sampling import argmax, logprobs, sample
 
 if TYPE_CHECKING:
     from quire import _native
+    from quire.ops.packed_file import StoredLinear
 
 logger = logging.getLogger(__name__)
 
@@ -106,3 +107,9 @@ def load_ops(
         return cpu_ops(isa, num_threads, quantization)
     except ValueError as error:
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
+
+
+def stored_linears(weights: Mapping[str, LinearWeight]) -> dict[str, StoredLinear]:
+    """Name → what can be kept in a file; empty where a provider's weights cannot all be."""
+    stored = {name: weight.stored for name, weight in weights.items() if hasattr(weight, "stored")}
+    return stored if len(stored) == len(weights) else {}
