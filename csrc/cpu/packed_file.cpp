@@ -49,6 +49,7 @@ int write_chunk(int fd, const Chunk& chunk) {
   for (int64_t done = 0; done < chunk.bytes;) {
     const ssize_t put = pwrite(fd, chunk.data + done, static_cast<size_t>(chunk.bytes - done),
                                chunk.offset + done);
+    if (put == 0) return EIO;
     if (put < 0 && errno != EINTR) return errno;
     if (put > 0) done += put;
   }

@@ -10,7 +10,7 @@ from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.sampling_params import SamplingParams
 from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
-from quire.models.pack_cache import open_cache
+from quire.models.pack_cache import PackCache, open_cache
 
 if TYPE_CHECKING:
     from quire.ops.table import OpTable
@@ -34,6 +34,7 @@ class Worker:
         self.facts: dict[str, object] = {}
         self.num_blocks = 0
         self._runner: ModelRunner | None = None
+        self._cache: PackCache | None = None
 
     def start(self) -> None:
         """Fit the KV cache, load the weights, allocate the cache, and run one small step.
@@ -46,7 +47,9 @@ class Worker:
         """
         config = self.config
         phase = _Phases(self.phases)
-        cache = open_cache(config)  # read while torch, which it does not need, is imported
+        cache = self._cache = open_cache(
+            config
+        )  # read while torch, which it does not need, is imported
         import torch
 
         from quire.models.loader import load_model
@@ -102,6 +105,8 @@ class Worker:
     def shutdown(self) -> None:
         """Free the model and the KV cache."""
         self._runner = None
+        if self._cache is not None:
+            self._cache.close()
 
     def _warm_up(self) -> None:
         """One step of one short sequence, so that no request pays for first-time set-up.

@@ -99,6 +99,7 @@ class PackCache:
         self._dtype = dtype
         self._linears: dict[str, StoredLinear] = {}
         self._reader: threading.Thread | None = None
+        self._writer: threading.Thread | None = None
 
     def start(self, threads: int) -> None:
         """Read the file, if there is one, in the background."""
@@ -119,11 +120,19 @@ class PackCache:
         _remove(self.path)
 
     def save(self, linears: Mapping[str, StoredLinear]) -> None:
-        """Write the file in the background, for the next start; the process ends after it has."""
-        if not linears:
-            return
-        writer = threading.Thread(target=self._write, args=(dict(linears),), name="pack-cache")
-        writer.start()
+        """Write the file in the background, for the next start."""
+        if linears:
+            self._writer = threading.Thread(
+                target=self._write, args=(dict(linears),), name="pack-cache"
+            )
+            self._writer.start()
+
+    def close(self) -> None:
+        """Wait until nothing is read or written any more, and let go of the weights."""
+        for thread in (self._reader, self._writer):
+            if thread is not None:
+                thread.join()
+        self._linears = {}
 
     def _read(self, threads: int) -> None:
         try:

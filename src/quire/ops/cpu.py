@@ -56,6 +56,7 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
     ) -> LinearWeight:
         kind = _KINDS.get(_dtype(weight))
         if kind is None:
+            assert not isinstance(weight, StoredLinear)  # only native weights are stored
             return reference.pack_linear(weight, bias, epilogue=epilogue)
         if scheme is None:
             return PackedLinear(kernels, pool, weight, bias, kind=kind, epilogue=epilogue)
