@@ -183,5 +183,3 @@ def test_what_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "Reader", lambda threads: argparse.Namespace(read=lambda: 2.0))
     with pytest.raises(ConfigError, match="pentium"):
         command.run(parsed(*TINY, "--isa", "pentium"))
-    with pytest.raises(ConfigError, match="quantization"):
-        command.run(parsed(*TINY, "--op", "gemm", "--dtype", "float16", "--quantization", "int8"))
