@@ -1,8 +1,6 @@
 #include "packed_weight.h"
 
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <bit>
 #include <memory>
@@ -16,7 +14,6 @@ namespace quire {
 
 namespace {
 
-constexpr int64_t kHugePage = 2 << 20;
 constexpr int64_t kHalfBlock = kBlockRows / 2;
 
 int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
@@ -110,35 +107,6 @@ float quantize(const T* row, int64_t k, int8_t* __restrict q, int32_t& sum) {
   sum = total;
   return top / 127.0f;
 }
-
-}  // namespace
-
-PackedMemory::PackedMemory(int64_t bytes) : bytes_(bytes) {
-  const int64_t page = sysconf(_SC_PAGESIZE), align = bytes >= kHugePage ? kHugePage : page;
-  const int64_t size = round_up(bytes, page), mapped = size + align - page;
-  void* memory = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  uint8_t* const start = static_cast<uint8_t*>(memory);
-  const int64_t skip = round_up(reinterpret_cast<int64_t>(start), align) -
-                       reinterpret_cast<int64_t>(start);
-  data_ = start + skip;
-  if (skip > 0) munmap(start, static_cast<size_t>(skip));
-  const int64_t rest = mapped - skip - size;
-  if (rest > 0) munmap(data_ + size, static_cast<size_t>(rest));
-#if defined(MADV_HUGEPAGE)
-  // Whole huge pages only: a partly used one would cost memory.
-  if (bytes >= kHugePage) {
-    madvise(data_, static_cast<size_t>(bytes / kHugePage * kHugePage), MADV_HUGEPAGE);
-  }
-#endif
-}
-
-PackedMemory::~PackedMemory() {
-  munmap(data_, static_cast<size_t>(round_up(bytes_, sysconf(_SC_PAGESIZE))));
-}
-
-namespace {
 
 int64_t bytes_of_block(WeightKind kind, int64_t k, int64_t group) {
   switch (kind) {

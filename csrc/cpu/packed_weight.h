@@ -6,25 +6,10 @@
 #include <vector>
 
 #include "kernels.h"
+#include "packed_memory.h"
 #include "pool.h"
 
 namespace quire {
-
-// Zeroed memory aligned to 64 bytes; from 2 MiB on, aligned to huge pages, which Linux is asked for.
-class PackedMemory {
- public:
-  explicit PackedMemory(int64_t bytes);  // throws std::bad_alloc
-  ~PackedMemory();
-  PackedMemory(const PackedMemory&) = delete;
-  PackedMemory& operator=(const PackedMemory&) = delete;
-
-  uint8_t* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  uint8_t* data_;
-  int64_t bytes_;
-};
 
 // Some rows of a weight that is about to be packed, `stride` elements apart.
 struct WeightPart {
