@@ -157,11 +157,16 @@ def _dtype(
     if args.dtype != "auto":
         return args.dtype
     if model.dtype == "float16":
+        if args.ops == "reference":
+            notes.append(
+                "dtype float32: the reference ops compute the checkpoint's float16 slowly."
+            )
+            return "float32"
         notes.append(
-            "dtype float32: the checkpoint is float16, which a CPU computes slowly and with "
-            "less range; --dtype float16 keeps it."
+            "dtype float16: the checkpoint's. Sums are float32; --dtype bfloat16 is faster on long "
+            "prompts, and rounds the weights."
         )
-        return "float32"
+        return "float16"
     dtype: Literal["float32", "bfloat16"] = "bfloat16" if model.dtype == "bfloat16" else "float32"
     notes.append(f"dtype {dtype}: the checkpoint's.")
     return dtype

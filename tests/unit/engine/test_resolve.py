@@ -59,12 +59,14 @@ def test_int8_holds_no_larger_heads(hf_folder: Callable[..., Path]) -> None:
         resolve(EngineArgs(model=str(folder), kv_cache_dtype="int8"), MACHINE)
 
 
-def test_float16_checkpoints_are_computed_in_float32(
-    tmp_path: Path, hf_folder: Callable[..., Path]
+def test_float16_checkpoints_stay_so_where_there_are_kernels(
+    hf_folder: Callable[..., Path],
 ) -> None:
-    resolved = resolve(EngineArgs(model=str(hf_folder(torch_dtype="float16"))), MACHINE)
-    assert resolved.config.dtype == "float32"
-    assert any("--dtype float16 keeps it" in note for note in resolved.notes)
+    folder = str(hf_folder(torch_dtype="float16"))
+    resolved = resolve(EngineArgs(model=folder), MACHINE)
+    assert resolved.config.dtype == "float16"
+    assert any("--dtype bfloat16 is faster" in note for note in resolved.notes)
+    assert resolve(EngineArgs(model=folder, ops="reference"), MACHINE).config.dtype == "float32"
 
 
 def test_a_folder(hf_folder: Callable[..., Path]) -> None:
