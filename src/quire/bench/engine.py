@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quire.core.config import ModelConfig
 from quire.core.errors import QuireError
@@ -17,19 +17,22 @@ from quire.core.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from quire.engine.llm import LLM
 
+TYPES = ("dtype", "quantization", "kv_cache_dtype", "isa")
+
 
 @dataclass(frozen=True, slots=True)
 class BenchEngine:
     """An `LLM` and the facts about it that benchmarks report.
 
     Attributes:
+        types: dtype, quantization, kv_cache_dtype and isa, as every row names them.
         weight_bytes: of all weights in memory.
         kv_bytes_per_token: bytes of keys and values that one token adds to the cache.
     """
 
     llm: LLM
     model: ModelConfig
-    dtype: str
+    types: dict[str, Any]
     weight_bytes: int
     kv_bytes_per_token: int
     num_threads: int
@@ -69,7 +72,7 @@ def open_engine(args: argparse.Namespace) -> Iterator[BenchEngine]:
         yield BenchEngine(
             llm=llm,
             model=config.model,
-            dtype=config.dtype,
+            types={name: llm.facts[name] for name in TYPES},
             weight_bytes=llm.facts["weight_bytes"],
             kv_bytes_per_token=llm.facts["kv_bytes_per_token"],
             num_threads=config.num_threads,

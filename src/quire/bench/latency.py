@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from quire.bench import bandwidth
-from quire.bench.engine import BenchEngine, open_engine
+from quire.bench.engine import TYPES, BenchEngine, open_engine
 from quire.bench.floor import step_bytes
 from quire.bench.machine import peak_rss_bytes, portable_name
 from quire.bench.progress import progress
@@ -19,8 +19,7 @@ from quire.core.outputs import RequestMetrics
 
 KEYS = (
     "model",
-    "dtype",
-    "quantization",
+    *TYPES,
     "input_len",
     "output_len",
     "batch_size",
@@ -46,8 +45,7 @@ def run(args: argparse.Namespace) -> Row:
     with open_engine(args) as engine:
         settings: Row = {
             "model": portable_name(args.model),
-            "dtype": engine.dtype,
-            "quantization": args.quantization,
+            **engine.types,
             "input_len": args.input_len,
             "output_len": args.output_len,
             "batch_size": args.batch_size,
@@ -98,7 +96,7 @@ def against_floor(engine: BenchEngine, args: argparse.Namespace, decode_tok_s: f
     """Measure the bandwidth and set the decode rate against it (see `floor`)."""
     bytes_read = step_bytes(
         engine.model,
-        dtype=engine.dtype,
+        dtype=engine.types["dtype"],
         weight_bytes=engine.weight_bytes,
         kv_bytes_per_token=engine.kv_bytes_per_token,
         batch_size=args.batch_size,

@@ -32,10 +32,10 @@ def run(args: argparse.Namespace) -> Row:
             for repetition in range(args.repetitions):
                 samples.append(one_round(engine, args, repetition))
                 bar.update()
-        dtype = engine.dtype
+        types = engine.types
     settings = {key: getattr(args, key) for key in ("num_prompts", "input_len", "output_len")}
     row = summarise(KEYS, settings, samples)
-    return row | {"model": portable_name(args.model), "dtype": dtype}
+    return row | {"model": portable_name(args.model), **types}
 
 
 def one_round(engine: BenchEngine, args: argparse.Namespace, repetition: int) -> Row:

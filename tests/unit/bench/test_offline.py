@@ -32,6 +32,9 @@ MODEL = ModelConfig(
 )
 
 
+TYPES = {"dtype": "float32", "quantization": None, "kv_cache_dtype": "float32", "isa": "avx2"}
+
+
 class FakeLLM:
     """Each call's first tokens come after 0.5 s, each later one after `step` seconds more."""
 
@@ -65,7 +68,7 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     fake = FakeLLM([9.0, 0.02, 0.01, 0.04])  # the first is the warm-up
     llm: Any = fake
     engine = BenchEngine(
-        llm, MODEL, "float32", weight_bytes=10_000, kv_bytes_per_token=64, num_threads=2
+        llm, MODEL, TYPES, weight_bytes=10_000, kv_bytes_per_token=64, num_threads=2
     )
 
     @contextmanager
@@ -94,13 +97,13 @@ LATENCY = ("latency", "--batch-size", "4", "--input-len", "10", "--output-len", 
 def test_latency(llm: FakeLLM) -> None:
     row = latency.run(flags(*LATENCY, "--model", "/somewhere/tiny"))
     assert list(row) == [
-        *("model", "dtype", "quantization", "input_len", "output_len", "batch_size"),
+        *("model", *TYPES, "input_len", "output_len", "batch_size"),
         *("prefill_tok_s", "decode_tok_s", "ttft_s", "tpot_ms", "peak_rss_bytes"),
         *("weight_bytes", "kv_bytes_per_token", "bandwidth_gb_s", "floor_fraction"),
         *("repetitions", "min", "max"),
     ]
     assert row["model"] == "tiny"
-    assert row["quantization"] is None
+    assert {name: row[name] for name in TYPES} == TYPES
     assert row["prefill_tok_s"] == pytest.approx(4 * 10 / 0.5)
     assert row["decode_tok_s"] == pytest.approx(4 / 0.02)
     assert row["min"]["decode_tok_s"] == pytest.approx(4 / 0.04)
