@@ -89,7 +89,7 @@ class Worker:
         self.num_blocks = plan.num_blocks
         self.facts = _facts(config, ops, plan, weights)
         self.facts["model"] = self._runner.model.description
-        logger.info("model: %s", self._runner.model.description)
+        logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
         phase.end("allocate_kv")
         self._warm_up()
         phase.end("warm_up")
