@@ -8,7 +8,7 @@ namespace quire {
 // Zeroed memory aligned to 64 bytes, on huge pages where Linux has them and it is not small.
 //
 // Weights of a few megabytes share chunks, one after the other: alone, each would leave a part on
-// small pages, which are read a third slower, or waste most of a huge one. A chunk is given back
+// small pages, which are read a quarter slower, or waste most of a huge one. A chunk is given back
 // with the last weight in it.
 class PackedMemory {
  public:

@@ -91,7 +91,6 @@ def test_planned_weights_are_the_decoders(
 
 @pytest.mark.parametrize("enforce_eager", [False, True])
 def test_native_ops_are_replayed_unless_eager(enforce_eager: bool) -> None:
-    pytest.importorskip("quire._native", reason="the native module is not built")
     worker = Worker(config(ops="cpu", enforce_eager=enforce_eager))
     worker.start()
     assert worker._runner is not None

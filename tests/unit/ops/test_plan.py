@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("quire._native", reason="the native module is not built")
-
 from quire.core.errors import ConfigError
 from quire.ops.plan import Plan, record
 from quire.ops.table import OpTable, load_ops

@@ -25,7 +25,6 @@ def test_every_op_is_callable_and_has_a_source() -> None:
 
 @pytest.fixture
 def native() -> OpTable:
-    pytest.importorskip("quire._native", reason="the native module is not built")
     return load_ops("cpu")
 
 
