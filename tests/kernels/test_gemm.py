@@ -5,7 +5,6 @@ rounding of the weights has its own test. Inputs are random afresh at every run;
 QUIRE_TEST_SEED=<seed from the report> repeats one.
 """
 
-import os
 import random
 
 import pytest
@@ -16,6 +15,7 @@ from quire.ops.native import NativeKernels, available_isas, emulated_isas
 from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.reference import Epilogue
+from tests.kernels.fused_common import draw, new_generator, pick
 
 KINDS: tuple[WeightKind, ...] = ("f32", "f16", "bf16", "s8", "s8_a16")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -42,17 +42,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 @pytest.fixture
 def generator() -> torch.Generator:
-    seed = int(os.environ.get("QUIRE_TEST_SEED", random.getrandbits(32)))
-    print(f"QUIRE_TEST_SEED={seed}")
-    return torch.Generator().manual_seed(seed)
-
-
-def draw(generator: torch.Generator, dtype: torch.dtype, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator).to(dtype)
-
-
-def pick(generator: torch.Generator, low: int, high: int) -> int:
-    return int(torch.randint(low, high + 1, (), generator=generator))
+    return new_generator()
 
 
 def quantize(x: Tensor) -> tuple[Tensor, Tensor]:

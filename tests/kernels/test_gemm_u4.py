@@ -5,15 +5,13 @@ random afresh at every run; QUIRE_TEST_SEED=<seed from the report> repeats one. 
 4 bits costs has tests of its own.
 """
 
-import os
-import random
-
 import pytest
 import torch
 from torch import Tensor
 
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
 from quire.ops.native_gemm import PackedLinear, Pool
+from tests.kernels.fused_common import draw, new_generator, pick
 
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
 ISAS = available_isas() + emulated_isas()
@@ -39,17 +37,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 @pytest.fixture
 def generator() -> torch.Generator:
-    seed = int(os.environ.get("QUIRE_TEST_SEED", random.getrandbits(32)))
-    print(f"QUIRE_TEST_SEED={seed}")
-    return torch.Generator().manual_seed(seed)
-
-
-def draw(generator: torch.Generator, dtype: torch.dtype, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator).to(dtype)
-
-
-def pick(generator: torch.Generator, low: int, high: int) -> int:
-    return int(torch.randint(low, high + 1, (), generator=generator))
+    return new_generator()
 
 
 class Int4:
