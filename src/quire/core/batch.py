@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
@@ -49,6 +50,14 @@ class SchedulerOutput:
         return not self.request_ids
 
 
+class StepTimes(NamedTuple):
+    """Seconds that a step took the runner; see `CoreTimes`."""
+
+    prepare: float = 0.0
+    model: float = 0.0
+    sample: float = 0.0
+
+
 @dataclass(slots=True)
 class ModelOutput:
     """What one step computed, in the order of `SchedulerOutput.request_ids`.
@@ -60,9 +69,11 @@ class ModelOutput:
             step that predicts a following prompt token, where asked for.
         errors: per request id, why its row could not be sampled (a NaN logit, say); such
             an entry has no sampled tokens and the request ends with `FinishReason.ERROR`.
+        times: where the step's time went.
     """
 
     sampled_token_ids: list[list[int]]
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    times: StepTimes = field(default_factory=StepTimes)

@@ -90,6 +90,29 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     """Tokens computed in this step."""
 
 
+class CoreTimes(msgspec.Struct, array_like=True):
+    """Seconds since the core started, by what they went to.
+
+    They add up to the core's wall time. Where a step is prepared or told of while another is
+    computed, they overlap and add up to more.
+    """
+
+    receive: float = 0.0
+    """Decoding frames and taking requests in, hashing included."""
+    schedule: float = 0.0
+    prepare: float = 0.0
+    """Making a step's inputs."""
+    model: float = 0.0
+    """The forward pass and the logits."""
+    sample: float = 0.0
+    update: float = 0.0
+    """Taking in what a step computed: `Scheduler.update`."""
+    send: float = 0.0
+    """Encoding and sending outputs; offline, making them into text."""
+    idle: float = 0.0
+    """Waiting for requests."""
+
+
 class Ready(msgspec.Struct, array_like=True, tag="ready"):
     """The core has loaded its model and waits for requests."""
 
@@ -107,6 +130,7 @@ class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     outputs: list[CoreOutput]
     stats: SchedulerStats | None
     timestamp: float
+    times: CoreTimes | None = None
 
 
 class CallResult(msgspec.Struct, array_like=True, tag="result"):

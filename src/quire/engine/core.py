@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from quire.core.batch import StepTimes
 from quire.core.config import CacheConfig, EngineConfig
 from quire.core.errors import InvalidRequestError
-from quire.core.messages import AddRequest, CoreOutput, Ready, StepOutputs
+from quire.core.messages import AddRequest, CoreOutput, CoreTimes, Ready, StepOutputs
 from quire.core.request import FinishReason, Request
+from quire.core.stopwatch import Stopwatch
 from quire.executor.base import Executor
 from quire.scheduler.scheduler import Scheduler
 
@@ -23,6 +25,10 @@ class EngineCore:
     Args:
         executor: not started yet; it loads the model here.
         clock: seconds on a monotonic clock; a simulation passes its own.
+
+    Attributes:
+        watch: where the time of the core's thread goes (see `CoreTimes`). `step` calls all that
+            went before it, since the last lap, receiving; whoever runs the core laps the rest.
     """
 
     def __init__(
@@ -35,6 +41,7 @@ class EngineCore:
         self.executor = executor
         self._clock = clock
         executor.start()
+        self.watch = Stopwatch(clock)
         cache = CacheConfig(config.block_size, executor.num_blocks, config.enable_prefix_caching)
         self.scheduler = Scheduler(config.scheduler, cache)
         self._rejected: list[CoreOutput] = []
@@ -82,6 +89,7 @@ class EngineCore:
         """Compute one batch; None if there is nothing to do."""
         if not self.has_work():
             return None
+        self.watch.lap("receive")
         outputs, self._rejected = self._rejected, []
         # Without anyone to schedule, what is removed waits for the next batch.
         if self.scheduler.has_unfinished():
@@ -90,16 +98,30 @@ class EngineCore:
 
     def report(self, outputs: list[CoreOutput]) -> StepOutputs:
         """`outputs` with the scheduler's state; with none, where an abort left no step to come."""
-        return StepOutputs(outputs, self.scheduler.stats(), self._clock())
+        times = CoreTimes(**self.watch.seconds)
+        return StepOutputs(outputs, self.scheduler.stats(), self._clock(), times)
 
     def _compute(self) -> list[CoreOutput]:
         batch = self.scheduler.schedule(self._clock())
+        self.watch.lap("schedule")
         try:
             result = self.executor.execute(batch)
         except Exception as error:
+            self.watch.lap("model")
             logger.exception("step %d failed", batch.step)
-            return self.scheduler.fail(batch, f"{type(error).__name__}: {error}")
-        return self.scheduler.update(batch, result, self._clock())
+            outputs = self.scheduler.fail(batch, f"{type(error).__name__}: {error}")
+        else:
+            self._note(result.times)
+            outputs = self.scheduler.update(batch, result, self._clock())
+        self.watch.lap("update")
+        return outputs
+
+    def _note(self, times: StepTimes) -> None:
+        """Enter a step's times; what the core waited beyond them counts as the model's."""
+        waited = self.watch.split()
+        self.watch.add("prepare", times.prepare)
+        self.watch.add("model", max(times.model, waited - times.prepare - times.sample))
+        self.watch.add("sample", times.sample)
 
     def call(self, method: str, args: list[Any]) -> Any:
         """Run one of the utility methods by name, for `Call` frames."""

@@ -189,6 +189,7 @@ class LLM:
         """Step until every request has its final output; on any exception, abort them all."""
         if self._closed:
             raise EngineDeadError("The engine has been shut down.")
+        self._core.watch.lap("idle")
         done: dict[str, RequestOutput] = {}
         with _Progress(len(requests), use_tqdm) as bar, deferred_interrupt() as interrupt:
             try:
@@ -211,6 +212,7 @@ class LLM:
             raise EngineDeadError("The engine core has nothing to do, but requests are waiting.")
         processed = self._output.process(step)
         self._core.abort(processed.aborts)
+        self._core.watch.lap("send")
         return processed.outputs
 
     def _abort_all(self) -> None:

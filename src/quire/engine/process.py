@@ -86,12 +86,18 @@ class CoreServer:
                 return
             if (outputs := self._core.step()) is not None:
                 self._send(outputs)
+                self._core.watch.lap("send")
 
     def _receive(self) -> None:
         """Handle every frame that has come; wait for one if there is nothing else to do."""
         while not self._stopping:
             try:
-                frame = self._inbox.recv(zmq.NOBLOCK if self._core.has_work() else 0)
+                if self._core.has_work():
+                    frame = self._inbox.recv(zmq.NOBLOCK)
+                else:
+                    self._core.watch.lap("receive")
+                    frame = self._inbox.recv()
+                    self._core.watch.lap("idle")
             except zmq.Again:
                 return
             try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
 from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.sampling_params import SamplingParams
+from quire.core.stopwatch import Stopwatch
 from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
 from quire.models.pack_cache import PackCache, open_cache
 
@@ -46,7 +46,8 @@ class Worker:
             ConfigError: the kernels asked for are not there.
         """
         config = self.config
-        phase = _Phases(self.phases)
+        watch = Stopwatch()
+        self.phases = watch.seconds
         cache = self._cache = open_cache(
             config
         )  # read while torch, which it does not need, is imported
@@ -60,7 +61,7 @@ class Worker:
         ops = load_ops(config.ops, num_threads=config.num_threads, quantization=config.quantization)
         # Two pools would take each other's cores; the native one does the heavy work.
         torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
-        phase.end("import_torch")
+        watch.lap("import_torch")
         weights = weight_bytes(config.model, config.dtype, config.quantization)
         stored = cache.linears() if cache else {}
         plan = plan_memory(
@@ -71,7 +72,7 @@ class Worker:
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
         decoder = load_model(config, ops, cache)
-        phase.end("load_weights")
+        watch.lap("load_weights")
         try:
             self._runner = ModelRunner(
                 config.model,
@@ -90,9 +91,9 @@ class Worker:
         self.facts = _facts(config, ops, plan, weights)
         self.facts["model"] = self._runner.model.description
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
-        phase.end("allocate_kv")
+        watch.lap("allocate_kv")
         self._warm_up()
-        phase.end("warm_up")
+        watch.lap("warm_up")
         if cache and not cache.linears():
             cache.save(stored_linears(decoder.linear_weights))
 
@@ -154,17 +155,3 @@ def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int) -
         "activation_bytes": plan.activations,
         "runtime_bytes": plan.runtime,
     }
-
-
-class _Phases:
-    """Cuts time into named pieces that touch, so that they add up to the whole."""
-
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self._seconds = seconds
-        self._last = time.perf_counter()
-
-    def end(self, name: str) -> None:
-        """Call the time since the last piece `name`."""
-        now = time.perf_counter()
-        self._seconds[name] = now - self._last
-        self._last = now

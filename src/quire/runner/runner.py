@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
 from quire.core.config import ModelConfig, SchedulerConfig
+from quire.core.stopwatch import Stopwatch
 from quire.runner.inputs import StepInputBuilder, StepInputs
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
@@ -70,12 +71,14 @@ class ModelRunner:
         drop its sequences; `removed` may name sequences that are not here. (The KV slots of
         the step's tokens may hold anything; they are written again before they are read.)
         """
+        self._watch = watch = Stopwatch()
         self.states.remove(step.removed)
         if step.empty:
             return ModelOutput([])
         slots = self.states.begin(step)
         try:
             inputs = self._inputs.build(step, slots)
+            watch.lap("prepare")
             output = ModelOutput([[] for _ in step.request_ids])
             if any(self._num_prompt_logprobs(slot) is not None for slot in slots.tolist()):
                 hidden = self.model.forward(inputs, torch.arange(len(inputs.input_ids)))
@@ -90,6 +93,8 @@ class ModelRunner:
         for slot, tokens in zip(slots.tolist(), output.sampled_token_ids, strict=True):
             if tokens:
                 self.states.append(slot, tokens)
+        watch.lap("sample")
+        output.times = StepTimes(**watch.seconds)
         return output
 
     def _sample(
@@ -103,9 +108,11 @@ class ModelRunner:
         """A token for every sequence whose last token was computed; `hidden` are these tokens'."""
         entries = np.flatnonzero(inputs.samples).tolist()
         if not entries:
+            self._watch.lap("model")
             return
         states = [self.states.sampling[slot] for slot in slots[entries].tolist()]
         logits = self.model.logits(hidden)
+        self._watch.lap("model")
         result = self._sampler.sample(logits, SamplingBatch(states))
         for row, entry in enumerate(entries):
             request_id = step.request_ids[entry]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from quire.core.batch import SchedulerOutput
@@ -146,3 +147,19 @@ def test_utility_calls() -> None:
     assert finish(core)["b"][0].num_cached_tokens == 0
     with pytest.raises(InvalidRequestError, match="no method 'reboot'"):
         core.call("reboot", [])
+
+
+def test_times_cover_the_cores_clock() -> None:
+    core = make()
+    core.add(ask("a", max_tokens=5))
+    while step := core.step():
+        assert step.times is not None
+        assert sum(msgspec.structs.astuple(step.times)) == pytest.approx(step.timestamp)
+    assert core.watch.seconds["model"] == pytest.approx(sum(core.watch.seconds.values()))
+
+
+def test_the_time_of_a_failed_step_is_the_models() -> None:
+    core = make(steps=Steps(1))
+    core.add(ask("a"))
+    finish(core)
+    assert core.watch.seconds["model"] > 0.0
