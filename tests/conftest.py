@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A busy machine is no fault of what is tested.
+hypothesis.settings.register_profile("quire", deadline=None)
+hypothesis.settings.load_profile("quire")
 
 # Several pytest workers share the cores; a thread pool in each would have them wait in turns.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
