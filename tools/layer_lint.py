@@ -41,10 +41,13 @@ _PUBLIC = {
 ONLY_FROM: dict[str, set[str]] = {
     "bench": _PUBLIC | {"engine.resolve"},
     "bench.kernels": {"ops"},
+    "bench.floor": {"models.memory"},
     "tune": _PUBLIC,
     "profile": _PUBLIC,
     # The simulator runs the real scheduler and engine core over a modelled executor.
-    "simulate": _PUBLIC | {"kv", "scheduler", "engine.core", "executor.base"},
+    "simulate": _PUBLIC
+    | {"kv", "scheduler", "models.cost", "models.memory", "engine.core", "engine.resolve"}
+    | {"executor.base", "executor.memory"},
 }
 
 # Rooms that never import torch, at any depth of nesting.

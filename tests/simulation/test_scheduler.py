@@ -16,7 +16,6 @@ from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
-from quire.simulate.cost import RooflineCost
 from quire.simulate.driver import Event, Transcript, drive
 from quire.simulate.executor import ModelledExecutor, ViolationError, modelled_tokens
 
@@ -102,7 +101,6 @@ class World:
             block_size=self.block_size,
             vocab_size=VOCAB,
             clock=self.clock,
-            cost=RooflineCost(),
             fails=self._fails,
         )
 

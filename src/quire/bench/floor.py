@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.core.config import ModelConfig
-
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+from quire.models.memory import looked_up_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +47,7 @@ def step_bytes(
         dtype: of weights and activations; the tables' element type.
         weight_bytes: of all weights as held in memory.
     """
-    item = _ITEM_BYTES[dtype]
-    looked_up = 0
-    if not model.tie_word_embeddings:
-        looked_up += model.vocab_size * model.hidden_size * item
-    if model.learned_positions_offset is not None:
-        rows = model.max_position_embeddings + model.learned_positions_offset
-        looked_up += rows * model.hidden_size * item
+    looked_up = looked_up_bytes(model, dtype)
     contexts = range(input_len + 1, input_len + output_len)
     windows = [model.window(layer) for layer in range(model.num_hidden_layers)]
     reads = sum(min(context, window or context) for context in contexts for window in windows)

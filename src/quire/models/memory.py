@@ -7,6 +7,7 @@ from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.models.parameters import Parameter, parameters
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_TABLES = {"embed.weight", "positions.weight"}
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -27,6 +28,13 @@ def weight_bytes(config: ModelConfig, dtype: str, quantization: str | None = Non
         else parameter.numel * item
         for parameter in parameters(config)
     )
+
+
+def looked_up_bytes(config: ModelConfig, dtype: str) -> int:
+    """Of the weights, the tables of which a step reads only its own rows: learned positions, and
+    the token embedding where it does not double as the output projection."""
+    tables = {"positions.weight"} if config.tie_word_embeddings else _TABLES
+    return DTYPE_BYTES[dtype] * sum(p.numel for p in parameters(config) if p.name in tables)
 
 
 def quantized_bytes(parameter: Parameter, scheme: Quantization) -> int:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.cost import RooflineCost, StepCost
 from quire.executor.base import Executor
 from quire.simulate.clock import VirtualClock
-from quire.simulate.cost import RooflineCost
 
 _MASK = 2**64 - 1
 _START = 1
 _SPOILT = 0
+NOMINAL = RooflineCost(1.2e9, 114_688.0, 0.9e9, 0.3e9, 2.3e5, 28e9, 0.4e12, 0.2e12, 1e-4)
+"""A model of 0.6B in bfloat16 on two cores."""
 
 
 class ViolationError(BaseException):
@@ -45,6 +47,18 @@ def modelled_tokens(prompt: Sequence[int], count: int, vocab_size: int) -> list[
     return answer
 
 
+def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
+    """What `cost` predicts for this batch."""
+    computed, scheduled = batch.num_computed_tokens, batch.num_scheduled_tokens
+    pairs = zip(computed, scheduled, strict=True)
+    return cost.seconds(
+        batch.total_num_scheduled_tokens,
+        len(batch.request_ids),
+        sum(computed) + batch.total_num_scheduled_tokens,
+        sum(count * start + count * (count + 1) // 2 for start, count in pairs),
+    )
+
+
 @dataclass(slots=True)
 class _Sequence:
     tokens: list[int]
@@ -66,7 +80,7 @@ class ModelledExecutor(Executor):
         block_size: int,
         vocab_size: int,
         clock: VirtualClock,
-        cost: RooflineCost,
+        cost: StepCost = NOMINAL,
         fails: Callable[[SchedulerOutput], bool] = lambda batch: False,
     ) -> None:
         self._num_blocks = num_blocks
@@ -97,7 +111,7 @@ class ModelledExecutor(Executor):
         assert not self._sequences, "sequences were never removed"
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
-        self._clock.advance(self._cost.seconds(batch))
+        self._clock.advance(step_seconds(self._cost, batch))
         for request_id in batch.removed:
             del self._sequences[request_id]
         for new in batch.new_sequences:

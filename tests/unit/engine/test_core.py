@@ -13,7 +13,6 @@ from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
-from quire.simulate.cost import RooflineCost
 from quire.simulate.executor import ModelledExecutor, modelled_tokens
 
 VOCAB = 50
@@ -55,7 +54,6 @@ def make(num_blocks: int = 8, steps: Steps | None = None) -> EngineCore:
         block_size=16,
         vocab_size=VOCAB,
         clock=clock,
-        cost=RooflineCost(),
         fails=steps or Steps(),
     )
     return EngineCore(config, executor, clock)

@@ -1,0 +1,241 @@
+"""How long a step takes: a roofline from a model's bytes and operations and a machine's rates.
+
+A step reads every weight and all keys and values that its tokens attend to, and multiplies every
+token by every weight. Whichever of the two takes longer decides, and near the corner a little of
+the other shows, because they overlap imperfectly:
+
+    seconds = overhead + a sequence's share × sequences + (memory⁴ + arithmetic⁴)^¼
+
+At the corner, where both take equally long, that is 1.19 times either; at twice the distance 1.02.
+Small batches are bound by memory, so that another row costs next to nothing; from the corner on a
+step grows with its tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+CORNER = 4.0
+"""Exponent of the smooth maximum; infinity is the plain one."""
+
+
+class StepCost(Protocol):
+    """Predicts a step's seconds on the executor."""
+
+    def seconds(
+        self,
+        num_tokens: int,
+        num_seqs: int,
+        context_tokens: int,
+        attended: int | None = None,
+    ) -> float:
+        """Predict one step.
+
+        Args:
+            num_tokens: tokens computed, all sequences together.
+            num_seqs: sequences in the step; each may sample a token.
+            context_tokens: tokens whose keys and values are read, the computed ones included.
+            attended: pairs of a computed token and one it attends to; where it is not known,
+                as if every token had the mean context.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareProfile:
+    """What a machine gives: its peaks, and the share of them that a step reaches.
+
+    Attributes:
+        memory_bytes: for weights and KV cache.
+        bytes_per_second: peak bandwidth of that memory.
+        flops_per_second: dense peak of products by the type of their inputs: "float32",
+            "bfloat16", "float16", "int8". Two operations a multiply-add.
+        bandwidth_share, flops_share, attention_share: of these peaks that a decode step, a
+            large product, and attention in a prompt reach.
+        overhead_seconds: of a step, whatever is in it: launches, scheduling, sending.
+        seq_overhead_seconds: of each sequence in it, more: sampling, detokenizing, sending.
+        copy_bytes_per_second: between this memory and the host's, one way; for a CPU, a copy
+            within memory.
+    """
+
+    name: str
+    memory_bytes: int
+    bytes_per_second: float
+    flops_per_second: dict[str, float]
+    bandwidth_share: float = 0.85
+    flops_share: float = 0.6
+    attention_share: float = 0.4
+    overhead_seconds: float = 5e-4
+    seq_overhead_seconds: float = 2e-5
+    copy_bytes_per_second: float = 10e9
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineCost:
+    """A model on a machine. `models.cost.roofline` makes one.
+
+    Attributes:
+        weight_bytes: that every step reads.
+        kv_bytes_per_token: keys and values of one token, all layers.
+        flops_per_token: of the layers' products.
+        flops_per_row: of the output projection, which only sampled rows need.
+        flops_per_pair: of attention, for each pair of a token and one it attends to.
+        window: tokens that sliding layers attend to; None where no layer slides.
+        window_share: of the layers that slide.
+        bytes_per_second, flops_per_second, attention_flops_per_second: reached, not peaks.
+        overhead_seconds, seq_overhead_seconds, copy_bytes_per_second: see `HardwareProfile`.
+    """
+
+    weight_bytes: float
+    kv_bytes_per_token: float
+    flops_per_token: float
+    flops_per_row: float
+    flops_per_pair: float
+    bytes_per_second: float
+    flops_per_second: float
+    attention_flops_per_second: float
+    overhead_seconds: float = 0.0
+    seq_overhead_seconds: float = 0.0
+    copy_bytes_per_second: float = 10e9
+    window: int | None = None
+    window_share: float = 0.0
+
+    def seconds(
+        self,
+        num_tokens: int,
+        num_seqs: int,
+        context_tokens: int,
+        attended: int | None = None,
+    ) -> float:
+        if num_tokens == 0:
+            return 0.0
+        mean_context = context_tokens / num_seqs
+        pairs = float(num_tokens * mean_context if attended is None else attended)
+        context = float(context_tokens)
+        if self.window is not None and mean_context > self.window:
+            hidden = self.window_share * (1.0 - self.window / mean_context)
+            context *= 1.0 - hidden
+            pairs *= 1.0 - hidden
+        memory = (self.weight_bytes + self.kv_bytes_per_token * context) / self.bytes_per_second
+        products = self.flops_per_token * num_tokens + self.flops_per_row * num_seqs
+        arithmetic = (
+            products / self.flops_per_second
+            + self.flops_per_pair * pairs / self.attention_flops_per_second
+        )
+        step: float = (memory**CORNER + arithmetic**CORNER) ** (1.0 / CORNER)
+        return self.overhead_seconds + self.seq_overhead_seconds * num_seqs + step
+
+    def copy_seconds(self, num_tokens: int) -> float:
+        """Moving the keys and values of so many tokens to the host's memory, or back."""
+        return self.kv_bytes_per_token * num_tokens / self.copy_bytes_per_second
+
+
+def cautious_cpu(threads: int, memory_bytes: int) -> HardwareProfile:
+    """A CPU of which nothing has been measured yet: a slow one, short of arithmetic."""
+    flops = {"float32": 40e9, "float16": 40e9, "bfloat16": 80e9, "int8": 120e9}
+    return HardwareProfile(
+        name="cpu",
+        memory_bytes=memory_bytes,
+        bytes_per_second=min(10e9 * threads, 200e9),
+        flops_per_second={dtype: rate * threads for dtype, rate in flops.items()},
+        bandwidth_share=1.0,
+        flops_share=1.0,
+        attention_share=0.5,
+    )
+
+
+def _gpu(
+    name: str,
+    gigabytes: int,
+    bandwidth: float,
+    *,
+    float32: float,
+    bfloat16: float,
+    int8: float,
+    pcie: float = 32e9,
+) -> HardwareProfile:
+    """A GPU by its datasheet: GB/s, and dense TFLOP/s (half of what is quoted "with sparsity")."""
+    rates = {"float32": float32, "bfloat16": bfloat16, "float16": bfloat16, "int8": int8}
+    return HardwareProfile(
+        name=name,
+        memory_bytes=gigabytes * 10**9,
+        bytes_per_second=bandwidth * 1e9,
+        flops_per_second={dtype: rate * 1e12 for dtype, rate in rates.items()},
+        bandwidth_share=0.8,
+        overhead_seconds=1e-3,
+        seq_overhead_seconds=5e-6,
+        copy_bytes_per_second=0.8 * pcie,
+    )
+
+
+def _cpu(
+    name: str,
+    gigabytes: int,
+    *,
+    cores: int,
+    gigahertz: float,
+    bandwidth: float,
+    float32: int,
+    bfloat16: int,
+    int8: int,
+) -> HardwareProfile:
+    """A CPU by cores, base clock, channels × transfers, and operations a cycle and core."""
+    cycles = cores * gigahertz * 1e9
+    rates = {"float32": float32, "float16": float32, "bfloat16": bfloat16, "int8": int8}
+    return HardwareProfile(
+        name=name,
+        memory_bytes=gigabytes * 10**9,
+        bytes_per_second=bandwidth * 1e9,
+        flops_per_second={dtype: rate * cycles for dtype, rate in rates.items()},
+        copy_bytes_per_second=0.4 * bandwidth * 1e9,  # read, written, and fetched to be written
+    )
+
+
+# Bandwidth, memory and dense tensor-core rates: Nvidia's datasheets of H100 SXM, H200 SXM,
+# A100 SXM and L4; the whitepapers of GA102 (3090) and AD102 (4090), with float32 sums.
+# CPUs: cores, base clocks and memory from Intel's ARK and AMD's product pages. Operations a cycle:
+# Zen 4 has two 256-bit units for multiply-adds, twice the rate for bfloat16 and four times for
+# int8; AMX multiplies a tile of 16 × 32 bfloat16 by one of 32 × 16 every 16 cycles, and twice as
+# many int8.
+PROFILES: dict[str, HardwareProfile] = {
+    profile.name: profile
+    for profile in (
+        _gpu("h100", 80, 3350, float32=67, bfloat16=989, int8=1979, pcie=64e9),
+        _gpu("h200", 141, 4800, float32=67, bfloat16=989, int8=1979, pcie=64e9),
+        _gpu("a100-40gb", 40, 1555, float32=19.5, bfloat16=312, int8=624),
+        _gpu("a100-80gb", 80, 2039, float32=19.5, bfloat16=312, int8=624),
+        _gpu("l4", 24, 300, float32=30.3, bfloat16=121, int8=242),
+        _gpu("rtx4090", 24, 1008, float32=82.6, bfloat16=165, int8=661),
+        _gpu("rtx3090", 24, 936, float32=35.6, bfloat16=71, int8=284),
+        _cpu(  # 12 channels of DDR5-4800
+            "epyc-9654",
+            384,
+            cores=96,
+            gigahertz=2.4,
+            bandwidth=460.8,
+            float32=32,
+            bfloat16=64,
+            int8=128,
+        ),
+        _cpu(  # 8 channels of DDR5-4800
+            "xeon-8480-amx",
+            512,
+            cores=56,
+            gigahertz=2.0,
+            bandwidth=307.2,
+            float32=64,
+            bfloat16=1024,
+            int8=2048,
+        ),
+        _cpu(  # 2 channels of DDR5-5200
+            "ryzen-7950x",
+            64,
+            cores=16,
+            gigahertz=4.5,
+            bandwidth=83.2,
+            float32=32,
+            bfloat16=64,
+            int8=128,
+        ),
+    )
+}

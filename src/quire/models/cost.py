@@ -1,0 +1,69 @@
+"""What a step of a model costs on a machine, from its `ModelConfig` alone; torch-free."""
+
+from __future__ import annotations
+
+from quire.core.config import EngineConfig, ModelConfig
+from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
+from quire.core.quantization import QUANTIZATIONS
+from quire.models.memory import kv_bytes_per_token, looked_up_bytes, weight_bytes
+from quire.models.parameters import parameters
+
+
+def roofline(
+    model: ModelConfig,
+    hardware: HardwareProfile,
+    *,
+    dtype: str,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = None,
+) -> RooflineCost:
+    """The cost of `model` on `hardware`.
+
+    Args:
+        dtype: of weights and activations: "float32", "bfloat16" or "float16".
+        quantization: a name of `QUANTIZATIONS`.
+        kv_cache_dtype: of keys and values; `dtype` if None.
+    """
+    layers = sum(
+        parameter.numel
+        for parameter in parameters(model)
+        if parameter.name.startswith("layers.") and len(parameter.shape) == 2
+    )
+    windows = [model.window(layer) for layer in range(model.num_hidden_layers)]
+    sliding = [window for window in windows if window is not None]
+    heads = model.num_hidden_layers * model.num_attention_heads * model.head_dim
+    peak = hardware.flops_per_second
+    product = _product_dtype(dtype, quantization)
+    return RooflineCost(
+        weight_bytes=weight_bytes(model, dtype, quantization) - looked_up_bytes(model, dtype),
+        kv_bytes_per_token=kv_bytes_per_token(model, kv_cache_dtype or dtype),
+        flops_per_token=2.0 * layers,
+        flops_per_row=2.0 * model.vocab_size * model.hidden_size,
+        flops_per_pair=4.0 * heads,
+        bytes_per_second=hardware.bandwidth_share * hardware.bytes_per_second,
+        flops_per_second=hardware.flops_share * peak[product],
+        attention_flops_per_second=hardware.attention_share * peak[dtype],
+        overhead_seconds=hardware.overhead_seconds,
+        seq_overhead_seconds=hardware.seq_overhead_seconds,
+        copy_bytes_per_second=hardware.copy_bytes_per_second,
+        window=min(sliding, default=None),
+        window_share=len(sliding) / len(windows),
+    )
+
+
+def first_guess(config: EngineConfig) -> RooflineCost:
+    """The cost that an engine begins with, before it has seen a step of its own machine."""
+    return roofline(
+        config.model,
+        cautious_cpu(config.num_threads, config.memory_budget_bytes),
+        dtype=config.dtype,
+        quantization=config.quantization,
+        kv_cache_dtype=config.kv_cache_dtype,
+    )
+
+
+def _product_dtype(dtype: str, quantization: str | None) -> str:
+    """The type in which linear layers multiply."""
+    if quantization is None or QUANTIZATIONS[quantization].kind == "s8_a16":
+        return dtype
+    return "int8"
