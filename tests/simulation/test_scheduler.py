@@ -105,9 +105,9 @@ class World:
         )
 
     def _fails(self, batch: SchedulerOutput) -> bool:
-        total = sum(batch.num_scheduled_tokens)
+        total = int(batch.num_scheduled_tokens.sum()) * batch.num_steps
         assert total == batch.total_num_scheduled_tokens <= self.budget, "budget exceeded"
-        assert min(batch.num_scheduled_tokens) >= 1, "a request was scheduled for nothing"
+        assert batch.num_scheduled_tokens.min(initial=1) >= 1, "a request was scheduled for nothing"
         assert len(set(batch.request_ids)) == len(batch.request_ids), "scheduled twice"
         return self.rng.random() < self.failure_rate
 

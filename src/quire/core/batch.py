@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
+
+Column = NDArray[np.int64]
+BlockRun = tuple[int, int, Sequence[int]]
+"""Of an entry: from this position of its block table on, these blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +29,7 @@ class NewSequence:
     """
 
     request_id: str
-    token_ids: list[int]
+    token_ids: array[int] | list[int]
     num_prompt_tokens: int
     sampling_params: SamplingParams
     eos_token_ids: tuple[int, ...] = ()
@@ -27,22 +37,34 @@ class NewSequence:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """One step, as parallel lists in batch order.
+    """One step as parallel columns, an entry a sequence.
 
-    The runner first drops `removed`, then adds `new_sequences`, then for entry i appends
-    `new_block_ids[i]` to the sequence's block table (for a new sequence: the whole table)
-    and computes its tokens [num_computed_tokens[i], + num_scheduled_tokens[i]).
+    The runner first drops `removed`, then adds `new_sequences`, then writes `new_blocks` into
+    the block tables, and computes tokens [num_computed_tokens[i], + num_scheduled_tokens[i]) of
+    entry i. A step may be scheduled before the one ahead of it has been computed: the runner
+    then has one token less of some sequences than the step asks for, until that one is done.
+
+    Attributes:
+        request_ids: the very list of the step before, where nobody has come or gone; never
+            changed, so that what was looked up for it stays valid.
+        num_scheduled_tokens, num_computed_tokens: int64 [B].
+        new_blocks: int64 [3, K]: entry, position in its block table, block. A new sequence
+            brings all its blocks.
+        removed: finished, aborted or preempted since the last step.
+        total_num_scheduled_tokens: over all entries and steps.
+        num_steps: above 1, every entry has one token to compute, and goes on by itself until
+            it has sampled so many; its blocks are there for all of them.
     """
 
     step: int
     request_ids: list[str]
-    num_scheduled_tokens: list[int]
-    num_computed_tokens: list[int]
-    new_block_ids: list[list[int]]
+    num_scheduled_tokens: Column
+    num_computed_tokens: Column
+    new_blocks: Column
     new_sequences: list[NewSequence]
     removed: list[str]
-    """Finished, aborted or preempted since the last step."""
     total_num_scheduled_tokens: int
+    num_steps: int = 1
 
     @property
     def empty(self) -> bool:
@@ -63,7 +85,8 @@ class ModelOutput:
     """What one step computed, in the order of `SchedulerOutput.request_ids`.
 
     Attributes:
-        sampled_token_ids: new tokens of each entry; [] where a prompt is not finished yet.
+        sampled_token_ids: int64 [B, steps], new tokens of each entry from the left; -1 where
+            there is none: a prompt that is not finished yet, or a row that failed.
         logprobs: per request id, one `TokenLogprobs` a sampled token, where asked for.
         prompt_logprobs: per request id, one `TokenLogprobs` for each prompt token computed this
             step that predicts a following prompt token, where asked for.
@@ -72,8 +95,23 @@ class ModelOutput:
         times: where the step's time went.
     """
 
-    sampled_token_ids: list[list[int]]
+    sampled_token_ids: Column
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     times: StepTimes = field(default_factory=StepTimes)
+
+
+def block_columns(runs: Sequence[BlockRun]) -> Column:
+    """`SchedulerOutput.new_blocks`."""
+    entries = chain.from_iterable([entry] * len(blocks) for entry, _, blocks in runs)
+    positions = chain.from_iterable(range(at, at + len(blocks)) for _, at, blocks in runs)
+    blocks = chain.from_iterable(blocks for _, _, blocks in runs)
+    return np.array([list(entries), list(positions), list(blocks)], dtype=np.int64)
+
+
+def token_columns(rows: Sequence[Sequence[int]]) -> Column:
+    """`ModelOutput.sampled_token_ids` from each entry's new tokens."""
+    width = max(map(len, rows), default=0)
+    padded = [[*row, *[-1] * (width - len(row))] for row in rows]
+    return np.array(padded, dtype=np.int64).reshape(len(rows), width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -125,12 +126,27 @@ class Ready(msgspec.Struct, array_like=True, tag="ready"):
 
 
 class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
-    """All outputs of one step."""
+    """All outputs of one step.
+
+    Requests of which there is nothing to say but their new tokens are two flat columns; all
+    others (the first token, the last, log-probabilities, errors) have a `CoreOutput`.
+    """
 
     outputs: list[CoreOutput]
     stats: SchedulerStats | None
     timestamp: float
     times: CoreTimes | None = None
+    request_ids: list[str] = []
+    new_token_ids: list[int] = []
+    """Equally many for each of `request_ids`, one request after the other."""
+
+    def each(self) -> Iterator[CoreOutput]:
+        """Every request's output, plain ones first."""
+        if self.request_ids:
+            count = len(self.new_token_ids) // len(self.request_ids)
+            for i, request_id in enumerate(self.request_ids):
+                yield CoreOutput(request_id, self.new_token_ids[i * count : (i + 1) * count])
+        yield from self.outputs
 
 
 class CallResult(msgspec.Struct, array_like=True, tag="result"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 
 from quire.core.sampling_params import SamplingParams
@@ -24,11 +26,12 @@ class FinishReason(StrEnum):
 
 
 class Request:
-    """One sequence: prompt and output tokens in one list, and how far they are computed.
+    """One sequence: prompt and output tokens in one array, and what is known of its course.
 
-    There is no prefill or decode state. A request has `num_tokens` tokens, of which
-    `num_computed_tokens` have their keys and values in the cache; each step computes
-    some of the rest, and the step that computes the last one yields a new token.
+    There is no prefill or decode state. A request has `num_tokens` tokens, of which some have
+    their keys and values in the cache; each step computes some of the rest, and the step that
+    computes the last one yields a new token. How far a running request has come is a number
+    of `scheduler.running`; a waiting one has nothing computed.
     """
 
     __slots__ = (
@@ -40,7 +43,6 @@ class Request:
         "first_scheduled_time",
         "max_total_tokens",
         "num_cached_tokens",
-        "num_computed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "order",
@@ -48,6 +50,7 @@ class Request:
         "request_id",
         "sampling_params",
         "status",
+        "stop_ids",
         "stop_reason",
         "token_ids",
     )
@@ -55,7 +58,7 @@ class Request:
     def __init__(
         self,
         request_id: str,
-        prompt_token_ids: list[int],
+        prompt_token_ids: Sequence[int],
         sampling_params: SamplingParams,
         *,
         arrival_time: float,
@@ -65,13 +68,15 @@ class Request:
         eos_token_ids: tuple[int, ...] = (),
     ) -> None:
         self.request_id = request_id
-        self.token_ids = list(prompt_token_ids)
+        self.token_ids = array("i", prompt_token_ids)
         self.num_prompt_tokens = len(prompt_token_ids)
         self.sampling_params = sampling_params
         self.arrival_time = arrival_time
         self.priority = priority
         self.cache_salt = cache_salt
         self.eos_token_ids = eos_token_ids
+        self.stop_ids = _stop_ids(sampling_params, eos_token_ids)
+        """Tokens that may end it."""
         budget = sampling_params.max_tokens
         self.max_total_tokens = (
             max_model_len if budget is None else min(max_model_len, self.num_prompt_tokens + budget)
@@ -79,7 +84,6 @@ class Request:
         self.order: tuple[int, int] = (0, 0)
         """Place in line, lowest first; set once when the scheduler takes the request."""
         self.status = RequestStatus.WAITING
-        self.num_computed_tokens = 0
         self.num_cached_tokens = -1
         """Prompt tokens found in the prefix cache when first scheduled; -1 before."""
         self.num_preemptions = 0
@@ -102,7 +106,9 @@ class Request:
         return self.status is RequestStatus.FINISHED
 
     def __repr__(self) -> str:
-        return (
-            f"Request({self.request_id!r}, {self.status.name}, "
-            f"{self.num_computed_tokens}/{self.num_tokens} computed)"
-        )
+        return f"Request({self.request_id!r}, {self.status.name}, {self.num_tokens} tokens)"
+
+
+def _stop_ids(params: SamplingParams, eos_token_ids: tuple[int, ...]) -> tuple[int, ...]:
+    ends = () if params.ignore_eos else eos_token_ids
+    return (*ends, *params.stop_token_ids) if params.stop_token_ids else ends

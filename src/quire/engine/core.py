@@ -90,18 +90,19 @@ class EngineCore:
         if not self.has_work():
             return None
         self.watch.lap("receive")
-        outputs, self._rejected = self._rejected, []
         # Without anyone to schedule, what is removed waits for the next batch.
-        if self.scheduler.has_unfinished():
-            outputs += self._compute()
-        return self.report(outputs)
+        outputs = self._compute() if self.scheduler.has_unfinished() else self.report([])
+        rejected, self._rejected = self._rejected, []
+        outputs.outputs[:0] = rejected
+        outputs.times = CoreTimes(**self.watch.seconds)
+        return outputs
 
     def report(self, outputs: list[CoreOutput]) -> StepOutputs:
         """`outputs` with the scheduler's state; with none, where an abort left no step to come."""
         times = CoreTimes(**self.watch.seconds)
         return StepOutputs(outputs, self.scheduler.stats(), self._clock(), times)
 
-    def _compute(self) -> list[CoreOutput]:
+    def _compute(self) -> StepOutputs:
         batch = self.scheduler.schedule(self._clock())
         self.watch.lap("schedule")
         try:
@@ -109,7 +110,7 @@ class EngineCore:
         except Exception as error:
             self.watch.lap("model")
             logger.exception("step %d failed", batch.step)
-            outputs = self.scheduler.fail(batch, f"{type(error).__name__}: {error}")
+            outputs = self.scheduler.fail(batch, f"{type(error).__name__}: {error}", self._clock())
         else:
             self._note(result.times)
             outputs = self.scheduler.update(batch, result, self._clock())

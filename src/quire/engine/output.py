@@ -103,7 +103,7 @@ class OutputProcessor:
         """Take in one step; at most one `RequestOutput` a request comes back."""
         result = ProcessedStep()
         touched: dict[str, list[SequenceState]] = {}
-        for output in step.outputs:
+        for output in step.each():
             entry = self._sequences.get(output.request_id)
             if entry is None:  # aborted while the step ran
                 continue

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput
+import numpy as np
+
+from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput, block_columns
 from quire.core.config import EngineConfig
 from quire.core.sampling_params import SamplingParams
 from quire.core.stopwatch import Stopwatch
@@ -121,9 +123,9 @@ class Worker:
             SchedulerOutput(
                 step=0,
                 request_ids=[name],
-                num_scheduled_tokens=[len(tokens)],
-                num_computed_tokens=[0],
-                new_block_ids=[[0]],
+                num_scheduled_tokens=np.array([len(tokens)]),
+                num_computed_tokens=np.array([0]),
+                new_blocks=block_columns([(0, 0, [0])]),
                 new_sequences=[
                     NewSequence(name, tokens, len(tokens), SamplingParams(temperature=0.0))
                 ],
@@ -131,7 +133,8 @@ class Worker:
                 total_num_scheduled_tokens=len(tokens),
             )
         )
-        self.execute(SchedulerOutput(0, [], [], [], [], [], [name], 0))
+        nothing = np.zeros(0, dtype=np.int64)
+        self.execute(SchedulerOutput(0, [], nothing, nothing, block_columns([]), [], [name], 0))
 
 
 def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int) -> dict[str, object]:

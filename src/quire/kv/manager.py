@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from quire.core.config import CacheConfig
 from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
@@ -13,7 +15,8 @@ class KVCacheManager:
 
     Full blocks enter the prefix cache when the step that fills them is scheduled: every layer
     writes a step's keys and values before it reads any, so that a request in the very same
-    step may already share them. A step that fails must `discard` its requests.
+    step may already share them. `entered` lists such blocks until their step has succeeded;
+    if it fails, they must be forgotten.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -21,9 +24,10 @@ class KVCacheManager:
         self.pool = BlockPool(config.num_blocks)
         self.prefix_queries = 0
         self.prefix_hits = 0
-        self._caching = config.enable_prefix_caching
+        self.caching = config.enable_prefix_caching
+        self.entered: list[int] = []
         self._tables: dict[str, list[int]] = {}
-        self._num_remembered: dict[str, int] = {}
+        self._num_entered: dict[str, int] = {}
 
     def table(self, request_id: str) -> list[int]:
         """The block table of a request that holds blocks."""
@@ -35,7 +39,7 @@ class KVCacheManager:
         At least one token is left to compute: without it there would be no logits. A request
         that wants the log-probabilities of its prompt needs all of it computed.
         """
-        if not self._caching or request.sampling_params.prompt_logprobs is not None:
+        if not self.caching or request.sampling_params.prompt_logprobs is not None:
             return []
         hashes = extend_block_hashes(request, self.block_size)
         blocks: list[int] = []
@@ -45,10 +49,6 @@ class KVCacheManager:
                 break
             blocks.append(block)
         return blocks
-
-    def blocks_missing(self, request: Request) -> int:
-        """Blocks that a running request still needs for the tokens it has now."""
-        return -(-request.num_tokens // self.block_size) - len(self._tables[request.request_id])
 
     def can_admit(self, request: Request, prefix: list[int], reserved: int) -> bool:
         """Whether all of `request` fits, the blocks of `prefix` not charged.
@@ -62,55 +62,67 @@ class KVCacheManager:
         idle = sum(self.pool.ref_count(block) == 0 for block in prefix)
         return needed + reserved <= self.pool.num_free - idle
 
-    def admit(self, request: Request, prefix: list[int]) -> None:
-        """Give `request` a block table that begins with `prefix`, and count the hit."""
-        self.pool.share(prefix)
-        self._tables[request.request_id] = list(prefix)
-        self._num_remembered[request.request_id] = len(prefix)
-        if self._caching:
-            self.prefix_queries += request.num_tokens
-            self.prefix_hits += len(prefix) * self.block_size
-
-    def extend(self, request: Request, num_tokens: int) -> list[int] | None:
-        """Make room for the first `num_tokens` tokens of `request`.
+    def admit(self, request: Request, prefix: list[int], num_tokens: int) -> list[int]:
+        """Give `request` blocks for its first `num_tokens` tokens, and count the hit.
 
         Returns:
-            The blocks added to its table, often none; None if there are too few free ones, in
-            which case nothing has changed.
+            Its block table, which begins with `prefix`. The caller has asked `can_admit`.
+        """
+        self.pool.share(prefix)
+        missing = -(-num_tokens // self.block_size) - len(prefix)
+        table = prefix + self.pool.allocate(missing)
+        self._tables[request.request_id] = table
+        self._num_entered[request.request_id] = len(prefix)
+        if self.caching:
+            self.prefix_queries += request.num_tokens
+            self.prefix_hits += len(prefix) * self.block_size
+        return table
+
+    def extend(self, request: Request, blocks: list[int]) -> int:
+        """Append blocks, taken from the pool, to a request's table.
+
+        Returns:
+            The position of the first one in the table.
         """
         table = self._tables[request.request_id]
-        missing = -(-num_tokens // self.block_size) - len(table)
-        if missing <= 0:
-            return []
-        if missing > self.pool.num_free:
-            return None
-        blocks = self.pool.allocate(missing)
+        position = len(table)
         table += blocks
-        return blocks
+        return position
 
-    def remember(self, request: Request, num_tokens: int) -> None:
-        """Enter the full blocks among the first `num_tokens` tokens into the prefix cache."""
+    def enter(self, request: Request, num_tokens: int) -> int:
+        """Enter the full blocks among the first `num_tokens` tokens into the prefix cache.
+
+        Returns:
+            How many tokens of `request` are in blocks that have been entered.
+        """
         full = num_tokens // self.block_size
-        known = self._num_remembered[request.request_id]
-        if full <= known or not self._caching:
-            return
-        hashes = extend_block_hashes(request, self.block_size)
-        table = self._tables[request.request_id]
-        for index in range(known, full):
-            self.pool.remember(table[index], hashes[index])
-        self._num_remembered[request.request_id] = full
+        known = self._num_entered[request.request_id]
+        if full > known and self.caching:
+            hashes = extend_block_hashes(request, self.block_size)
+            table = self._tables[request.request_id]
+            for index in range(known, full):
+                self.pool.remember(table[index], hashes[index])
+            self.entered += table[known:full]
+            self._num_entered[request.request_id] = known = full
+        return known * self.block_size
 
     def free(self, request: Request) -> None:
         """Give a request's blocks back, its last first, so that prefixes outlive their tails."""
         table = self._tables.pop(request.request_id)
-        del self._num_remembered[request.request_id]
+        del self._num_entered[request.request_id]
         self.pool.release(reversed(table))
 
     def discard(self, request: Request) -> None:
-        """Free a request whose blocks may hold wrong values: nobody may find them again."""
-        for block in self._tables[request.request_id]:
+        """Make the prefix of a request unknown, because its values may be wrong."""
+        for block_hash in request.block_hashes:
+            block = self.pool.find(block_hash)
+            if block is not None:
+                self.pool.forget(block)
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Drop blocks that may hold wrong values from the prefix cache, whoever has them now."""
+        for block in blocks:
             self.pool.forget(block)
-        self.free(request)
 
     def reset_prefix_cache(self) -> None:
         """Forget all prefixes. Blocks in use stay in use; their tails may be cached anew."""

@@ -62,8 +62,7 @@ class StepInputBuilder:
             ValueError: more tokens than the step may have.
         """
         states, num_seqs = self._states, len(slots)
-        lengths = np.array(step.num_scheduled_tokens, dtype=np.int64)
-        computed = np.array(step.num_computed_tokens, dtype=np.int64)
+        lengths, computed = step.num_scheduled_tokens, step.num_computed_tokens
         total = int(lengths.sum())
         if total > self._max_tokens:
             raise ValueError(f"a step of {total} tokens; the limit is {self._max_tokens}")

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
+from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes, token_columns
 from quire.core.config import ModelConfig, SchedulerConfig
 from quire.core.stopwatch import Stopwatch
 from quire.runner.inputs import StepInputBuilder, StepInputs
@@ -74,12 +74,12 @@ class ModelRunner:
         self._watch = watch = Stopwatch()
         self.states.remove(step.removed)
         if step.empty:
-            return ModelOutput([])
+            return ModelOutput(token_columns([]))
         slots = self.states.begin(step)
         try:
             inputs = self._inputs.build(step, slots)
             watch.lap("prepare")
-            output = ModelOutput([[] for _ in step.request_ids])
+            output = ModelOutput(np.full((len(slots), 1), -1, dtype=np.int64))
             if any(self._num_prompt_logprobs(slot) is not None for slot in slots.tolist()):
                 hidden = self.model.forward(inputs, torch.arange(len(inputs.input_ids)))
                 self._prompt_logprobs(step, slots, hidden, output)
@@ -90,9 +90,10 @@ class ModelRunner:
         except BaseException:
             self.states.undo(step)
             raise
-        for slot, tokens in zip(slots.tolist(), output.sampled_token_ids, strict=True):
-            if tokens:
-                self.states.append(slot, tokens)
+        for entry in np.flatnonzero(inputs.samples).tolist():
+            # A step already scheduled behind this one expects a token, even of a row that failed.
+            token = max(int(output.sampled_token_ids[entry, 0]), 0)
+            self.states.append(int(slots[entry]), [token])
         watch.lap("sample")
         output.times = StepTimes(**watch.seconds)
         return output
@@ -119,7 +120,7 @@ class ModelRunner:
             if row in result.errors:
                 output.errors[request_id] = result.errors[row]
             elif request_id not in output.errors:
-                output.sampled_token_ids[entry] = [result.token_ids[row]]
+                output.sampled_token_ids[entry, 0] = result.token_ids[row]
                 if row in result.logprobs:
                     output.logprobs[request_id] = [result.logprobs[row]]
 
@@ -141,12 +142,12 @@ class ModelRunner:
         """Log-probabilities of the prompt tokens that this step's tokens predict."""
         row = 0
         for entry, slot in enumerate(slots.tolist()):
-            first_row, row = row, row + step.num_scheduled_tokens[entry]
+            first_row, row = row, row + int(step.num_scheduled_tokens[entry])
             count = self._num_prompt_logprobs(slot)
             if count is None:
                 continue
             state = self.states.sampling[slot]
-            start = step.num_computed_tokens[entry] + 1
+            start = int(step.num_computed_tokens[entry]) + 1
             end = min(start + row - first_row, state.num_prompt_tokens)
             if start >= end:
                 continue

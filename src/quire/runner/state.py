@@ -28,7 +28,7 @@ class SequenceStates:
         token_ids: int32 [max_num_seqs, max_model_len].
         block_tables: int32 [max_num_seqs, blocks of max_model_len tokens]; entries past a
             sequence's own are valid block numbers, but mean nothing.
-        num_tokens, num_prompt_tokens, num_blocks: int64 [max_num_seqs].
+        num_tokens, num_prompt_tokens: int64 [max_num_seqs].
         sampling: slot in use → what the sampler keeps of the sequence.
     """
 
@@ -39,10 +39,11 @@ class SequenceStates:
         self.block_tables = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
         self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int64)
-        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int64)
         self.sampling: dict[int, SamplingState] = {}
         self._slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs))[::-1]
+        self._batch: list[str] = []
+        self._batch_slots = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -57,7 +58,6 @@ class SequenceStates:
             slot = self._slots.pop(request_id, None)
             if slot is not None:
                 del self.sampling[slot]
-                self.num_blocks[slot] = 0
                 self._free.append(slot)
 
     def begin(self, step: SchedulerOutput) -> NDArray[np.int64]:
@@ -69,23 +69,36 @@ class SequenceStates:
         Raises:
             ValueError: the step contradicts what the runner holds: the scheduler has a bug.
         """
-        self._check(step)
-        for new in step.new_sequences:
-            self._add(new)
-        slots = np.fromiter((self._slots[i] for i in step.request_ids), dtype=np.int64)
-        for slot, blocks in zip(slots.tolist(), step.new_block_ids, strict=True):
-            if blocks:
-                start = int(self.num_blocks[slot])
-                self.block_tables[slot, start : start + len(blocks)] = blocks
-                self.num_blocks[slot] = start + len(blocks)
+        if step.request_ids is not self._batch or step.new_sequences or step.removed:
+            self._check_names(step)
+            self._batch = []
+            slots = self._place(step)
+        else:
+            slots = self._batch_slots
+        try:
+            self._check_rows(step, slots)
+        except ValueError:
+            self.remove([new.request_id for new in step.new_sequences])
+            raise
+        self._batch, self._batch_slots = step.request_ids, slots
+        entries, positions, blocks = step.new_blocks
+        self.block_tables[slots[entries], positions] = blocks
         return slots
 
     def undo(self, step: SchedulerOutput) -> None:
-        """Take back `begin`: the step's new sequences are gone, and so are its blocks."""
+        """Take back `begin`: the step's new sequences are gone.
+
+        Blocks that it brought stay in the tables, where they mean nothing until they are brought
+        again.
+        """
+        self._batch = []
         self.remove([new.request_id for new in step.new_sequences])
-        for request_id, blocks in zip(step.request_ids, step.new_block_ids, strict=True):
-            if request_id in self._slots:
-                self.num_blocks[self._slots[request_id]] -= len(blocks)
+
+    def _place(self, step: SchedulerOutput) -> NDArray[np.int64]:
+        """Add the step's new sequences; every entry's slot."""
+        for new in step.new_sequences:
+            self._add(new)
+        return np.array([self._slots[name] for name in step.request_ids], dtype=np.int64)
 
     def append(self, slot: int, tokens: list[int]) -> None:
         """Append sampled tokens to a sequence."""
@@ -101,7 +114,6 @@ class SequenceStates:
         self.token_ids[slot, :count] = new.token_ids
         self.num_tokens[slot] = count
         self.num_prompt_tokens[slot] = new.num_prompt_tokens
-        self.num_blocks[slot] = 0
         self.sampling[slot] = SamplingState(
             new.sampling_params,
             self.token_ids[slot],
@@ -110,7 +122,7 @@ class SequenceStates:
             new.eos_token_ids,
         )
 
-    def _check(self, step: SchedulerOutput) -> None:
+    def _check_names(self, step: SchedulerOutput) -> None:
         added: set[str] = set()
         for new in step.new_sequences:
             if new.request_id in self._slots or new.request_id in added:
@@ -128,22 +140,24 @@ class SequenceStates:
             )
         if len(set(step.request_ids)) != len(step.request_ids):
             raise ValueError("a sequence is in the step twice")
-        rows = zip(
-            step.request_ids,
-            step.num_computed_tokens,
-            step.num_scheduled_tokens,
-            step.new_block_ids,
-            strict=True,
-        )
-        for request_id, computed, scheduled, blocks in rows:
-            slot = self._slots.get(request_id)
-            if slot is None and request_id not in added:
-                raise ValueError(f"sequence {request_id!r} is unknown")
-            held = len(blocks) + (0 if slot is None else int(self.num_blocks[slot]))
-            if held > self.block_tables.shape[1]:
-                raise ValueError(f"sequence {request_id!r} has {held} blocks, past max_model_len")
-            if slot is not None and not 0 < scheduled <= self.num_tokens[slot] - computed:
-                raise ValueError(
-                    f"sequence {request_id!r} has {self.num_tokens[slot]} tokens, but tokens "
-                    f"{computed} to {computed + scheduled} are asked for"
-                )
+        for name in step.request_ids:
+            if name not in self._slots and name not in added:
+                raise ValueError(f"sequence {name!r} is unknown")
+
+    def _check_rows(self, step: SchedulerOutput, slots: NDArray[np.int64]) -> None:
+        scheduled, computed = step.num_scheduled_tokens, step.num_computed_tokens
+        wrong = (scheduled <= 0) | (computed + scheduled > self.num_tokens[slots])
+        if wrong.any():
+            entry = int(wrong.argmax())
+            start, end = computed[entry], computed[entry] + scheduled[entry]
+            raise ValueError(
+                f"sequence {step.request_ids[entry]!r} has {self.num_tokens[slots[entry]]} tokens, "
+                f"but tokens {start} to {end} are asked for"
+            )
+        entries, positions, _ = step.new_blocks
+        if (positions >= self.block_tables.shape[1]).any():
+            entry = int(entries[positions.argmax()])
+            raise ValueError(
+                f"sequence {step.request_ids[entry]!r} has {positions.max() + 1} blocks, "
+                "past max_model_len"
+            )

@@ -6,25 +6,41 @@ tokens to compute, one or thousands; a step computes as many of them as the budg
 
 from __future__ import annotations
 
-from bisect import insort
+from array import array
+from collections import deque
 from collections.abc import Iterable
-from itertools import count
+from dataclasses import dataclass
+from itertools import compress, count
 
-from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput
+import numpy as np
+
+from quire.core.batch import (
+    BlockRun,
+    Column,
+    ModelOutput,
+    NewSequence,
+    SchedulerOutput,
+    block_columns,
+)
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import ConfigError, InvalidRequestError
-from quire.core.messages import CoreOutput, SchedulerStats, TokenLogprobs
+from quire.core.messages import CoreOutput, SchedulerStats, StepOutputs, TokenLogprobs
 from quire.core.request import FinishReason, Request, RequestStatus
 from quire.kv.manager import KVCacheManager
 from quire.scheduler.queue import WaitingQueue
+from quire.scheduler.running import Admitted, RunningBatch
 from quire.scheduler.stop import check_stop
+
+MAX_IN_FLIGHT = 2
+"""Steps that are scheduled and not taken in: the one that runs, and the one behind it."""
 
 
 class Scheduler:
     """Owns every request from `add` until it has finished.
 
-    `running` is in line order, so that its last request is always the one to preempt, and no
-    request is preempted after it was given tokens in the same step.
+    A step may be scheduled while the one ahead of it runs: the tokens that one samples count as
+    there, though nobody knows them yet. What comes to light when it is taken in (an end, an
+    error, an abort) makes the request's row in the step behind it void, and nothing else.
     """
 
     def __init__(self, config: SchedulerConfig, cache: CacheConfig) -> None:
@@ -38,12 +54,15 @@ class Scheduler:
         self.config = config
         self.kv = KVCacheManager(cache)
         self.requests: dict[str, Request] = {}
-        self.running: list[Request] = []
+        self.running = RunningBatch(config.max_num_seqs, cache.block_size)
         self.waiting = WaitingQueue()
+        self._in_flight: deque[_InFlight] = deque()
         self._arrivals = count()
         self._removed: list[str] = []
         self._prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
+        self._num_finished = 0
         self._num_preemptions = 0
+        self._num_scheduled_steps = 0
         self._num_steps = 0
         self._step_tokens = 0
 
@@ -74,137 +93,288 @@ class Scheduler:
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End these requests and free their blocks; ids that are not here are ignored."""
+        finished = self._num_finished
         for request_id in request_ids:
             if request := self.requests.get(request_id):
                 request.finish_reason = FinishReason.ABORT
                 self._finish(request)
+        if self._num_finished > finished:
+            self.running.remove_finished()
 
     def has_unfinished(self) -> bool:
         return bool(self.requests)
 
     # -- one step ------------------------------------------------------------------------
 
-    def schedule(self, now: float) -> SchedulerOutput:
-        """Choose the tokens of the next step and the blocks they go to."""
-        step = _Step(budget=self.config.max_num_batched_tokens)
-        preempted = self._schedule_running(step)
-        if not preempted:
-            self._schedule_waiting(step, now)
-        self._num_steps += 1
-        self._step_tokens = self.config.max_num_batched_tokens - step.budget
-        removed, self._removed = self._removed, []
-        return SchedulerOutput(
-            step=self._num_steps,
-            request_ids=step.request_ids,
-            num_scheduled_tokens=step.num_scheduled,
-            num_computed_tokens=step.num_computed,
-            new_block_ids=step.new_block_ids,
-            new_sequences=step.new_sequences,
-            removed=removed,
-            total_num_scheduled_tokens=self._step_tokens,
-        )
+    def schedule(self, now: float, num_steps: int = 1) -> SchedulerOutput:
+        """Choose the tokens of the next step and the blocks they go to.
 
-    def update(self, step: SchedulerOutput, result: ModelOutput, now: float) -> list[CoreOutput]:
-        """Take in what a step computed: append tokens, end requests, say what is new."""
-        outputs = []
-        finished = False
-        for request_id, tokens in zip(step.request_ids, result.sampled_token_ids, strict=True):
-            request = self.requests.get(request_id)
-            if request is None:  # aborted while the step ran
-                continue
-            if request_id in result.errors:
-                outputs.append(self._fail(request, result.errors[request_id]))
-                finished = True
-                continue
-            if request_id in result.prompt_logprobs and request.num_output_tokens == 0:
-                seen = self._prompt_logprobs.setdefault(request_id, [])
-                seen += result.prompt_logprobs[request_id]
-            if not tokens:
-                continue
-            output = self._append(request, tokens, result.logprobs.get(request_id))
-            outputs.append(output)
-            finished |= request.finished
-        if finished:
-            self.running = [r for r in self.running if not r.finished]
+        Args:
+            num_steps: decode steps to take at once. They are taken while nobody waits and
+                everyone decodes; rows that end on the way compute tokens that nobody gets.
+        """
+        assert len(self._in_flight) < MAX_IN_FLIGHT, "take in a step before scheduling another"
+        running = self.running
+        self.kv.entered = []
+        preempted = self._num_preemptions
+        steps, blocks = self._schedule_running(num_steps)
+        admitted: list[Admitted] = []
+        if self._num_preemptions == preempted:
+            budget = self.config.max_num_batched_tokens - int(running.scheduled.sum())
+            admitted = self._schedule_waiting(budget, now)
+        if admitted:
+            blocks += [(len(running) + i, 0, new.table) for i, new in enumerate(admitted)]
+            moved = running.add(admitted)
+            if moved is not None:
+                blocks = [(moved[row], first, table) for row, first, table in blocks]
+        return self._issue(steps, blocks, [_new_sequence(new.request) for new in admitted])
+
+    def update(self, step: SchedulerOutput, result: ModelOutput, now: float) -> StepOutputs:
+        """Take in what the oldest step in flight computed: append tokens, end requests."""
+        flight = self._land(step)
+        outputs = StepOutputs([], None, now)
+        if flight.requests and not flight.void:
+            finished = self._num_finished
+            self._take_in(flight, result, outputs)
+            if self._num_finished > finished:
+                self.running.remove_finished()
+        outputs.stats = self.stats()
         return outputs
 
-    def fail(self, step: SchedulerOutput, reason: str) -> list[CoreOutput]:
-        """End every request of a step that could not be computed; its blocks are not reused."""
-        requests = [self.requests[i] for i in step.request_ids if i in self.requests]
-        outputs = [self._fail(request, reason) for request in requests]
-        self.running = [r for r in self.running if not r.finished]
+    def fail(self, step: SchedulerOutput, reason: str, now: float) -> StepOutputs:
+        """End every request of a step that could not be computed; its blocks are not reused.
+
+        Requests of a step scheduled behind it, which may have read what was not written, are
+        preempted, and that step is void.
+        """
+        flight = self._land(step)
+        outputs = StepOutputs([], None, now)
+        if not flight.void:
+            self.kv.forget(flight.entered)
+            for request in flight.requests:
+                if not request.finished:
+                    outputs.outputs.append(self._fail(request, reason))
+            self.running.remove_finished()
+        for behind in self._in_flight:
+            behind.void = True
+            self.kv.forget(behind.entered)
+            while len(self.running):
+                self._preempt_last(sound=False)
+        outputs.stats = self.stats()
         return outputs
 
-    # -- parts of a step -----------------------------------------------------------------
+    # -- parts of `schedule` ---------------------------------------------------------------
 
-    def _schedule_running(self, step: _Step) -> bool:
-        """Give running requests their tokens, in line order; whether any was preempted."""
-        preempted = False
-        index = 0
-        while index < len(self.running):
-            request = self.running[index]
-            # Whoever is behind a long prompt still gets a token in every step.
-            behind = len(self.running) - index - 1
-            num_computed = request.num_computed_tokens
-            num_new = min(request.num_tokens - num_computed, step.budget - behind)
-            while (blocks := self.kv.extend(request, num_computed + num_new)) is None:
-                preempted = True
-                if self._preempt_last() is request:
-                    return True
-            step.give(request, num_new, blocks)
-            self.kv.remember(request, num_computed + num_new)
-            index += 1
-        return preempted
+    def _schedule_running(self, num_steps: int) -> tuple[int, list[BlockRun]]:
+        """Give running requests their tokens, preempting the last in line while blocks lack.
 
-    def _schedule_waiting(self, step: _Step, now: float) -> None:
+        Returns:
+            Steps to take, and blocks by row; the tokens are in `running.scheduled`.
+        """
+        running, pool = self.running, self.kv.pool
+        while True:
+            wanted = running.wanted()
+            running.scheduled[:] = scheduled = self._share_budget(wanted)
+            steps = self._steps_at_once(wanted, num_steps)
+            missing = running.blocks_missing(running.num_computed + scheduled * steps)
+            total = int(missing.sum())
+            if total > pool.num_free and steps > 1:
+                steps = 1
+                missing = running.blocks_missing(running.num_computed + scheduled)
+                total = int(missing.sum())
+            if total <= pool.num_free:
+                break
+            self._preempt_last()
+        if not total:
+            return steps, []
+        rows = missing.nonzero()[0]
+        counts = missing[rows]
+        running.capacity[rows] += counts * self.kv.block_size
+        new = iter(pool.allocate(total))
+        blocks: list[BlockRun] = []
+        for row, number in zip(rows.tolist(), counts.tolist(), strict=True):
+            part = [next(new) for _ in range(number)]
+            blocks.append((row, self.kv.extend(running.requests[row], part), part))
+        return steps, blocks
+
+    def _share_budget(self, wanted: Column) -> Column:
+        """Tokens of each request: one for whoever wants any, the rest of the budget in line order.
+
+        Whoever is behind a long prompt so still gets a token in every step.
+        """
+        budget = self.config.max_num_batched_tokens
+        if int(wanted.sum()) <= budget:
+            return wanted
+        first = np.minimum(wanted, 1)
+        more = np.minimum(np.cumsum(wanted - first), budget - int(first.sum()))
+        return first + np.diff(more, prepend=0)
+
+    def _steps_at_once(self, wanted: Column, num_steps: int) -> int:
+        """How many steps everyone can go without being scheduled again."""
+        running = self.running
+        if num_steps == 1 or self.waiting or not len(running) or wanted.max() != 1:
+            return 1
+        decoding = wanted > 0
+        left = int((running.limit - running.num_tokens)[decoding].max())
+        room = self.config.max_model_len - int(running.num_tokens[decoding].max())
+        return max(1, min(num_steps, left, room))
+
+    def _schedule_waiting(self, budget: int, now: float) -> list[Admitted]:
         """Admit requests while there are tokens, seats and blocks left.
 
         A request is admitted only if all of the tokens it has now would fit beside what the
         running ones still need for theirs: otherwise long prompts would evict each other.
         """
-        if not self.waiting or step.budget == 0:
-            return
-        reserved = sum(self.kv.blocks_missing(request) for request in self.running)
-        while self.waiting and step.budget > 0 and len(self.running) < self.config.max_num_seqs:
+        admitted: list[Admitted] = []
+        seats = self.config.max_num_seqs - len(self.running)
+        if not self.waiting or budget <= 0 or seats <= 0:
+            return admitted
+        kv, block_size = self.kv, self.kv.block_size
+        reserved = int(self.running.blocks_missing(self.running.num_tokens).sum())
+        while self.waiting and budget > 0 and len(admitted) < seats:
             request = self.waiting.peek()
-            prefix = self.kv.find_prefix(request)
-            if not self.kv.can_admit(request, prefix, reserved):
+            prefix = kv.find_prefix(request)
+            if not kv.can_admit(request, prefix, reserved):
                 break
             self.waiting.pop()
-            self.kv.admit(request, prefix)
-            request.num_computed_tokens = num_cached = len(prefix) * self.kv.block_size
+            num_cached = len(prefix) * block_size
             if request.first_scheduled_time is None:
                 request.first_scheduled_time = now
                 request.num_cached_tokens = num_cached
             request.status = RequestStatus.RUNNING
-            insort(self.running, request, key=_order)
-            num_new = min(request.num_tokens - num_cached, step.budget)
-            assert self.kv.extend(request, num_cached + num_new) is not None
-            step.new_sequences.append(
-                NewSequence(
-                    request.request_id,
-                    request.token_ids.copy(),
-                    request.num_prompt_tokens,
-                    request.sampling_params,
-                    request.eos_token_ids,
-                )
-            )
-            step.give(request, num_new, self.kv.table(request.request_id).copy())
-            self.kv.remember(request, num_cached + num_new)
-            reserved += self.kv.blocks_missing(request)
+            num_new = min(request.num_tokens - num_cached, budget)
+            budget -= num_new
+            table = kv.admit(request, prefix, num_cached + num_new)
+            # At once, so that the next in line shares what this one computes in this step.
+            entered = kv.enter(request, num_cached + num_new)
+            admitted.append(Admitted(request, table, num_cached, num_new, entered))
+            reserved += -(-request.num_tokens // block_size) - len(table)
+        return admitted
 
-    def _preempt_last(self) -> Request:
-        """Take the blocks of the request that is last in line and put it back in the queue."""
-        request = self.running.pop()
+    def _issue(
+        self, steps: int, blocks: list[BlockRun], new_sequences: list[NewSequence]
+    ) -> SchedulerOutput:
+        """The step that `running.scheduled` says; its tokens count as computed from now."""
+        running = self.running
+        scheduled = running.scheduled
+        # Tokens that the step ahead is still sampling are nobody's yet: no block hash has them.
+        known = running.num_tokens - (running.num_pending if self._in_flight else 0)
+        computed = running.num_computed.copy()
+        running.num_computed += scheduled * steps
+        if self.kv.caching:
+            ready = np.minimum(running.num_computed, known)
+            for row in (ready - running.entered >= self.kv.block_size).nonzero()[0].tolist():
+                running.entered[row] = self.kv.enter(running.requests[row], int(ready[row]))
+        samples = (running.num_computed >= running.num_tokens) & (scheduled > 0)
+        np.multiply(samples, steps, out=running.num_pending)
+        running.num_tokens += running.num_pending
+        # Who gets a full `CoreOutput`: with the first token, and with the last one possible.
+        told = samples & ((running.untold > 0) | (running.num_tokens >= running.limit))
+        running.untold[samples] = 0
+        requests, names, tokens = running.requests, running.request_ids, running.token_ids
+        new_blocks = block_columns(blocks)
+        if not scheduled.all():
+            active = scheduled > 0
+            new_blocks[0] = (np.cumsum(active) - 1)[new_blocks[0]]
+            scheduled, computed, told = scheduled[active], computed[active], told[active]
+            keep = active.tolist()
+            requests, names = list(compress(requests, keep)), list(compress(names, keep))
+            tokens = list(compress(tokens, keep))
+        self._num_scheduled_steps += 1
+        removed, self._removed = self._removed, []
+        step = SchedulerOutput(
+            step=self._num_scheduled_steps,
+            request_ids=names,
+            num_scheduled_tokens=scheduled.copy(),
+            num_computed_tokens=computed,
+            new_blocks=new_blocks,
+            new_sequences=new_sequences,
+            removed=removed,
+            total_num_scheduled_tokens=int(scheduled.sum()) * steps,
+            num_steps=steps,
+        )
+        entries = told.nonzero()[0].tolist()
+        self._in_flight.append(
+            _InFlight(step, requests, names, tokens, entries, self.kv.entered, self._num_finished)
+        )
+        return step
+
+    def _preempt_last(self, *, sound: bool = True) -> None:
+        """Take the blocks of the request that is last in line and put it back in the queue.
+
+        Args:
+            sound: its blocks hold what they should; else they are not entered any more.
+        """
+        running = self.running
+        if sound:
+            pending = running.num_pending[-1] if self._in_flight else 0
+            ready = min(running.num_tokens[-1] - pending, running.num_computed[-1])
+            self.kv.enter(running.requests[-1], int(ready))
+        request = running.pop()
         self.kv.free(request)
         request.status = RequestStatus.PREEMPTED
-        request.num_computed_tokens = 0
         request.num_preemptions += 1
         self._num_preemptions += 1
         self._prompt_logprobs.pop(request.request_id, None)
         self._removed.append(request.request_id)
         self.waiting.push(request)
-        return request
+
+    # -- parts of `update` -----------------------------------------------------------------
+
+    def _land(self, step: SchedulerOutput) -> _InFlight:
+        flight = self._in_flight.popleft()
+        assert flight.step is step, "steps are taken in as they were scheduled"
+        self._num_steps = step.step
+        self._step_tokens = step.total_num_scheduled_tokens
+        return flight
+
+    def _take_in(self, flight: _InFlight, result: ModelOutput, outputs: StepOutputs) -> None:
+        """Append what was sampled: to plain rows all at once, to the others one by one."""
+        sampled = result.sampled_token_ids
+        told = set(flight.told)
+        if self._num_finished > flight.num_finished:
+            told.update(i for i, request in enumerate(flight.requests) if request.finished)
+        for column in (result.errors, result.logprobs, result.prompt_logprobs):
+            if column:
+                told.update(i for i, name in enumerate(flight.request_ids) if name in column)
+        width = sampled.shape[1]
+        tokens = sampled.ravel().tolist()
+        stops = self.running.stop_ids
+        if not stops.keys().isdisjoint(tokens):
+            told.update(i // width for i, token in enumerate(tokens) if token in stops)
+        names, arrays = flight.request_ids, flight.token_ids
+        plain = sampled[:, -1] >= 0 if width else np.zeros(len(names), dtype=np.bool_)
+        plain[list(told)] = False
+        if not plain.all():
+            told.update(np.flatnonzero(~plain & (sampled[:, 0] >= 0)).tolist() if width else ())
+            keep = plain.tolist()
+            names, arrays = list(compress(names, keep)), list(compress(arrays, keep))
+            tokens = sampled[plain].ravel().tolist()
+        if width == 1:
+            for array_, token in zip(arrays, tokens, strict=True):
+                array_.append(token)
+        else:
+            for i, array_ in enumerate(arrays):
+                array_.extend(tokens[i * width : (i + 1) * width])
+        outputs.request_ids, outputs.new_token_ids = names, tokens
+        for entry in sorted(told):
+            request = flight.requests[entry]
+            if not request.finished:
+                new = [token for token in sampled[entry].tolist() if token >= 0]
+                self._tell(request, new, result, outputs)
+
+    def _tell(
+        self, request: Request, tokens: list[int], result: ModelOutput, outputs: StepOutputs
+    ) -> None:
+        """Take in one row of which there may be more to say than its tokens."""
+        name = request.request_id
+        if name in result.errors:
+            outputs.outputs.append(self._fail(request, result.errors[name]))
+            return
+        if name in result.prompt_logprobs and request.num_output_tokens == 0:
+            self._prompt_logprobs.setdefault(name, []).extend(result.prompt_logprobs[name])
+        if tokens:
+            outputs.outputs.append(self._append(request, tokens, result.logprobs.get(name)))
 
     def _append(
         self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None
@@ -217,6 +387,8 @@ class Scheduler:
             request.token_ids.append(token)
             kept += 1
             if check_stop(request):
+                if request.status is RequestStatus.RUNNING:
+                    self.kv.enter(request, request.num_tokens - 1)
                 self._finish(request)
                 break
         return CoreOutput(
@@ -232,8 +404,10 @@ class Scheduler:
         )
 
     def _fail(self, request: Request, reason: str) -> CoreOutput:
+        """End a request whose blocks may hold wrong values: nobody may find them again."""
         request.finish_reason = FinishReason.ERROR
         request.stop_reason = reason
+        self.kv.discard(request)
         self._finish(request)
         return CoreOutput(
             request_id=request.request_id,
@@ -245,23 +419,19 @@ class Scheduler:
     def _finish(self, request: Request) -> None:
         """Give up everything a request holds; the caller has set why it ended.
 
-        `running` is cleaned up by the caller where it ends many requests in one pass.
+        `running` is cleaned up by the caller, who may end many requests in one pass.
         """
         previous, request.status = request.status, RequestStatus.FINISHED
         del self.requests[request.request_id]
+        self._num_finished += 1
         self._prompt_logprobs.pop(request.request_id, None)
-        if previous is not RequestStatus.RUNNING:
-            self.waiting.forget(request)
-            return
-        self._removed.append(request.request_id)
-        if request.finish_reason is FinishReason.ERROR:
-            self.kv.discard(request)
-        else:
+        if previous is RequestStatus.RUNNING:
             self.kv.free(request)
-        if request.finish_reason is FinishReason.ABORT:
-            self.running.remove(request)
+            self._removed.append(request.request_id)
+        else:
+            self.waiting.forget(request)
 
-    # -- looking in ----------------------------------------------------------------------
+    # -- what it knows -----------------------------------------------------------------------
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(
@@ -279,41 +449,46 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Assert every invariant that holds between steps; for tests, simulation and idle time."""
         self.kv.check_integrity()
-        assert self.running == sorted(self.running, key=_order), "running is out of order"
+        running = self.running
+        running.check_integrity(in_flight=bool(self._in_flight))
         waiting = self.waiting.requests()
         assert len(waiting) == len(self.waiting), "waiting requests were miscounted"
-        everyone = {r.request_id for r in self.running} | {r.request_id for r in waiting}
+        everyone = {r.request_id for r in running.requests} | {r.request_id for r in waiting}
         assert everyone == self.requests.keys(), "a request is in no queue"
-        assert len(self.running) + len(waiting) == len(everyone), "a request is in two queues"
-        assert len(self.running) <= self.config.max_num_seqs, "too many run at once"
-        for request in self.running:
-            room = len(self.kv.table(request.request_id)) * self.kv.block_size
-            assert request.num_computed_tokens <= room, f"{request} has no blocks for its tokens"
-            assert request.num_computed_tokens <= request.num_tokens, f"{request} ran ahead"
+        assert len(running) + len(waiting) == len(everyone), "a request is in two queues"
+        for request, capacity in zip(running.requests, running.capacity.tolist(), strict=True):
+            held = len(self.kv.table(request.request_id)) * self.kv.block_size
+            assert capacity == held, f"{request} has other blocks than it is thought to have"
         if not self.requests:
             assert self.kv.pool.num_used == 0, "blocks are in use, but nobody is here"
 
 
-class _Step:
-    """A `SchedulerOutput` in the making."""
+@dataclass(slots=True)
+class _InFlight:
+    """A step that has been scheduled and not taken in yet, its columns in the step's order.
 
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.request_ids: list[str] = []
-        self.num_scheduled: list[int] = []
-        self.num_computed: list[int] = []
-        self.new_block_ids: list[list[int]] = []
-        self.new_sequences: list[NewSequence] = []
+    Attributes:
+        told: entries of which there will be more to say than their token.
+        entered: blocks that entered the prefix cache for it: wrong, should it fail.
+        num_finished: how many requests had finished when it was scheduled.
+        void: what it computes is of no use.
+    """
 
-    def give(self, request: Request, num_tokens: int, blocks: list[int]) -> None:
-        """Schedule the next `num_tokens` tokens of `request`; they count as computed from now."""
-        self.request_ids.append(request.request_id)
-        self.num_scheduled.append(num_tokens)
-        self.num_computed.append(request.num_computed_tokens)
-        self.new_block_ids.append(blocks)
-        self.budget -= num_tokens
-        request.num_computed_tokens += num_tokens
+    step: SchedulerOutput
+    requests: list[Request]
+    request_ids: list[str]
+    token_ids: list[array[int]]
+    told: list[int]
+    entered: list[int]
+    num_finished: int
+    void: bool = False
 
 
-def _order(request: Request) -> tuple[int, int]:
-    return request.order
+def _new_sequence(request: Request) -> NewSequence:
+    return NewSequence(
+        request.request_id,
+        request.token_ids[:],
+        request.num_prompt_tokens,
+        request.sampling_params,
+        request.eos_token_ids,
+    )

@@ -60,7 +60,7 @@ def drive(
             if line:
                 continue
             return transcripts
-        for output in step.outputs:
+        for output in step.each():
             transcript = transcripts[output.request_id]
             assert not transcript.finished, f"{output.request_id} went on after its end"
             transcript.token_ids += output.new_token_ids

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.cost import RooflineCost, StepCost
 from quire.executor.base import Executor
 from quire.simulate.clock import VirtualClock
@@ -50,12 +50,12 @@ def modelled_tokens(prompt: Sequence[int], count: int, vocab_size: int) -> list[
 def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
     """What `cost` predicts for this batch."""
     computed, scheduled = batch.num_computed_tokens, batch.num_scheduled_tokens
-    pairs = zip(computed, scheduled, strict=True)
+    pairs = scheduled * computed + scheduled * (scheduled + 1) // 2
     return cost.seconds(
         batch.total_num_scheduled_tokens,
         len(batch.request_ids),
-        sum(computed) + batch.total_num_scheduled_tokens,
-        sum(count * start + count * (count + 1) // 2 for start, count in pairs),
+        int(computed.sum()) + batch.total_num_scheduled_tokens,
+        int(pairs.sum()),
     )
 
 
@@ -118,19 +118,25 @@ class ModelledExecutor(Executor):
             if new.request_id in self._sequences:
                 raise ViolationError(f"{new.request_id} was added twice")
             self._sequences[new.request_id] = _Sequence(list(new.token_ids), [])
-        for request_id, blocks in zip(batch.request_ids, batch.new_block_ids, strict=True):
-            self._sequences[request_id].blocks += blocks
-        rows = zip(
-            batch.request_ids, batch.num_computed_tokens, batch.num_scheduled_tokens, strict=True
-        )
+        for entry, position, block in batch.new_blocks.T.tolist():
+            held = self._sequences[batch.request_ids[entry]].blocks
+            if position != len(held):
+                raise ViolationError(f"{batch.request_ids[entry]} has a gap in its block table")
+            held.append(block)
+        starts, counts = batch.num_computed_tokens.tolist(), batch.num_scheduled_tokens.tolist()
+        rows = list(zip(batch.request_ids, starts, counts, strict=True))
         if self._fails(batch):
             for request_id, start, count in rows:
-                for position in range(start, start + count):
+                for position in range(start, start + count * batch.num_steps):
                     self._slots[self._slot(self._sequences[request_id], position)] = _SPOILT
             raise RuntimeError("the modelled step failed")
-        return self._compute(list(rows))
+        sampled = self._compute(rows)
+        for step in range(1, batch.num_steps):
+            more = self._compute([(name, start + step, 1) for name, start, _ in rows])
+            sampled = [had + new for had, new in zip(sampled, more, strict=True)]
+        return ModelOutput(token_columns(sampled))
 
-    def _compute(self, rows: list[tuple[str, int, int]]) -> ModelOutput:
+    def _compute(self, rows: list[tuple[str, int, int]]) -> list[list[int]]:
         # As in a layer: everyone writes, then everyone reads.
         for request_id, start, count in rows:
             sequence = self._sequences[request_id]
@@ -148,7 +154,7 @@ class ModelledExecutor(Executor):
                 continue
             sequence.tokens.append(state % self._vocab_size)
             sampled.append([sequence.tokens[-1]])
-        return ModelOutput(sampled)
+        return sampled
 
     def _prefix_state(self, sequence: _Sequence, end: int) -> int:
         """The fingerprint of the first `end` tokens, checked against every slot they live in."""

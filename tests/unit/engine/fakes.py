@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.checkpoint.source import ModelSource
-from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from quire.core.messages import Ready, TokenLogprobs
 from quire.core.sampling_params import SamplingParams
@@ -66,23 +66,25 @@ class EchoExecutor(Executor):
         for request_id in batch.removed:
             del self.tokens[request_id]
         for new in batch.new_sequences:
-            self.tokens[new.request_id] = new.token_ids.copy()
+            self.tokens[new.request_id] = list(new.token_ids)
             self.params[new.request_id] = new.sampling_params
-        output = ModelOutput([])
+        output = ModelOutput(token_columns([]))
+        sampled: list[list[int]] = []
         for i, request_id in enumerate(batch.request_ids):
             tokens, params = self.tokens[request_id], self.params[request_id]
-            start, end = batch.num_computed_tokens[i], batch.num_computed_tokens[i]
-            end += batch.num_scheduled_tokens[i]
+            start = int(batch.num_computed_tokens[i])
+            end = start + int(batch.num_scheduled_tokens[i])
             if params.prompt_logprobs is not None:
                 known = tokens[start + 1 : end + 1]
                 output.prompt_logprobs[request_id] = [_logprobs(t) for t in known]
             if end < len(tokens):
-                output.sampled_token_ids.append([])
+                sampled.append([])
                 continue
             tokens.append(follow(tokens[-1]))
-            output.sampled_token_ids.append([tokens[-1]])
+            sampled.append([tokens[-1]])
             if params.logprobs is not None:
                 output.logprobs[request_id] = [_logprobs(tokens[-1])]
+        output.sampled_token_ids = token_columns(sampled)
         return output
 
 

@@ -92,7 +92,7 @@ async def test_requests_and_calls() -> None:
         while len(tokens) < 3:
             step = await line.next()
             assert isinstance(step, StepOutputs)
-            tokens += step.outputs[0].new_token_ids
+            tokens += next(step.each()).new_token_ids
         assert bytes(tokens) == b"bcd"
         assert (await line.call("nonsense")).error is not None
         assert (await line.call("num_bad_frames")).value == 0
@@ -180,7 +180,7 @@ async def test_bad_frames_are_dropped_counted_and_survived() -> None:
         line.client.send(request())
         step = await line.next()
         assert isinstance(step, StepOutputs)
-        assert step.outputs[0].new_token_ids == [98]
+        assert next(step.each()).new_token_ids == [98]
 
 
 async def test_a_long_socket_path_is_avoided(

@@ -68,7 +68,7 @@ def finish(core: EngineCore) -> dict[str, list[CoreOutput]]:
     told: dict[str, list[CoreOutput]] = {}
     while step := core.step():
         core.scheduler.check_integrity()
-        for output in step.outputs:
+        for output in step.each():
             told.setdefault(output.request_id, []).append(output)
     return told
 
@@ -129,7 +129,7 @@ def test_an_abort_frees_the_blocks_before_the_next_step() -> None:
     assert 0 < core.scheduler.kv.pool.num_used < used
     step = core.step()
     assert step is not None
-    assert [output.request_id for output in step.outputs] == ["b"]
+    assert [output.request_id for output in step.each()] == ["b"]
     core.abort(["b"])
     assert core.scheduler.kv.pool.num_used == 0
     assert core.step() is None

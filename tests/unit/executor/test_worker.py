@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
-from quire.core.batch import NewSequence, SchedulerOutput
+from quire.core.batch import NewSequence, SchedulerOutput, block_columns
 from quire.core.errors import OutOfMemoryError
 from quire.core.sampling_params import SamplingParams
 from quire.executor.uniproc import UniprocExecutor
@@ -29,7 +30,8 @@ def threads() -> Iterator[None]:
 
 def one_step(count: int = 5) -> SchedulerOutput:
     new = NewSequence("a", list(range(count)), count, SamplingParams(temperature=0.0))
-    return SchedulerOutput(1, ["a"], [count], [0], [[3]], [new], [], count)
+    blocks = block_columns([(0, 0, [3])])
+    return SchedulerOutput(1, ["a"], np.array([count]), np.array([0]), blocks, [new], [], count)
 
 
 def test_phases_add_up_and_facts_are_plain() -> None:

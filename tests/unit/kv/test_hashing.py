@@ -31,7 +31,7 @@ def test_equal_hashes_exactly_where_prefixes_are_equal(
 def test_growing_gives_the_same_hashes_as_all_at_once(token_ids: list[int], cut: int) -> None:
     growing = request(token_ids[:cut])
     extend_block_hashes(growing, 8)
-    growing.token_ids += token_ids[cut:]
+    growing.token_ids.extend(token_ids[cut:])
     assert extend_block_hashes(growing, 8) == extend_block_hashes(request(token_ids), 8)
 
 

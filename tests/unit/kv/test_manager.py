@@ -20,9 +20,8 @@ def request(name: str, token_ids: list[int], **options: object) -> Request:
 def admit(kv: KVCacheManager, r: Request) -> list[int]:
     prefix = kv.find_prefix(r)
     assert kv.can_admit(r, prefix, reserved=0)
-    kv.admit(r, prefix)
-    assert kv.extend(r, r.num_tokens) is not None
-    kv.remember(r, r.num_tokens)
+    kv.admit(r, prefix, r.num_tokens)
+    kv.enter(r, r.num_tokens)
     return prefix
 
 
@@ -97,18 +96,9 @@ def test_discarded_blocks_are_never_found_again() -> None:
     first = request("first", [1] * 40)
     admit(kv, first)
     kv.discard(first)
+    kv.free(first)
     assert kv.find_prefix(request("second", [1] * 40)) == []
     assert kv.pool.num_free == 8
-    kv.check_integrity()
-
-
-def test_extend_changes_nothing_when_blocks_run_out() -> None:
-    kv = manager(2)
-    first = request("first", [1] * 16)
-    admit(kv, first)
-    assert kv.extend(first, 100) is None
-    assert len(kv.table("first")) == 1
-    assert kv.extend(first, 17) is not None
     kv.check_integrity()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput
+from quire.core.batch import BlockRun, ModelOutput, NewSequence, SchedulerOutput, block_columns
 from quire.core.config import ModelConfig, SchedulerConfig
 from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
@@ -139,7 +139,7 @@ class Driver:
     def schedule(self, counts: dict[str, int]) -> SchedulerOutput:
         """A step of `counts[name]` tokens of each."""
         added = []
-        new_blocks = []
+        new_blocks: list[BlockRun] = []
         for name, count in counts.items():
             if name not in self._known:
                 self._known.add(name)
@@ -150,15 +150,15 @@ class Driver:
                 )
             needed = -(-(self.computed[name] + count) // self.block_size)
             fresh = [self.free.pop() for _ in range(needed - len(self.blocks[name]))]
+            new_blocks.append((len(new_blocks), len(self.blocks[name]), fresh))
             self.blocks[name] += fresh
-            new_blocks.append(fresh)
         removed, self.removed = self.removed, []
         return SchedulerOutput(
             step=0,
             request_ids=list(counts),
-            num_scheduled_tokens=list(counts.values()),
-            num_computed_tokens=[self.computed[name] for name in counts],
-            new_block_ids=new_blocks,
+            num_scheduled_tokens=np.array(list(counts.values())),
+            num_computed_tokens=np.array([self.computed[name] for name in counts]),
+            new_blocks=block_columns(new_blocks),
             new_sequences=added,
             removed=removed,
             total_num_scheduled_tokens=sum(counts.values()),
@@ -170,11 +170,14 @@ class Driver:
 
     def update(self, batch: SchedulerOutput, output: ModelOutput) -> ModelOutput:
         rows = zip(
-            batch.request_ids, batch.num_scheduled_tokens, output.sampled_token_ids, strict=True
+            batch.request_ids,
+            batch.num_scheduled_tokens.tolist(),
+            output.sampled_token_ids.tolist(),
+            strict=True,
         )
         for name, count, sampled in rows:
             self.computed[name] += count
-            self.tokens[name] += sampled
+            self.tokens[name] += [token for token in sampled if token >= 0]
             self.logprobs.setdefault(name, []).extend(output.logprobs.get(name, []))
             entries = output.prompt_logprobs.get(name, [])
             self.prompt_logprobs.setdefault(name, []).extend(entries)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.core.batch import NewSequence, SchedulerOutput
+from quire.core.batch import NewSequence, SchedulerOutput, block_columns
 from quire.core.sampling_params import SamplingParams
 from quire.runner.inputs import StepInputBuilder
 from quire.runner.state import SequenceStates
@@ -35,7 +35,16 @@ def steps(draw: st.DrawFn) -> tuple[int, SchedulerOutput]:
         blocks.append(rng.integers(0, 500, -(-(start + count) // block_size)).tolist())
     names = [new.request_id for new in added]
     total = sum(scheduled)
-    return block_size, SchedulerOutput(1, names, scheduled, computed, blocks, added, [], total)
+    runs = [(i, 0, table) for i, table in enumerate(blocks)]
+    return block_size, SchedulerOutput(
+        1, names, np.array(scheduled), np.array(computed), block_columns(runs), added, [], total
+    )
+
+
+def tables(step: SchedulerOutput) -> list[list[int]]:
+    """Each entry's block table; all sequences are new."""
+    entries, _, blocks = step.new_blocks
+    return [blocks[entries == i].tolist() for i in range(len(step.request_ids))]
 
 
 @settings(max_examples=100, deadline=None)
@@ -47,16 +56,17 @@ def test_inputs_are_what_the_step_says(case: tuple[int, SchedulerOutput]) -> Non
     inputs = builder.build(step, states.begin(step))
     ids, positions, slots, starts, rows, columns = [], [], [], [0], [], 0
     for i, new in enumerate(step.new_sequences):
-        end = step.num_computed_tokens[i] + step.num_scheduled_tokens[i]
-        for position in range(step.num_computed_tokens[i], end):
+        start = int(step.num_computed_tokens[i])
+        end = start + int(step.num_scheduled_tokens[i])
+        for position in range(start, end):
             ids.append(new.token_ids[position])
             positions.append(position)
-            block = step.new_block_ids[i][position // block_size]
+            block = tables(step)[i][position // block_size]
             slots.append(block * block_size + position % block_size)
         starts.append(len(ids))
         if end == len(new.token_ids):
             rows.append(len(ids) - 1)
-        columns = max(columns, len(step.new_block_ids[i]))
+        columns = max(columns, len(tables(step)[i]))
     meta = inputs.metadata
     assert inputs.input_ids.tolist() == ids
     assert inputs.positions.tolist() == positions
@@ -69,7 +79,7 @@ def test_inputs_are_what_the_step_says(case: tuple[int, SchedulerOutput]) -> Non
     assert meta.max_query_len == max(step.num_scheduled_tokens)
     assert meta.block_tables.shape == (len(lens), columns)
     assert meta.block_tables.is_contiguous()
-    for i, blocks in enumerate(step.new_block_ids):
+    for i, blocks in enumerate(tables(step)):
         assert meta.block_tables[i, : len(blocks)].tolist() == blocks
     dtypes = [meta.query_start_loc.dtype, meta.seq_lens.dtype, meta.block_tables.dtype]
     assert dtypes == [torch.int32] * 3
@@ -79,7 +89,8 @@ def test_inputs_are_what_the_step_says(case: tuple[int, SchedulerOutput]) -> Non
 
 def one_step(count: int) -> SchedulerOutput:
     new = NewSequence("a", list(range(count)), count, SamplingParams())
-    return SchedulerOutput(1, ["a"], [count], [0], [[1, 2, 3]], [new], [], count)
+    blocks = block_columns([(0, 0, [1, 2, 3])])
+    return SchedulerOutput(1, ["a"], np.array([count]), np.array([0]), blocks, [new], [], count)
 
 
 def test_buffers_are_reused() -> None:
@@ -100,7 +111,9 @@ def test_memory_of_a_decode_step_does_not_grow_with_the_context() -> None:
         blocks = list(range(length // 8))
         added = [NewSequence(str(i), [1] * length, length, SamplingParams()) for i in range(4)]
         names = [new.request_id for new in added]
-        step = SchedulerOutput(1, names, [1] * 4, [length - 1] * 4, [blocks] * 4, added, [], 4)
+        runs = block_columns([(i, 0, blocks) for i in range(4)])
+        ones, last = np.full(4, 1), np.full(4, length - 1)
+        step = SchedulerOutput(1, names, ones, last, runs, added, [], 4)
         builder = StepInputBuilder(states, 64, 8)
         slots = states.begin(step)
         builder.build(step, slots)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.core.batch import ModelOutput
 from quire.ops.table import OpTable
 from quire.runner.prompt_logprobs import prompt_logprobs
 from tests.unit.runner.fakes import VOCAB, Driver, FakeDecoder, make_runner
@@ -71,15 +72,20 @@ def test_any_batch_chunking_and_preemption_gives_what_running_alone_gives(
     assert not driver.errors
 
 
+def num_sampled(output: ModelOutput) -> list[int]:
+    """How many tokens each entry got."""
+    return (output.sampled_token_ids >= 0).sum(axis=1).tolist()
+
+
 def test_only_finished_prompts_sample_and_order_is_the_requests() -> None:
     driver = Driver(make_runner())
     driver.add("a", [1] * 20)
     driver.add("b", [2] * 3)
     driver.add("c", [3] * 9)
     output = driver.step({"c": 4, "b": 3, "a": 20})
-    assert [len(tokens) for tokens in output.sampled_token_ids] == [0, 1, 1]
+    assert num_sampled(output) == [0, 1, 1]
     output = driver.step({"a": 1, "c": 5})
-    assert [len(tokens) for tokens in output.sampled_token_ids] == [1, 1]
+    assert num_sampled(output) == [1, 1]
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 8, 1000])
@@ -127,7 +133,7 @@ def test_a_sick_row_ends_its_request_only() -> None:
             d.add(name, [ord(name) % VOCAB, 7], logprobs=1)
         output = d.step(dict.fromkeys("abc", 2))
     assert list(driver.errors) == ["b"]
-    assert [len(t) for t in output.sampled_token_ids] == [1, 0, 1]
+    assert num_sampled(output) == [1, 0, 1]
     assert "b" not in output.logprobs
     sick["rows"] = []
     driver.remove("b")
@@ -149,7 +155,7 @@ def test_a_sick_prompt_row_ends_its_request_only() -> None:
     driver.add("b", [1, 2], prompt_logprobs=1)
     output = driver.step({"a": 10, "b": 2})
     assert list(output.errors) == ["a"]
-    assert [len(t) for t in output.sampled_token_ids] == [0, 1]
+    assert num_sampled(output) == [0, 1]
     assert list(output.prompt_logprobs) == ["b"]
 
 
@@ -164,7 +170,7 @@ def test_a_step_that_raises_leaves_no_trace(where: str, monkeypatch: pytest.Monk
     driver.remove("gone")
     driver.add("new", [4, 5, 6], **PARAMS[2])
     batch = driver.schedule({"new": 3, "old": 1})
-    assert batch.new_block_ids[1]
+    assert 1 in batch.new_blocks[0]
     with monkeypatch.context() as patch:
 
         def fail(*args: object) -> Tensor:
@@ -195,7 +201,7 @@ def test_what_a_failed_step_added_may_still_be_removed() -> None:
         driver.runner.execute(batch)
     driver.runner.model = model
     driver.remove("a")
-    assert driver.step({}).sampled_token_ids == []
+    assert len(driver.step({}).sampled_token_ids) == 0
     driver.add("a", [1, 2, 3])
     assert len(driver.finish("a", 2)) == 2
 
@@ -211,5 +217,5 @@ def test_an_empty_step_only_removes() -> None:
     driver.add("a", [1])
     driver.step({"a": 1})
     driver.remove("a")
-    assert driver.step({}).sampled_token_ids == []
+    assert len(driver.step({}).sampled_token_ids) == 0
     assert len(driver.runner.states) == 0

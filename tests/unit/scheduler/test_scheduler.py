@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.core.messages import CoreOutput, TokenLogprobs
@@ -43,15 +43,18 @@ def step(
     batch = s.schedule(now=1.0)
     outputs = s.update(batch, sampled(s, batch, token, **result), now=2.0)
     s.check_integrity()
-    given = dict(zip(batch.request_ids, batch.num_scheduled_tokens, strict=True))
-    return given, {o.request_id: o for o in outputs}
+    given = dict(zip(batch.request_ids, batch.num_scheduled_tokens.tolist(), strict=True))
+    return given, {o.request_id: o for o in outputs.each()}
 
 
 def sampled(s: Scheduler, batch: SchedulerOutput, token: int, **result: Any) -> ModelOutput:
-    done = [
-        s.requests[i].num_computed_tokens == s.requests[i].num_tokens for i in batch.request_ids
-    ]
-    return ModelOutput([[token] if d else [] for d in done], **result)
+    """What every row whose last token is computed would sample: `token`, in each step."""
+    ends = (batch.num_computed_tokens + batch.num_scheduled_tokens).tolist()
+    rows = zip(batch.request_ids, ends, strict=True)
+    done = [name in s.requests and end >= s.requests[name].num_tokens for name, end in rows]
+    return ModelOutput(
+        token_columns([[token if d else -1] * batch.num_steps for d in done]), **result
+    )
 
 
 def test_a_step_fills_its_budget_with_one_long_prompt_after_another() -> None:
@@ -130,9 +133,9 @@ def test_the_last_in_line_is_preempted_and_comes_back_with_its_output() -> None:
     s.abort(["a"])
     batch = s.schedule(now=0.0)
     (resumed,) = batch.new_sequences
-    assert resumed.token_ids == [ord("b")] * 30 + [5] * 3
+    assert list(resumed.token_ids) == [ord("b")] * 30 + [5] * 3
     assert resumed.num_prompt_tokens == 30
-    assert batch.num_scheduled_tokens == [33]
+    assert batch.num_scheduled_tokens.tolist() == [33]
     assert s.stats().num_preemptions == 1
 
 
@@ -185,7 +188,7 @@ def test_an_abort_while_the_step_runs_drops_its_tokens() -> None:
     batch = s.schedule(now=0.0)
     result = sampled(s, batch, 5)
     s.abort(["a"])
-    assert s.update(batch, result, now=0.0) == []
+    assert list(s.update(batch, result, now=0.0).each()) == []
     s.check_integrity()
 
 
@@ -211,7 +214,7 @@ def test_stopping(
         _, outputs = step(s, token)
     assert outputs["a"].finish_reason is reason
     assert outputs["a"].stop_reason == stop_reason
-    assert r.token_ids[4:] == tokens
+    assert list(r.token_ids[4:]) == tokens
 
 
 def test_the_context_length_ends_a_request_without_max_tokens() -> None:
@@ -227,8 +230,8 @@ def test_tokens_after_the_stop_are_dropped() -> None:
     s.add(request("a", 4))
     batch = s.schedule(now=0.0)
     entry = TokenLogprobs([5], [-1.0], 1)
-    result = ModelOutput([[5, 0, 6]], logprobs={"a": [entry] * 3})
-    (output,) = s.update(batch, result, now=0.0)
+    result = ModelOutput(token_columns([[5, 0, 6]]), logprobs={"a": [entry] * 3})
+    (output,) = s.update(batch, result, now=0.0).outputs
     assert output.new_token_ids == [5, 0]
     assert output.logprobs == [entry, entry]
 
@@ -250,7 +253,7 @@ def test_a_step_that_fails_ends_its_requests_only() -> None:
     s.add(request("a", 40))
     s.add(request("b", 40))
     batch = s.schedule(now=0.0)
-    (output,) = s.fail(batch, "the kernel crashed")
+    (output,) = s.fail(batch, "the kernel crashed", now=0.0).outputs
     assert (output.request_id, output.finish_reason) == ("a", FinishReason.ERROR)
     s.check_integrity()
     assert step(s)[0] == {"b": 40}

@@ -39,7 +39,7 @@ class FaultyExecutor(EchoExecutor):
             if self.tokens[request_id][0] == 8:
                 raise RuntimeError("/secret/path at 0xdeadbeef")
             if self.tokens[request_id][0] == 7:
-                output.sampled_token_ids[i] = []
+                output.sampled_token_ids[i] = -1
                 output.errors[request_id] = "its logits are not finite"
         return output
 

@@ -1,0 +1,154 @@
+"""The running requests, their numbers in arrays: a step costs array operations, not objects."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass
+from itertools import compress, pairwise
+
+import numpy as np
+
+from quire.core.batch import Column
+from quire.core.request import Request
+
+
+@dataclass(slots=True)
+class Admitted:
+    """A request that begins to run, with the numbers it begins with (see `RunningBatch`)."""
+
+    request: Request
+    table: list[int]
+    num_computed: int
+    scheduled: int
+    entered: int
+
+
+class RunningBatch:
+    """Requests in line order; the last one is the one to preempt.
+
+    Attributes:
+        requests, request_ids, token_ids: lists in that order. They are replaced, never changed,
+            when anybody comes or goes: a step that was made with them may keep them.
+        stop_ids: tokens that may end anybody here, with how many they may end.
+
+    Numbers, int64 [n], views that hold until anybody comes or goes:
+
+        num_tokens: tokens of the request, with those that steps in flight will sample.
+        num_pending: how many of them the step scheduled last samples.
+        num_computed: computed, once the steps in flight are.
+        scheduled: how many of those in the step that is being made, in each of its steps.
+        limit: the number of tokens at which it ends.
+        capacity: tokens that its blocks hold.
+        entered: tokens in blocks that are in the prefix cache.
+        untold: 1 until the step that samples its first token since it was admitted.
+    """
+
+    def __init__(self, max_num_seqs: int, block_size: int) -> None:
+        self._block_size = block_size
+        self._columns = np.zeros((8, max_num_seqs), dtype=np.int64)
+        self.requests: list[Request] = []
+        self.request_ids: list[str] = []
+        self.token_ids: list[array[int]] = []
+        self.stop_ids: Counter[int] = Counter()
+        self._view()
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def _view(self) -> None:
+        (
+            self.num_tokens,
+            self.num_pending,
+            self.num_computed,
+            self.scheduled,
+            self.limit,
+            self.capacity,
+            self.entered,
+            self.untold,
+        ) = self._columns[:, : len(self.requests)]
+
+    def wanted(self) -> Column:
+        """Tokens that each request has to compute; none where its last one is being sampled."""
+        wanted: Column = self.num_tokens - self.num_computed
+        wanted[self.num_tokens >= self.limit] = 0
+        return wanted
+
+    def blocks_missing(self, num_tokens: Column) -> Column:
+        """Blocks that each request needs for its first `num_tokens` tokens beside its own."""
+        missing: Column = -((self.capacity - num_tokens) // self._block_size)
+        return np.maximum(missing, 0)
+
+    def add(self, admitted: list[Admitted]) -> Column | None:
+        """Take in requests, each to its place in line.
+
+        Returns:
+            Where everyone has gone: at i the new row of what was row i, newcomers last; None
+            if nobody has moved.
+        """
+        start = len(self.requests)
+        self._replace(self.requests + [new.request for new in admitted])
+        for row, new in enumerate(admitted, start):
+            self._columns[:, row] = (
+                new.request.num_tokens,
+                0,
+                new.num_computed,
+                new.scheduled,
+                new.request.max_total_tokens,
+                len(new.table) * self._block_size,
+                new.entered,
+                1,
+            )
+            self.stop_ids.update(new.request.stop_ids)
+        line = self.requests[max(start - 1, 0) :]
+        if all(ahead.order < behind.order for ahead, behind in pairwise(line)):
+            return None
+        order = sorted(range(len(self)), key=lambda row: self.requests[row].order)
+        self._columns[:, : len(self)] = self._columns[:, order]
+        self._replace([self.requests[row] for row in order])
+        return np.argsort(order)
+
+    def pop(self) -> Request:
+        """Take out the last in line."""
+        request = self.requests[-1]
+        self._leave(request)
+        self._replace(self.requests[:-1])
+        return request
+
+    def remove_finished(self) -> None:
+        """Drop all who have finished."""
+        keep = [not request.finished for request in self.requests]
+        if all(keep):
+            return
+        for request in self.requests:
+            if request.finished:
+                self._leave(request)
+        kept = self._columns[:, : len(keep)][:, keep]
+        self._columns[:, : kept.shape[1]] = kept
+        self._replace(list(compress(self.requests, keep)))
+
+    def check_integrity(self, *, in_flight: bool) -> None:
+        """Assert that the numbers agree with the requests and with each other."""
+        assert self.request_ids == [r.request_id for r in self.requests]
+        orders = [r.order for r in self.requests]
+        assert orders == sorted(orders), "running is out of order"
+        known = self.num_tokens - (self.num_pending if in_flight else 0)
+        assert known.tolist() == [r.num_tokens for r in self.requests], "tokens were miscounted"
+        assert (self.num_computed <= self.capacity).all(), "a request has no blocks for its tokens"
+        assert (self.num_computed < self.num_tokens).all(), "a request ran ahead"
+        stops: Counter[int] = Counter()
+        for request in self.requests:
+            stops.update(request.stop_ids)
+        assert stops == self.stop_ids, "stop tokens were miscounted"
+
+    def _leave(self, request: Request) -> None:
+        for token in request.stop_ids:
+            self.stop_ids[token] -= 1
+            if not self.stop_ids[token]:
+                del self.stop_ids[token]
+
+    def _replace(self, requests: list[Request]) -> None:
+        self.requests = requests
+        self.request_ids = [request.request_id for request in requests]
+        self.token_ids = [request.token_ids for request in requests]
+        self._view()
