@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from quire.core.errors import ConfigError
 from quire.ops.arena import Lifetime, assign_offsets
+from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata
 from quire.ops.table import OP_NAMES, OpTable
 
@@ -332,7 +333,7 @@ class _Recorder:
         for i, tensor in enumerate(self._input_tensors):
             nbytes = tensor.numel() * tensor.itemsize
             self._native.add_input(tensor.data_ptr(), nbytes, i)
-        arena = torch.empty(total, dtype=torch.uint8)
+        arena = empty((total,), torch.uint8)
         try:
             self._native.link(arena.data_ptr(), max_rows)
         except ValueError as error:

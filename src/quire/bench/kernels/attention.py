@@ -8,6 +8,7 @@ from torch import Tensor
 
 from quire.bench.kernels.case import Case, Variant, copies, noise
 from quire.bench.kernels.cases import Cases, Setting, rotated
+from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata, KVCache
 
 _LEAST_PREFILL = 16
@@ -102,16 +103,23 @@ def _filled(
 def _random_cache(shape: tuple[int, int, int, int], variant: Variant) -> KVCache:
     if variant.kv_cache_dtype == "int8":
         k, v = (
-            (32 * noise(shape, torch.float32)).clamp(-127, 127).to(torch.int8) for _ in range(2)
+            _placed((32 * noise(shape, torch.float32)).clamp(-127, 127).to(torch.int8))
+            for _ in range(2)
         )
         scales = (noise(shape[:3], torch.bfloat16).abs() / 32 for _ in range(2))
         return KVCache(k, v, *scales)
-    return KVCache(noise(shape, variant.torch_dtype), noise(shape, variant.torch_dtype))
+    k, v = (_placed(noise(shape, variant.torch_dtype)) for _ in range(2))
+    return KVCache(k, v)
 
 
 def _copy(cache: KVCache) -> KVCache:
     scales = (None if scale is None else scale.clone() for scale in (cache.k_scale, cache.v_scale))
-    return KVCache(cache.k.clone(), cache.v.clone(), *scales)
+    return KVCache(_placed(cache.k), _placed(cache.v), *scales)
+
+
+def _placed(t: Tensor) -> Tensor:
+    """A copy in such memory as an engine's KV cache has."""
+    return empty(tuple(t.shape), t.dtype).copy_(t)
 
 
 def _nbytes(cache: KVCache) -> int:

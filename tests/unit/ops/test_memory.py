@@ -1,0 +1,63 @@
+"""Memory on huge pages: what of it is resident, and when."""
+
+from __future__ import annotations
+
+import gc
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.ops.memory import HUGE_PAGE, empty
+
+MAPS = Path("/proc/self/smaps")
+LARGE = 32 * HUGE_PAGE
+
+
+def resident_bytes(begin: int, nbytes: int) -> int:
+    """Of the mappings that these addresses lie in."""
+    end = begin + nbytes
+    total, inside = 0, False
+    for line in MAPS.read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            first, last = (int(bound, 16) for bound in bounds.groups())
+            inside = first < end and begin < last
+        elif inside and line.startswith("Rss:"):
+            total += 1024 * int(line.split()[1])
+    return total
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="needs Linux's /proc")
+def test_only_what_is_touched_is_resident() -> None:
+    t = empty((LARGE // 2,), torch.bfloat16)
+    assert t.data_ptr() % HUGE_PAGE == 0
+    before = resident_bytes(t.data_ptr(), t.nbytes)
+    t[5 * HUGE_PAGE // 2] = 1
+    t[5 * HUGE_PAGE // 2 + 9] = 2
+    assert 0 < resident_bytes(t.data_ptr(), t.nbytes) - before <= HUGE_PAGE
+    t[LARGE // 4] = 3
+    assert resident_bytes(t.data_ptr(), t.nbytes) - before <= 2 * HUGE_PAGE
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="needs Linux's /proc")
+def test_the_memory_is_given_back() -> None:
+    t = empty((LARGE,), torch.int8)
+    at = t.data_ptr()
+    part = t.view(-1, 16)[3:]
+    del t
+    gc.collect()
+    part.fill_(7)
+    assert int(part.long().sum()) == 7 * part.numel()
+    assert resident_bytes(at, LARGE) > LARGE // 2
+    del part
+    gc.collect()
+    assert resident_bytes(at, LARGE) < LARGE // 2
+
+
+@pytest.mark.parametrize("elements", [0, 1, 3 * HUGE_PAGE, 5 * HUGE_PAGE + 3])
+def test_shapes_of_any_size(elements: int) -> None:
+    t = empty((elements, 2), torch.float16)
+    assert (t.shape, t.dtype) == ((elements, 2), torch.float16)
+    assert t.is_contiguous()
+    assert bool((t.fill_(2) == 2).all())
