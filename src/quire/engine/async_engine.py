@@ -21,10 +21,11 @@ from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.engine.client import CoreClient, ProcessClient
 from quire.engine.input import InputProcessor, ProcessedRequest, Prompt, sampling_defaults
+from quire.engine.lag import LoopLag
 from quire.engine.output import OutputProcessor
 from quire.engine.resolve import Resolved, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
-from quire.engine.stream import OutputStream
+from quire.engine.stream import OutputSink, OutputStream
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,8 @@ class AsyncLLM:
         self._client = client
         self._output = OutputProcessor(tokenizer, self.stats)
         self._input: InputProcessor | None = None
-        self._streams: dict[str, OutputStream] = {}
+        self._sinks: dict[str, OutputSink] = {}
+        self._lag: LoopLag | None = None
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
         self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
@@ -89,6 +91,8 @@ class AsyncLLM:
     async def start_core(self) -> Ready:
         """Start the core; `start` calls this."""
         began = time.monotonic()
+        self.stats.front.watch_loop()
+        self._lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
         ready = await self._client.start(self.resolved.config, self._on_message, self._on_death)
         spawn = time.monotonic() - began - sum(ready.phases.values())
         self.phases |= {"spawn": spawn, **ready.phases}
@@ -141,22 +145,49 @@ class AsyncLLM:
         """
         params = sampling_params or SamplingParams(**self.default_sampling_params)
         request_id = request_id or uuid.uuid4().hex
-        request = await self._process(request_id, prompt, params, priority, cache_salt)
-        if self._error is not None:
-            raise self._error
-        self._output.add(request)
-        stream = self._streams[request_id] = OutputStream(params.output_kind)
+        stream = OutputStream(params.output_kind)
+        await self.submit(prompt, params, request_id, stream, priority, cache_salt)
         try:
-            for child in request.children:
-                self._client.send(child)
             finished = False
             while not finished:
                 output = await stream.get()
                 finished = output.finished
                 yield output
         finally:
-            self._streams.pop(request_id, None)
-            self._abort(request_id)
+            self.close(request_id)
+
+    async def submit(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams,
+        request_id: str,
+        sink: OutputSink,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None:
+        """Start a request whose outputs go to `sink` at once, in the step that gives them.
+
+        The caller must `close` it in the end, however it ends. Raises as `generate`, and there is
+        nothing to close then.
+        """
+        request = await self._process(request_id, prompt, sampling_params, priority, cache_salt)
+        if self._error is not None:
+            raise self._error
+        self._output.add(request)
+        self._sinks[request_id] = sink
+        try:
+            for child in request.children:
+                self._client.send(child)
+        except BaseException:
+            self.close(request_id)
+            raise
+        if self._lag is not None:
+            self._lag.start()
+
+    def close(self, request_id: str) -> None:
+        """Forget a request, and abort it if it still runs; unknown ids are ignored."""
+        self._sinks.pop(request_id, None)
+        self._abort(request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its consumer gets what there is, with finish reason "abort"."""
@@ -179,6 +210,8 @@ class AsyncLLM:
     def shutdown(self) -> None:
         """Stop the core; requests under way fail. Harmless when repeated."""
         self._on_death(EngineDeadError("The engine has been shut down."))
+        if self._lag is not None:
+            self._lag.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._client.shutdown()
 
@@ -196,14 +229,15 @@ class AsyncLLM:
         processor, arrival = self._input, time.monotonic()
 
         def process() -> ProcessedRequest:
-            return processor.process(
-                request_id,
-                prompt,
-                params,
-                arrival_time=arrival,
-                priority=priority,
-                cache_salt=cache_salt,
-            )
+            with self.stats.front.tokenizing():
+                return processor.process(
+                    request_id,
+                    prompt,
+                    params,
+                    arrival_time=arrival,
+                    priority=priority,
+                    cache_salt=cache_salt,
+                )
 
         text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
         if isinstance(text, str) and len(text) > INLINE_CHARACTERS:
@@ -215,19 +249,24 @@ class AsyncLLM:
         if ids:
             with contextlib.suppress(EngineDeadError):
                 self._client.send(AbortRequests(ids))
-        if output is not None and request_id in self._streams:
-            self._streams[request_id].put(output)
+        if output is not None and request_id in self._sinks:
+            self._sinks[request_id].put(output)
 
     def _on_message(self, message: StepOutputs | CallResult) -> None:
         if isinstance(message, CallResult):
             self._on_result(message)
             return
+        front = self.stats.front
+        start = time.thread_time()
         step = self._output.process(message)
+        processed = time.thread_time()
         if step.aborts:
             self._client.send(AbortRequests(step.aborts))
         for output in step.outputs:
-            if stream := self._streams.get(output.request_id):
-                stream.put(output)
+            if sink := self._sinks.get(output.request_id):
+                sink.put(output)
+        front.detokenize += processed - start
+        front.send += time.thread_time() - processed
 
     def _on_result(self, message: CallResult) -> None:
         future = self._calls.get(message.call_id)
@@ -242,8 +281,8 @@ class AsyncLLM:
         if self._error is not None:
             return
         self._error = error
-        for stream in self._streams.values():
-            stream.fail(error)
+        for sink in self._sinks.values():
+            sink.fail(error)
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(error)

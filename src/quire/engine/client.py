@@ -18,7 +18,6 @@ from typing import Protocol
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from quire.core import errors
 from quire.core.config import EngineConfig
@@ -71,9 +70,9 @@ class ProcessClient:
         self._encoder = msgspec.msgpack.Encoder()
         self._error: QuireError | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._reading = False
         self._directory: Path | None = None
-        self._sockets: list[zmq.Socket[bytes] | zmq.asyncio.Socket] = []
+        self._sockets: list[zmq.Socket[bytes]] = []
         self._context = zmq.Context()
 
     async def start(
@@ -91,7 +90,8 @@ class ProcessClient:
         try:
             self._open_sockets()
             self._spawn(config)
-            self._reader = self._loop.create_task(self._read())
+            self._loop.add_reader(self._outbox, self._read)
+            self._reading = True
             return await self._ready
         except BaseException:
             self.shutdown()
@@ -122,8 +122,9 @@ class ProcessClient:
         if process is not None:
             self._stop(process)
         self._error = self._error or EngineDeadError("The engine has been shut down.")
-        if self._reader is not None:
-            self._reader.cancel()
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._outbox)
         for socket in self._sockets:
             socket.close(linger=0)
         self._context.term()
@@ -137,7 +138,7 @@ class ProcessClient:
             folder = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
         self._directory = Path(folder)
         self._inbox = self._context.socket(zmq.PUSH)
-        self._outbox = zmq.asyncio.Socket(self._context, zmq.PULL)
+        self._outbox = self._context.socket(zmq.PULL)
         self._sockets = [self._inbox, self._outbox]
         for socket, name in zip(self._sockets, ("in", "out"), strict=True):
             socket.set_hwm(0)
@@ -167,9 +168,13 @@ class ProcessClient:
                 self._loop.call_later, LAST_WORDS_SECONDS, self._die, error
             )
 
-    async def _read(self) -> None:
-        while True:
-            frame = await self._outbox.recv()
+    def _read(self) -> None:
+        """Handle every frame that is there: ZMQ tells of new ones only once these are taken."""
+        while self._reading:
+            try:
+                frame = self._outbox.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
             try:
                 message = self._decoder.decode(frame)
             except (msgspec.MsgspecError, RecursionError) as error:

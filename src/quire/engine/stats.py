@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from quire.core.messages import SchedulerStats
 from quire.core.outputs import RequestMetrics
+from quire.engine.times import FrontTimes
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ class EngineStats:
         self.request_params_n = Histogram((1, 2, 5, 10, 20, 50, 100, 128))
         self.request_params_max_tokens = Histogram(TOKEN_COUNTS)
         self.iteration_tokens = Histogram(TOKEN_COUNTS)
+        self.event_loop_lag = Histogram(LATENCIES)
+        self.front = FrontTimes()
         self._log_start: float | None = None
         self._log_prompt_tokens = 0
         self._log_generation_tokens = 0

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import RequestOutputKind
+
+
+class OutputSink(Protocol):
+    """Takes a request's outputs, in order, in the event loop; neither method may raise."""
+
+    def put(self, output: RequestOutput) -> None: ...
+
+    def fail(self, error: Exception) -> None:
+        """No more will come, because of `error`."""
 
 
 class OutputStream:
@@ -22,7 +32,7 @@ class OutputStream:
 
     def put(self, output: RequestOutput) -> None:
         if self._waiting is not None and self._delta:
-            output = _merge(self._waiting, output)
+            output = merge(self._waiting, output)
         self._waiting = output
         self._event.set()
 
@@ -43,8 +53,8 @@ class OutputStream:
         raise self._error
 
 
-def _merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
-    """One output that says what both say; the later one's state holds."""
+def merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
+    """One output that says what two deltas say; the later one's state holds."""
     completions = {c.index: c for c in first.outputs}
     for c in second.outputs:
         earlier = completions.get(c.index)

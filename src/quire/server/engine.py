@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.engine.stats import EngineStats
+from quire.engine.stream import OutputSink
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
@@ -37,13 +37,18 @@ class Engine(Protocol):
         """Sampling values of the model's generation config, for requests that set none."""
         ...
 
-    def generate(
+    async def submit(
         self,
         prompt: Prompt,
         sampling_params: SamplingParams,
         request_id: str,
+        sink: OutputSink,
         priority: int = 0,
         cache_salt: str | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs as `sampling_params.output_kind` asks; closing the generator aborts."""
+    ) -> None:
+        """Start a request; its outputs, as `output_kind` asks for them, go to `sink`."""
+        ...
+
+    def close(self, request_id: str) -> None:
+        """Forget a request, and abort it if it still runs; unknown ids are ignored."""
         ...

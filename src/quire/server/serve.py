@@ -24,6 +24,7 @@ from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.engine.async_engine import AsyncLLM
 from quire.server.app import create_app
+from quire.server.protocol import TransportProtocol
 from quire.server.state import DEFAULT_MAX_BODY_BYTES
 
 BACKLOG = 2048
@@ -113,7 +114,7 @@ async def _serve(
         server = _Server(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=TransportProtocol,
                 ws="none",
                 loop="asyncio",
                 lifespan="off",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +13,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.core.sampling_params import SamplingParams
+from quire.engine.stream import OutputSink
 from quire.server.body import decode, read_body
-from quire.server.connection import open_stream, while_connected
+from quire.server.connection import while_connected
 from quire.server.engine import Engine
 from quire.server.errors import invalid
-from quire.server.openai.generation import UsageCounter, completions, event
+from quire.server.event_stream import open_stream
+from quire.server.openai.generation import (
+    Generation,
+    TextEvent,
+    UsageCounter,
+    completions,
+    event,
+)
 from quire.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.openai.protocol import (
     AssistantMessage,
@@ -34,7 +39,7 @@ from quire.server.openai.protocol import (
     Delta,
 )
 from quire.server.openai.sampling import chat_params
-from quire.server.state import engine_request_id, request_id, server_state
+from quire.server.state import request_id, server_state
 from quire.text.chat import chat_to_token_ids
 
 
@@ -46,11 +51,20 @@ async def create_chat_completion(request: Request) -> Response:
     engine = server.live_engine()
     params = chat_params(body, engine.default_sampling_params)
     token_ids = await _render(body, engine, server.chat_template)
-    call = _Call(f"chatcmpl-{request_id(request)}", model, body, params, token_ids, engine)
+    call = Generation(
+        f"chatcmpl-{request_id(request)}",
+        model,
+        params,
+        [{"prompt_token_ids": token_ids}],
+        engine,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt,
+    )
+    answer = _Answer(call, body)
     if body.stream:
-        return await open_stream(call.stream(), request.receive)
-    answer = await while_connected(call.complete(), request.receive)
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+        return await open_stream(answer, request.receive)
+    whole = await while_connected(answer.complete(), request.receive)
+    return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
 async def _render(body: ChatRequest, engine: Engine, template: str | None) -> list[int]:
@@ -97,76 +111,79 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class _Call:
-    """One request on its way."""
+class _Answer:
+    """A conversation's answer, whole or as a `StreamedAnswer`."""
 
-    id: str
-    model: str
+    call: Generation
     body: ChatRequest
-    params: SamplingParams
-    token_ids: list[int]
-    engine: Engine
-    created: int = field(default_factory=lambda: int(time.time()))
     used: UsageCounter = field(default_factory=UsageCounter)
+    texts: list[TextEvent] = field(default_factory=list)
+    """By choice, from its first event on."""
 
-    def outputs(self) -> AsyncGenerator[RequestOutput, None]:
-        return self.engine.generate(
-            {"prompt_token_ids": self.token_ids},
-            self.params,
-            engine_request_id(self.id),
-            priority=self.body.priority or 0,
-            cache_salt=self.body.cache_salt,
-        )
+    @property
+    def wants_usage(self) -> bool:
+        options = self.body.stream_options
+        return options is not None and options.include_usage
 
     async def complete(self) -> ChatResponse:
         """The whole answer."""
-        last: RequestOutput | None = None
-        async with contextlib.aclosing(self.outputs()) as outputs:
-            async for output in outputs:
-                self.used.add(0, output)
-                last = output
-        if last is None:
-            raise RuntimeError("the engine ended a request without an output")
+        [output] = await self.call.final_outputs()
+        self.used.add(0, output)
         answer = ChatResponse(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=[self.choice(completion) for completion in completions(last)],
+            id=self.call.id,
+            created=self.call.created,
+            model=self.call.model,
+            choices=[self.choice(completion) for completion in completions(output)],
             usage=self.used.usage(),
         )
-        if last.prompt_logprobs is not None:
-            answer.prompt_logprobs = prompt_logprobs(last.prompt_logprobs)
+        if output.prompt_logprobs is not None:
+            answer.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
         return answer
 
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The answer in pieces: the role of each choice, then what each step gave it."""
-        options = self.body.stream_options
-        wants_usage = options is not None and options.include_usage
-        begun = False
-        async with contextlib.aclosing(self.outputs()) as outputs:
-            async for output in outputs:
-                self.used.add(0, output)
-                if not begun:
-                    begun = True
-                    for index in range(self.params.n):
-                        role = Delta(role="assistant", content="")
-                        yield event(self.chunk([ChunkChoice(index, role)], usage=wants_usage))
-                if output.prompt_logprobs is not None:
-                    chunk = self.chunk([], usage=wants_usage)
-                    chunk.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
-                    yield event(chunk)
-                for completion in completions(output):
-                    choice = self.delta(completion)
-                    if completion.text or completion.finish_reason or choice.logprobs:
-                        yield event(self.chunk([choice], usage=wants_usage))
-        if wants_usage:
-            last = self.chunk([], usage=True)
-            last.usage = self.used.usage()
-            yield event(last)
+    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
+        await self.call.submit(sink)
 
-    def chunk(self, choices: list[ChunkChoice], *, usage: bool) -> ChatChunk:
-        unknown = None if usage else UNSET  # null until the last chunk tells it
-        return ChatChunk(self.id, self.created, self.model, choices, usage=unknown)
+    def close(self) -> None:
+        self.call.close()
+
+    def events(self, prompt: int, output: RequestOutput) -> bytes:
+        """The role of each choice, the first time; then what the output gave each."""
+        self.used.add(prompt, output)
+        parts = [] if self.texts else self.first_events()
+        if output.prompt_logprobs is not None:
+            chunk = self.chunk([])
+            chunk.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
+            parts.append(event(chunk))
+        for completion in completions(output):
+            if completion.logprobs is None and completion.finish_reason is None:
+                if completion.text:
+                    parts.append(self.texts[completion.index].encode(completion.text))
+                continue
+            choice = self.delta(completion)
+            if completion.text or completion.finish_reason or choice.logprobs:
+                parts.append(event(self.chunk([choice])))
+        return b"".join(parts)
+
+    def first_events(self) -> list[bytes]:
+        def text_event(index: int) -> TextEvent:
+            return TextEvent(lambda text: self.chunk([ChunkChoice(index, Delta(content=text))]))
+
+        choices = range(self.call.params.n)
+        self.texts = [text_event(index) for index in choices]
+        role = Delta(role="assistant", content="")
+        return [event(self.chunk([ChunkChoice(index, role)])) for index in choices]
+
+    def last_events(self) -> bytes:
+        if not self.wants_usage:
+            return b""
+        last = self.chunk([])
+        last.usage = self.used.usage()
+        return event(last)
+
+    def chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
+        unknown = None if self.wants_usage else UNSET  # null until the last chunk tells it
+        call = self.call
+        return ChatChunk(call.id, call.created, call.model, choices, usage=unknown)
 
     def choice(self, completion: CompletionOutput) -> ChatChoice:
         return ChatChoice(
@@ -192,5 +209,5 @@ class _Call:
         if completion.logprobs is None:
             return None
         return chat_logprobs(
-            completion.logprobs, self.body.top_logprobs or 0, self.engine.tokenizer
+            completion.logprobs, self.body.top_logprobs or 0, self.call.engine.tokenizer
         )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,12 +12,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
-from quire.core.sampling_params import SamplingParams
+from quire.engine.stream import OutputSink
 from quire.server.body import decode, read_body
-from quire.server.connection import open_stream, while_connected
-from quire.server.engine import Engine
+from quire.server.connection import while_connected
 from quire.server.errors import invalid
-from quire.server.openai.generation import UsageCounter, completions, event, fan_in
+from quire.server.event_stream import open_stream
+from quire.server.openai.generation import (
+    Generation,
+    TextEvent,
+    UsageCounter,
+    completions,
+    event,
+)
 from quire.server.openai.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai.protocol import (
     CompletionChoice,
@@ -28,7 +32,7 @@ from quire.server.openai.protocol import (
     CompletionResponse,
 )
 from quire.server.openai.sampling import completion_params
-from quire.server.state import engine_request_id, request_id, server_state
+from quire.server.state import request_id, server_state
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
@@ -51,11 +55,20 @@ async def create_completion(request: Request) -> Response:
             f"completions; one request may ask for {MAX_SEQUENCES}.",
             "prompt",
         )
-    call = _Call(f"cmpl-{request_id(request)}", model, body, params, prompts, engine)
+    call = Generation(
+        f"cmpl-{request_id(request)}",
+        model,
+        params,
+        prompts,
+        engine,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt,
+    )
+    answer = _Answer(call, body)
     if body.stream:
-        return await open_stream(call.stream(), request.receive)
-    answer = await while_connected(call.complete(), request.receive)
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+        return await open_stream(answer, request.receive)
+    whole = await while_connected(answer.complete(), request.receive)
+    return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
 def split_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
@@ -81,71 +94,72 @@ def split_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
 
 
 @dataclass(slots=True)
-class _Call:
-    """One request on its way; choice `prompt × n + i` is the i-th completion of a prompt."""
+class _Answer:
+    """The completions of a request's prompts, whole or as a `StreamedAnswer`.
 
-    id: str
-    model: str
+    Choice `prompt × n + i` is the i-th completion of a prompt.
+    """
+
+    call: Generation
     body: CompletionRequest
-    params: SamplingParams
-    prompts: list[Prompt]
-    engine: Engine
-    created: int = field(default_factory=lambda: int(time.time()))
     used: UsageCounter = field(default_factory=UsageCounter)
     offsets: dict[int, int] = field(default_factory=dict)
     """Characters told in logprobs so far, by choice."""
     prompt_positions: dict[int, list[PositionLogprobs | None]] = field(default_factory=dict)
     """By prompt: its log-probabilities, which come once but belong to each of its n choices."""
-
-    def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        sources = [
-            self.engine.generate(
-                prompt,
-                self.params,
-                engine_request_id(self.id),
-                priority=self.body.priority or 0,
-                cache_salt=self.body.cache_salt,
-            )
-            for prompt in self.prompts
-        ]
-        return fan_in(sources)
+    texts: dict[int, TextEvent] = field(default_factory=dict)
+    """By choice, from its first event on."""
 
     async def complete(self) -> CompletionResponse:
         """The whole answer."""
-        choices: dict[int, CompletionChoice] = {}
-        async with contextlib.aclosing(self.outputs()) as outputs:
-            async for prompt, output in outputs:
-                self.used.add(prompt, output)
-                for choice in self.choices(prompt, output):
-                    choices[choice.index] = choice
-        return CompletionResponse(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=[choices[index] for index in sorted(choices)],
-            usage=self.used.usage(),
-        )
+        choices: list[CompletionChoice] = []
+        for prompt, output in enumerate(await self.call.final_outputs()):
+            self.used.add(prompt, output)
+            choices += self.choices(prompt, output)
+        answer = self.response(choices)
+        answer.usage = self.used.usage()
+        return answer
 
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The answer in pieces: one event for what one step gave one choice."""
-        wants_usage = self.body.stream_options is not None and (
-            self.body.stream_options.include_usage
-        )
-        usage = None if wants_usage else UNSET
-        async with contextlib.aclosing(self.outputs()) as outputs:
-            async for prompt, output in outputs:
-                self.used.add(prompt, output)
-                for choice in self.choices(prompt, output):
-                    if choice.text or choice.finish_reason or choice.logprobs:
-                        yield event(
-                            CompletionResponse(
-                                self.id, self.created, self.model, [choice], usage=usage
-                            )
-                        )
-        if wants_usage:
-            yield event(
-                CompletionResponse(self.id, self.created, self.model, [], usage=self.used.usage())
-            )
+    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
+        await self.call.submit(sink)
+
+    def close(self) -> None:
+        self.call.close()
+
+    def events(self, prompt: int, output: RequestOutput) -> bytes:
+        """One event for what the output gave one choice."""
+        self.used.add(prompt, output)
+        if len(output.outputs) == 1:
+            completion = output.outputs[0]
+            known = self.texts.get(prompt * self.call.params.n + completion.index)
+            if known is not None and completion.logprobs is None and not completion.finish_reason:
+                return known.encode(completion.text) if completion.text else b""
+        parts: list[bytes] = []
+        for choice in self.choices(prompt, output):
+            if choice.text or choice.finish_reason or choice.logprobs:
+                parts.append(event(self.response([choice])))
+            self.texts.setdefault(choice.index, self.text_event(choice.index))
+        return b"".join(parts)
+
+    def last_events(self) -> bytes:
+        if not self.wants_usage:
+            return b""
+        last = self.response([])
+        last.usage = self.used.usage()
+        return event(last)
+
+    @property
+    def wants_usage(self) -> bool:
+        options = self.body.stream_options
+        return options is not None and options.include_usage
+
+    def text_event(self, index: int) -> TextEvent:
+        return TextEvent(lambda text: self.response([CompletionChoice(index, text, None, None)]))
+
+    def response(self, choices: list[CompletionChoice]) -> CompletionResponse:
+        usage = None if self.wants_usage else UNSET  # null until the last chunk tells it
+        call = self.call
+        return CompletionResponse(call.id, call.created, call.model, choices, usage=usage)
 
     def choices(self, prompt: int, output: RequestOutput) -> list[CompletionChoice]:
         """What `output` tells, a choice each; the first time with the prompt, if it is echoed."""
@@ -154,7 +168,7 @@ class _Call:
         positions = self.prompt_positions.get(prompt, [])
         result = []
         for completion in completions(output):
-            index = prompt * self.params.n + completion.index
+            index = prompt * self.call.params.n + completion.index
             first = index not in self.offsets
             echo = bool(first and self.body.echo)
             choice = CompletionChoice(
@@ -179,7 +193,7 @@ class _Call:
         offset = self.offsets.setdefault(index, 0)
         if self.body.logprobs is None or completion.logprobs is None:
             return None
-        first = self.engine.tokenizer.decode(output.prompt_token_ids[:1]) if echoed else ""
+        first = self.call.engine.tokenizer.decode(output.prompt_token_ids[:1]) if echoed else ""
         result = completion_logprobs(
             [*echoed, *completion.logprobs], self.body.logprobs, offset, first
         )
@@ -189,4 +203,4 @@ class _Call:
     def prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:
             return output.prompt
-        return self.engine.tokenizer.decode(output.prompt_token_ids)
+        return self.call.engine.tokenizer.decode(output.prompt_token_ids)

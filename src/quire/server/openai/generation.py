@@ -1,61 +1,102 @@
-"""What completions and chat completions share: several prompts at once, usage, events."""
+"""What completions and chat completions share: prompts through the engine, usage, events."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.core.sampling_params import SamplingParams
+from quire.engine.stream import OutputSink
+from quire.server.engine import Engine
 from quire.server.errors import RequestFailedError
+from quire.server.event_stream import PromptSink
 from quire.server.openai.protocol import PromptTokensDetails, Usage
+from quire.server.state import engine_request_id
 
-Outputs = AsyncGenerator[RequestOutput, None]
+if TYPE_CHECKING:
+    from quire.engine.input import Prompt
+
+_MARK = "\0text\0"
 
 
-async def fan_in(sources: Sequence[Outputs]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """The outputs of all sources as they come, each with its source's index.
+@dataclass(slots=True)
+class Generation:
+    """The prompts of one HTTP request on their way through the engine."""
 
-    The first exception of any source ends them all. Closing this generator closes every source,
-    which aborts its request.
-    """
-    if len(sources) == 1:
-        async with contextlib.aclosing(sources[0]) as only:
-            async for output in only:
-                yield 0, output
-        return
-    queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue(
-        maxsize=2 * len(sources)
-    )
+    id: str
+    model: str
+    params: SamplingParams
+    prompts: list[Prompt]
+    engine: Engine
+    priority: int = 0
+    cache_salt: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    _request_ids: list[str] = field(default_factory=list)
 
-    async def pump(index: int, source: Outputs) -> None:
-        end: Exception | None = None
-        async with contextlib.aclosing(source):
-            try:
-                async for output in source:
-                    await queue.put((index, output))
-            except Exception as error:
-                end = error
-        await queue.put((index, end))
+    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
+        """Start every prompt; see `event_stream.StreamedAnswer`."""
+        for index, prompt in enumerate(self.prompts):
+            request_id = engine_request_id(self.id)
+            self._request_ids.append(request_id)
+            await self.engine.submit(
+                prompt,
+                self.params,
+                request_id,
+                sink(index),
+                priority=self.priority,
+                cache_salt=self.cache_salt,
+            )
 
-    tasks = [asyncio.create_task(pump(i, source)) for i, source in enumerate(sources)]
-    try:
-        running = len(tasks)
-        while running:
-            index, item = await queue.get()
-            if isinstance(item, Exception):
-                raise item
-            if item is None:
-                running -= 1
-            else:
-                yield index, item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+    def close(self) -> None:
+        """Abort what still runs."""
+        for request_id in self._request_ids:
+            self.engine.close(request_id)
+
+    async def final_outputs(self) -> list[RequestOutput]:
+        """Start every prompt and wait for all of them; `params` ask for final outputs only.
+
+        Raises:
+            RequestFailedError: the engine gave one of them up.
+        """
+        final = _FinalOutputs(len(self.prompts))
+        try:
+            await self.submit(lambda prompt: PromptSink(final, prompt))
+            return await final.all()
+        finally:
+            self.close()
+
+
+class _FinalOutputs:
+    """Waits for the final output of every prompt, or for the first failure."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._outputs: dict[int, RequestOutput] = {}
+        self._error: Exception | None = None
+        self._done = asyncio.Event()
+
+    def put(self, prompt: int, output: RequestOutput) -> None:
+        self._outputs[prompt] = output
+        if len(self._outputs) == self._count or _failed(output):
+            self._done.set()
+
+    def fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._done.set()
+
+    async def all(self) -> list[RequestOutput]:
+        await self._done.wait()
+        for output in self._outputs.values():
+            completions(output)
+        if self._error is not None:
+            raise self._error
+        return [self._outputs[prompt] for prompt in range(self._count)]
 
 
 @dataclass(slots=True)
@@ -82,12 +123,32 @@ class UsageCounter:
 
 def completions(output: RequestOutput) -> list[CompletionOutput]:
     """The completions of `output`; `RequestFailedError` if the engine gave one of them up."""
-    for completion in output.outputs:
-        if completion.finish_reason == "error":
-            raise RequestFailedError(output.request_id, str(completion.stop_reason))
+    if _failed(output):
+        reason = next(c.stop_reason for c in output.outputs if c.finish_reason == "error")
+        raise RequestFailedError(output.request_id, str(reason))
     return output.outputs
 
 
 def event(message: msgspec.Struct) -> bytes:
     """`message` as a server-sent event."""
     return b"data: " + msgspec.json.encode(message) + b"\n\n"
+
+
+class TextEvent:
+    """An event that differs from the next in its text alone; what surrounds it is encoded once.
+
+    Args:
+        make: the message with a given text.
+    """
+
+    def __init__(self, make: Callable[[str], msgspec.Struct]) -> None:
+        # The last: a model may be called anything, and its name comes before the text.
+        mark = msgspec.json.encode(_MARK)
+        self._head, _, self._tail = event(make(_MARK)).rpartition(mark)
+
+    def encode(self, text: str) -> bytes:
+        return self._head + msgspec.json.encode(text) + self._tail
+
+
+def _failed(output: RequestOutput) -> bool:
+    return any(completion.finish_reason == "error" for completion in output.outputs)

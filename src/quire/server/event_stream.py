@@ -1,0 +1,194 @@
+"""Server-sent events, written in the step of the engine that gives them.
+
+A task, a generator and two layers of ASGI a token cost several times what the event itself does,
+on the cores that the kernels want. So an output becomes an event and goes to the socket at once,
+inside the call that hands it on. Where that cannot be (the client reads too slowly, or the
+server's transport is not known), outputs wait, merged into one, for the stream's own task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from quire.core.outputs import RequestOutput
+from quire.engine.stream import OutputSink, merge
+from quire.server.connection import while_connected
+from quire.server.errors import encode_event, log_unexpected
+from quire.server.protocol import transport_of
+
+logger = logging.getLogger(__name__)
+
+MAX_BUFFERED_BYTES = 65536
+"""Unsent bytes of a client from which on its outputs wait for it to read."""
+DONE = b"data: [DONE]\n\n"
+
+
+class Outputs(Protocol):
+    """What takes the outputs of the prompts of one HTTP request."""
+
+    def put(self, prompt: int, output: RequestOutput) -> None: ...
+
+    def fail(self, error: Exception) -> None: ...
+
+
+class PromptSink:
+    """One prompt's way into `Outputs`."""
+
+    __slots__ = ("fail", "put")
+
+    def __init__(self, outputs: Outputs, prompt: int) -> None:
+        self.put = partial(outputs.put, prompt)
+        self.fail = outputs.fail
+
+
+class StreamedAnswer(Protocol):
+    """One request of one or more prompts, and the events that tell of it."""
+
+    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
+        """Start every prompt, its outputs to go to `sink(prompt)`."""
+
+    def events(self, prompt: int, output: RequestOutput) -> bytes:
+        """The events, none to many, that a DELTA output of a prompt gives."""
+
+    def last_events(self) -> bytes:
+        """Those after all outputs, before `[DONE]`."""
+
+    def close(self) -> None:
+        """Abort what still runs."""
+
+
+class EventStream(Response):
+    """The response of a `StreamedAnswer`.
+
+    An exception becomes an error event, and the stream ends with `[DONE]` either way, as
+    OpenAI's clients expect.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, answer: StreamedAnswer) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._answer = answer
+        self._num_running = 0
+        self._waiting: dict[int, RequestOutput] = {}
+        self._begun = b""
+        self._error: Exception | None = None
+        self._awake = asyncio.Event()
+        self._direct: asyncio.WriteTransport | None = None
+
+    def sink(self, prompt: int) -> PromptSink:
+        """Where the engine is to put the outputs of `prompt`."""
+        self._num_running += 1
+        return PromptSink(self, prompt)
+
+    def put(self, prompt: int, output: RequestOutput) -> None:
+        """Write an output's events now, or leave it to the task; it is woken at the end."""
+        self._num_running -= output.finished
+        if self._can_write():
+            try:
+                if data := self._answer.events(prompt, output):
+                    self._write(data)
+            except Exception as error:
+                self._error = error
+            if self._num_running and self._error is None:
+                return
+        elif (earlier := self._waiting.get(prompt)) is not None:
+            self._waiting[prompt] = merge(earlier, output)
+        else:
+            self._waiting[prompt] = output
+        self._awake.set()
+
+    def fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._awake.set()
+
+    async def begin(self) -> None:
+        """Start, and wait for the first output: an error until then can still become a status."""
+        await self._answer.submit(self.sink)
+        await self._awake.wait()
+        self._begun = self._take()
+        if self._error is not None:
+            raise self._error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await while_connected(self._send_all(send, transport_of(scope)), receive)
+        except (ClientDisconnect, OSError):
+            logger.debug("a client left before the end of its stream")
+        finally:
+            self._answer.close()
+
+    async def _send_all(self, send: Send, transport: asyncio.WriteTransport | None) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        data = self._begun
+        try:
+            while True:
+                data += self._take()
+                if data:
+                    await send(_body(data))
+                    data = b""
+                elif self._error is not None:
+                    raise self._error
+                elif not self._num_running:
+                    break
+                else:
+                    self._awake.clear()
+                    self._direct = transport
+                    await self._awake.wait()
+                    self._direct = None
+            data = self._answer.last_events()
+        except Exception as error:
+            log_unexpected(error)
+            data = encode_event(error)
+        if data:
+            await send(_body(data))
+        await send(_body(DONE, more=False))
+
+    def _take(self) -> bytes:
+        """The events of what waits."""
+        waiting, self._waiting = self._waiting, {}
+        return b"".join([self._answer.events(*each) for each in waiting.items()])
+
+    def _can_write(self) -> bool:
+        transport = self._direct
+        return (
+            transport is not None
+            and not self._waiting
+            and self._error is None
+            and not transport.is_closing()
+            and transport.get_write_buffer_size() < MAX_BUFFERED_BYTES
+        )
+
+    def _write(self, data: bytes) -> None:
+        """One chunk, as HTTP/1.1 frames it, past the layers that would do the same."""
+        assert self._direct is not None
+        self._direct.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+async def open_stream(answer: StreamedAnswer, receive: Receive) -> EventStream:
+    """A response that streams `answer`, once its first output is there.
+
+    Raises:
+        Exception: what kept the request from starting, or what it failed with before.
+        ClientDisconnect: the client left before it.
+    """
+    stream = EventStream(answer)
+    try:
+        await while_connected(stream.begin(), receive)
+    except BaseException:
+        answer.close()
+        raise
+    return stream
+
+
+def _body(data: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}
