@@ -36,7 +36,7 @@ LEVELS: list[set[str]] = [
 # Tools see Quire as a user does. A module's own entry adds to its room's; it holds below it, too.
 _PUBLIC = {
     "core", "checkpoint", "text", "models.registry",
-    "engine.llm", "engine.async_engine", "engine.stats",
+    "engine.llm", "engine.async_engine", "engine.stats", "engine.times",
 }  # fmt: skip
 ONLY_FROM: dict[str, set[str]] = {
     "bench": _PUBLIC | {"engine.resolve"},

@@ -18,21 +18,21 @@ CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         {
             *("model", "dtype", "quantization", "input_len", "output_len", "batch_size"),
             *("prefill_tok_s", "decode_tok_s", "ttft_s", "tpot_ms", "peak_rss_bytes"),
-            *("weight_bytes", "kv_bytes_per_token", "bandwidth_gb_s", "floor_fraction"),
+            *("weight_bytes", "kv_bytes_per_token", "bandwidth_gb_s", "floor_fraction", "split"),
         },
     ),
     "throughput": (
         (*LENGTHS, "--num-prompts", "3"),
         {
             *("num_prompts", "input_len", "output_len", "elapsed_s", "output_tok_s"),
-            *("total_tok_s", "requests_s"),
+            *("total_tok_s", "requests_s", "split"),
         },
     ),
     "serve": (
         (*LENGTHS, "--num-prompts", "3", "--num-clients", "2", "--endpoint", "chat"),
         {
             *("num_clients", "request_rate", "ttft_ms", "itl_ms", "e2e_ms", "output_tok_s"),
-            "errors",
+            *("errors", "split"),
         },
     ),
     "startup": ((), {"start_to_first_token_s", "phases"}),

@@ -32,7 +32,7 @@ MAX_FILES = 13
 MAX_LINES = 3000
 LANDMARKS = {
     "engine/client.py:send",
-    "engine/stream.py:put",
+    "server/openai/generation.py:put",
     "text/detokenizer.py:append",
     "kv/block_pool.py:allocate",
     "ops/plan.py:run",

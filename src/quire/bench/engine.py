@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from quire.bench.split import Reading, read_stats
 from quire.core.config import ModelConfig
 from quire.core.errors import QuireError
 from quire.core.flags import engine_args_from
@@ -36,6 +37,10 @@ class BenchEngine:
     weight_bytes: int
     kv_bytes_per_token: int
     num_threads: int
+
+    def reading(self) -> Reading:
+        """The engine's counters as of its newest step."""
+        return read_stats(self.llm.stats)
 
     @property
     def vocab_size(self) -> int:

@@ -1,7 +1,8 @@
-"""A small HTTP/1.1 client on asyncio streams: keep-alive, chunked bodies, server-sent events.
+"""A small HTTP/1.1 client: keep-alive, chunked bodies, server-sent events.
 
-h11 (which uvicorn brings) parses the protocol; nothing else stands between the socket and the
-clock, so that what is measured is the server.
+A load generator shares its cores with the server that it measures. So nothing is done with what
+comes but to note when; it is read once the measurement is over. h11 (which uvicorn brings) parses
+the protocol.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import asyncio
 import codecs
 import json
 import ssl
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
-from typing import Any
+import time
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import h11
 
 from quire.core.errors import ConfigError, QuireError
 
-_READ_BYTES = 65536
+_LAST_CHUNK = b"0\r\n\r\n"
+
+Pieces = list[tuple[float, bytes]]
+"""What came from the socket in one go, and when, on the monotonic clock."""
 
 
 class HTTPStatusError(QuireError):
@@ -66,93 +71,191 @@ class HTTPClient:
         self._prefix = url.path.rstrip("/")
         self._headers = [("Host", url.netloc.rpartition("@")[2]), ("Accept", "*/*")]
         self._headers += list((headers or {}).items())
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._state = h11.Connection(h11.CLIENT)
+        self._connection: _Connection | None = None
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces of the response so far; about as many as it has chunks."""
+        return 0 if self._connection is None else len(self._connection.pieces)
 
     async def json(self, method: str, path: str, body: Any = None) -> Any:
-        """The response's JSON.
+        """The response's JSON. Raises as `text`."""
+        return json.loads(await self.text(method, path, body))
+
+    async def text(self, method: str, path: str, body: Any = None) -> str:
+        """The response's text.
 
         Raises:
             HTTPStatusError: unless the status is 200.
             OSError, QuireError: where the connection or the protocol fails.
         """
-        parts = [part async for part in self._request(method, path, body)]
-        return json.loads(b"".join(parts))
+        pieces = await self.exchange(method, path, body)
+        return b"".join(data for _, data in content(pieces)).decode()
 
-    async def events(self, path: str, body: Any) -> AsyncGenerator[str]:
-        """POST `body`; yield each server-sent event's data as it arrives. Raises as `json`."""
-        parser = EventParser()
-        # A generator left early must close its connection now, not when it is collected.
-        async with aclosing(self._request("POST", path, body)) as parts:
-            async for part in parts:
-                for event in parser.push(part):
-                    yield event
+    async def exchange(self, method: str, path: str, body: Any = None) -> Pieces:
+        """The response as it came, for `content` and `events` to read.
+
+        Raises:
+            OSError, QuireError: where the connection fails.
+        """
+        connection = await self._send(method, path, body)
+        complete = False
+        try:
+            while not (complete := _is_complete(connection.pieces)) and not connection.ended:
+                await connection.more(_LAST_CHUNK if _is_chunked(connection.pieces) else b"")
+            return connection.pieces
+        finally:
+            if not complete:
+                await self.close()
 
     async def close(self) -> None:
         """Drop the connection; the next request opens another."""
-        streams, self._streams = self._streams, None
-        self._state = h11.Connection(h11.CLIENT)
-        if streams is not None:
-            streams[1].close()
-            with suppress(OSError):
-                await streams[1].wait_closed()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
-    async def _request(self, method: str, path: str, body: Any) -> AsyncGenerator[bytes]:
-        """Send a request, check its status, yield its body's pieces as they arrive."""
-        done = False
-        try:
-            await self._send(method, path, body)
-            status, error = 0, bytearray()
-            while not done:
-                event = await self._next_event()
-                if isinstance(event, h11.Response):
-                    status = event.status_code
-                elif isinstance(event, h11.Data):
-                    if status == 200:
-                        yield bytes(event.data)
-                    else:
-                        error += event.data
-                elif isinstance(event, h11.EndOfMessage):
-                    done = True
-                elif isinstance(event, h11.ConnectionClosed):
-                    raise ConnectionLostError("The server closed the connection.")
-            if self._state.our_state is h11.DONE and self._state.their_state is h11.DONE:
-                self._state.start_next_cycle()
-            else:
-                await self.close()
-            if status != 200:
-                raise HTTPStatusError(status, error.decode(errors="replace"))
-        except h11.RemoteProtocolError as error_seen:
-            raise ConnectionLostError(
-                f"The response broke off, or is not HTTP: {error_seen}."
-            ) from error_seen
-        finally:
-            if not done:
-                await self.close()
-
-    async def _send(self, method: str, path: str, body: Any) -> None:
+    async def _send(self, method: str, path: str, body: Any) -> _Connection:
         payload = b"" if body is None else json.dumps(body).encode()
         headers = [*self._headers, ("Content-Length", str(len(payload)))]
         if payload:
             headers.append(("Content-Type", "application/json"))
-        if self._streams is not None and self._streams[0].at_eof():
+        if self._connection is not None and self._connection.ended:
             await self.close()  # the server tired of waiting between two requests
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
-        _, writer = self._streams
+        if self._connection is None:
+            loop = asyncio.get_running_loop()
+            _, self._connection = await loop.create_connection(
+                _Connection, self._host, self._port, ssl=self._tls
+            )
+        state = h11.Connection(h11.CLIENT)
         request = h11.Request(method=method, target=self._prefix + path, headers=headers)
-        writer.write(self._state.send(request) or b"")
-        writer.write(self._state.send(h11.Data(data=payload)) or b"")
-        writer.write(self._state.send(h11.EndOfMessage()) or b"")
-        await writer.drain()
+        parts = (request, h11.Data(data=payload), h11.EndOfMessage())
+        self._connection.send(b"".join(state.send(part) or b"" for part in parts))
+        return self._connection
 
-    async def _next_event(self) -> Any:
-        """h11's next event, reading from the socket as long as it needs data."""
-        assert self._streams is not None
-        reader, _ = self._streams
-        while (event := self._state.next_event()) is h11.NEED_DATA:
-            self._state.receive_data(await reader.read(_READ_BYTES))
-        return event
+
+class _Connection(asyncio.Protocol):
+    """Keeps what comes, and wakes its reader as seldom as it may."""
+
+    def __init__(self) -> None:
+        self.pieces: Pieces = []
+        """Of the response to the latest request."""
+        self.ended = False
+        self._until = b""
+        self._waiter: asyncio.Future[None] | None = None
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def send(self, data: bytes) -> None:
+        self.pieces = []
+        self._transport.write(data)
+
+    async def more(self, until: bytes) -> None:
+        """Wait for a piece that may end with `until`, or for the end of the connection."""
+        if not self.ended:
+            self._until = until
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    async def close(self) -> None:
+        self._transport.close()
+        await self._closed
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append((time.monotonic(), data))
+        # A short piece may be the rest of an end that was cut in two.
+        if len(data) < len(self._until) or data.endswith(self._until):
+            self._wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.ended = True
+        self._wake()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+def content(pieces: Pieces) -> Iterator[tuple[float, bytes]]:
+    """The body of a whole response, each part with the moment it came.
+
+    Raises:
+        HTTPStatusError: unless the status is 200.
+        ConnectionLostError: the response broke off, or is not HTTP.
+    """
+    status, error = 0, bytearray()
+    for moment, event in _parsed(pieces, ended=True):
+        if isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            if status == 200:
+                yield moment, bytes(event.data)
+            else:
+                error += event.data
+    if status != 200:
+        raise HTTPStatusError(status, error.decode(errors="replace"))
+
+
+def events(pieces: Pieces) -> Iterator[tuple[float, str]]:
+    """The data of each server-sent event, with the moment it was complete. Raises as `content`."""
+    parser = EventParser()
+    for moment, data in content(pieces):
+        for event in parser.push(data):
+            yield moment, event
+
+
+def _parsed(pieces: Pieces, *, ended: bool) -> Iterator[tuple[float, Any]]:
+    """h11's events up to the response's end; `ended`: the connection was closed thereafter."""
+    state = h11.Connection(h11.CLIENT)
+    state.send(h11.Request(method="GET", target="/", headers=[("Host", "")]))
+    state.send(h11.EndOfMessage())
+    end = [(pieces[-1][0] if pieces else 0.0, b"")] if ended else []
+    try:
+        for moment, data in chain(pieces, end):
+            state.receive_data(data)
+            while (event := state.next_event()) is not h11.NEED_DATA:
+                if isinstance(event, h11.ConnectionClosed):
+                    raise ConnectionLostError("The server closed the connection.")
+                yield moment, event
+                if isinstance(event, h11.EndOfMessage):
+                    return
+    except h11.RemoteProtocolError as error:
+        raise ConnectionLostError(f"The response broke off, or is not HTTP: {error}.") from error
+
+
+def _is_chunked(pieces: Pieces) -> bool:
+    """Whether the head has come and says that chunks follow."""
+    head, end, _ = b"".join(data for _, data in pieces[:8]).partition(b"\r\n\r\n")
+    return bool(end) and b"\r\ntransfer-encoding: chunked" in head.lower()
+
+
+def _is_complete(pieces: Pieces) -> bool:
+    """Whether the response has ended, by its own account.
+
+    Raises:
+        ConnectionLostError: it is not HTTP.
+    """
+    if _is_chunked(pieces):
+        return _has_last_chunk(b"".join(data for _, data in pieces))
+    return any(isinstance(event, h11.EndOfMessage) for _, event in _parsed(pieces, ended=False))
+
+
+def _has_last_chunk(response: bytes) -> bool:
+    """Whether a chunked response has its last chunk: a walk from chunk to chunk."""
+    position = response.index(b"\r\n\r\n") + 4
+    while (end := response.find(b"\r\n", position)) >= 0:
+        try:
+            size = int(response[position:end].partition(b";")[0], 16)
+        except ValueError:
+            raise ConnectionLostError("The response is not HTTP: a chunk has no size.") from None
+        if size == 0:
+            return response.endswith(b"\r\n\r\n")
+        position = end + 2 + size + 2
+    return False
 
 
 class EventParser:

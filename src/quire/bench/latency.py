@@ -13,6 +13,7 @@ from quire.bench.floor import step_bytes
 from quire.bench.machine import peak_rss_bytes, portable_name
 from quire.bench.progress import progress
 from quire.bench.report import Row, summarise
+from quire.bench.split import between
 from quire.bench.workload import token_prompts
 from quire.core.errors import ConfigError
 from quire.core.outputs import RequestMetrics
@@ -32,6 +33,7 @@ KEYS = (
     "kv_bytes_per_token",
     "bandwidth_gb_s",
     "floor_fraction",
+    "split",
 )
 
 
@@ -66,8 +68,13 @@ def one_batch(engine: BenchEngine, args: argparse.Namespace, repetition: int) ->
     """Generate one batch and time it (repetition −1 is the warm-up)."""
     seed = [args.seed, repetition + 1]
     prompts = token_prompts(args.batch_size, args.input_len, engine.vocab_size, seed)
+    before = engine.reading()
     metrics = engine.generate(prompts, args.output_len)
-    return timings(metrics, args.input_len, args.output_len) | {"peak_rss_bytes": peak_rss_bytes()}
+    return {
+        **timings(metrics, args.input_len, args.output_len),
+        "peak_rss_bytes": peak_rss_bytes(),
+        "split": between(before, engine.reading()).shares,
+    }
 
 
 def timings(metrics: Sequence[RequestMetrics], input_len: int, output_len: int) -> Row:

@@ -24,6 +24,7 @@ BENCHMARKS = Registry(
         "startup": "quire.bench.startup:run",
         "kernels": "quire.bench.kernels.command:run",
         "quality": "quire.bench.quality:run",
+        "overhead": "quire.bench.overhead:run",
     },
 )
 """Each takes the parsed flags and gives a row, or a list of rows."""
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         results.add_argument("--note", metavar="TEXT", help="kept in the row, for later readers")
         if name not in _MANY_ENGINES:
-            add_engine_flags(bench)
+            add_engine_flags(bench, defaults=_DEFAULTS.get(name))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,7 +74,11 @@ def run(args: argparse.Namespace) -> int:
         circumstances["note"] = args.note
     many = isinstance(result, list)
     rows = [row | circumstances for row in (result if many else [result])]
-    if many:
+    if args.bench == "overhead":
+        from quire.bench.overhead import grid
+
+        print_grid("bench overhead", grid(rows[0]), sys.stdout)
+    elif many:
         print_grid(f"bench {args.bench}", rows, sys.stdout)
     else:
         print_table(f"bench {args.bench}", rows[0], sys.stdout)
@@ -148,13 +153,32 @@ def _serve(group: argparse._ArgumentGroup) -> None:
         default=True,
         help="ask for all of --output-len; a server that refuses the field needs --no-ignore-eos",
     )
-    add(
+    _start_timeout(group)
+
+
+def _start_timeout(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--start-timeout",
         type=float,
         default=600.0,
         metavar="SECONDS",
         help="how long the server started here may take to be ready " + _DEFAULT,
     )
+
+
+def _overhead(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--streams",
+        type=_count,
+        nargs="+",
+        default=[1, 8, 32, 128],
+        metavar="N",
+        help="at once; one measurement each (default: 1 8 32 128)",
+    )
+    add("--input-len", type=_count, default=16, metavar="N", help="prompt tokens " + _DEFAULT)
+    add("--output-len", type=_count, default=128, metavar="N", help="of a stream " + _DEFAULT)
+    _start_timeout(group)
 
 
 def _kernels(group: argparse._ArgumentGroup) -> None:
@@ -245,7 +269,12 @@ _FLAGS: dict[str, tuple[str, Callable[[argparse._ArgumentGroup], None]]] = {
     "serve": ("many streaming clients of an OpenAI-compatible server", _serve),
     "startup": ("a fresh process to its first token, phase by phase", _startup),
     "kernels": ("single operations at the shapes of real models, against their limits", _kernels),
+    "overhead": ("the time that is not the model's, over HTTP and offline", _overhead),
     "quality": ("perplexity and drift of every combination of types", _quality),
 }
+_DEFAULTS = {
+    "overhead": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
+}
+"""Of the engine's flags, where a benchmark asks for something else."""
 _MANY_ENGINES = {"kernels", "quality"}
 """Have flags of their own in place of the engine's."""

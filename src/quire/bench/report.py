@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from quire.engine.times import PARTS
+
 Row = dict[str, Any]
 _CIRCUMSTANCES = {
     *("repetitions", "min", "max", "machine", "commit", "command", "note", "bench", "date"),
 }
-_PERCENT = {"share", "spread", "drift", "top1_agreement"}
+_PERCENT = {"share", "spread", "drift", "top1_agreement", "non_model_share", *PARTS} - {"queue"}
 
 
 def summarise(keys: Sequence[str], settings: Row, samples: Sequence[Row]) -> Row:

@@ -8,15 +8,21 @@ import json
 import math
 import time
 from collections.abc import Callable
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from quire.bench.http_client import ConnectionLostError, HTTPClient
+from quire.bench.http_client import (
+    ConnectionLostError,
+    HTTPClient,
+    HTTPStatusError,
+    Pieces,
+    events,
+)
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
 from quire.bench.report import Row, percentile, summarise
+from quire.bench.split import Reading, between, read_metrics
 from quire.bench.workload import arrival_times, text_prompts, token_prompts
 from quire.core import env
 from quire.core.config import EngineArgs
@@ -31,6 +37,7 @@ KEYS = (
     "e2e_ms",
     "output_tok_s",
     "errors",
+    "split",
 )
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
@@ -57,6 +64,36 @@ class Outcome:
     end: float = 0.0
     output_tokens: int = 0
     error: str | None = None
+    pieces: Pieces = field(default_factory=list, repr=False)
+    """The response as it came, until `read` has told what is in it."""
+
+    def read(self) -> None:
+        """Fill in what the response says; whatever is wrong with it goes to `error`."""
+        if self.error is None:
+            try:
+                self._read()
+            except (ValueError, KeyError, QuireError) as error:
+                self.error = f"{type(error).__name__}: {error}"
+        self.pieces = []
+
+    def _read(self) -> None:
+        usage: dict[str, Any] | None = None
+        finished = False
+        for moment, data in events(self.pieces):
+            if data == "[DONE]":
+                finished = True
+                continue
+            chunk = json.loads(data)
+            if "error" in chunk:
+                raise QuireError(f"The server sent an error: {chunk['error']}")
+            if any(_text(choice) for choice in chunk.get("choices", [])):
+                self.chunk_times.append(moment)
+            usage = chunk.get("usage") or usage
+        if not finished:
+            raise ConnectionLostError("The stream ended without [DONE].")
+        if usage is None:
+            raise QuireError("The server sent no usage, so that its tokens cannot be counted.")
+        self.output_tokens = int(usage["completion_tokens"])
 
 
 def run(args: argparse.Namespace) -> Row:
@@ -83,8 +120,11 @@ def measure(args: argparse.Namespace, base_url: str) -> Row:
     samples = []
     for repetition in range(args.repetitions):
         load = make_load(args, model, repetition)
+        before = asyncio.run(_reading(client()))
         outcomes, elapsed = asyncio.run(send(load, client))
-        samples.append(sample(outcomes, elapsed))
+        after = asyncio.run(_reading(client()))
+        split = between(before, after).shares if before and after else {}
+        samples.append({**sample(outcomes, elapsed), "split": split})
     rate = "inf" if math.isinf(args.request_rate) else args.request_rate
     settings = {"num_clients": args.num_clients, "request_rate": rate}
     row = summarise(KEYS, settings, samples)
@@ -145,34 +185,19 @@ async def send(load: Load, client: Callable[[], HTTPClient]) -> tuple[list[Outco
         async with asyncio.TaskGroup() as group:
             for _ in range(load.num_clients):
                 group.create_task(work())
-    return outcomes, time.monotonic() - begin
+    elapsed = time.monotonic() - begin
+    for outcome in outcomes:
+        outcome.read()
+    return outcomes, elapsed
 
 
 async def stream_one(
     connection: HTTPClient, path: str, body: dict[str, Any], outcome: Outcome
 ) -> None:
     """One streamed request; whatever goes wrong is kept in `outcome.error`, not raised."""
-    usage: dict[str, Any] | None = None
-    finished = False
     try:
-        async with aclosing(connection.events(path, body)) as events:
-            async for data in events:
-                now = time.monotonic()
-                if data == "[DONE]":
-                    finished = True
-                    continue
-                chunk = json.loads(data)
-                if "error" in chunk:
-                    raise QuireError(f"The server sent an error: {chunk['error']}")
-                if any(_text(choice) for choice in chunk.get("choices", [])):
-                    outcome.chunk_times.append(now)
-                usage = chunk.get("usage") or usage
-        if not finished:
-            raise ConnectionLostError("The stream ended without [DONE].")
-        if usage is None:
-            raise QuireError("The server sent no usage, so that its tokens cannot be counted.")
-        outcome.output_tokens = int(usage["completion_tokens"])
-    except (OSError, ValueError, KeyError, QuireError) as error:
+        outcome.pieces = await connection.exchange("POST", path, body)
+    except (OSError, QuireError) as error:
         outcome.error = f"{type(error).__name__}: {error}"
     outcome.end = time.monotonic()
 
@@ -225,11 +250,22 @@ async def _served_model(connection: HTTPClient, args: argparse.Namespace) -> str
     )
 
 
+async def _reading(connection: HTTPClient) -> Reading | None:
+    """The server's counters, where it is Quire's."""
+    try:
+        return read_metrics(await connection.text("GET", "/metrics"))
+    except (HTTPStatusError, ValueError):
+        return None
+    finally:
+        await connection.close()
+
+
 async def _warm_up(connection: HTTPClient, load: Load) -> None:
     """One request outside the measurement; its failure ends the benchmark with its reason."""
     outcome = Outcome(time.monotonic())
     await stream_one(connection, load.path, load.bodies[0], outcome)
     await connection.close()
+    outcome.read()
     if outcome.error is not None:
         raise QuireError(f"The first request failed: {outcome.error}")
 

@@ -9,6 +9,7 @@ from quire.bench.engine import BenchEngine, open_engine
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
 from quire.bench.report import Row, summarise
+from quire.bench.split import between
 from quire.bench.workload import token_prompts
 
 KEYS = (
@@ -19,6 +20,7 @@ KEYS = (
     "output_tok_s",
     "total_tok_s",
     "requests_s",
+    "split",
 )
 
 
@@ -42,9 +44,11 @@ def one_round(engine: BenchEngine, args: argparse.Namespace, repetition: int) ->
     """All prompts in one `LLM.generate`, by the wall clock."""
     seed = [args.seed, repetition + 1]
     prompts = token_prompts(args.num_prompts, args.input_len, engine.vocab_size, seed)
-    start = time.perf_counter()
+    before, start = engine.reading(), time.perf_counter()
     engine.generate(prompts, args.output_len)
-    return rates(time.perf_counter() - start, args.num_prompts, args.input_len, args.output_len)
+    elapsed = time.perf_counter() - start
+    split = between(before, engine.reading()).shares
+    return {**rates(elapsed, args.num_prompts, args.input_len, args.output_len), "split": split}
 
 
 def rates(elapsed: float, num_prompts: int, input_len: int, output_len: int) -> Row:

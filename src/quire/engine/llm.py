@@ -110,12 +110,13 @@ class LLM:
         if len(priorities) != len(many):
             raise _mismatch("priority", len(priorities), len(many))
         now = time.monotonic()
-        requests = [
-            self._input.process(
-                str(next(self._ids)), prompt, wanted, arrival_time=now, priority=rank
-            )
-            for prompt, wanted, rank in zip(many, params, priorities, strict=True)
-        ]
+        with self.stats.front.tokenizing():
+            requests = [
+                self._input.process(
+                    str(next(self._ids)), prompt, wanted, arrival_time=now, priority=rank
+                )
+                for prompt, wanted, rank in zip(many, params, priorities, strict=True)
+            ]
         return self._run(requests, use_tqdm)
 
     def chat(

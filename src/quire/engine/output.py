@@ -120,7 +120,7 @@ class OutputProcessor:
                 self._end_request(state, step.timestamp)
             if state.num_running == 0 or state.kind is not RequestOutputKind.FINAL_ONLY:
                 result.outputs.append(state.output(sequences))
-        self._stats.on_step(step.stats, step.timestamp)
+        self._stats.on_step(step.stats, step.timestamp, step.times)
         return result
 
     def abort(self, request_id: str, now: float) -> tuple[list[str], RequestOutput | None]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from quire.core.messages import SchedulerStats
+from quire.core.messages import CoreTimes, SchedulerStats
 from quire.core.outputs import RequestMetrics
-from quire.engine.times import FrontTimes
+from quire.engine.times import FrontTimes, joined
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +69,16 @@ class EngineStats:
         self.iteration_tokens = Histogram(TOKEN_COUNTS)
         self.event_loop_lag = Histogram(LATENCIES)
         self.front = FrontTimes()
+        self.core: CoreTimes | None = None
+        """As of the latest step that told them."""
+        self.last_step = 0.0
+        """When the latest step ended."""
+        self.observer: Callable[[], None] | None = None
+        """Called after every step."""
         self._log_start: float | None = None
         self._log_prompt_tokens = 0
         self._log_generation_tokens = 0
-        self._last_step = 0.0
+        self._log_seconds: dict[str, float] = {}
 
     @property
     def kv_cache_usage(self) -> float:
@@ -86,13 +92,22 @@ class EngineStats:
         s = self.scheduler
         return s.prefix_cache_hits / s.prefix_cache_queries if s and s.prefix_cache_queries else 0.0
 
-    def on_step(self, scheduler: SchedulerStats | None, now: float) -> None:
+    def seconds(self) -> dict[str, float]:
+        """Where the time since the start went, by the names of `times.PARTS`."""
+        return joined(self.front, self.core, self.request_queue_time.total)
+
+    def on_step(
+        self, scheduler: SchedulerStats | None, now: float, times: CoreTimes | None = None
+    ) -> None:
+        self.core = times or self.core
         if scheduler is not None:
             # After an abort the core tells its state without having computed anything.
             if self.scheduler is None or scheduler.num_steps > self.scheduler.num_steps:
                 self.iteration_tokens.observe(scheduler.step_tokens)
             self.scheduler = scheduler
         self._log(now)
+        if self.observer is not None:
+            self.observer()
 
     def on_first_token(self, metrics: RequestMetrics, prompt_tokens: int, cached: int) -> None:
         """The first token of a request (of the first of its n sequences to have one)."""
@@ -129,8 +144,8 @@ class EngineStats:
 
     def _log(self, now: float) -> None:
         """One line every `LOG_INTERVAL`; a pause starts the interval anew."""
-        paused = now - self._last_step > LOG_INTERVAL
-        self._last_step = now
+        paused = now - self.last_step > LOG_INTERVAL
+        self.last_step = now
         if self._log_start is not None and not paused:
             elapsed = now - self._log_start
             if elapsed < LOG_INTERVAL:
@@ -138,14 +153,24 @@ class EngineStats:
             s = self.scheduler
             logger.info(
                 "prompt %.1f tok/s, generation %.1f tok/s, running %d, waiting %d, "
-                "KV cache %.1f%%, prefix hits %.1f%%",
+                "KV cache %.1f%%, prefix hits %.1f%%, %s",
                 (self.prompt_tokens - self._log_prompt_tokens) / elapsed,
                 (self.generation_tokens - self._log_generation_tokens) / elapsed,
                 s.num_running if s else 0,
                 s.num_waiting if s else 0,
                 100 * self.kv_cache_usage,
                 100 * self.prefix_hit_rate,
+                self._shares(elapsed),
             )
         self._log_start = now
         self._log_prompt_tokens = self.prompt_tokens
         self._log_generation_tokens = self.generation_tokens
+        self._log_seconds = self.seconds()
+
+    def _shares(self, elapsed: float) -> str:
+        """The model's share of the time since the last line, and the largest other part's."""
+        spent = {k: v - self._log_seconds.get(k, 0.0) for k, v in self.seconds().items()}
+        model = spent.pop("model")
+        del spent["queue"]  # it counts every request that waits
+        largest = max(spent, key=lambda name: spent[name])
+        return f"model {model / elapsed:.0%}, {largest} {spent[largest] / elapsed:.0%}"

@@ -1,4 +1,4 @@
-"""Where the front end's time goes: CPU seconds, because what it takes, the kernels lack."""
+"""Where the time goes, in the front end and in the core, under one list of names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from quire.core.messages import CoreTimes
+
+PARTS = {
+    "http": "connections, parsing, validation, answers: what else the API's event loop does",
+    "tokenize": "prompts and chat templates to tokens",
+    "queue": "requests waiting for the batch; every one counts",
+    "receive": "the core taking requests in, hashing included",
+    "schedule": "choosing a step's tokens and blocks",
+    "prepare": "making a step's inputs",
+    "model": "the forward pass and the logits",
+    "sample": "logits to tokens",
+    "update": "the scheduler taking in a step's tokens",
+    "core_send": "the core encoding and sending its outputs",
+    "detokenize": "tokens to text",
+    "send": "texts to events, and these to their sockets",
+    "idle": "the core waiting for requests",
+}
+"""Name → meaning. Parts of the core are wall time and add up to all of it; the front end's, which
+run beside them, are CPU time, because what they take the kernels lack."""
+
 
 class FrontTimes:
-    """CPU seconds since the start, by part; a few clock reads a request and three a step.
+    """The front end's CPU seconds since the start; few clock reads a request and three a step.
 
     Attributes:
         tokenize: prompts and chat templates to tokens, in whichever thread.
@@ -30,6 +50,10 @@ class FrontTimes:
         """From now on, `http` is what else this thread does."""
         self._loop = threading.get_ident()
         self._loop_start = time.thread_time()
+
+    @property
+    def offline(self) -> bool:
+        return self._loop is None
 
     @property
     def http(self) -> float:
@@ -57,3 +81,29 @@ class FrontTimes:
         with self._lock:
             self.tokenize += seconds
             self._loop_tokenize += seconds * in_loop
+
+
+def joined(front: FrontTimes, core: CoreTimes | None, queue: float) -> dict[str, float]:
+    """Seconds since the start by the names of `PARTS`; call it in the event loop's thread.
+
+    Args:
+        queue: seconds that requests have waited.
+    """
+    core = core or CoreTimes()
+    offline = front.offline
+    return {
+        "http": front.http,
+        "tokenize": front.tokenize,
+        "queue": queue,
+        # Offline one thread does all: it tokenizes between two steps, and detokenizes after each.
+        "receive": max(0.0, core.receive - front.tokenize) if offline else core.receive,
+        "schedule": core.schedule,
+        "prepare": core.prepare,
+        "model": core.model,
+        "sample": core.sample,
+        "update": core.update,
+        "core_send": 0.0 if offline else core.send,
+        "detokenize": core.send if offline else front.detokenize,
+        "send": front.send,
+        "idle": core.idle,
+    }

@@ -14,6 +14,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from quire.engine.stats import EngineStats, Histogram
+from quire.engine.times import PARTS
 
 _REASONS = ("stop", "length", "abort", "error")
 
@@ -28,8 +29,14 @@ class MetricsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
         yield from self._counters()
+        yield self._seconds()
         for name, text, histogram in _histograms(self._stats):
-            yield self._histogram(name, text, histogram)
+            yield self._histogram(f"vllm:{name}", text, histogram)
+        yield self._histogram(
+            "quire:event_loop_lag_seconds",
+            "How late the event loop of the API is, sampled while requests are under way.",
+            self._stats.event_loop_lag,
+        )
 
     def _gauges(self) -> Iterator[Metric]:
         s = self._stats.scheduler
@@ -46,6 +53,13 @@ class MetricsCollector(Collector):
             family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
             family.add_metric(list(self._labels.values()), value)
             yield family
+        family = GaugeMetricFamily(
+            "quire:last_step_seconds",
+            "When the newest step ended, on the machine's monotonic clock.",
+            labels=list(self._labels),
+        )
+        family.add_metric(list(self._labels.values()), self._stats.last_step)
+        yield family
 
     def _counters(self) -> Iterator[Metric]:
         s = self._stats.scheduler
@@ -77,8 +91,18 @@ class MetricsCollector(Collector):
             success.add_metric([*self._labels.values(), reason], self._stats.finished[reason])
         yield success
 
+    def _seconds(self) -> Metric:
+        family = CounterMetricFamily(
+            "quire:time_seconds",
+            f"Where the time went. {'; '.join(f'{k}: {v}' for k, v in PARTS.items())}.",
+            labels=[*self._labels, "part"],
+        )
+        for part, seconds in self._stats.seconds().items():
+            family.add_metric([*self._labels.values(), part], seconds)
+        return family
+
     def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
-        family = HistogramMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
+        family = HistogramMetricFamily(name, text, labels=list(self._labels))
         family.add_metric(
             list(self._labels.values()),
             buckets=_cumulative(histogram.bounds, histogram.counts),

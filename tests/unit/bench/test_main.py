@@ -22,7 +22,7 @@ def parse(*argv: str) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-ONE_ENGINE = ("latency", "serve", "startup", "throughput")
+ONE_ENGINE = ("latency", "overhead", "serve", "startup", "throughput")
 MANY_ENGINES = ("kernels", "quality")
 
 
@@ -55,7 +55,7 @@ def test_families_of_kernels() -> None:
     assert tuple(FAMILIES) == KERNEL_FAMILIES
 
 
-def test_there_are_six() -> None:
+def test_there_are_seven() -> None:
     assert BENCHMARKS.names() == sorted(ONE_ENGINE + MANY_ENGINES)
     assert all(callable(BENCHMARKS.load(name)) for name in BENCHMARKS.names())
 

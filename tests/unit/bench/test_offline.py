@@ -15,8 +15,10 @@ from quire.bench.engine import BenchEngine
 from quire.bench.main import add_arguments
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError, QuireError
+from quire.core.messages import CoreTimes
 from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
+from quire.engine.stats import EngineStats
 
 MODEL = ModelConfig(
     architecture="llama",
@@ -43,6 +45,7 @@ class FakeLLM:
         self.prompts: list[list[list[int]]] = []
         self.params: list[SamplingParams] = []
         self.short = 0
+        self.stats = EngineStats()
 
     def generate(
         self, prompts: list[dict[str, list[int]]], params: SamplingParams, use_tqdm: bool
@@ -56,6 +59,8 @@ class FakeLLM:
         metrics = RequestMetrics(
             arrival_time=10.0, first_token_time=10.5, last_token_time=last, finished_time=last
         )
+        now = float(len(self.prompts))
+        self.stats.on_step(None, now, CoreTimes(model=0.75 * now, idle=0.25 * now))
         completion = CompletionOutput(0, "", [1] * count, finish_reason="length")
         return [
             RequestOutput(str(i), None, p, [completion], True, metrics=metrics)
@@ -99,9 +104,10 @@ def test_latency(llm: FakeLLM) -> None:
     assert list(row) == [
         *("model", *TYPES, "input_len", "output_len", "batch_size"),
         *("prefill_tok_s", "decode_tok_s", "ttft_s", "tpot_ms", "peak_rss_bytes"),
-        *("weight_bytes", "kv_bytes_per_token", "bandwidth_gb_s", "floor_fraction"),
+        *("weight_bytes", "kv_bytes_per_token", "bandwidth_gb_s", "floor_fraction", "split"),
         *("repetitions", "min", "max"),
     ]
+    assert (row["split"]["model"], row["split"]["idle"]) == (0.75, 0.25)
     assert row["model"] == "tiny"
     assert {name: row[name] for name in TYPES} == TYPES
     assert row["prefill_tok_s"] == pytest.approx(4 * 10 / 0.5)

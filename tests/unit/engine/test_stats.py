@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.core.messages import SchedulerStats
+from quire.core.messages import CoreTimes, SchedulerStats
 from quire.core.outputs import RequestMetrics
 from quire.engine.stats import EngineStats, Histogram
 
@@ -55,11 +55,12 @@ def test_one_line_in_ten_seconds_of_work(caplog: pytest.LogCaptureFixture) -> No
     for second in range(100, 111):
         stats.prompt_tokens += 30
         stats.generation_tokens += 2
-        stats.on_step(scheduler(), float(second))
+        times = CoreTimes(model=0.75 * second, sample=0.125 * second)
+        stats.on_step(scheduler(), float(second), times)
     [record] = caplog.records
     assert record.getMessage() == (
         "prompt 30.0 tok/s, generation 2.0 tok/s, running 3, waiting 1, "
-        "KV cache 25.0%, prefix hits 25.0%"
+        "KV cache 25.0%, prefix hits 25.0%, model 75%, sample 12%"
     )
 
 

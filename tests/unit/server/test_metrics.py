@@ -1,7 +1,10 @@
 """vLLM's metric names, and numbers that add up."""
 
+import asyncio
+
 from prometheus_client.parser import text_string_to_metric_families
 
+from quire.engine.times import PARTS
 from tests.unit.server.fake_engine import Running, running
 
 NAMES = {
@@ -24,6 +27,8 @@ NAMES = {
     "vllm:iteration_tokens_total",
     "vllm:request_prompt_tokens",
     "vllm:request_generation_tokens",
+    "quire:time_seconds",
+    "quire:event_loop_lag_seconds",
 }
 
 
@@ -50,7 +55,8 @@ async def test_names() -> None:
 async def test_counts() -> None:
     async with running() as app:
         before = await samples(app)
-        assert set(before.values()) == {0.0}
+        spent = {name for name in before if name.startswith("quire:time_seconds")}
+        assert {before[name] for name in before.keys() - spent} == {0.0}
         await app.complete(prompt="abc", n=2)
         await app.complete(prompt="w", max_tokens=10)
         found = await samples(app)
@@ -68,3 +74,16 @@ async def test_counts() -> None:
         assert found["vllm:request_generation_tokens_bucket 5.0"] == 1
         assert found["vllm:request_generation_tokens_bucket 10.0"] == 2
         assert found["vllm:request_generation_tokens_bucket +Inf"] == 2
+
+
+async def test_every_part_of_the_time_is_counted() -> None:
+    async with running(seconds=0.001) as app:
+        await app.chat(max_tokens=20)
+        first = await samples(app)
+        await asyncio.gather(*(app.chat(stream=True, max_tokens=20) for _ in range(4)))
+        found = await samples(app)
+        name = "quire:time_seconds_total"
+        spent = {part: found[f"{name} {part}"] - first[f"{name} {part}"] for part in PARTS}
+        assert min(spent.values()) >= 0.0
+        for part in ("http", "tokenize", "schedule", "model", "update", "detokenize", "send"):
+            assert spent[part] > 0.0, part

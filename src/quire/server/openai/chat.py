@@ -20,6 +20,7 @@ from quire.server.engine import Engine
 from quire.server.errors import invalid
 from quire.server.event_stream import open_stream
 from quire.server.openai.generation import (
+    FinalOutputs,
     Generation,
     TextEvent,
     UsageCounter,
@@ -127,7 +128,12 @@ class _Answer:
 
     async def complete(self) -> ChatResponse:
         """The whole answer."""
-        [output] = await self.call.final_outputs()
+        final = FinalOutputs(1)
+        try:
+            await self.submit(final.sink)
+            [output] = await final.all()
+        finally:
+            self.close()
         self.used.add(0, output)
         answer = ChatResponse(
             id=self.call.id,
@@ -141,7 +147,7 @@ class _Answer:
         return answer
 
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
-        await self.call.submit(sink)
+        await self.call.submit(0, sink(0))
 
     def close(self) -> None:
         self.call.close()

@@ -18,6 +18,7 @@ from quire.server.connection import while_connected
 from quire.server.errors import invalid
 from quire.server.event_stream import open_stream
 from quire.server.openai.generation import (
+    FinalOutputs,
     Generation,
     TextEvent,
     UsageCounter,
@@ -112,8 +113,14 @@ class _Answer:
 
     async def complete(self) -> CompletionResponse:
         """The whole answer."""
+        final = FinalOutputs(len(self.call.prompts))
+        try:
+            await self.submit(final.sink)
+            outputs = await final.all()
+        finally:
+            self.close()
         choices: list[CompletionChoice] = []
-        for prompt, output in enumerate(await self.call.final_outputs()):
+        for prompt, output in enumerate(outputs):
             self.used.add(prompt, output)
             choices += self.choices(prompt, output)
         answer = self.response(choices)
@@ -121,7 +128,8 @@ class _Answer:
         return answer
 
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
-        await self.call.submit(sink)
+        for prompt in range(len(self.call.prompts)):
+            await self.call.submit(prompt, sink(prompt))
 
     def close(self) -> None:
         self.call.close()

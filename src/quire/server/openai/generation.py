@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -39,40 +39,26 @@ class Generation:
     created: int = field(default_factory=lambda: int(time.time()))
     _request_ids: list[str] = field(default_factory=list)
 
-    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
-        """Start every prompt; see `event_stream.StreamedAnswer`."""
-        for index, prompt in enumerate(self.prompts):
-            request_id = engine_request_id(self.id)
-            self._request_ids.append(request_id)
-            await self.engine.submit(
-                prompt,
-                self.params,
-                request_id,
-                sink(index),
-                priority=self.priority,
-                cache_salt=self.cache_salt,
-            )
+    def submit(self, prompt: int, sink: OutputSink) -> Awaitable[None]:
+        """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`."""
+        request_id = engine_request_id(self.id)
+        self._request_ids.append(request_id)
+        return self.engine.submit(
+            self.prompts[prompt],
+            self.params,
+            request_id,
+            sink,
+            priority=self.priority,
+            cache_salt=self.cache_salt,
+        )
 
     def close(self) -> None:
         """Abort what still runs."""
         for request_id in self._request_ids:
             self.engine.close(request_id)
 
-    async def final_outputs(self) -> list[RequestOutput]:
-        """Start every prompt and wait for all of them; `params` ask for final outputs only.
 
-        Raises:
-            RequestFailedError: the engine gave one of them up.
-        """
-        final = _FinalOutputs(len(self.prompts))
-        try:
-            await self.submit(lambda prompt: PromptSink(final, prompt))
-            return await final.all()
-        finally:
-            self.close()
-
-
-class _FinalOutputs:
+class FinalOutputs:
     """Waits for the final output of every prompt, or for the first failure."""
 
     def __init__(self, count: int) -> None:
@@ -80,6 +66,9 @@ class _FinalOutputs:
         self._outputs: dict[int, RequestOutput] = {}
         self._error: Exception | None = None
         self._done = asyncio.Event()
+
+    def sink(self, prompt: int) -> PromptSink:
+        return PromptSink(self, prompt)
 
     def put(self, prompt: int, output: RequestOutput) -> None:
         self._outputs[prompt] = output
@@ -91,6 +80,11 @@ class _FinalOutputs:
         self._done.set()
 
     async def all(self) -> list[RequestOutput]:
+        """In the order of the prompts.
+
+        Raises:
+            RequestFailedError: the engine gave one of them up.
+        """
         await self._done.wait()
         for output in self._outputs.values():
             completions(output)

@@ -1,0 +1,88 @@
+"""Where the time of a measurement went: the engine's own counters, read before and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from quire.bench.report import Row
+from quire.core.errors import QuireError
+
+if TYPE_CHECKING:
+    from quire.engine.stats import EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An engine's counters as of its newest step.
+
+    Attributes:
+        moment: when that step ended, in seconds on the machine's monotonic clock.
+        seconds: by the names of `engine.times.PARTS`, since the engine started.
+        output_tokens: since then.
+    """
+
+    moment: float
+    seconds: dict[str, float]
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What lies between two readings.
+
+    Attributes:
+        shares: of the time between them, by the names of `engine.times.PARTS`. The core's add up
+            to 1; the front end's run beside them; `queue` is the mean number of requests waiting.
+    """
+
+    shares: dict[str, float]
+    output_tok_s: float
+
+    @property
+    def non_model_share(self) -> float:
+        """The part of the time in which the core computed no model."""
+        return 1.0 - self.shares["model"]
+
+    def row(self) -> Row:
+        return {
+            "non_model_share": self.non_model_share,
+            "output_tok_s": self.output_tok_s,
+            "split": self.shares,
+        }
+
+
+def between(first: Reading, last: Reading) -> Split:
+    """The split of the time from `first` to `last`.
+
+    Raises:
+        QuireError: no step ended between them.
+    """
+    wall = last.moment - first.moment
+    if wall <= 0.0:
+        raise QuireError("No step ended while the time was to be split.")
+    shares = {name: (last.seconds[name] - spent) / wall for name, spent in first.seconds.items()}
+    return Split(shares, (last.output_tokens - first.output_tokens) / wall)
+
+
+def read_stats(stats: EngineStats) -> Reading:
+    """An offline engine's."""
+    return Reading(stats.last_step, stats.seconds(), stats.generation_tokens)
+
+
+def read_metrics(text: str) -> Reading | None:
+    """A server's, from what `/metrics` answers; None where the server is not Quire's."""
+    moment, tokens = 0.0, 0.0
+    seconds: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            match sample.name:
+                case "quire:last_step_seconds":
+                    moment = sample.value
+                case "quire:time_seconds_total":
+                    seconds[sample.labels["part"]] = sample.value
+                case "vllm:generation_tokens_total":
+                    tokens = sample.value
+    return Reading(moment, seconds, tokens) if seconds else None

@@ -1,0 +1,177 @@
+"""Streams over a real connection: what is written past the layers, and what a slow client costs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.engine.stream import OutputSink
+from quire.server import event_stream
+from quire.server.event_stream import EventStream
+from quire.server.protocol import TransportProtocol
+from quire.server.serve import bind
+from tests.unit.server.fake_engine import Running, running
+from tests.unit.server.sse import events
+
+
+@asynccontextmanager
+async def served(app: Running) -> AsyncIterator[str]:
+    """The application behind uvicorn, as `serve` runs it."""
+    with bind("127.0.0.1", 0) as listener:
+        listener.listen()
+        config = uvicorn.Config(app.app, http=TransportProtocol, lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        task = asyncio.create_task(server._serve([listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What goes to the socket directly."""
+    chunks: list[bytes] = []
+    original = EventStream._write
+
+    def write(self: EventStream, data: bytes) -> None:
+        chunks.append(data)
+        original(self, data)
+
+    monkeypatch.setattr(EventStream, "_write", write)
+    return chunks
+
+
+BODY: dict[str, Any] = {"model": "echo", "temperature": 0, "stream": True}
+CHAT = {**BODY, "messages": [{"role": "user", "content": "a"}]}
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("prompt", ["a", ["a", "b"]])
+async def test_the_same_events_as_through_the_layers(
+    written: list[bytes], n: int, prompt: str | list[str]
+) -> None:
+    body = {**BODY, "prompt": prompt, "n": n, "max_tokens": 20}
+    body["stream_options"] = {"include_usage": True}
+    async with running(seconds=0.002) as app:
+        through_layers = await app.http.post("/v1/completions", json=body)
+        assert not written
+        async with served(app) as url, httpx.AsyncClient() as client:
+            direct = await client.post(f"{url}/v1/completions", json=body)
+    assert len(written) > 10
+    assert text_of(direct.text) == text_of(through_layers.text)
+    assert events(direct.text)[-1]["usage"] == events(through_layers.text)[-1]["usage"]
+
+
+def text_of(stream: str) -> dict[int, str]:
+    texts: dict[int, str] = {}
+    for message in events(stream):
+        for choice in message["choices"]:
+            text = choice.get("text") or choice.get("delta", {}).get("content", "")
+            texts[choice["index"]] = texts.get(choice["index"], "") + text
+    return texts
+
+
+async def test_a_connection_serves_one_stream_after_the_other(written: list[bytes]) -> None:
+    async with running(seconds=0.002) as app, served(app) as url, httpx.AsyncClient() as client:
+        for _ in range(3):
+            answer = await client.post(f"{url}/v1/chat/completions", json=CHAT)
+            assert text_of(answer.text)[0].endswith("z")
+            assert (await client.get(f"{url}/version")).status_code == 200
+        assert app.engine.num_unfinished == 0
+    assert written
+
+
+async def test_an_http_1_0_client_gets_no_chunks(written: list[bytes]) -> None:
+    async with running(seconds=0.002) as app, served(app) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = json.dumps({**CHAT, "max_tokens": 5}).encode()
+        head = b"POST /v1/chat/completions HTTP/1.0\r\nContent-Type: application/json\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        answer = (await reader.read()).decode()
+        writer.close()
+    assert text_of(answer.partition("\r\n\r\n")[2])[0]
+    assert not written
+
+
+async def test_a_client_that_does_not_read_costs_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it has not read waits merged, in one output, and reaches it when it reads again."""
+    monkeypatch.setattr(event_stream, "MAX_BUFFERED_BYTES", 1)
+    answer = Answer()
+    stream = EventStream(answer)
+    release = asyncio.Event()
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            await release.wait()
+            sent.append(message["body"])
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    await stream.begin()
+    task = asyncio.create_task(stream({"type": "http"}, receive, send))
+    for i in range(1000):
+        answer.sink.put(delta(f"{i} ", finished=i == 999))
+        await asyncio.sleep(0)
+    assert len(stream._waiting) == 1
+    release.set()
+    await task
+    assert len(sent) == 3  # what was under way, all the rest in one, and [DONE]
+    assert b"".join(sent[:2]).decode() == "first " + "".join(f"{i} " for i in range(1000))
+    assert answer.closed
+
+
+def delta(text: str, *, finished: bool) -> RequestOutput:
+    return RequestOutput("x", None, [1], [CompletionOutput(0, text, [1])], finished)
+
+
+class Answer:
+    """Its events are the texts as they are."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def submit(self, sink: Any) -> None:
+        self.sink: OutputSink = sink(0)
+        self.sink.put(delta("first ", finished=False))
+
+    def events(self, prompt: int, output: RequestOutput) -> bytes:
+        return output.outputs[0].text.encode()
+
+    def last_events(self) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_failure_in_mid_stream_is_an_event(written: list[bytes]) -> None:
+    async with (
+        running(seconds=0.005) as app,
+        served(app) as url,
+        httpx.AsyncClient() as client,
+        client.stream(
+            "POST", f"{url}/v1/completions", json={**BODY, "prompt": "a", "ignore_eos": True}
+        ) as response,
+    ):
+        lines = response.aiter_lines()
+        await anext(lines)
+        app.core_client.die()
+        rest = [line async for line in lines if line]
+    assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == "engine_dead"
+    assert rest[-1] == "data: [DONE]"
