@@ -102,6 +102,10 @@ class Request:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def running(self) -> bool:
+        return self.status is RequestStatus.RUNNING
+
+    @property
     def finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
 

@@ -60,7 +60,7 @@ class Scheduler:
         self._arrivals = count()
         self._removed: list[str] = []
         self._prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
-        self._num_finished = 0
+        self._num_departed = 0
         self._num_preemptions = 0
         self._num_scheduled_steps = 0
         self._num_steps = 0
@@ -93,12 +93,12 @@ class Scheduler:
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End these requests and free their blocks; ids that are not here are ignored."""
-        finished = self._num_finished
+        departed = self._num_departed
         for request_id in request_ids:
             if request := self.requests.get(request_id):
                 request.finish_reason = FinishReason.ABORT
                 self._finish(request)
-        if self._num_finished > finished:
+        if self._num_departed > departed:
             self.running.remove_finished()
 
     def has_unfinished(self) -> bool:
@@ -134,9 +134,9 @@ class Scheduler:
         flight = self._land(step)
         outputs = StepOutputs([], None, now)
         if flight.requests and not flight.void:
-            finished = self._num_finished
+            departed = self._num_departed
             self._take_in(flight, result, outputs)
-            if self._num_finished > finished:
+            if self._num_departed > departed:
                 self.running.remove_finished()
         outputs.stats = self.stats()
         return outputs
@@ -295,7 +295,7 @@ class Scheduler:
         )
         entries = told.nonzero()[0].tolist()
         self._in_flight.append(
-            _InFlight(step, requests, names, tokens, entries, self.kv.entered, self._num_finished)
+            _InFlight(step, requests, names, tokens, entries, self.kv.entered, self._num_departed)
         )
         return step
 
@@ -315,6 +315,7 @@ class Scheduler:
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self._num_preemptions += 1
+        self._num_departed += 1
         self._prompt_logprobs.pop(request.request_id, None)
         self._removed.append(request.request_id)
         self.waiting.push(request)
@@ -332,8 +333,8 @@ class Scheduler:
         """Append what was sampled: to plain rows all at once, to the others one by one."""
         sampled = result.sampled_token_ids
         told = set(flight.told)
-        if self._num_finished > flight.num_finished:
-            told.update(i for i, request in enumerate(flight.requests) if request.finished)
+        if self._num_departed > flight.num_departed:
+            told.update(i for i, request in enumerate(flight.requests) if not request.running)
         for column in (result.errors, result.logprobs, result.prompt_logprobs):
             if column:
                 told.update(i for i, name in enumerate(flight.request_ids) if name in column)
@@ -423,7 +424,7 @@ class Scheduler:
         """
         previous, request.status = request.status, RequestStatus.FINISHED
         del self.requests[request.request_id]
-        self._num_finished += 1
+        self._num_departed += 1
         self._prompt_logprobs.pop(request.request_id, None)
         if previous is RequestStatus.RUNNING:
             self.kv.free(request)
@@ -470,7 +471,7 @@ class _InFlight:
     Attributes:
         told: entries of which there will be more to say than their token.
         entered: blocks that entered the prefix cache for it: wrong, should it fail.
-        num_finished: how many requests had finished when it was scheduled.
+        num_departed: how many requests had stopped running when it was scheduled.
         void: what it computes is of no use.
     """
 
@@ -480,7 +481,7 @@ class _InFlight:
     token_ids: list[array[int]]
     told: list[int]
     entered: list[int]
-    num_finished: int
+    num_departed: int
     void: bool = False
 
 

@@ -1,0 +1,218 @@
+"""What a step costs in the scheduler, and what it costs to let a request in.
+
+    python benchmarks/scheduler.py [--peer PYTHON] [--json FILE.jsonl]
+
+A step is `schedule` and `update`, the making of what is sent to the front end included; everyone
+decodes. Letting a request in is all from the decoded message to the step that computes its
+prompt: the `Request`, its hashes, its place in line, its blocks. `--peer` names the interpreter
+of an environment with vLLM, whose scheduler then gets the same requests in turn, a shape at a time
+(`peers/vllm_scheduler.py`), so that both meet the same neighbours on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+BLOCK_SIZE = 16
+WARM_UP, STEPS = 32, 256
+"""Decode steps; as multiples of a block they meet every block boundary."""
+ADMISSIONS = 40
+PROMPT = 2000
+PEER = Path(__file__).parent / "peers" / "vllm_scheduler.py"
+
+
+class Driver(Protocol):
+    """A scheduler, driven by hand."""
+
+    def start(self, num_blocks: int, max_num_seqs: int, budget: int) -> None:
+        """Begin with a new, empty scheduler."""
+
+    def add(self, name: str, prompt: list[int], max_tokens: int) -> None:
+        """Make a request of these and put it in line."""
+
+    def schedule(self) -> None: ...
+
+    def sample(self) -> None:
+        """Make the result of a step in which every finished prompt samples a token."""
+
+    def update(self) -> None: ...
+
+    def finish(self, name: str) -> None:
+        """End a request."""
+
+
+class Quire:
+    def start(self, num_blocks: int, max_num_seqs: int, budget: int) -> None:
+        from quire.core.batch import ModelOutput
+        from quire.core.config import CacheConfig, SchedulerConfig
+        from quire.core.messages import AddRequest
+        from quire.core.request import Request
+        from quire.core.sampling_params import SamplingParams
+        from quire.scheduler.scheduler import Scheduler
+
+        self._message, self._params = AddRequest, SamplingParams
+        self._request, self._result = Request, ModelOutput
+        limits = SchedulerConfig(16384, max_num_seqs, budget)
+        self.scheduler = Scheduler(limits, CacheConfig(BLOCK_SIZE, num_blocks))
+
+    def add(self, name: str, prompt: list[int], max_tokens: int) -> None:
+        params = self._params(temperature=0.0, max_tokens=max_tokens)
+        request = self._request(
+            name, prompt, params, arrival_time=0.0, max_model_len=16384, eos_token_ids=(2,)
+        )
+        self.scheduler.add(request)
+
+    def schedule(self) -> None:
+        self._batch = self.scheduler.schedule(0.0)
+
+    def sample(self) -> None:
+        self._output = self._result(np.full((len(self._batch.request_ids), 1), 7))
+
+    def update(self) -> None:
+        self.scheduler.update(self._batch, self._output, 0.0)
+
+    def finish(self, name: str) -> None:
+        self.scheduler.abort([name])
+
+
+def microseconds(call: Callable[[], None]) -> float:
+    start = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - start) / 1e3
+
+
+def prompt(rng: np.random.Generator, length: int) -> list[int]:
+    return rng.integers(1000, 100_000, length).tolist()  # type: ignore[no-any-return]
+
+
+def step_costs(driver: Driver, num_seqs: int, context: int) -> dict[str, Any]:
+    """Microseconds of a decode step, a mean over many."""
+    rng = np.random.default_rng(0)
+    length = context + WARM_UP + STEPS
+    blocks = num_seqs * (length // BLOCK_SIZE + 2)
+    driver.start(blocks, num_seqs, num_seqs * context)
+    for i in range(num_seqs):
+        driver.add(f"request-{i:024}", prompt(rng, context), WARM_UP + STEPS + 10)
+    schedule, update = [], []
+    for _ in range(1 + WARM_UP + STEPS):
+        schedule.append(microseconds(driver.schedule))
+        driver.sample()
+        update.append(microseconds(driver.update))
+    return {
+        "num_seqs": num_seqs,
+        "context": context,
+        "schedule_us": statistics.mean(schedule[-STEPS:]),
+        "update_us": statistics.mean(update[-STEPS:]),
+    }
+
+
+def admission_costs(driver: Driver, length: int) -> dict[str, Any]:
+    """Median microseconds of letting a prompt in that nobody has asked, and one that is cached."""
+    rng = np.random.default_rng(0)
+    driver.start(2 * ADMISSIONS * (length // BLOCK_SIZE + 2), 4, length)
+    costs: dict[str, list[float]] = {"miss": [], "hit": []}
+    for i in range(ADMISSIONS):
+        tokens = prompt(rng, length)
+        for kind, times in costs.items():
+            name = f"{kind}-{i:024}"
+            add = microseconds(lambda name=name, asked=tokens: driver.add(name, asked, 8))  # type: ignore[misc]
+            times.append(add + microseconds(driver.schedule))
+            driver.sample()
+            driver.update()
+            driver.finish(name)
+    return {"prompt": length} | {f"{k}_us": statistics.median(v) for k, v in costs.items()}
+
+
+def cases(args: argparse.Namespace) -> list[tuple[str, tuple[int, ...]]]:
+    steps = [("step", (n, args.context)) for n in args.num_seqs]
+    steps += [("step", (args.context_seqs, length)) for length in args.contexts]
+    return [*steps, ("admission", (args.prompt,))]
+
+
+def measure(driver: Driver, kind: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    return step_costs(driver, *shape) if kind == "step" else admission_costs(driver, *shape)
+
+
+def serve(driver: Driver) -> None:
+    """Measure what standard input asks for, one JSON line each."""
+    for line in sys.stdin:
+        kind, shape = json.loads(line)
+        print(json.dumps(measure(driver, kind, tuple(shape))), flush=True)
+
+
+class Peer:
+    """Another interpreter that runs `serve` with its own scheduler."""
+
+    def __init__(self, python: str) -> None:
+        self._process = subprocess.Popen(
+            [python, str(PEER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def measure(self, kind: str, shape: tuple[int, ...]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([kind, shape]) + "\n")
+        self._process.stdin.flush()
+        if not (line := self._process.stdout.readline()):
+            raise SystemExit("the peer has ended")
+        return json.loads(line)  # type: ignore[no-any-return]
+
+
+def best(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each number the lowest: what disturbs a measurement only adds to it."""
+    return {key: min(row[key] for row in rows) for key in rows[0]}
+
+
+def show(kind: str, ours: dict[str, Any], theirs: dict[str, Any] | None) -> None:
+    parts = [
+        f"{key.removesuffix('_us')} {value:8.1f} µs"
+        + (f" (vLLM {theirs[key]:9.1f}, {theirs[key] / value:5.1f}×)" if theirs else "")
+        if key.endswith("_us")
+        else f"{key} {value:5}"
+        for key, value in ours.items()
+    ]
+    if kind == "step":
+        total = ours["schedule_us"] + ours["update_us"]
+        parts.append(f"total {total:8.1f} µs, {total / (60 + 1.5 * ours['num_seqs']):4.2f} of bar")
+    print(kind, *parts, sep="  ")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--num-seqs", type=int, nargs="+", default=[1, 8, 32, 128, 256, 512, 1024])
+    parser.add_argument("--context", type=int, default=500, help="tokens, where --num-seqs varies")
+    parser.add_argument("--contexts", type=int, nargs="+", default=[100, 1000, 8000])
+    parser.add_argument("--context-seqs", type=int, default=128, help="where --contexts varies")
+    parser.add_argument("--prompt", type=int, default=PROMPT)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--peer", metavar="PYTHON")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    peer = Peer(args.peer) if args.peer else None
+    rows = []
+    for kind, shape in cases(args):
+        ours, theirs = [], []
+        for _ in range(args.repetitions):
+            ours.append(measure(Quire(), kind, shape))
+            if peer:
+                theirs.append(peer.measure(kind, shape))
+        row = best(ours)
+        show(kind, row, best(theirs) if peer else None)
+        rows.append({"case": kind, "quire": row} | ({"vllm": best(theirs)} if peer else {}))
+    if args.json:
+        with args.json.open("a") as file:
+            file.write(json.dumps({"bench": "scheduler", "rows": rows}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
