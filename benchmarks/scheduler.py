@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,8 +38,11 @@ class Driver(Protocol):
     def start(self, num_blocks: int, max_num_seqs: int, budget: int) -> None:
         """Begin with a new, empty scheduler."""
 
-    def add(self, name: str, prompt: list[int], max_tokens: int) -> None:
-        """Make a request of these and put it in line."""
+    def message(self, name: str, prompt: list[int], max_tokens: int) -> Any:
+        """What the front end sends, as decoded."""
+
+    def add(self, message: Any) -> None:
+        """Make a request of it and put it in line."""
 
     def schedule(self) -> None: ...
 
@@ -52,6 +56,9 @@ class Driver(Protocol):
 
 
 class Quire:
+    def __init__(self, algo: str) -> None:
+        self.algo: Any = algo
+
     def start(self, num_blocks: int, max_num_seqs: int, budget: int) -> None:
         from quire.core.batch import ModelOutput
         from quire.core.config import CacheConfig, SchedulerConfig
@@ -63,14 +70,26 @@ class Quire:
         self._message, self._params = AddRequest, SamplingParams
         self._request, self._result = Request, ModelOutput
         limits = SchedulerConfig(16384, max_num_seqs, budget)
-        self.scheduler = Scheduler(limits, CacheConfig(BLOCK_SIZE, num_blocks))
+        cache = CacheConfig(BLOCK_SIZE, num_blocks, hash_algo=self.algo)
+        self.scheduler = Scheduler(limits, cache)
 
-    def add(self, name: str, prompt: list[int], max_tokens: int) -> None:
+    def message(self, name: str, prompt: list[int], max_tokens: int) -> Any:
         params = self._params(temperature=0.0, max_tokens=max_tokens)
-        request = self._request(
-            name, prompt, params, arrival_time=0.0, max_model_len=16384, eos_token_ids=(2,)
+        return self._message(name, prompt, params, 0.0, eos_token_ids=(2,))
+
+    def add(self, message: Any) -> None:
+        self.scheduler.add(
+            self._request(
+                message.request_id,
+                message.prompt_token_ids,
+                message.sampling_params,
+                arrival_time=message.arrival_time,
+                max_model_len=16384,
+                priority=message.priority,
+                cache_salt=message.cache_salt,
+                eos_token_ids=message.eos_token_ids,
+            )
         )
-        self.scheduler.add(request)
 
     def schedule(self) -> None:
         self._batch = self.scheduler.schedule(0.0)
@@ -102,7 +121,8 @@ def step_costs(driver: Driver, num_seqs: int, context: int) -> dict[str, Any]:
     blocks = num_seqs * (length // BLOCK_SIZE + 2)
     driver.start(blocks, num_seqs, num_seqs * context)
     for i in range(num_seqs):
-        driver.add(f"request-{i:024}", prompt(rng, context), WARM_UP + STEPS + 10)
+        name = f"request-{i:024}"
+        driver.add(driver.message(name, prompt(rng, context), WARM_UP + STEPS + 10))
     schedule, update = [], []
     for _ in range(1 + WARM_UP + STEPS):
         schedule.append(microseconds(driver.schedule))
@@ -116,6 +136,11 @@ def step_costs(driver: Driver, num_seqs: int, context: int) -> dict[str, Any]:
     }
 
 
+def admit(driver: Driver, message: Any) -> None:
+    driver.add(message)
+    driver.schedule()
+
+
 def admission_costs(driver: Driver, length: int) -> dict[str, Any]:
     """Median microseconds of letting a prompt in that nobody has asked, and one that is cached."""
     rng = np.random.default_rng(0)
@@ -125,8 +150,8 @@ def admission_costs(driver: Driver, length: int) -> dict[str, Any]:
         tokens = prompt(rng, length)
         for kind, times in costs.items():
             name = f"{kind}-{i:024}"
-            add = microseconds(lambda name=name, asked=tokens: driver.add(name, asked, 8))  # type: ignore[misc]
-            times.append(add + microseconds(driver.schedule))
+            message = driver.message(name, tokens, 8)
+            times.append(microseconds(lambda: admit(driver, message)))  # noqa: B023
             driver.sample()
             driver.update()
             driver.finish(name)
@@ -195,6 +220,7 @@ def main() -> None:
     parser.add_argument("--context-seqs", type=int, default=128, help="where --contexts varies")
     parser.add_argument("--prompt", type=int, default=PROMPT)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--hash-algo", default="xxhash" if find_spec("xxhash") else "sha256")
     parser.add_argument("--peer", metavar="PYTHON")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -203,7 +229,7 @@ def main() -> None:
     for kind, shape in cases(args):
         ours, theirs = [], []
         for _ in range(args.repetitions):
-            ours.append(measure(Quire(), kind, shape))
+            ours.append(measure(Quire(args.hash_algo), kind, shape))
             if peer:
                 theirs.append(peer.measure(kind, shape))
         row = best(ours)

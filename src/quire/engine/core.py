@@ -42,7 +42,13 @@ class EngineCore:
         self._clock = clock
         executor.start()
         self.watch = Stopwatch(clock)
-        cache = CacheConfig(config.block_size, executor.num_blocks, config.enable_prefix_caching)
+        cache = CacheConfig(
+            config.block_size,
+            executor.num_blocks,
+            config.enable_prefix_caching,
+            config.prefix_caching_hash_algo,
+            config.prefix_caching_hash_seed,
+        )
         self.scheduler = Scheduler(config.scheduler, cache)
         self._rejected: list[CoreOutput] = []
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +19,7 @@ from quire.core.config import (
     MAX_INT8_HEAD_DIM,
     EngineArgs,
     EngineConfig,
+    HashAlgo,
     LoadFormat,
     ModelConfig,
     SchedulerConfig,
@@ -83,6 +86,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     if source.kind == "dummy":
         notes.append("The weights are random numbers (load format dummy): expect no sense.")
     dtype = _dtype(args, model, notes)
+    hash_algo = _hash_algo(args)
     config = EngineConfig(
         model_path=str(source.path) if source.path else source.name,
         model=model,
@@ -106,8 +110,17 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
         pack_cache_bytes=args.pack_cache_bytes,
+        prefix_caching_hash_algo=hash_algo,
+        prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
     )
     return Resolved(config, source, _tokenizer_path(args, source), notes)
+
+
+def _hash_algo(args: EngineArgs) -> HashAlgo:
+    algo = args.prefix_caching_hash_algo
+    if algo == "auto":
+        return "xxhash" if find_spec("xxhash") else "sha256"
+    return algo
 
 
 def load_tokenizer(resolved: Resolved) -> Tokenizer:

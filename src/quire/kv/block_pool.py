@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
 
 class BlockPool:
-    """Reference-counted blocks with a free list in least-recently-used order.
+    """Reference-counted blocks, of which the free ones wait in two lines.
 
     A block that nobody uses stays in the prefix cache until it is handed out again, so that
-    caching costs no memory. The free list is doubly linked through two flat arrays, whose
-    last entry is the sentinel; taking any block out of its middle costs O(1):
-
-        sentinel -> oldest <-> ... <-> newest -> sentinel
+    caching costs no memory. Blank blocks, which hold no known prefix, are handed out first, the
+    last one freed before the others; then idle ones, the least recently used first.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -20,9 +19,8 @@ class BlockPool:
             raise ValueError(f"a pool of {num_blocks} blocks cannot hold anything")
         self.num_blocks = num_blocks
         self.num_free = num_blocks
-        self._sentinel = num_blocks
-        self._next = [*range(1, num_blocks + 1), 0]
-        self._prev = [num_blocks, *range(num_blocks)]
+        self._blank = list(range(num_blocks))[::-1]
+        self._idle: OrderedDict[int, None] = OrderedDict()
         self._ref_count = [0] * num_blocks
         self._hash: list[bytes | None] = [None] * num_blocks
         self._cached: dict[bytes, int] = {}
@@ -34,57 +32,73 @@ class BlockPool:
     def ref_count(self, block: int) -> int:
         return self._ref_count[block]
 
+    def num_idle(self, blocks: Iterable[int]) -> int:
+        """How many of `blocks` nobody uses."""
+        counts = self._ref_count
+        return [counts[block] for block in blocks].count(0)
+
     def find(self, block_hash: bytes) -> int | None:
         """The block that holds the prefix with this hash, used or free; None if none does."""
         return self._cached.get(block_hash)
 
+    def find_run(self, hashes: Sequence[bytes]) -> list[int]:
+        """The blocks of `hashes`, up to the first that no block has."""
+        blocks: list[int] = []
+        for block in map(self._cached.get, hashes):
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
     def allocate(self, count: int) -> list[int]:
-        """Take the `count` least recently used free blocks; each leaves the prefix cache.
+        """Take `count` free blocks; the idle ones among them leave the prefix cache.
 
         The caller has checked `num_free`.
         """
         assert count <= self.num_free, f"{count} blocks asked for, {self.num_free} free"
-        blocks = []
-        block = self._next[self._sentinel]
-        for _ in range(count):
-            blocks.append(block)
-            self._ref_count[block] = 1
+        if not count:
+            return []
+        blocks = self._blank[-count:]
+        blocks.reverse()
+        del self._blank[-count:]
+        while len(blocks) < count:
+            block, _ = self._idle.popitem(last=False)
             self.forget(block)
-            block = self._next[block]
-        self._next[self._sentinel] = block
-        self._prev[block] = self._sentinel
+            blocks.append(block)
+        for block in blocks:
+            self._ref_count[block] = 1
         self.num_free -= count
         return blocks
 
-    def share(self, blocks: Iterable[int]) -> None:
-        """Add a user to each of `blocks`, taking the unused ones off the free list."""
+    def share(self, blocks: Sequence[int]) -> None:
+        """Add a user to each of `blocks`, all in the prefix cache."""
+        counts, idle = self._ref_count, self._idle
+        self.num_free -= self.num_idle(blocks)
         for block in blocks:
-            if self._ref_count[block] == 0:
-                before, after = self._prev[block], self._next[block]
-                self._next[before], self._prev[after] = after, before
-                self.num_free -= 1
-            self._ref_count[block] += 1
+            if not counts[block]:
+                del idle[block]
+            counts[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Take a user from each of `blocks`; those left unused become the newest free ones.
-
-        Blocks that hold no known prefix go to the oldest end instead: nobody can reuse them.
-        """
+        """Take a user from each of `blocks`; those left unused are free."""
+        counts, hashes = self._ref_count, self._hash
         for block in blocks:
-            self._ref_count[block] -= 1
-            assert self._ref_count[block] >= 0, f"block {block} was freed twice"
-            if self._ref_count[block] == 0:
-                after = self._sentinel if self._hash[block] else self._next[self._sentinel]
-                before = self._prev[after]
-                self._prev[block], self._next[block] = before, after
-                self._next[before] = self._prev[after] = block
+            counts[block] -= 1
+            assert counts[block] >= 0, f"block {block} was freed twice"
+            if counts[block] == 0:
                 self.num_free += 1
+                if hashes[block] is None:
+                    self._blank.append(block)
+                else:
+                    self._idle[block] = None
 
-    def remember(self, block: int, block_hash: bytes) -> None:
-        """Enter a full block into the prefix cache, unless an equal one is there already."""
-        if self._hash[block] is None and block_hash not in self._cached:
-            self._hash[block] = block_hash
-            self._cached[block_hash] = block
+    def remember(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
+        """Enter full blocks into the prefix cache, but for those whose equal is there already."""
+        own, cached = self._hash, self._cached
+        for block, block_hash in zip(blocks, hashes, strict=True):
+            if own[block] is None and block_hash not in cached:
+                own[block] = block_hash
+                cached[block_hash] = block
 
     def forget(self, block: int) -> None:
         """Drop a block from the prefix cache, if it is there."""
@@ -92,23 +106,24 @@ class BlockPool:
         if block_hash is not None:
             self._hash[block] = None
             del self._cached[block_hash]
+            if block in self._idle:
+                del self._idle[block]
+                self._blank.append(block)
 
     def forget_all(self) -> None:
         """Empty the prefix cache."""
         self._hash = [None] * self.num_blocks
         self._cached.clear()
+        self._blank += self._idle
+        self._idle.clear()
 
     def check_integrity(self) -> None:
-        """Assert that the free list, the counts and the prefix cache agree."""
-        free = []
-        block, before = self._next[self._sentinel], self._sentinel
-        while block != self._sentinel:
-            assert self._prev[block] == before, f"free list is broken at block {block}"
-            assert self._ref_count[block] == 0, f"block {block} is free and in use"
-            free.append(block)
-            before, block = block, self._next[block]
-        assert self._prev[self._sentinel] == before, "free list does not close"
+        """Assert that the lines, the counts and the prefix cache agree."""
+        free = [*self._blank, *self._idle]
         assert len(free) == len(set(free)) == self.num_free, "free count is wrong"
-        assert sum(count == 0 for count in self._ref_count) == self.num_free, "a block leaked"
+        assert all(self._ref_count[block] == 0 for block in free), "a block is free and in use"
+        assert self._ref_count.count(0) == self.num_free, "a block leaked"
+        assert all(self._hash[block] is None for block in self._blank), "a blank block is cached"
+        assert all(self._hash[block] is not None for block in self._idle), "an idle one is not"
         held = {h: b for b, h in enumerate(self._hash) if h is not None}
         assert held == self._cached, "prefix cache and blocks disagree"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from quire.core.config import CacheConfig
 from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
-from quire.kv.hashing import extend_block_hashes
+from quire.kv.hashing import BlockHasher
 
 
 class KVCacheManager:
@@ -22,6 +22,7 @@ class KVCacheManager:
     def __init__(self, config: CacheConfig) -> None:
         self.block_size = config.block_size
         self.pool = BlockPool(config.num_blocks)
+        self.hasher = BlockHasher(config.block_size, config.hash_algo, config.hash_seed)
         self.prefix_queries = 0
         self.prefix_hits = 0
         self.caching = config.enable_prefix_caching
@@ -41,14 +42,8 @@ class KVCacheManager:
         """
         if not self.caching or request.sampling_params.prompt_logprobs is not None:
             return []
-        hashes = extend_block_hashes(request, self.block_size)
-        blocks: list[int] = []
-        for block_hash in hashes[: (request.num_tokens - 1) // self.block_size]:
-            block = self.pool.find(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
+        hashes = self.hasher.extend(request)
+        return self.pool.find_run(hashes[: (request.num_tokens - 1) // self.block_size])
 
     def can_admit(self, request: Request, prefix: list[int], reserved: int) -> bool:
         """Whether all of `request` fits, the blocks of `prefix` not charged.
@@ -59,8 +54,7 @@ class KVCacheManager:
             reserved: blocks already promised to running requests.
         """
         needed = -(-request.num_tokens // self.block_size) - len(prefix)
-        idle = sum(self.pool.ref_count(block) == 0 for block in prefix)
-        return needed + reserved <= self.pool.num_free - idle
+        return needed + reserved <= self.pool.num_free - self.pool.num_idle(prefix)
 
     def admit(self, request: Request, prefix: list[int], num_tokens: int) -> list[int]:
         """Give `request` blocks for its first `num_tokens` tokens, and count the hit.
@@ -98,11 +92,10 @@ class KVCacheManager:
         full = num_tokens // self.block_size
         known = self._num_entered[request.request_id]
         if full > known and self.caching:
-            hashes = extend_block_hashes(request, self.block_size)
-            table = self._tables[request.request_id]
-            for index in range(known, full):
-                self.pool.remember(table[index], hashes[index])
-            self.entered += table[known:full]
+            hashes = self.hasher.extend(request)
+            blocks = self._tables[request.request_id][known:full]
+            self.pool.remember(blocks, hashes[known:full])
+            self.entered += blocks
             self._num_entered[request.request_id] = known = full
         return known * self.block_size
 

@@ -25,7 +25,7 @@ class PoolMachine(RuleBasedStateMachine):
     def is_cached(self, block: int) -> bool:
         return block in self.cached.values()
 
-    def forget(self, block: int) -> None:
+    def drop(self, block: int) -> None:
         self.cached = {h: b for h, b in self.cached.items() if b != block}
 
     @rule(count=st.integers(0, NUM_BLOCKS))
@@ -38,7 +38,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.allocate(count) == expected
         for block in expected:
             self.users[block] = 1
-            self.forget(block)
+            self.drop(block)
 
     @precondition(lambda self: any(self.users))
     @rule(data=st.data())
@@ -55,7 +55,7 @@ class PoolMachine(RuleBasedStateMachine):
     def remember(self, data: st.DataObject, name: bytes) -> None:
         used = [b for b in range(NUM_BLOCKS) if self.users[b]]
         block = data.draw(st.sampled_from(used))
-        self.pool.remember(block, name)
+        self.pool.remember([block], [name])
         if name not in self.cached and not self.is_cached(block):
             self.cached[name] = block
 
@@ -74,7 +74,19 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def forget_all(self) -> None:
         self.pool.forget_all()
+        idle = [b for b in self.free if self.is_cached(b)]
+        self.free = idle[::-1] + [b for b in self.free if not self.is_cached(b)]
         self.cached.clear()
+
+    @precondition(lambda self: self.cached)
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        block = self.cached[data.draw(st.sampled_from(sorted(self.cached)))]
+        self.pool.forget(block)
+        self.drop(block)
+        if block in self.free:
+            self.free.remove(block)
+            self.free.insert(0, block)
 
     @invariant()
     def agrees(self) -> None:

@@ -1,13 +1,27 @@
 from __future__ import annotations
 
+import hashlib
+import sys
+from array import array
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.core.config import HashAlgo
+from quire.core.errors import ConfigError
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
-from quire.kv.hashing import extend_block_hashes
+from quire.kv.hashing import BlockHasher
 
 tokens = st.lists(st.integers(0, 2**31 - 1), max_size=100)
+ALGOS: list[HashAlgo] = ["sha256", "xxhash"]
+
+
+def hasher(size: int = 8, algo: HashAlgo = "sha256", seed: int = 0) -> BlockHasher:
+    if algo == "xxhash":
+        pytest.importorskip("xxhash")
+    return BlockHasher(size, algo, seed)
 
 
 def request(token_ids: list[int], salt: str | None = None) -> Request:
@@ -16,25 +30,48 @@ def request(token_ids: list[int], salt: str | None = None) -> Request:
     )
 
 
+@pytest.mark.parametrize("algo", ALGOS)
 @given(tokens, tokens, st.sampled_from([8, 16, 32]))
 def test_equal_hashes_exactly_where_prefixes_are_equal(
-    a: list[int], b: list[int], size: int
+    algo: HashAlgo, a: list[int], b: list[int], size: int
 ) -> None:
     b = a[: len(a) // 2] + b
-    ours, theirs = (extend_block_hashes(request(x), size) for x in (a, b))
+    ours, theirs = (hasher(size, algo, 3).extend(request(x)) for x in (a, b))
     assert len(ours) == len(a) // size
     for i, (h, g) in enumerate(zip(ours, theirs, strict=False)):
         assert (h == g) == (a[: (i + 1) * size] == b[: (i + 1) * size])
 
 
-@given(tokens, st.integers(0, 100))
-def test_growing_gives_the_same_hashes_as_all_at_once(token_ids: list[int], cut: int) -> None:
-    growing = request(token_ids[:cut])
-    extend_block_hashes(growing, 8)
-    growing.token_ids.extend(token_ids[cut:])
-    assert extend_block_hashes(growing, 8) == extend_block_hashes(request(token_ids), 8)
+@pytest.mark.parametrize("algo", ALGOS)
+@given(tokens, st.lists(st.integers(0, 100), max_size=4))
+def test_growing_gives_the_same_hashes_as_all_at_once(
+    algo: HashAlgo, token_ids: list[int], cuts: list[int]
+) -> None:
+    growing = request([])
+    for cut in [*sorted(cuts), 100]:
+        growing.token_ids.extend(token_ids[growing.num_tokens : cut])
+        hasher(8, algo).extend(growing)
+    assert growing.block_hashes == hasher(8, algo).extend(request(token_ids))
 
 
-def test_salts_share_nothing() -> None:
-    hashes = [set(extend_block_hashes(request([1] * 64, salt), 16)) for salt in (None, "a", "b")]
-    assert len(set.union(*hashes)) == 12
+@pytest.mark.parametrize("algo", ALGOS)
+def test_salts_and_seeds_share_nothing(algo: HashAlgo) -> None:
+    hashes = [
+        set(hasher(16, algo, seed).extend(request([1] * 64, salt)))
+        for salt in (None, "a", "b")
+        for seed in (0, 1, 2**64 - 1)
+    ]
+    assert len(set.union(*hashes)) == 9 * 4
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    with pytest.raises(ConfigError, match="needs the package xxhash"):
+        BlockHasher(8, "xxhash", 0)
+
+
+def test_a_hash_covers_its_parent_and_four_bytes_a_token() -> None:
+    first, second = hasher(8).extend(request(list(range(17))))
+    root = hashlib.sha256(b"quire:" + bytes(8)).digest()
+    assert first == hashlib.sha256(root + array("i", range(8)).tobytes()).digest()
+    assert second == hashlib.sha256(first + array("i", range(8, 16)).tobytes()).digest()

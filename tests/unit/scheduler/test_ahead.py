@@ -56,10 +56,9 @@ class Pipeline:
             failed = bool(self.results) and isinstance(self.results[-1][1], BaseException)
             try:
                 self.results.append((batch, self.executor.execute(batch)))
-            except ViolationError as error:
-                assert failed, error
-                self.results.append((batch, error))
-            except Exception as error:
+            except (Exception, ViolationError) as error:
+                if isinstance(error, ViolationError) and not failed:
+                    raise
                 self.results.append((batch, error))
         while len(self.results) >= self.depth or (
             self.results and not self.scheduler.has_unfinished()
