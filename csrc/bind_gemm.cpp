@@ -102,12 +102,12 @@ void run_linear(const Kernels& kernels, Pool& pool, const PackedWeight& weight, 
 }
 
 // counts[task] += 1 for every task: what the test of the pool can see from outside.
-void count_tasks(Pool& pool, uintptr_t counts, int64_t tasks) {
+void count_tasks(Pool& pool, uintptr_t counts, int64_t tasks, bool in_shares) {
   const nb::gil_scoped_release unlocked;
   const auto body = [](void* context, int64_t task) {
     __atomic_fetch_add(static_cast<int64_t*>(context) + task, 1, __ATOMIC_RELAXED);
   };
-  pool.run(tasks, body, pointer<void>(counts));
+  pool.run(tasks, body, pointer<void>(counts), in_shares ? Deal::kShares : Deal::kQueue);
 }
 
 }  // namespace

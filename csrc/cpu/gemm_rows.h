@@ -51,7 +51,6 @@ struct RowCut {
 
 constexpr int64_t kChunkBytes = 256 << 10;  // of x
 constexpr int64_t kGroupBytes = 128 << 10;  // of W: starting a stream anew costs little against it
-constexpr int64_t kStreamAhead = 4096;
 
 template <class K>
 RowCut row_cut(const GemmArgs& a) {

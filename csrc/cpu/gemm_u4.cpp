@@ -8,7 +8,12 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr int64_t kAhead = 4096;  // bytes of W fetched ahead
+constexpr int64_t kAhead = 4096;  // bytes of W fetched ahead, where several rows pass over it
+
+template <int R>
+inline void fetch(const uint8_t* line) {
+  if constexpr (R > 1 || kStreamAhead > 0) __builtin_prefetch(line + kAhead);
+}
 
 inline int32_t four(const int8_t* p) {
   int32_t bytes;
@@ -35,7 +40,7 @@ inline void dots_of(Ints (&c)[R][2], const int8_t* x, int64_t stride, const uint
   }
   for (int64_t i = 0; i < group; i += 4 * kChains, lines += 64 * kChains) {
     for (int h = 0; h < kChains; ++h) {
-      __builtin_prefetch(lines + h * 64 + kAhead);
+      fetch<R>(lines + h * 64);
       const __m512i both = _mm512_loadu_si512(lines + h * 64);
       const __m512i low = _mm512_and_si512(both, nibble);
       const __m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
@@ -101,7 +106,7 @@ inline void dots_of(Ints (&c)[R][2], const int8_t* x, int64_t stride, const uint
     for (auto& row : sums) row[0] = row[1] = none();
     for (int64_t line = 0; line < 8; ++line) {
       const uint8_t* at = lines + i * 16 + line * 64 + lane * 4;
-      __builtin_prefetch(at + kAhead);
+      fetch<R>(at);
       const Ints both = bytes_at(at);
       const Ints low = common(both, nibble), high = common(down4(both), nibble);
       for (int r = 0; r < R; ++r) {
@@ -171,8 +176,8 @@ void block(const GemmArgs& a, const U4Input& x, int64_t first, const uint8_t* we
     for (auto& row : lanes) row[0] = row[1] = zero();
   }
   for (int64_t g = 0; g < groups; ++g, q += a.group, ++x_sum, weight += u4_group_bytes(a)) {
-    __builtin_prefetch(weight + kAhead);
-    __builtin_prefetch(weight + kAhead + 64);
+    fetch<R>(weight);
+    fetch<R>(weight + 64);
     for (int64_t lane = 0; lane < 16; lane += kLanes) {
       Ints dots[R][2];
       dots_of(dots, q, x.stride, weight + kU4HeadBytes, lane, a.group);

@@ -14,7 +14,7 @@ void run(Pool& pool, const Linear& linear, int64_t tasks, void (*task)(const Gem
     job.task(job.args, index);
   };
   Job job = {linear.args, task};
-  pool.run(tasks, body, &job);
+  pool.run(tasks, body, &job, Deal::kShares);
 }
 
 }  // namespace

@@ -93,6 +93,10 @@ void Plan::link(void* arena, int64_t max_rows) {
       step.operands.push_back(operand_of(field, constant, name_of(step.op)));
     });
   }
+  for (size_t i = steps_.size(); i-- > 1;) {
+    const auto* linear = std::get_if<LinearOp>(&steps_[i].op);
+    steps_[i - 1].ahead = linear != nullptr ? linear->weight : steps_[i].ahead;
+  }
   arena_ = static_cast<uint8_t*>(arena);
   max_rows_ = max_rows;
 }
@@ -162,6 +166,12 @@ void Plan::run(int64_t first, int64_t last) {
 }
 
 void Plan::run_step(int64_t index, bool next_too) {
+  const PackedWeight* const ahead = steps_[static_cast<size_t>(index)].ahead;
+  if (ahead != nullptr) {
+    pool_.set_ahead(ahead->args().weight, ahead->nbytes());
+  } else {
+    pool_.set_ahead(nullptr, 0);
+  }
   if (started_.gemm != nullptr) {
     multiply(pool_, started_);
     started_.gemm = nullptr;

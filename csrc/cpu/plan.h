@@ -37,7 +37,7 @@ class Plan {
   // From now on the pool's ops come here instead of being run, and have the rows of this input; -1
   // ends that. Throws std::invalid_argument if another plan is recorded.
   void record(int64_t rows_input);
-  void append(const Op& op) { steps_.push_back({op, rows_input_, 0, false, {}}); }
+  void append(const Op& op) { steps_.push_back({op, rows_input_, 0, false, nullptr, {}}); }
   int64_t size() const { return static_cast<int64_t>(steps_.size()); }
 
   // The `bytes` at `recorded` are one row of a buffer, which lies `offset` bytes a row into the
@@ -78,6 +78,7 @@ class Plan {
     int64_t rows_input;
     int64_t multiple;  // rows of the op for a row of that input
     bool feeds_next;   // see `feeds`
+    const PackedWeight* ahead;  // that a later op reads next, or null
     std::vector<Operand> operands;
   };
   struct Check {

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 #include <stdexcept>
@@ -18,6 +19,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kSpin = std::chrono::microseconds(50);
+// What a waiting thread fetches ahead: of the second-level cache, a part that leaves room for others.
+constexpr int64_t kAheadBytes = 192 << 10;
+constexpr int64_t kAheadStep = 8 * 64;
 
 void pause() {
 #if defined(QUIRE_X86)
@@ -25,19 +29,6 @@ void pause() {
 #elif defined(__aarch64__)
   __asm__ volatile("yield");
 #endif
-}
-
-// Spins until `done()` or until the time is up; says which.
-template <class Done>
-bool spin(const Done& done) {
-  const auto end = Clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 16; ++i) {
-      if (done()) return true;
-      pause();
-    }
-  } while (Clock::now() < end);
-  return done();
 }
 
 void sleep_while(const std::atomic<uint32_t>& word, uint32_t value) {
@@ -53,20 +44,21 @@ uint32_t job_number(uint64_t unclaimed) { return static_cast<uint32_t>(unclaimed
 
 }  // namespace
 
-Pool::Pool(int threads) : owner_(getpid()) {
+Pool::Pool(int threads) : threads_(threads), owner_(getpid()) {
   if (threads < 1 || threads > 1024) {
     throw std::invalid_argument("a pool has 1 to 1024 threads, not " + std::to_string(threads));
   }
-  workers_.reserve(static_cast<size_t>(threads - 1));
+  shares_ = std::make_unique<Share[]>(static_cast<size_t>(threads));
+  workers_.reserve(static_cast<size_t>(threads - 1));  // their addresses stay
   for (int i = 1; i < threads; ++i) {
-    pthread_t thread;
-    const int error = pthread_create(&thread, nullptr, enter, this);
+    Worker& worker = workers_.emplace_back(Worker{this, i, {}});
+    const int error = pthread_create(&worker.thread, nullptr, enter, &worker);
     if (error != 0) {
+      workers_.pop_back();
       stop();
       throw std::system_error(error, std::generic_category(), "starting a kernel thread");
     }
-    pthread_setname_np(thread, "quire-kernels");
-    workers_.push_back(thread);
+    pthread_setname_np(worker.thread, "quire-kernels");
   }
 }
 
@@ -80,27 +72,39 @@ void Pool::stop() {
   jobs_.fetch_add(1);
   wake(jobs_, INT_MAX);
   if (getpid() == owner_) {  // a forked child has no workers to wait for
-    for (const pthread_t thread : workers_) pthread_join(thread, nullptr);
+    for (const Worker& worker : workers_) pthread_join(worker.thread, nullptr);
   }
 }
 
-void Pool::run(int64_t tasks, void (*body)(void*, int64_t), void* context) {
-  if (workers_.empty() || tasks <= 1) {
+void Pool::run(int64_t tasks, void (*body)(void*, int64_t), void* context, Deal deal) {
+  if (threads_ == 1 || tasks <= 1) {
     for (int64_t task = 0; task < tasks; ++task) body(context, task);
     return;
   }
   if (tasks > INT_MAX) throw std::invalid_argument("a job has at most 2^31 - 1 tasks");
   const std::lock_guard<std::mutex> lock(one_job_);
-  const uint32_t number = job_number(unclaimed_.load(std::memory_order_relaxed)) + 1;
+  const uint64_t number = job_number(shares_[0].unclaimed.load(std::memory_order_relaxed)) + 1u;
   body_.store(body, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
   tasks_.store(tasks, std::memory_order_relaxed);
+  deal_.store(deal, std::memory_order_relaxed);
   unfinished_.store(static_cast<uint32_t>(tasks), std::memory_order_relaxed);
-  unclaimed_.store(uint64_t{number} << 32 | static_cast<uint64_t>(tasks), std::memory_order_release);
+  int64_t begin = 0;
+  for (int i = 0; i < threads_; ++i) {
+    const int64_t end = share_end(tasks, deal, i);
+    shares_[i].unclaimed.store(number << 32 | static_cast<uint64_t>(end - begin),
+                               std::memory_order_release);
+    begin = end;
+  }
   jobs_.fetch_add(1);  // sequentially consistent with `sleepers_`: one of the two sides sees the other
   if (sleepers_.load() != 0) wake(jobs_, static_cast<int>(tasks) - 1);
-  const uint32_t finished = share();
+  const uint32_t finished = help(0);
   if (unfinished_.fetch_sub(finished) != finished) wait_for_the_others();
+}
+
+void Pool::set_ahead(const void* at, int64_t bytes) {
+  ahead_.store(static_cast<const uint8_t*>(at), std::memory_order_relaxed);
+  ahead_bytes_.store(bytes, std::memory_order_relaxed);
 }
 
 void* Pool::scratch(int64_t bytes) {
@@ -115,50 +119,86 @@ void* Pool::scratch(int64_t bytes) {
   return scratch_;
 }
 
-// Claims and runs tasks of the current job until none is left. Returns how many.
+// The task behind the last of a thread's share.
+int64_t Pool::share_end(int64_t tasks, Deal deal, int thread) const {
+  return deal == Deal::kQueue ? tasks : tasks * (thread + 1) / threads_;
+}
+
+// Claims and runs tasks until none is left, those of its own share first. Returns how many.
+uint32_t Pool::help(int number) {
+  uint32_t finished = 0;
+  for (int i = 0; i < threads_; ++i) finished += empty((number + i) % threads_);
+  return finished;
+}
+
+// The same for one share.
 //
 // The number of unclaimed tasks and the job's number change together: if the exchange succeeds, the
 // job is still the one whose fields were read, and cannot end before the claimed task has.
-uint32_t Pool::share() {
+uint32_t Pool::empty(int thread) {
+  std::atomic<uint64_t>& share = shares_[thread].unclaimed;
   uint32_t finished = 0;
-  uint64_t unclaimed = unclaimed_.load(std::memory_order_acquire);
+  uint64_t unclaimed = share.load(std::memory_order_acquire);
   while (tasks_left(unclaimed) != 0) {
     const auto body = body_.load(std::memory_order_relaxed);
     void* const context = context_.load(std::memory_order_relaxed);
     const int64_t tasks = tasks_.load(std::memory_order_relaxed);
-    if (!unclaimed_.compare_exchange_weak(unclaimed, unclaimed - 1, std::memory_order_acq_rel,
-                                          std::memory_order_acquire)) {
+    const Deal deal = deal_.load(std::memory_order_relaxed);
+    if (!share.compare_exchange_weak(unclaimed, unclaimed - 1, std::memory_order_acq_rel,
+                                     std::memory_order_acquire)) {
       continue;
     }
-    body(context, tasks - tasks_left(unclaimed));
+    body(context, share_end(tasks, deal, thread) - tasks_left(unclaimed));
     ++finished;
-    unclaimed = unclaimed_.load(std::memory_order_acquire);
+    unclaimed = share.load(std::memory_order_acquire);
   }
   return finished;
 }
 
+// Spins until `done()` or until the time is up; says which. Meanwhile it fetches what comes next.
+template <class Done>
+bool Pool::spin(int number, const Done& done) const {
+  const auto end = Clock::now() + kSpin;
+  const uint8_t* const all = ahead_.load(std::memory_order_relaxed);
+  const int64_t bytes = all == nullptr ? 0 : ahead_bytes_.load(std::memory_order_relaxed);
+  const uint8_t* at = all + bytes * number / threads_;
+  const uint8_t* const last = at + std::min(bytes / threads_, kAheadBytes);
+  for (; at < last; at += kAheadStep) {
+    if (done()) return true;
+    for (int64_t i = 0; i < kAheadStep; i += 64) __builtin_prefetch(at + i, 0, 2);
+  }
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (done()) return true;
+      pause();
+    }
+  } while (Clock::now() < end);
+  return done();
+}
+
 void Pool::wait_for_the_others() {
-  if (spin([this] { return unfinished_.load(std::memory_order_acquire) == 0; })) return;
+  if (spin(0, [this] { return unfinished_.load(std::memory_order_acquire) == 0; })) return;
   caller_sleeps_.store(1);
   for (uint32_t left; (left = unfinished_.load()) != 0;) sleep_while(unfinished_, left);
   caller_sleeps_.store(0);
 }
 
-void* Pool::enter(void* pool) {
-  static_cast<Pool*>(pool)->work();
+void* Pool::enter(void* worker) {
+  const Worker& self = *static_cast<Worker*>(worker);
+  self.pool->work(self.number);
   return nullptr;
 }
 
-void Pool::work() {
+void Pool::work(int number) {
   for (;;) {
     const uint32_t seen = jobs_.load();
-    const uint32_t finished = share();
+    const uint32_t finished = help(number);
     if (finished != 0 && unfinished_.fetch_sub(finished) == finished && caller_sleeps_.load() != 0) {
       wake(unfinished_, 1);
     }
     if (stopping_.load()) return;
     const auto started = [this, seen] { return jobs_.load() != seen; };
-    if (spin(started)) continue;
+    if (spin(number, started)) continue;
     sleepers_.fetch_add(1);
     if (!started()) sleep_while(jobs_, seen);
     sleepers_.fetch_sub(1);

@@ -6,12 +6,17 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 namespace quire {
 
 class Plan;
+
+// How the tasks of a job are dealt out: from one queue, so that the long ones can come first; or a
+// share of neighbours to each thread, which then reads memory as one stream, and helps the others.
+enum class Deal { kQueue, kShares };
 
 // Persistent threads that share the tasks of one job at a time; the caller of `run` is thread 0.
 //
@@ -27,11 +32,15 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return threads_; }
 
-  // Calls body(context, task) for every task in [0, tasks), each once, on all threads, in ascending
-  // order of claiming. Returns when all are done. The body must not throw or call `run`.
-  void run(int64_t tasks, void (*body)(void*, int64_t), void* context);
+  // Calls body(context, task) for every task in [0, tasks), each once, on all threads; those of the
+  // queue, or of a share, are claimed in ascending order. Returns when all are done. The body must
+  // not throw or call `run`.
+  void run(int64_t tasks, void (*body)(void*, int64_t), void* context, Deal deal = Deal::kQueue);
+
+  // What the next job in shares reads first: threads that wait fetch the beginning of their share.
+  void set_ahead(const void* at, int64_t bytes);
 
   // At least `bytes` of memory aligned to 64 for intermediate results, until the next call of
   // `scratch`; its content is undefined. Unlike `run`, for one thread of the process at a time.
@@ -41,26 +50,45 @@ class Pool {
   Plan* recording = nullptr;
 
  private:
-  static void* enter(void* pool);
-  void work();
+  // Upper half: the job's number. Lower half: how many of its tasks nobody has claimed yet.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> unclaimed{0};
+  };
+  struct Worker {
+    Pool* pool;
+    int number;
+    pthread_t thread;
+  };
+
+  static void* enter(void* worker);
+  void work(int number);
   void stop();
-  uint32_t share();
+  int64_t share_end(int64_t tasks, Deal deal, int thread) const;
+  uint32_t help(int number);
+  uint32_t empty(int thread);
+  template <class Done>
+  bool spin(int number, const Done& done) const;
   void wait_for_the_others();
+
+  const int threads_;
 
   // The job. Its fields are written only while no task of it is left to claim.
   std::atomic<void (*)(void*, int64_t)> body_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> tasks_{0};
-  // Upper half: the job's number. Lower half: how many of its tasks nobody has claimed yet.
-  alignas(64) std::atomic<uint64_t> unclaimed_{0};
+  std::atomic<Deal> deal_{Deal::kQueue};
+  std::unique_ptr<Share[]> shares_;  // one a thread; the first is the queue, too
   alignas(64) std::atomic<uint32_t> unfinished_{0};  // tasks; the caller sleeps on it
   std::atomic<uint32_t> caller_sleeps_{0};
   alignas(64) std::atomic<uint32_t> jobs_{0};  // how many were started; workers sleep on it
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<bool> stopping_{false};
 
+  alignas(64) std::atomic<const uint8_t*> ahead_{nullptr};
+  std::atomic<int64_t> ahead_bytes_{0};
+
   std::mutex one_job_;
-  std::vector<pthread_t> workers_;
+  std::vector<Worker> workers_;
   pid_t owner_;
   void* scratch_ = nullptr;
   int64_t scratch_bytes_ = 0;

@@ -75,8 +75,9 @@ class Pool:
     def __init__(self, threads: int, /) -> None: ...
     @property
     def threads(self) -> int: ...
-    def count_tasks(self, counts: int, tasks: int, /) -> None:
-        """counts[task] += 1 for each of `tasks` int64 counts, by a task each."""
+    def count_tasks(self, counts: int, tasks: int, in_shares: bool, /) -> None:
+        """counts[task] += 1 for each of `tasks` int64 counts, by a task each; the tasks are dealt
+        out from one queue, or in shares."""
 
 @final
 class Plan:

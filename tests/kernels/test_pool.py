@@ -16,7 +16,7 @@ from quire.ops.native_gemm import Pool
 
 def count(pool: Pool, tasks: int) -> torch.Tensor:
     counts = torch.zeros(tasks + 2, dtype=torch.int64)
-    pool.count_tasks(counts.data_ptr(), tasks)
+    pool.count_tasks(counts.data_ptr(), tasks, random.random() < 0.5)
     assert counts[tasks:].tolist() == [0, 0]
     return counts[:tasks]
 
@@ -34,7 +34,7 @@ def test_jobs_in_quick_succession_and_after_sleep() -> None:
     pool = Pool(2)
     counts = torch.zeros(3, dtype=torch.int64)
     for i in range(20_000):
-        pool.count_tasks(counts.data_ptr(), 3)
+        pool.count_tasks(counts.data_ptr(), 3, i % 2 == 0)
         if i % 4000 == 0:
             time.sleep(0.002)  # long enough for the worker to fall asleep
     assert counts.tolist() == [20_000] * 3
@@ -45,8 +45,8 @@ def test_several_callers_take_turns() -> None:
     counts = [torch.zeros(17, dtype=torch.int64) for _ in range(4)]
 
     def call(mine: torch.Tensor) -> None:
-        for _ in range(500):
-            pool.count_tasks(mine.data_ptr(), 17)
+        for i in range(500):
+            pool.count_tasks(mine.data_ptr(), 17, i % 3 == 0)
 
     callers = [threading.Thread(target=call, args=(mine,)) for mine in counts]
     for caller in callers:
@@ -88,7 +88,7 @@ def test_a_forked_child_computes_alone() -> None:
         child = os.fork()
     if child == 0:
         counts = torch.zeros(100, dtype=torch.int64)
-        pool.count_tasks(counts.data_ptr(), 100)
+        pool.count_tasks(counts.data_ptr(), 100, True)
         right = counts.tolist() == [1] * 100
         del pool  # must not wait for threads that are not here
         os._exit(0 if right else 1)

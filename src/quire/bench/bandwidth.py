@@ -7,12 +7,16 @@ Each thread ORs together its slice of one buffer of int64, larger than any cache
 pass with next to no arithmetic, NumPy releases the interpreter's lock for it, and the number of
 threads is exactly the number asked for. Of the reductions tried (NumPy and torch: sum, max,
 dot, matrix-vector product, over float32 and integers), it was the fastest with exact threads;
-`torch.sum` over float32 reaches only half of what the memory gives.
+`torch.sum` over float32 reaches only half of what the memory gives. The buffer lies in huge pages
+where the system has them, as packed weights do: in pages of 4 KiB a Zen 4 read a third less, and
+the kernels would have passed below the floor.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import mmap
 import subprocess
 import sys
 import threading
@@ -30,7 +34,12 @@ class Reader:
     def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES) -> None:
         import numpy as np
 
-        buffer = np.ones(buffer_bytes // 8, dtype=np.int64)  # written, so that every page exists
+        memory = mmap.mmap(-1, buffer_bytes)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without them
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        buffer = np.frombuffer(memory, dtype=np.int64)
+        buffer.fill(1)  # so that every page exists
         self._nbytes = buffer.nbytes
         self._slices = np.array_split(buffer, threads)
         self._reduce = np.bitwise_or.reduce
