@@ -72,8 +72,14 @@ def alone(request: pytest.FixtureRequest, model: str) -> tuple[list[SamplingPara
         {"enable_prefix_caching": True},
         {"max_num_seqs": 16, "max_num_batched_tokens": 37, "block_size": 8},
         {"max_num_seqs": 3, "max_num_batched_tokens": 7, "block_size": 32},
+        {"num_scheduler_steps": 5},
+        {"async_scheduling": True},
+        {"async_scheduling": True, "num_scheduler_steps": 3, "max_num_batched_tokens": 64},
     ],
-    ids=["batch", "prefix-caching", "small-chunks", "tiny-chunks"],
+    ids=[
+        *("batch", "prefix-caching", "small-chunks", "tiny-chunks"),
+        *("multi-step", "async", "async-multi-step"),
+    ],
 )
 def test_batches_and_chunks(
     model: str, alone: tuple[list[SamplingParams], Any], flags: dict[str, Any]

@@ -49,8 +49,6 @@ def make_metadata(
         ),
         slot_mapping=torch.tensor(slots, dtype=torch.int64),
         num_seqs=len(seq_lens),
-        max_query_len=max(query_lens),
-        max_seq_len=max(seq_lens),
         block_size=block_size,
     )
 

@@ -48,7 +48,7 @@ class Engine:
             self.core.add(AddRequest(request_id, prompt, params, arrival_time=0.0))
         while step := self.core.step():
             self.core.scheduler.check_integrity()
-            for output in step.outputs:
+            for output in step.each():
                 tokens[output.request_id] += output.new_token_ids
         return list(tokens.values())
 

@@ -91,8 +91,6 @@ class World:
             block_tables=self.tables[[s for s, _, _ in spans]].contiguous(),
             slot_mapping=torch.empty(0, dtype=torch.int64),
             num_seqs=len(spans),
-            max_query_len=max(last - first for _, first, last in spans),
-            max_seq_len=max(last for _, _, last in spans),
             block_size=self.shape.block_size,
         )
         q = torch.cat([self.q[s][first:last] for s, first, last in spans])
@@ -337,8 +335,6 @@ def test_strided_queries_and_outputs(
         block_tables=world.tables,
         slot_mapping=torch.empty(0, dtype=torch.int64),
         num_seqs=1,
-        max_query_len=40,
-        max_seq_len=40,
         block_size=16,
     )
     wide = torch.full((40, 8, 64), 7.0, dtype=torch.bfloat16)

@@ -39,6 +39,9 @@ class World:
         self.policy = rng.choice(["fcfs", "priority"])
         self.caching = rng.random() < 0.7
         self.failure_rate = rng.choice([0.0, 0.0, 0.02, 0.1])
+        pipeline = Random(f"pipeline {seed}")
+        self.async_scheduling = pipeline.random() < 0.5
+        self.num_scheduler_steps = pipeline.choice([1, 1, 2, 5])
         self.clock = VirtualClock()
         self.in_step: list[SchedulerOutput] = []
         self.requests = self._requests()
@@ -93,6 +96,8 @@ class World:
             scheduler=limits,
             ops="reference",
             num_threads=1,
+            async_scheduling=self.async_scheduling,
+            num_scheduler_steps=self.num_scheduler_steps,
         )
 
     def _executor(self) -> ModelledExecutor:
@@ -105,8 +110,9 @@ class World:
         )
 
     def _fails(self, batch: SchedulerOutput) -> bool:
-        total = int(batch.num_scheduled_tokens.sum()) * batch.num_steps
-        assert total == batch.total_num_scheduled_tokens <= self.budget, "budget exceeded"
+        total = int(batch.num_scheduled_tokens.sum())
+        assert total <= self.budget, "budget exceeded"
+        assert total * batch.num_steps == batch.total_num_scheduled_tokens
         assert batch.num_scheduled_tokens.min(initial=1) >= 1, "a request was scheduled for nothing"
         assert len(set(batch.request_ids)) == len(batch.request_ids), "scheduled twice"
         return self.rng.random() < self.failure_rate

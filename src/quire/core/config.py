@@ -67,6 +67,11 @@ class EngineArgs:
     """Most tokens in one step; longer prompts are computed in chunks."""
     scheduling_policy: Policy = "fcfs"
     """Order of the queue: first come first served, or by the request's priority."""
+    async_scheduling: bool = False
+    """Schedule a step, and tell of the one before, while another is computed. Worth it where the
+    device is not the CPU that does this work; a request may wait a step longer to begin."""
+    num_scheduler_steps: int = 1
+    """Tokens to generate for everyone before the scheduler is asked again, while nobody waits."""
     ops: OpsProvider = "auto"
     """Kernels: `cpu` (native), `reference` (plain torch), or the best for this machine."""
     enforce_eager: bool = False
@@ -186,6 +191,8 @@ class EngineConfig:
     ops: OpsProvider
     num_threads: int
     enforce_eager: bool = False
+    async_scheduling: bool = False
+    num_scheduler_steps: int = 1
     pack_cache_bytes: int = 0
     prefix_caching_hash_algo: HashAlgo = "sha256"
     prefix_caching_hash_seed: int = 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from quire.core.batch import StepTimes
+from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
 from quire.core.config import CacheConfig, EngineConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.messages import AddRequest, CoreOutput, CoreTimes, Ready, StepOutputs
@@ -17,6 +20,13 @@ from quire.executor.base import Executor
 from quire.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
+
+
+class _InFlight(NamedTuple):
+    """A step that has been scheduled and not been taken in; `wait` computes it, or waits for it."""
+
+    batch: SchedulerOutput
+    wait: Callable[[], ModelOutput]
 
 
 class EngineCore:
@@ -50,6 +60,7 @@ class EngineCore:
             config.prefix_caching_hash_seed,
         )
         self.scheduler = Scheduler(config.scheduler, cache)
+        self._in_flight: deque[_InFlight] = deque()
         self._rejected: list[CoreOutput] = []
 
     def ready(self) -> Ready:
@@ -89,15 +100,21 @@ class EngineCore:
         self.scheduler.abort(request_ids)
 
     def has_work(self) -> bool:
-        return self.scheduler.has_unfinished() or bool(self._rejected)
+        return self.scheduler.has_unfinished() or bool(self._rejected or self._in_flight)
 
     def step(self) -> StepOutputs | None:
-        """Compute one batch; None if there is nothing to do."""
+        """Compute one batch; None if there is nothing to do.
+
+        With async scheduling the next one is begun before this one is waited for.
+        """
         if not self.has_work():
             return None
         self.watch.lap("receive")
+        steps = 2 if self.config.async_scheduling else 1
         # Without anyone to schedule, what is removed waits for the next batch.
-        outputs = self._compute() if self.scheduler.has_unfinished() else self.report([])
+        while len(self._in_flight) < steps and self.scheduler.has_unfinished():
+            self._begin()
+        outputs = self._end() if self._in_flight else self.report([])
         rejected, self._rejected = self._rejected, []
         outputs.outputs[:0] = rejected
         outputs.times = CoreTimes(**self.watch.seconds)
@@ -108,19 +125,41 @@ class EngineCore:
         times = CoreTimes(**self.watch.seconds)
         return StepOutputs(outputs, self.scheduler.stats(), self._clock(), times)
 
-    def _compute(self) -> StepOutputs:
-        batch = self.scheduler.schedule(self._clock())
+    def _begin(self) -> None:
+        """Schedule a step and set it going."""
+        batch = self.scheduler.schedule(self._clock(), self.config.num_scheduler_steps)
         self.watch.lap("schedule")
+        if self.config.async_scheduling:
+            wait = self.executor.submit(batch).result
+        else:
+            wait = partial(self.executor.execute, batch)
+        self._in_flight.append(_InFlight(batch, wait))
+
+    def _end(self) -> StepOutputs:
+        """Take in the oldest step in flight, once it has been computed."""
+        batch, wait = self._in_flight[0]
         try:
-            result = self.executor.execute(batch)
+            result = wait()
         except Exception as error:
-            self.watch.lap("model")
             logger.exception("step %d failed", batch.step)
-            outputs = self.scheduler.fail(batch, f"{type(error).__name__}: {error}", self._clock())
+            outputs = self._fail(f"{type(error).__name__}: {error}")
         else:
             self._note(result.times)
             outputs = self.scheduler.update(batch, result, self._clock())
+            self._in_flight.popleft()
         self.watch.lap("update")
+        return outputs
+
+    def _fail(self, reason: str) -> StepOutputs:
+        """End the requests of the oldest step; a step behind it is computed for nobody."""
+        batch, _ = self._in_flight.popleft()
+        self.watch.lap("model")
+        outputs = self.scheduler.fail(batch, reason, self._clock())
+        while self._in_flight:
+            batch, wait = self._in_flight.popleft()
+            with contextlib.suppress(Exception):
+                wait()
+            self.scheduler.fail(batch, reason, self._clock())
         return outputs
 
     def _note(self, times: StepTimes) -> None:

@@ -203,6 +203,8 @@ class LLM:
                     for output in self._step():
                         done[output.request_id] = output
                         bar.advance(output)
+                while self._core.has_work():  # a step begun for some who have ended since
+                    self._step()
             finally:
                 self._abort_all()
         return [done[request.request_id] for request in requests]

@@ -109,6 +109,8 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
+        async_scheduling=args.async_scheduling,
+        num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,
         prefix_caching_hash_algo=hash_algo,
         prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
@@ -148,8 +150,9 @@ def _check_values(args: EngineArgs) -> None:
         raise _error(args, "block_size", f"it must be one of {BLOCK_SIZES}.")
     if not 0.0 < args.gpu_memory_utilization <= 1.0:
         raise _error(args, "gpu_memory_utilization", "it must be in (0, 1].")
-    positive = ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override")
-    for name in (*positive, "max_num_seqs", "max_num_batched_tokens", "num_threads"):
+    may_be_unset = ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override")
+    limits = ("max_num_seqs", "max_num_batched_tokens", "num_scheduler_steps", "num_threads")
+    for name in (*may_be_unset, *limits):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise _error(args, name, "it must be at least 1.")

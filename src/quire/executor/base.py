@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from concurrent.futures import Future
+from typing import Protocol
 
 from quire.core.batch import ModelOutput, SchedulerOutput
+
+
+class Pending(Protocol):
+    """A step on its way."""
+
+    def result(self) -> ModelOutput:
+        """Wait for it; raises what it raised."""
 
 
 class Executor(ABC):
@@ -36,6 +45,19 @@ class Executor(ABC):
         An exception leaves the executor able to go on: the scheduler fails the step's
         requests and names them in the next step's `removed`.
         """
+
+    def submit(self, batch: SchedulerOutput) -> Pending:
+        """Begin a step; steps are computed in the order in which they come.
+
+        A step whose predecessor failed may fail, or compute what nobody wants; either way the
+        executor can go on. Where steps are computed on the caller's thread, this one is now.
+        """
+        step: Future[ModelOutput] = Future()
+        try:
+            step.set_result(self.execute(batch))
+        except Exception as error:
+            step.set_exception(error)
+        return step
 
     @abstractmethod
     def shutdown(self) -> None:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
-from quire.executor.base import Executor
+from quire.executor.base import Executor, Pending
 from quire.executor.worker import Worker
+
+SWITCH_SECONDS = 5e-5
+"""How long a thread that comes back from a kernel waits for the one that runs Python; with
+Python's own 5 ms a step would."""
 
 
 class UniprocExecutor(Executor):
-    """Calls its worker directly."""
+    """Calls its worker directly, or, for steps that are submitted, from a thread of its own."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._worker = Worker(config)
+        self._async = config.async_scheduling
+        self._switch_seconds = sys.getswitchinterval()
+        self._thread = ThreadPoolExecutor(1, "quire-steps")  # starts with its first step
 
     def start(self) -> None:
         self._worker.start()
+        if self._async:
+            sys.setswitchinterval(SWITCH_SECONDS)
 
     @property
     def num_blocks(self) -> int:
@@ -32,5 +44,11 @@ class UniprocExecutor(Executor):
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         return self._worker.execute(batch)
 
+    def submit(self, batch: SchedulerOutput) -> Pending:
+        return self._thread.submit(self._worker.execute, batch)
+
     def shutdown(self) -> None:
+        self._thread.shutdown()
         self._worker.shutdown()
+        if self._async:
+            sys.setswitchinterval(self._switch_seconds)

@@ -47,8 +47,6 @@ class AttentionMetadata:
         seq_lens: int32 [num_seqs]; tokens in the cache after this step.
         block_tables: int32 [num_seqs, max_blocks]; unused entries may hold anything.
         slot_mapping: int64 [num_tokens]; block * block_size + offset of each new token.
-        max_query_len: most rows of one sequence.
-        max_seq_len: largest of `seq_lens`.
         block_size: tokens in a block.
     """
 
@@ -57,8 +55,6 @@ class AttentionMetadata:
     block_tables: Tensor
     slot_mapping: Tensor
     num_seqs: int
-    max_query_len: int
-    max_seq_len: int
     block_size: int
 
     @cached_property

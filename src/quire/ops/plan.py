@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -130,6 +131,7 @@ class Plan:
         ]
         self._result = result
         self._arena = arena
+        self._bound: list[Tensor] = []
         self._keep = keep  # weights and caches, whose addresses the native plan holds
         self.num_ops = len(native) + sum(isinstance(part, _Fallback) for part in parts)
         self.num_segments = sum(isinstance(part, _Segment) for part in parts)
@@ -145,13 +147,21 @@ class Plan:
             ValueError: more rows than the plan was made for.
         """
         tensors = _tensors(inputs)
-        self._native.begin([(t.data_ptr(), t.shape[0], t.stride(0)) for t in tensors])
+        if len(tensors) != len(self._bound) or not all(map(is_, tensors, self._bound)):
+            self._bind(tensors)
+        self._native.begin(self._addresses)
         for part in self._parts:
             if isinstance(part, _Segment):
                 self._native.run(part.first, part.last)
             elif tensors[part.rows_input].shape[0] > 0:
                 self._fall_back(part, inputs, tensors)
-        return self._tensor(self._result, tensors)
+        return self._output
+
+    def _bind(self, tensors: list[Tensor]) -> None:
+        """Look up where these inputs lie, and what they give; most steps bring the last one's."""
+        self._addresses = [(t.data_ptr(), t.shape[0], t.stride(0)) for t in tensors]
+        self._output = self._tensor(self._result, tensors)
+        self._bound = tensors
 
     @contextmanager
     def profiling(self) -> Iterator[None]:

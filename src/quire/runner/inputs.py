@@ -1,4 +1,4 @@
-"""A step's tensors, built by whole-array operations into buffers that are made once."""
+"""A step's tensors, written by whole-array operations into buffers that are made once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import SchedulerOutput
+from quire.core.batch import Column, SchedulerOutput
 from quire.ops.metadata import AttentionMetadata
 from quire.runner.state import SequenceStates
 
@@ -18,7 +18,8 @@ from quire.runner.state import SequenceStates
 class StepInputs:
     """What the model needs for one step; T tokens of B sequences, one after another.
 
-    The tensors share the builder's buffers: they hold until the next step is built.
+    The tensors are views of the builder's buffers, and the last step's own where their sizes
+    are the same: they hold until the next step is built.
 
     Attributes:
         input_ids, positions: int64 [T].
@@ -38,74 +39,98 @@ class StepInputs:
 class StepInputBuilder:
     """Turns a `SchedulerOutput` into `StepInputs`.
 
-    Whole-array operations but for one copy a sequence. No context is copied: of a sequence's
-    tokens only those of the step, and of its block table the columns in use.
+    No context is copied: of a sequence's tokens only those of the step. Block tables are copied
+    when a batch begins, up to the blocks in use; while its sequences stay the same, only new
+    blocks are.
     """
 
     def __init__(self, states: SequenceStates, max_num_batched_tokens: int, block_size: int):
         self._states = states
         self._block_size = block_size
         self._max_tokens = max_num_batched_tokens
-        max_seqs, max_blocks = states.block_tables.shape
-        self._arange = np.arange(max_num_batched_tokens, dtype=np.int64)
+        max_seqs = len(states.num_tokens)
+        self._arange = np.arange(max(max_num_batched_tokens, max_seqs + 1), dtype=np.int64)
         self._input_ids = np.empty(max_num_batched_tokens, dtype=np.int64)
         self._positions = np.empty(max_num_batched_tokens, dtype=np.int64)
         self._slot_mapping = np.empty(max_num_batched_tokens, dtype=np.int64)
+        self._sampling_rows = np.empty(max_seqs, dtype=np.int64)
         self._query_start_loc = np.zeros(max_seqs + 1, dtype=np.int32)
         self._seq_lens = np.empty(max_seqs, dtype=np.int32)
-        self._block_tables = np.empty(max_seqs * max_blocks, dtype=np.int32)
+        self._block_tables = np.zeros_like(states.block_tables)
+        self._batch: list[str] = []
+        self._sizes = (0, 0, 0)
+        self._views: tuple[Tensor, ...] = ()
 
-    def build(self, step: SchedulerOutput, slots: NDArray[np.int64]) -> StepInputs:
+    def build(self, step: SchedulerOutput, slots: Column) -> StepInputs:
         """Build the inputs of a step whose sequences are in `slots`, int64 [B].
 
         Raises:
             ValueError: more tokens than the step may have.
         """
         states, num_seqs = self._states, len(slots)
-        lengths, computed = step.num_scheduled_tokens, step.num_computed_tokens
-        total = int(lengths.sum())
+        scheduled, computed = step.num_scheduled_tokens, step.num_computed_tokens
+        total = int(scheduled.sum())
         if total > self._max_tokens:
             raise ValueError(f"a step of {total} tokens; the limit is {self._max_tokens}")
+        ends = computed + scheduled
+        self._seq_lens[:num_seqs] = ends
+        self._update_tables(step, slots)
 
-        query_start_loc = self._query_start_loc[: num_seqs + 1]
-        np.cumsum(lengths, out=query_start_loc[1:])
-        seq_lens = self._seq_lens[:num_seqs]
-        np.add(computed, lengths, out=seq_lens, casting="unsafe")
-
-        positions = self._positions[:total]
-        token_slots = np.repeat(slots, lengths)
-        shift = np.repeat(computed - query_start_loc[:-1], lengths)
-        np.add(self._arange[:total], shift, out=positions)
-        input_ids = self._input_ids[:total]
-        input_ids[:] = states.token_ids[token_slots, positions]
+        positions, starts = self._positions[:total], self._query_start_loc[: num_seqs + 1]
+        if total == num_seqs:  # everyone decodes
+            rows, token_slots = self._arange[:num_seqs], slots
+            starts[:] = self._arange[: num_seqs + 1]
+            positions[:] = computed
+        else:
+            rows = np.repeat(self._arange[:num_seqs], scheduled)
+            token_slots = slots[rows]
+            np.cumsum(scheduled, out=starts[1:])
+            np.add(self._arange[:total], (computed - starts[:-1])[rows], out=positions)
+        self._input_ids[:total] = states.token_ids[token_slots, positions]
         block, offset = np.divmod(positions, self._block_size)
         slot_mapping = self._slot_mapping[:total]
-        np.multiply(states.block_tables[token_slots, block], self._block_size, out=slot_mapping)
+        np.multiply(self._block_tables[rows, block], self._block_size, out=slot_mapping)
         slot_mapping += offset
 
-        max_seq_len = int(seq_lens.max())
-        columns = -(-max_seq_len // self._block_size)
-        tables = self._block_tables[: num_seqs * columns].reshape(num_seqs, columns)
-        # Row by row: indexing with all slots at once makes a copy that grows with the context.
-        for row, slot in enumerate(slots.tolist()):
-            tables[row] = states.block_tables[slot, :columns]
+        samples = ends == states.num_tokens[slots]
+        last = starts[1:][samples]
+        np.subtract(last, 1, out=self._sampling_rows[: len(last)])
+        return self._inputs(total, num_seqs, len(last), samples)
 
-        samples = seq_lens == states.num_tokens[slots]
-        rows = query_start_loc[1:][samples].astype(np.int64) - 1
+    def _update_tables(self, step: SchedulerOutput, slots: Column) -> None:
+        if step.request_ids is self._batch:
+            entries, positions, blocks = step.new_blocks
+            self._block_tables[entries, positions] = blocks
+            return
+        self._batch = step.request_ids
+        counts = self._states.num_blocks[slots].tolist()
+        # Row by row: indexing with all slots at once makes a copy that grows with the context.
+        for row, (slot, count) in enumerate(zip(slots.tolist(), counts, strict=True)):
+            self._block_tables[row, :count] = self._states.block_tables[slot, :count]
+
+    def _inputs(
+        self, total: int, num_seqs: int, num_rows: int, samples: NDArray[np.bool_]
+    ) -> StepInputs:
+        sizes = (total, num_seqs, num_rows)
+        if sizes != self._sizes:
+            self._sizes = sizes
+            buffers = (
+                self._input_ids[:total],
+                self._positions[:total],
+                self._sampling_rows[:num_rows],
+                self._query_start_loc[: num_seqs + 1],
+                self._seq_lens[:num_seqs],
+                self._block_tables[:num_seqs],
+                self._slot_mapping[:total],
+            )
+            self._views = tuple(map(torch.from_numpy, buffers))
+        input_ids, positions, sampling_rows, starts, seq_lens, tables, slot_mapping = self._views
         metadata = AttentionMetadata(
-            query_start_loc=torch.from_numpy(query_start_loc),
-            seq_lens=torch.from_numpy(seq_lens),
-            block_tables=torch.from_numpy(tables),
-            slot_mapping=torch.from_numpy(slot_mapping),
+            query_start_loc=starts,
+            seq_lens=seq_lens,
+            block_tables=tables,
+            slot_mapping=slot_mapping,
             num_seqs=num_seqs,
-            max_query_len=int(lengths.max()),
-            max_seq_len=max_seq_len,
             block_size=self._block_size,
         )
-        return StepInputs(
-            torch.from_numpy(input_ids),
-            torch.from_numpy(positions),
-            metadata,
-            torch.from_numpy(rows),
-            samples,
-        )
+        return StepInputs(input_ids, positions, metadata, sampling_rows, samples)

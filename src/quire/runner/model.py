@@ -114,8 +114,6 @@ def _one_token(block_size: int) -> tuple[Tensor, Tensor, AttentionMetadata]:
         block_tables=torch.zeros(1, 1, dtype=torch.int32),
         slot_mapping=zero.clone(),
         num_seqs=1,
-        max_query_len=1,
-        max_seq_len=1,
         block_size=block_size,
     )
     return zero.clone(), zero, meta

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,10 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes, token_columns
+from quire.core.batch import (
+    Column,
+    ModelOutput,
+    SchedulerOutput,
+    StepTimes,
+    block_columns,
+    token_columns,
+)
 from quire.core.config import ModelConfig, SchedulerConfig
 from quire.core.stopwatch import Stopwatch
-from quire.runner.inputs import StepInputBuilder, StepInputs
+from quire.runner.inputs import StepInputBuilder
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.prompt_logprobs import prompt_logprobs
@@ -60,82 +68,141 @@ class ModelRunner:
             else PlannedModel(decoder, ops, self.kv_caches, block_size, scheduler)
         )
         self._sampler = Sampler(ops)
+        self._sampled: list[str] = []
+        self._batch = SamplingBatch([])
 
     @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ModelOutput:
         """Compute one step.
 
         If anything raises, the exception passes through and the step leaves no trace but its
-        `removed`: sequences it would have added are gone, blocks it brought are taken back,
-        nothing is sampled. The caller may ask for the same step again, for a part of it, or
-        drop its sequences; `removed` may name sequences that are not here. (The KV slots of
-        the step's tokens may hold anything; they are written again before they are read.)
+        `removed`: sequences it would have added are gone, nothing is sampled. The caller may ask
+        for the same step again, for a part of it, or drop its sequences; `removed` may name
+        sequences that are not here. (The KV slots of the step's tokens may hold anything; they
+        are written again before they are read.)
         """
-        self._watch = watch = Stopwatch()
-        self.states.remove(step.removed)
+        self._watch = Stopwatch()
+        states = self.states
+        states.remove(step.removed)
         if step.empty:
             return ModelOutput(token_columns([]))
-        slots = self.states.begin(step)
+        slots = states.begin(step)
+        num_tokens = states.num_tokens[slots]
         try:
-            inputs = self._inputs.build(step, slots)
-            watch.lap("prepare")
-            output = ModelOutput(np.full((len(slots), 1), -1, dtype=np.int64))
-            if any(self._num_prompt_logprobs(slot) is not None for slot in slots.tolist()):
-                hidden = self.model.forward(inputs, torch.arange(len(inputs.input_ids)))
-                self._prompt_logprobs(step, slots, hidden, output)
-                hidden = hidden[inputs.sampling_rows]
-            else:
-                hidden = self.model.forward(inputs, inputs.sampling_rows)
-            self._sample(step, slots, inputs, hidden, output)
+            output = self._compute(step, slots)
+            if step.num_steps > 1:
+                self._go_on(step, slots, output)
         except BaseException:
-            self.states.undo(step)
+            states.num_tokens[slots] = num_tokens
+            states.undo(step)
+            self._sampled = []
             raise
-        for entry in np.flatnonzero(inputs.samples).tolist():
-            # A step already scheduled behind this one expects a token, even of a row that failed.
-            token = max(int(output.sampled_token_ids[entry, 0]), 0)
-            self.states.append(int(slots[entry]), [token])
-        watch.lap("sample")
-        output.times = StepTimes(**watch.seconds)
+        # A step scheduled behind this one counts on the tokens even of rows that gave none.
+        samples = step.num_computed_tokens + step.num_scheduled_tokens == num_tokens
+        states.num_tokens[slots] = num_tokens + samples * step.num_steps
+        output.times = StepTimes(**self._watch.seconds)
         return output
+
+    def _compute(self, step: SchedulerOutput, slots: Column) -> ModelOutput:
+        """One token at most for each sequence."""
+        inputs = self._inputs.build(step, slots)
+        self._watch.lap("prepare")
+        output = ModelOutput(np.full((len(slots), 1), -1, dtype=np.int64))
+        if self._wants_prompt_logprobs(slots):
+            hidden = self.model.forward(inputs, torch.arange(len(inputs.input_ids)))
+            self._prompt_logprobs(step, slots, hidden, output)
+            hidden = hidden[inputs.sampling_rows]
+        else:
+            hidden = self.model.forward(inputs, inputs.sampling_rows)
+        if not inputs.samples.any():
+            self._watch.lap("model")
+            return output
+        logits = self.model.logits(hidden)
+        self._watch.lap("model")
+        self._sample(step, slots, inputs.samples, logits, output)
+        self._watch.lap("sample")
+        return output
+
+    def _go_on(self, step: SchedulerOutput, slots: Column, output: ModelOutput) -> None:
+        """The rest of several steps, after the first one's `output`; who ends is left out."""
+        columns = np.full((len(slots), step.num_steps), -1, dtype=np.int64)
+        columns[:, :1] = output.sampled_token_ids
+        output.sampled_token_ids = columns
+        entries, names = np.arange(len(slots)), step.request_ids
+        for number in range(1, step.num_steps):
+            tokens = columns[entries, number - 1].tolist()
+            going = [self._goes_on(*row) for row in zip(slots.tolist(), tokens, strict=True)]
+            if not all(going):
+                entries, slots, names = entries[going], slots[going], list(compress(names, going))
+            if not names:
+                return
+            following = SchedulerOutput(
+                step=step.step,
+                request_ids=names,
+                num_scheduled_tokens=np.ones_like(slots),
+                num_computed_tokens=self.states.num_tokens[slots] - 1,
+                new_blocks=block_columns([]),
+                new_sequences=[],
+                removed=[],
+                total_num_scheduled_tokens=len(names),
+            )
+            result = self._compute(following, slots)
+            columns[entries, number] = result.sampled_token_ids[:, 0]
+            output.errors |= result.errors
+            for name, entry in result.logprobs.items():
+                output.logprobs[name] += entry
+
+    def _goes_on(self, slot: int, token: int) -> bool:
+        return token >= 0 and not self.states.sampling[slot].ended_by(token)
 
     def _sample(
         self,
         step: SchedulerOutput,
-        slots: NDArray[np.int64],
-        inputs: StepInputs,
-        hidden: Tensor,
+        slots: Column,
+        samples: NDArray[np.bool_],
+        logits: Tensor,
         output: ModelOutput,
     ) -> None:
-        """A token for every sequence whose last token was computed; `hidden` are these tokens'."""
-        entries = np.flatnonzero(inputs.samples).tolist()
-        if not entries:
-            self._watch.lap("model")
-            return
-        states = [self.states.sampling[slot] for slot in slots[entries].tolist()]
-        logits = self.model.logits(hidden)
-        self._watch.lap("model")
-        result = self._sampler.sample(logits, SamplingBatch(states))
-        for row, entry in enumerate(entries):
-            request_id = step.request_ids[entry]
-            if row in result.errors:
-                output.errors[request_id] = result.errors[row]
-            elif request_id not in output.errors:
-                output.sampled_token_ids[entry, 0] = result.token_ids[row]
-                if row in result.logprobs:
-                    output.logprobs[request_id] = [result.logprobs[row]]
+        """A token for every sequence whose last token was computed; a row of logits each."""
+        names, entries = step.request_ids, np.flatnonzero(samples)
+        result = self._sampler.sample(logits, self._sampling_batch(names, slots[entries]))
+        tokens = result.token_ids
+        for row, error in result.errors.items():
+            output.errors[names[entries[row]]] = error
+        for row, logprobs in result.logprobs.items():
+            output.logprobs[names[entries[row]]] = [logprobs]
+        if output.errors:
+            sound = [names[entry] not in output.errors for entry in entries.tolist()]
+            entries, tokens = entries[sound], tokens[sound]
+        output.sampled_token_ids[entries, 0] = tokens
+        self.states.append(slots[entries], tokens)
+
+    def _sampling_batch(self, names: list[str], slots: Column) -> SamplingBatch:
+        """The states in `slots`, which are those of `names` or of some of them."""
+        if names is self._sampled and len(slots) == len(names):
+            return self._batch
+        batch = SamplingBatch([self.states.sampling[slot] for slot in slots.tolist()])
+        if len(slots) == len(names):
+            self._sampled, self._batch = names, batch
+        return batch
+
+    def _wants_prompt_logprobs(self, slots: Column) -> bool:
+        return bool(self.states.prompt_logprobs) and any(
+            self._num_prompt_logprobs(slot) is not None for slot in slots.tolist()
+        )
 
     def _num_prompt_logprobs(self, slot: int) -> int | None:
         """How many a prompt token, where they are wanted.
 
         A sequence resumed with output has given them before its preemption.
         """
-        state = self.states.sampling[slot]
-        return None if state.num_output_tokens else state.params.prompt_logprobs
+        given = self.states.sampling[slot].num_output_tokens
+        return None if given else self.states.prompt_logprobs.get(slot)
 
     def _prompt_logprobs(
         self,
         step: SchedulerOutput,
-        slots: NDArray[np.int64],
+        slots: Column,
         hidden: Tensor,
         output: ModelOutput,
     ) -> None:

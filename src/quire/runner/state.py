@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quire.core.batch import NewSequence, SchedulerOutput
+from quire.core.batch import Column, NewSequence, SchedulerOutput
 from quire.sampling.state import SamplingState
 
 
@@ -28,8 +27,10 @@ class SequenceStates:
         token_ids: int32 [max_num_seqs, max_model_len].
         block_tables: int32 [max_num_seqs, blocks of max_model_len tokens]; entries past a
             sequence's own are valid block numbers, but mean nothing.
-        num_tokens, num_prompt_tokens: int64 [max_num_seqs].
+        num_tokens, num_blocks: int64 [max_num_seqs].
         sampling: slot in use → what the sampler keeps of the sequence.
+        prompt_logprobs: slot → how many a prompt token, of sequences that came without output
+            and ask for them.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
@@ -38,8 +39,9 @@ class SequenceStates:
         self.token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
         self.block_tables = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
         self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)
-        self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int64)
+        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int64)
         self.sampling: dict[int, SamplingState] = {}
+        self.prompt_logprobs: dict[int, int] = {}
         self._slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs))[::-1]
         self._batch: list[str] = []
@@ -58,9 +60,10 @@ class SequenceStates:
             slot = self._slots.pop(request_id, None)
             if slot is not None:
                 del self.sampling[slot]
+                self.prompt_logprobs.pop(slot, None)
                 self._free.append(slot)
 
-    def begin(self, step: SchedulerOutput) -> NDArray[np.int64]:
+    def begin(self, step: SchedulerOutput) -> Column:
         """Add the step's new sequences and blocks; nothing has changed if this raises.
 
         Returns:
@@ -82,7 +85,9 @@ class SequenceStates:
             raise
         self._batch, self._batch_slots = step.request_ids, slots
         entries, positions, blocks = step.new_blocks
-        self.block_tables[slots[entries], positions] = blocks
+        if len(blocks):
+            self.block_tables[slots[entries], positions] = blocks
+            self.num_blocks[slots[entries]] = positions + 1  # ascending: the last one stays
         return slots
 
     def undo(self, step: SchedulerOutput) -> None:
@@ -94,18 +99,16 @@ class SequenceStates:
         self._batch = []
         self.remove([new.request_id for new in step.new_sequences])
 
-    def _place(self, step: SchedulerOutput) -> NDArray[np.int64]:
+    def _place(self, step: SchedulerOutput) -> Column:
         """Add the step's new sequences; every entry's slot."""
         for new in step.new_sequences:
             self._add(new)
         return np.array([self._slots[name] for name in step.request_ids], dtype=np.int64)
 
-    def append(self, slot: int, tokens: list[int]) -> None:
-        """Append sampled tokens to a sequence."""
-        start = int(self.num_tokens[slot])
-        self.token_ids[slot, start : start + len(tokens)] = tokens
-        self.num_tokens[slot] = start + len(tokens)
-        self.sampling[slot].append(tokens)
+    def append(self, slots: Column, tokens: Column) -> None:
+        """Append a sampled token to each of these sequences."""
+        self.token_ids[slots, self.num_tokens[slots]] = tokens
+        self.num_tokens[slots] += 1
 
     def _add(self, new: NewSequence) -> None:
         slot = self._free.pop()
@@ -113,14 +116,17 @@ class SequenceStates:
         count = len(new.token_ids)
         self.token_ids[slot, :count] = new.token_ids
         self.num_tokens[slot] = count
-        self.num_prompt_tokens[slot] = new.num_prompt_tokens
+        self.num_blocks[slot] = 0
         self.sampling[slot] = SamplingState(
             new.sampling_params,
             self.token_ids[slot],
-            count,
+            self.num_tokens[slot : slot + 1],
             new.num_prompt_tokens,
             new.eos_token_ids,
         )
+        wanted = new.sampling_params.prompt_logprobs
+        if wanted is not None and count == new.num_prompt_tokens:
+            self.prompt_logprobs[slot] = wanted
 
     def _check_names(self, step: SchedulerOutput) -> None:
         added: set[str] = set()
@@ -144,7 +150,7 @@ class SequenceStates:
             if name not in self._slots and name not in added:
                 raise ValueError(f"sequence {name!r} is unknown")
 
-    def _check_rows(self, step: SchedulerOutput, slots: NDArray[np.int64]) -> None:
+    def _check_rows(self, step: SchedulerOutput, slots: Column) -> None:
         scheduled, computed = step.num_scheduled_tokens, step.num_computed_tokens
         wrong = (scheduled <= 0) | (computed + scheduled > self.num_tokens[slots])
         if wrong.any():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,10 +19,14 @@ class Penalties:
     Args:
         prompt: int32 [p]; counts for the repetition penalty alone.
         output: int32 [n]; counts for all three.
+
+    Attributes:
+        num_output_tokens: how much of the output has been counted.
     """
 
     def __init__(self, params: SamplingParams, prompt: TokenRow, output: TokenRow) -> None:
         self._params = params
+        self.num_output_tokens = len(output)
         ids, counts = np.unique(output, return_counts=True)
         if params.repetition_penalty != 1.0:
             only_prompt = np.setdiff1d(prompt, output)
@@ -45,9 +47,11 @@ class Penalties:
             or params.frequency_penalty != 0.0
         )
 
-    def append(self, tokens: Iterable[int]) -> None:
-        """Count generated tokens."""
-        for token in tokens:
+    def count(self, output: TokenRow) -> None:
+        """Count the tokens that the output, [n], has grown by."""
+        new = output[self.num_output_tokens :].tolist()
+        self.num_output_tokens = len(output)
+        for token in new:
             at = self._index.setdefault(token, self._size)
             if at == self._size:
                 if at == len(self._ids):
@@ -59,7 +63,7 @@ class Penalties:
             self._counts[at] += 1
 
     def add_to(self, edits: LogitEdits) -> None:
-        """Note the counts so far; `append` may change them in place."""
+        """Note the counts so far; `count` may change them in place."""
         edits.counted, edits.counts = self._ids[: self._size], self._counts[: self._size]
         edits.repetition = self._params.repetition_penalty
         edits.frequency = self._params.frequency_penalty

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
+from quire.core.batch import Column
 from quire.core.errors import QuireError
 from quire.core.messages import TokenLogprobs
 from quire.ops.sampling import LogitEdits, SampleRow
@@ -23,11 +25,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
 class SamplingBatch:
-    """The sequences that sample in this step; `states[i]` belongs to row i of the logits."""
+    """The sequences that sample in a step; it may serve as long as they are the same.
 
-    states: Sequence[SamplingState]
+    Attributes:
+        states: `states[i]` belongs to row i of the logits.
+        others: rows that are more than greedy, now or still.
+    """
+
+    def __init__(self, states: Sequence[SamplingState]) -> None:
+        self.states = states
+        self.others = [row for row, state in enumerate(states) if not state.plain_greedy]
 
 
 @dataclass(slots=True)
@@ -35,12 +43,12 @@ class SampleResult:
     """One entry a row.
 
     Attributes:
-        token_ids: the chosen tokens; of no meaning where the row has an error.
+        token_ids: the chosen tokens, int64 [rows]; of no meaning where the row has an error.
         logprobs: row → log-probabilities, where asked for.
         errors: row → why it could not be sampled.
     """
 
-    token_ids: list[int]
+    token_ids: Column
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
 
@@ -65,16 +73,23 @@ class Sampler:
         Args:
             logits: float32 [rows, vocab]; not changed. -inf rules a token out; a row that has
                 NaN or +inf, or nothing but -inf, is an error of that row.
-            batch: one state a row; not changed (the caller appends what it accepts).
+            batch: one state a row; not changed (the caller writes down what it accepts).
         """
         # One pass finds the greedy tokens and the sick rows.
         tokens, peaks = self._ops.argmax(logits)
-        result = SampleResult(token_ids=tokens.tolist())
-        for row, peak in enumerate(peaks.tolist()):
-            if not math.isfinite(peak):
-                result.errors[row] = sick_logits(peak)
+        result = SampleResult(tokens.cpu().numpy())
+        if not np.isfinite(peaks.cpu().numpy()).all():
+            for row, peak in enumerate(peaks.tolist()):
+                if not math.isfinite(peak):
+                    result.errors[row] = sick_logits(peak)
+        if batch.others:
+            self._sample_others(logits, batch, result)
+        return result
+
+    def _sample_others(self, logits: Tensor, batch: SamplingBatch, result: SampleResult) -> None:
         rows: list[SampleRow] = []
-        for row, state in enumerate(batch.states):
+        for row in batch.others:
+            state = batch.states[row]
             if state.plain_greedy or row in result.errors:
                 continue
             with _errors_of(row, result):
@@ -82,8 +97,7 @@ class Sampler:
                 if edits is not None or not state.params.greedy:
                     rows.append(SampleRow(row, state.params, _uniform(state), edits))
         self._choose(logits, rows, result)
-        self._add_logprobs(logits, batch.states, result)
-        return result
+        self._add_logprobs(logits, batch, result)
 
     def _choose(self, logits: Tensor, rows: list[SampleRow], result: SampleResult) -> None:
         """Tokens of the rows that are not their logits' argmax."""
@@ -103,16 +117,14 @@ class Sampler:
             if token < 0:
                 result.errors[row.row] = _no_token(logits[row.row], row.edits)
 
-    def _add_logprobs(
-        self, logits: Tensor, states: Sequence[SamplingState], result: SampleResult
-    ) -> None:
-        counts = {
-            row: state.params.logprobs
-            for row, state in enumerate(states)
-            if state.params.logprobs is not None and row not in result.errors
-        }
+    def _add_logprobs(self, logits: Tensor, batch: SamplingBatch, result: SampleResult) -> None:
+        counts: dict[int, int] = {}
+        for row in batch.others:
+            count = batch.states[row].params.logprobs
+            if count is not None and row not in result.errors:
+                counts[row] = count
         if counts:
-            tokens = [result.token_ids[row] for row in counts]
+            tokens = result.token_ids[list(counts)].tolist()
             entries = self._ops.logprobs(logits, list(counts), tokens, list(counts.values()))
             result.logprobs.update(zip(counts, entries, strict=True))
 

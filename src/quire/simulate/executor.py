@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.cost import RooflineCost, StepCost
-from quire.executor.base import Executor
+from quire.executor.base import Executor, Pending
 from quire.simulate.clock import VirtualClock
 
 _MASK = 2**64 - 1
@@ -65,6 +65,25 @@ class _Sequence:
     blocks: list[int]
 
 
+@dataclass(slots=True)
+class ModelledStep:
+    """A step that is done at `end`."""
+
+    clock: VirtualClock
+    end: float
+    output: ModelOutput | None = None
+    error: Exception | None = None
+    taken: bool = False
+
+    def result(self) -> ModelOutput:
+        self.clock.advance(max(0.0, self.end - self.clock()))
+        self.taken = True
+        if self.output is None:
+            assert self.error is not None
+            raise self.error
+        return self.output
+
+
 class ModelledExecutor(Executor):
     """Keeps sequences and KV slots as the runner does, and advances the clock as a model would.
 
@@ -91,6 +110,7 @@ class ModelledExecutor(Executor):
         self._fails = fails
         self._sequences: dict[str, _Sequence] = {}
         self._slots = [_SPOILT] * (num_blocks * block_size)
+        self._last: ModelledStep | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -111,13 +131,28 @@ class ModelledExecutor(Executor):
         assert not self._sequences, "sequences were never removed"
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
-        self._clock.advance(step_seconds(self._cost, batch))
+        return self.submit(batch).result()
+
+    def submit(self, batch: SchedulerOutput) -> Pending:
+        """Computed now, but done only when the steps ahead are and its own time has passed."""
+        ahead = self._last
+        begin = max(self._clock(), ahead.end if ahead else 0.0)
+        self._last = ModelledStep(self._clock, begin + step_seconds(self._cost, batch))
         for request_id in batch.removed:
             del self._sequences[request_id]
         for new in batch.new_sequences:
             if new.request_id in self._sequences:
                 raise ViolationError(f"{new.request_id} was added twice")
             self._sequences[new.request_id] = _Sequence(list(new.token_ids), [])
+        try:
+            if ahead and ahead.error and not ahead.taken:
+                raise RuntimeError("the step ahead failed")
+            self._last.output = self._run(batch)
+        except RuntimeError as error:
+            self._last.error = error
+        return self._last
+
+    def _run(self, batch: SchedulerOutput) -> ModelOutput:
         for entry, position, block in batch.new_blocks.T.tolist():
             held = self._sequences[batch.request_ids[entry]].blocks
             if position != len(held):

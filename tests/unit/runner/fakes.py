@@ -136,8 +136,8 @@ class Driver:
         self.preempt(name)
         del self.tokens[name]
 
-    def schedule(self, counts: dict[str, int]) -> SchedulerOutput:
-        """A step of `counts[name]` tokens of each."""
+    def schedule(self, counts: dict[str, int], num_steps: int = 1) -> SchedulerOutput:
+        """A step of `counts[name]` tokens of each; or several, of one token each."""
         added = []
         new_blocks: list[BlockRun] = []
         for name, count in counts.items():
@@ -148,7 +148,7 @@ class Driver:
                         name, list(self.tokens[name]), self.prompt[name], self.params[name], (1,)
                     )
                 )
-            needed = -(-(self.computed[name] + count) // self.block_size)
+            needed = -(-(self.computed[name] + count * num_steps) // self.block_size)
             fresh = [self.free.pop() for _ in range(needed - len(self.blocks[name]))]
             new_blocks.append((len(new_blocks), len(self.blocks[name]), fresh))
             self.blocks[name] += fresh
@@ -161,11 +161,12 @@ class Driver:
             new_blocks=block_columns(new_blocks),
             new_sequences=added,
             removed=removed,
-            total_num_scheduled_tokens=sum(counts.values()),
+            total_num_scheduled_tokens=sum(counts.values()) * num_steps,
+            num_steps=num_steps,
         )
 
-    def step(self, counts: dict[str, int]) -> ModelOutput:
-        batch = self.schedule(counts)
+    def step(self, counts: dict[str, int], num_steps: int = 1) -> ModelOutput:
+        batch = self.schedule(counts, num_steps)
         return self.update(batch, self.runner.execute(batch))
 
     def update(self, batch: SchedulerOutput, output: ModelOutput) -> ModelOutput:
@@ -176,7 +177,7 @@ class Driver:
             strict=True,
         )
         for name, count, sampled in rows:
-            self.computed[name] += count
+            self.computed[name] += count * batch.num_steps
             self.tokens[name] += [token for token in sampled if token >= 0]
             self.logprobs.setdefault(name, []).extend(output.logprobs.get(name, []))
             entries = output.prompt_logprobs.get(name, [])

@@ -12,6 +12,7 @@ from torch import Tensor
 from quire.core.batch import ModelOutput
 from quire.ops.table import OpTable
 from quire.runner.prompt_logprobs import prompt_logprobs
+from quire.runner.runner import ModelRunner
 from tests.unit.runner.fakes import VOCAB, Driver, FakeDecoder, make_runner
 
 PARAMS: list[dict[str, Any]] = [
@@ -219,3 +220,90 @@ def test_an_empty_step_only_removes() -> None:
     driver.remove("a")
     assert len(driver.step({}).sampled_token_ids) == 0
     assert len(driver.runner.states) == 0
+
+
+# -- several steps at once -----------------------------------------------------------------
+
+
+def decoding(runner: ModelRunner | None = None, **params: Any) -> Driver:
+    """All of `prompts`, with a first token each."""
+    driver = Driver(runner or make_runner())
+    for name, prompt in prompts().items():
+        driver.add(name, prompt, **{"ignore_eos": True, **PARAMS[int(name)], **params})
+    for name, prompt in prompts().items():
+        driver.step({name: len(prompt)})
+    return driver
+
+
+def test_several_steps_at_once_give_what_single_ones_give() -> None:
+    driver = decoding()
+    for num_steps in (5, 1, 2, 4):
+        assert driver.step(dict.fromkeys(prompts(), 1), num_steps).times.model > 0
+    for name, prompt in prompts().items():
+        lone = alone(name, prompt, 13)
+        assert driver.output(name) == lone.output(name)
+        assert driver.logprobs[name] == lone.logprobs[name]
+    assert not driver.errors
+
+
+def test_who_ends_on_the_way_is_not_computed_any_more() -> None:
+    """A row is counted on for all steps all the same: one may be scheduled behind them."""
+    usual = decoding()
+    usual.step(dict.fromkeys(prompts(), 1), 6)
+    stop = usual.output("0")[2]
+    driver = decoding(stop_token_ids=[stop])
+    output = driver.step(dict.fromkeys(prompts(), 1), 6)
+    for entry, name in enumerate(prompts()):
+        if "min_tokens" in PARAMS[int(name)]:  # it samples otherwise, with a stop token
+            continue
+        expected = usual.output(name)[1:]
+        if stop in expected:
+            del expected[expected.index(stop) + 1 :]
+        assert output.sampled_token_ids[entry].tolist() == expected + [-1] * (6 - len(expected))
+    assert (output.sampled_token_ids[0] >= 0).sum() == 2
+    states = driver.runner.states
+    (slots,) = np.nonzero(states.num_tokens)
+    lengths = sorted(len(prompt) + 7 for prompt in prompts().values())
+    assert sorted(states.num_tokens[slots].tolist()) == lengths
+
+
+def test_a_row_that_gets_sick_on_the_way_ends_alone() -> None:
+    calls = 0
+
+    def spoil(logits: Tensor) -> None:
+        nonlocal calls
+        calls += len(logits) == 6  # not the prompts
+        if calls == 3 and len(logits) == 6:
+            logits[1] = torch.nan
+
+    usual = decoding()
+    usual.step(dict.fromkeys(prompts(), 1), 5)
+    driver = decoding(make_runner(FakeDecoder(spoil)))
+    output = driver.step(dict.fromkeys(prompts(), 1), 5)
+    assert list(output.errors) == ["1"]
+    assert num_sampled(output) == [5, 2, 5, 5, 5, 5]
+    for name in prompts():
+        assert usual.output(name)[: len(driver.output(name))] == driver.output(name)
+
+
+def test_a_fault_on_the_way_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = decoding()
+    usual.step(dict.fromkeys(prompts(), 1), 5)
+    driver = decoding()
+    batch = driver.schedule(dict.fromkeys(prompts(), 1), 5)
+    forward, calls = FakeDecoder.forward, 0
+
+    def fail(self: FakeDecoder, *args: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise RuntimeError("injected")
+        return forward(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeDecoder, "forward", fail)
+        with pytest.raises(RuntimeError, match="injected"):
+            driver.runner.execute(batch)
+    driver.update(batch, driver.runner.execute(batch))
+    for name in prompts():
+        assert driver.output(name) == usual.output(name)

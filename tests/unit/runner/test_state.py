@@ -49,11 +49,10 @@ def test_a_sequences_life() -> None:
     a, b = slots.tolist()
     assert states.token_ids[a, :9].tolist() == list(range(9))
     assert states.block_tables[a, :2].tolist() == [5, 3]
-    states.append(a, [31])
-    states.append(b, [32])
+    states.append(np.array([a, b]), np.array([31, 32]))
     assert states.begin(step({"b": (2, 1, []), "a": (9, 1, [])})).tolist() == [b, a]
     assert states.num_tokens[[a, b]].tolist() == [10, 3]
-    assert states.num_prompt_tokens[[a, b]].tolist() == [9, 2]
+    assert states.token_ids[b, 2] == 32
     assert states.sampling[a].num_output_tokens == 1
     states.remove(["a", "nobody"])
     assert "a" not in states
@@ -106,8 +105,8 @@ def test_arrays_are_made_once() -> None:
     arrays = [states.token_ids, states.block_tables, states.num_tokens]
     for i in range(20):
         name = str(i)
-        (slot,) = states.begin(step({name: (0, 2, [1])}, [new(name, 1, 2)])).tolist()
-        states.append(slot, [3])
+        slots = states.begin(step({name: (0, 2, [1])}, [new(name, 1, 2)]))
+        states.append(slots, np.array([3]))
         states.remove([name])
     assert all(
         now is then

@@ -54,8 +54,8 @@ def test_counts_grown_token_by_token_equal_counts_made_at_once(
     )
     start = np.array(prompt, dtype=np.int32)
     grown = Penalties(params, start, np.array(output, dtype=np.int32))
-    for token in later:
-        grown.append([token])
+    for end in range(1, len(later) + 1):
+        grown.count(np.array(output + later[:end], dtype=np.int32))
     fresh = Penalties(params, start, np.array(output + later, dtype=np.int32))
     one, other = logits(1), logits(1)
     apply(grown, one)

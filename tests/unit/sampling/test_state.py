@@ -17,13 +17,14 @@ def edit(state: SamplingState, logits: FloatRow) -> None:
 
 def test_min_tokens_turns_into_plain_greedy() -> None:
     tokens = np.zeros(16, dtype=np.int32)
-    state = SamplingState(SamplingParams(temperature=0.0, min_tokens=2), tokens, 3, 3, (0,))
+    count = np.array([3])
+    state = SamplingState(SamplingParams(temperature=0.0, min_tokens=2), tokens, count, 3, (0,))
     seen = []
     for _ in range(3):
         logits = np.zeros(4, dtype=np.float32)
         edit(state, logits)
         seen.append((state.plain_greedy, bool(np.isfinite(logits[0]))))
-        state.append([1])
+        count += 1
     assert seen == [(False, False), (False, False), (True, True)]
 
 
@@ -35,12 +36,13 @@ def test_a_resumed_sequence_edits_as_if_never_stopped() -> None:
         bad_words_token_ids=[[6, 7]],
     )
     tokens = np.array([5, 6, 0, 0, 0, 0], dtype=np.int32)
-    running = SamplingState(params, tokens, 2, 2, (1,))
+    count = np.array([2])
+    running = SamplingState(params, tokens, count, 2, (1,))
     for at, token in enumerate([8, 9, 6], start=2):
         edit(running, np.ones(10, dtype=np.float32))
         tokens[at] = token
-        running.append([token])
-    resumed = SamplingState(params, tokens.copy(), 5, 2, (1,))
+        count += 1
+    resumed = SamplingState(params, tokens.copy(), np.array([5]), 2, (1,))
     one = np.linspace(-1, 1, 10).astype(np.float32)
     other = one.copy()
     edit(running, one)
@@ -48,3 +50,29 @@ def test_a_resumed_sequence_edits_as_if_never_stopped() -> None:
     assert one.tobytes() == other.tobytes()
     assert one[7] == -np.inf
     assert running.num_output_tokens == resumed.num_output_tokens == 3
+
+
+def test_penalties_follow_an_output_that_is_taken_back() -> None:
+    tokens = np.array([5, 6, 7, 7, 8], dtype=np.int32)
+    count = np.array([5])
+    params = SamplingParams(frequency_penalty=0.5)
+    state = SamplingState(params, tokens, count, 2)
+    edit(state, np.ones(10, dtype=np.float32))
+    count[0] = 3
+    logits = np.ones(10, dtype=np.float32)
+    edit(state, logits)
+    assert logits[7] == 0.5
+    assert logits[8] == 1.0
+
+
+def test_a_stop_token_ends_the_output_after_min_tokens() -> None:
+    count = np.array([4])
+    params = SamplingParams(min_tokens=3, stop_token_ids=[9])
+    state = SamplingState(params, np.zeros(8, dtype=np.int32), count, 2, (1,))
+    assert not state.ended_by(1)
+    count += 1
+    assert state.ended_by(1)
+    assert state.ended_by(9)
+    assert not state.ended_by(2)
+    eager = SamplingState(params.replace(ignore_eos=True), np.zeros(8, np.int32), count, 2, (1,))
+    assert not eager.ended_by(1)

@@ -94,8 +94,6 @@ def _filled(
         block_tables=tables,
         slot_mapping=slots[:, context - new : context].flatten(),
         num_seqs=sequences,
-        max_query_len=new,
-        max_seq_len=context,
         block_size=size,
     )
 
