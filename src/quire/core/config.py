@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
-Policy = Literal["fcfs", "priority"]
+Policy = Literal["fcfs", "priority", "lpm"]
 HashAlgo = Literal["sha256", "xxhash"]
 OpsProvider = Literal["auto", "reference", "cpu"]
 
@@ -66,7 +66,9 @@ class EngineArgs:
     max_num_batched_tokens: int = 2048
     """Most tokens in one step; longer prompts are computed in chunks."""
     scheduling_policy: Policy = "fcfs"
-    """Order of the queue: first come first served, or by the request's priority."""
+    """Order of the queue: `fcfs`, first come first served; `priority`, by the request's priority,
+    of which a higher one also takes the place of a running request of a lower one; `lpm`, whoever
+    has the longest prefix in the cache, though nobody is overtaken by more than 31 others."""
     async_scheduling: bool = False
     """Schedule a step, and tell of the one before, while another is computed. Worth it where the
     device is not the CPU that does this work; a request may wait a step longer to begin."""
@@ -144,6 +146,12 @@ class ModelConfig:
         slides = self.sliding_layers is None or self.sliding_layers[layer]
         return self.sliding_window if slides else None
 
+    @property
+    def common_window(self) -> int | None:
+        """The window beyond which no layer looks back; None if any looks back to the start."""
+        everywhere = self.sliding_layers is None or all(self.sliding_layers)
+        return self.sliding_window if everywhere else None
+
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
@@ -154,6 +162,8 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     hash_algo: HashAlgo = "sha256"
     hash_seed: int = 0
+    sliding_window: int | None = None
+    """Tokens that any layer attends to, the newest included; blocks before them are given back."""
 
 
 @dataclass(frozen=True, slots=True)

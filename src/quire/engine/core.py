@@ -58,6 +58,7 @@ class EngineCore:
             config.enable_prefix_caching,
             config.prefix_caching_hash_algo,
             config.prefix_caching_hash_seed,
+            config.model.common_window,
         )
         self.scheduler = Scheduler(config.scheduler, cache)
         self._in_flight: deque[_InFlight] = deque()

@@ -15,6 +15,7 @@ from quire.core.messages import AddRequest, Ready
 from quire.core.registry import did_you_mean
 from quire.core.sampling_params import SamplingParams
 from quire.engine.resolve import Resolved
+from quire.kv.manager import most_blocks
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class InputProcessor:
         _check_vocabulary(config, tokenizer)
         self._tokenizer = tokenizer
         self._vocab_size = config.model.vocab_size
-        self._cache_tokens = ready.num_gpu_blocks * ready.block_size
+        self._cache_tokens = _cache_tokens(config, ready)
         self._seed = config.seed
         self._num_drawn = itertools.count()
         self.max_model_len = config.scheduler.max_model_len
@@ -249,6 +250,20 @@ def _from_mapping(prompt: Mapping[str, Any]) -> Any:
     if not isinstance(value, str if key == "prompt" else list):
         raise InvalidRequestError(f"{key} must not be {_kind(value)}.", param=key)
     return value
+
+
+def _cache_tokens(config: EngineConfig, ready: Ready) -> int:
+    """The longest sequence that the whole KV cache can serve."""
+    limits = config.scheduler
+    most = most_blocks(
+        limits.max_model_len,
+        ready.block_size,
+        config.model.common_window,
+        limits.max_num_batched_tokens,
+    )
+    if most <= ready.num_gpu_blocks:
+        return limits.max_model_len
+    return ready.num_gpu_blocks * ready.block_size
 
 
 def _eos_token_ids(resolved: Resolved, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from quire.core.config import EngineConfig
 from quire.core.errors import OutOfMemoryError
+from quire.kv.manager import most_blocks
 
 FLOAT32 = 4
 PREFIX_SHARE = 4
@@ -81,8 +82,14 @@ def plan_memory(
 
 
 def blocks_per_sequence(config: EngineConfig) -> int:
-    """Blocks of one sequence of `max_model_len` tokens."""
-    return -(-config.scheduler.max_model_len // config.block_size)
+    """Blocks that one sequence of `max_model_len` tokens holds at most at a time."""
+    limits = config.scheduler
+    return most_blocks(
+        limits.max_model_len,
+        config.block_size,
+        config.model.common_window,
+        limits.max_num_batched_tokens,
+    )
 
 
 def useful_blocks(config: EngineConfig) -> int:

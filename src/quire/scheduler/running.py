@@ -22,6 +22,7 @@ class Admitted:
     num_computed: int
     scheduled: int
     entered: int
+    slid: int
 
 
 class RunningBatch:
@@ -41,12 +42,13 @@ class RunningBatch:
         limit: the number of tokens at which it ends.
         capacity: tokens that its blocks hold.
         entered: tokens in blocks that are in the prefix cache.
+        slid: blocks at the start of its table that were given back: no window reaches them.
         untold: 1 until the step that samples its first token since it was admitted.
     """
 
     def __init__(self, max_num_seqs: int, block_size: int) -> None:
         self._block_size = block_size
-        self._columns = np.zeros((8, max_num_seqs), dtype=np.int64)
+        self._columns = np.zeros((9, max_num_seqs), dtype=np.int64)
         self.requests: list[Request] = []
         self.request_ids: list[str] = []
         self.token_ids: list[array[int]] = []
@@ -65,6 +67,7 @@ class RunningBatch:
             self.limit,
             self.capacity,
             self.entered,
+            self.slid,
             self.untold,
         ) = self._columns[:, : len(self.requests)]
 
@@ -97,6 +100,7 @@ class RunningBatch:
                 new.request.max_total_tokens,
                 len(new.table) * self._block_size,
                 new.entered,
+                new.slid,
                 1,
             )
             self.stop_ids.update(new.request.stop_ids)

@@ -6,6 +6,7 @@ tokens to compute, one or thousands; a step computes as many of them as the budg
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import deque
 from collections.abc import Iterable
@@ -26,8 +27,8 @@ from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.core.messages import CoreOutput, SchedulerStats, StepOutputs, TokenLogprobs
 from quire.core.request import FinishReason, Request, RequestStatus
-from quire.kv.manager import KVCacheManager
-from quire.scheduler.queue import WaitingQueue
+from quire.kv.manager import NO_BLOCK, KVCacheManager
+from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
 from quire.scheduler.running import Admitted, RunningBatch
 from quire.scheduler.stop import check_stop
 
@@ -52,10 +53,10 @@ class Scheduler:
                 param="max_num_batched_tokens",
             )
         self.config = config
-        self.kv = KVCacheManager(cache)
+        self.kv = KVCacheManager(cache, config.max_num_batched_tokens)
         self.requests: dict[str, Request] = {}
         self.running = RunningBatch(config.max_num_seqs, cache.block_size)
-        self.waiting = WaitingQueue()
+        self.waiting = self._line()
         self._in_flight: deque[_InFlight] = deque()
         self._arrivals = count()
         self._removed: list[str] = []
@@ -76,8 +77,7 @@ class Scheduler:
         """
         if request.request_id in self.requests:
             raise InvalidRequestError(f"request id {request.request_id!r} is already running.")
-        blocks = -(-request.max_total_tokens // self.kv.block_size)
-        if blocks > self.kv.pool.num_blocks:
+        if self.kv.most_blocks(request.max_total_tokens) > self.kv.pool.num_blocks:
             held = self.kv.pool.num_blocks * self.kv.block_size
             raise InvalidRequestError(
                 f"the request may grow to {request.max_total_tokens} tokens, "
@@ -90,6 +90,11 @@ class Scheduler:
         request.order = (request.priority if by_priority else 0, next(self._arrivals))
         self.requests[request.request_id] = request
         self.waiting.push(request)
+
+    def _line(self) -> WaitingQueue:
+        if self.config.policy == "lpm":
+            return LongestPrefixQueue(lambda request: len(self.kv.find_prefix(request)))
+        return WaitingQueue()
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End these requests and free their blocks; ids that are not here are ignored."""
@@ -116,14 +121,16 @@ class Scheduler:
         assert len(self._in_flight) < MAX_IN_FLIGHT, "take in a step before scheduling another"
         running = self.running
         self.kv.entered = []
+        victims = self._make_way() if self.config.policy == "priority" else []
         preempted = self._num_preemptions
         steps, blocks = self._schedule_running(num_steps)
         admitted: list[Admitted] = []
         if self._num_preemptions == preempted:
             budget = self.config.max_num_batched_tokens - int(running.scheduled.sum())
-            admitted = self._schedule_waiting(budget, now)
+            admitted = self._schedule_waiting(budget, now, victims)
         if admitted:
-            blocks += [(len(running) + i, 0, new.table) for i, new in enumerate(admitted)]
+            for row, new in enumerate(admitted, len(running)):
+                blocks.append((row, new.slid, new.table[new.slid :]))
             moved = running.add(admitted)
             if moved is not None:
                 blocks = [(moved[row], first, table) for row, first, table in blocks]
@@ -172,6 +179,8 @@ class Scheduler:
             Steps to take, and blocks by row; the tokens are in `running.scheduled`.
         """
         running, pool = self.running, self.kv.pool
+        if self.kv.window is not None:
+            self._slide(self.kv.window)
         while True:
             wanted = running.wanted()
             running.scheduled[:] = scheduled = self._share_budget(wanted)
@@ -197,6 +206,15 @@ class Scheduler:
             blocks.append((row, self.kv.extend(running.requests[row], part), part))
         return steps, blocks
 
+    def _slide(self, window: int) -> None:
+        """Give back the blocks that no token from here on attends to."""
+        running = self.running
+        first = (running.num_computed - window + 1) // self.kv.block_size
+        for row in (first > running.slid).nonzero()[0].tolist():
+            begin, end = int(running.slid[row]), int(first[row])
+            self.kv.slide(running.requests[row], begin, end)
+            running.slid[row] = end
+
     def _share_budget(self, wanted: Column) -> Column:
         """Tokens of each request: one for whoever wants any, the rest of the budget in line order.
 
@@ -219,7 +237,7 @@ class Scheduler:
         room = self.config.max_model_len - int(running.num_tokens[decoding].max())
         return max(1, min(num_steps, left, room))
 
-    def _schedule_waiting(self, budget: int, now: float) -> list[Admitted]:
+    def _schedule_waiting(self, budget: int, now: float, victims: list[Request]) -> list[Admitted]:
         """Admit requests while there are tokens, seats and blocks left.
 
         A request is admitted only if all of the tokens it has now would fit beside what the
@@ -230,13 +248,14 @@ class Scheduler:
         if not self.waiting or budget <= 0 or seats <= 0:
             return admitted
         kv, block_size = self.kv, self.kv.block_size
-        reserved = int(self.running.blocks_missing(self.running.num_tokens).sum())
+        reserved = int(self._reserved().sum())
         while self.waiting and budget > 0 and len(admitted) < seats:
             request = self.waiting.peek()
             prefix = kv.find_prefix(request)
-            if not kv.can_admit(request, prefix, reserved):
+            # A victim may have a token in flight, without which it would not be itself.
+            if request in victims or not kv.can_admit(request, prefix, reserved):
                 break
-            self.waiting.pop()
+            self.waiting.take(request)
             num_cached = len(prefix) * block_size
             if request.first_scheduled_time is None:
                 request.first_scheduled_time = now
@@ -247,9 +266,37 @@ class Scheduler:
             table = kv.admit(request, prefix, num_cached + num_new)
             # At once, so that the next in line shares what this one computes in this step.
             entered = kv.enter(request, num_cached + num_new)
-            admitted.append(Admitted(request, table, num_cached, num_new, entered))
-            reserved += -(-request.num_tokens // block_size) - len(table)
+            slid = table.count(NO_BLOCK)
+            admitted.append(Admitted(request, table, num_cached, num_new, entered, slid))
+            reserved += kv.most_blocks(request.num_tokens) - (len(table) - slid)
         return admitted
+
+    def _reserved(self) -> Column:
+        """Blocks that each running request still needs for the tokens it has now."""
+        running = self.running
+        missing = running.blocks_missing(running.num_tokens)
+        if self.kv.window is not None:
+            held = running.capacity // self.kv.block_size - running.slid
+            missing = np.clip(self.kv.most_blocks(sys.maxsize) - held, 0, missing)
+        return missing
+
+    def _make_way(self) -> list[Request]:
+        """Preempt requests of lower priority than the first in line, if it so gets in."""
+        if not self.waiting:
+            return []
+        first, running = self.waiting.peek(), self.running.requests
+        prefix, reserved = self.kv.find_prefix(first), self._reserved()
+        seats = self.config.max_num_seqs - len(running)
+        needed, victims = int(reserved.sum()), 0
+        while seats + victims <= 0 or not self.kv.can_admit(first, prefix, needed):
+            victims += 1
+            if victims > len(running) or running[-victims].order[0] <= first.order[0]:
+                return []
+            needed -= int(reserved[-victims]) + self.kv.num_own(running[-victims])
+        leaving = running[len(running) - victims :]
+        for _ in leaving:
+            self._preempt_last()
+        return leaving
 
     def _issue(
         self, steps: int, blocks: list[BlockRun], new_sequences: list[NewSequence]

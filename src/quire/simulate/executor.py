@@ -18,6 +18,7 @@ from quire.simulate.clock import VirtualClock
 _MASK = 2**64 - 1
 _START = 1
 _SPOILT = 0
+_GIVEN_BACK = -1
 NOMINAL = RooflineCost(1.2e9, 114_688.0, 0.9e9, 0.3e9, 2.3e5, 28e9, 0.4e12, 0.2e12, 1e-4)
 """A model of 0.6B in bfloat16 on two cores."""
 
@@ -88,6 +89,7 @@ class ModelledExecutor(Executor):
     """Keeps sequences and KV slots as the runner does, and advances the clock as a model would.
 
     Args:
+        window: tokens that the model attends to, the newest included; None is all.
         fails: asked before each step; True makes the step raise, after the KV slots were
             spoilt, as a kernel that crashes half-way would.
     """
@@ -100,6 +102,7 @@ class ModelledExecutor(Executor):
         vocab_size: int,
         clock: VirtualClock,
         cost: StepCost = NOMINAL,
+        window: int | None = None,
         fails: Callable[[SchedulerOutput], bool] = lambda batch: False,
     ) -> None:
         self._num_blocks = num_blocks
@@ -107,6 +110,7 @@ class ModelledExecutor(Executor):
         self._vocab_size = vocab_size
         self._clock = clock
         self._cost = cost
+        self._window = window
         self._fails = fails
         self._sequences: dict[str, _Sequence] = {}
         self._slots = [_SPOILT] * (num_blocks * block_size)
@@ -155,9 +159,9 @@ class ModelledExecutor(Executor):
     def _run(self, batch: SchedulerOutput) -> ModelOutput:
         for entry, position, block in batch.new_blocks.T.tolist():
             held = self._sequences[batch.request_ids[entry]].blocks
-            if position != len(held):
-                raise ViolationError(f"{batch.request_ids[entry]} has a gap in its block table")
-            held.append(block)
+            if position < len(held) or (position > len(held) and self._window is None):
+                raise ViolationError(f"{batch.request_ids[entry]} has a hole in its block table")
+            held += [_GIVEN_BACK] * (position - len(held)) + [block]
         starts, counts = batch.num_computed_tokens.tolist(), batch.num_scheduled_tokens.tolist()
         rows = list(zip(batch.request_ids, starts, counts, strict=True))
         if self._fails(batch):
@@ -192,14 +196,17 @@ class ModelledExecutor(Executor):
         return sampled
 
     def _prefix_state(self, sequence: _Sequence, end: int) -> int:
-        """The fingerprint of the first `end` tokens, checked against every slot they live in."""
+        """The fingerprint of the first `end` tokens, checked against the slots that are read."""
+        begin = 0 if self._window is None else end - self._window + 1
         state = _START
         for position in range(end):
             state = fingerprint(state, sequence.tokens[position])
-            if self._slots[self._slot(sequence, position)] != state:
+            if position >= begin and self._slots[self._slot(sequence, position)] != state:
                 raise ViolationError(f"position {position} holds another prefix")
         return state
 
     def _slot(self, sequence: _Sequence, position: int) -> int:
         block = sequence.blocks[position // self._block_size]
+        if block == _GIVEN_BACK:
+            raise ViolationError(f"position {position} has no block")
         return block * self._block_size + position % self._block_size

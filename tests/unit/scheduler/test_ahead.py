@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput
-from quire.core.config import CacheConfig, SchedulerConfig
+from quire.core.config import CacheConfig, Policy, SchedulerConfig
 from quire.core.messages import StepOutputs
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
@@ -34,12 +34,15 @@ class Pipeline:
         seats = rng.randint(1, 8)
         limits = SchedulerConfig(400, seats, rng.randint(seats, 100), rng.choice(POLICIES))
         caching = rng.random() < 0.8
-        self.scheduler = Scheduler(limits, CacheConfig(block_size, num_blocks, caching))
+        window = rng.choice([None, rng.randint(1, 60)])
+        cache = CacheConfig(block_size, num_blocks, caching, sliding_window=window)
+        self.scheduler = Scheduler(limits, cache)
         self.executor = ModelledExecutor(
             num_blocks=num_blocks,
             block_size=block_size,
             vocab_size=VOCAB,
             clock=VirtualClock(),
+            window=window,
             fails=lambda batch: rng.random() < self.failures,
         )
         self.failures = rng.choice([0.0, 0.0, 0.05])
@@ -78,7 +81,7 @@ class Pipeline:
                 self.ends[output.request_id] = output.finish_reason
 
 
-POLICIES = ["fcfs", "priority"]
+POLICIES: list[Policy] = ["fcfs", "priority", "lpm"]
 
 
 def run(seed: int, depth: int, num_steps: int) -> Pipeline:

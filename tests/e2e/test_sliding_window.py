@@ -1,0 +1,56 @@
+"""Giving back the blocks behind a sliding window changes no token."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.core.config import ModelConfig
+from tests.e2e.tiny_model import VOCAB_SIZE, write_tiny_model
+
+WINDOW = 40
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(
+        write_tiny_model(
+            tmp_path_factory.mktemp("sliding"),
+            model_type="mistral",
+            architectures=["MistralForCausalLM"],
+            sliding_window=WINDOW,
+        )
+    )
+
+
+def answers(model: str, **flags: Any) -> list[list[int]]:
+    rng = Random(4)
+    stem = [rng.randrange(256) for _ in range(150)]
+    prompts = [
+        {"prompt_token_ids": stem[: rng.randint(1, 150)] + [rng.randrange(VOCAB_SIZE)] * (i % 40)}
+        for i in range(24)
+    ]
+    sampling = SamplingParams(temperature=0.8, seed=1, max_tokens=90, ignore_eos=True)
+    with LLM(model=model, max_model_len=400, **flags) as llm:
+        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        # All of 400 tokens would take 25 blocks.
+        assert llm.generate([{"prompt_token_ids": stem * 2}], sampling, use_tqdm=False)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+def test_few_blocks_give_the_same_tokens(
+    model: str, kv_cache_dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"kv_cache_dtype": kv_cache_dtype, "enforce_eager": False}
+    few = [
+        answers(model, num_gpu_blocks_override=blocks, max_num_batched_tokens=48,
+                max_num_seqs=8, **flags)
+        for blocks in (9, 40)
+    ]  # fmt: skip
+    monkeypatch.setattr(ModelConfig, "common_window", None)
+    kept = answers(model, enable_prefix_caching=False, **flags)
+    assert few == [kept, kept]
