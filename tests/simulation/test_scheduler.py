@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from quire.core.batch import SchedulerOutput
-from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
+from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig, TierConfig
 from quire.core.messages import AddRequest
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
@@ -42,6 +42,8 @@ class World:
         pipeline = Random(f"pipeline {seed}")
         self.async_scheduling = pipeline.random() < 0.5
         self.num_scheduler_steps = pipeline.choice([1, 1, 2, 5])
+        self.host = Random(f"host {seed}")
+        self.corruption_rate = self.host.choice([0.0, 0.0, 0.1])
         self.clock = VirtualClock()
         self.in_step: list[SchedulerOutput] = []
         self.requests = self._requests()
@@ -75,11 +77,22 @@ class World:
             requests.append(AddRequest(f"r{i}", prompt, params, time, priority, salt, (0, 1)))
         return requests
 
+    def _tiers(self) -> TierConfig:
+        draw = self.host
+        swap, offload = (draw.choice([0, draw.randint(1, 30)]) for _ in range(2))
+        return TierConfig(swap, offload, draw.choice([0, draw.randint(1, 20)]) if offload else 0)
+
     def _tokens(self, count: int) -> list[int]:
         return [self.rng.randrange(VOCAB) for _ in range(count)]
 
     def _config(self) -> EngineConfig:
-        limits = SchedulerConfig(10_000, self.max_num_seqs, self.budget, self.policy)
+        limits = SchedulerConfig(
+            10_000,
+            self.max_num_seqs,
+            self.budget,
+            self.policy,
+            self.host.choice(["auto", "recompute", "swap"]),
+        )
         return EngineConfig(
             model_path="modelled",
             model=ModelConfig("llama", VOCAB, 1, 1, 1, 1, 1, 1, 10_000),
@@ -96,6 +109,7 @@ class World:
             scheduler=limits,
             ops="reference",
             num_threads=1,
+            tiers=self._tiers(),
             async_scheduling=self.async_scheduling,
             num_scheduler_steps=self.num_scheduler_steps,
         )
@@ -107,6 +121,7 @@ class World:
             vocab_size=VOCAB,
             clock=self.clock,
             fails=self._fails,
+            corrupts=lambda: self.host.random() < self.corruption_rate,
         )
 
     def _fails(self, batch: SchedulerOutput) -> bool:
@@ -189,3 +204,7 @@ def test_worlds_preempt_and_share() -> None:
     stats = [run_world(seed).core.scheduler.stats() for seed in range(60)]
     assert sum(s.num_preemptions for s in stats) > 50
     assert sum(s.prefix_cache_hits for s in stats) > 1000
+    hosts = [s.host_tier for s in stats if s.host_tier]
+    assert sum(host.swapped_in for host in hosts) > 10
+    assert sum(host.loaded for host in hosts) > 10
+    assert sum(host.failed for host in hosts) > 0

@@ -35,6 +35,46 @@ class NewSequence:
     eos_token_ids: tuple[int, ...] = ()
 
 
+ON_DISK = -1
+"""Instead of a slot: the file of the key."""
+
+
+class BlockStore(NamedTuple):
+    """Copy a KV block into a slot of host memory, under a key that a load must name."""
+
+    block: int
+    slot: int
+    key: bytes
+
+
+class BlockLoad(NamedTuple):
+    """Copy what was stored under a key into a KV block, from a slot or `ON_DISK`."""
+
+    slot: int
+    block: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopies:
+    """Copies between the KV cache, host memory and files, in this order, before the step computes.
+
+    Attributes:
+        dropped: keys whose files are not needed any more.
+        spills: (slot, key): write a slot, stored under this key, to the key's file.
+        stores, loads: out of the KV cache, and into it.
+    """
+
+    dropped: list[bytes]
+    spills: list[tuple[int, bytes]]
+    stores: list[BlockStore]
+    loads: list[BlockLoad]
+
+    @property
+    def empty(self) -> bool:
+        return not (self.loads or self.stores or self.spills or self.dropped)
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
     """One step as parallel columns, an entry a sequence.
@@ -52,6 +92,7 @@ class SchedulerOutput:
             brings all its blocks.
         removed: finished, aborted or preempted since the last step.
         total_num_scheduled_tokens: over all entries and steps.
+        block_copies: to be done before anything is computed; None for nothing.
         num_steps: above 1, every entry has one token to compute, and goes on by itself until
             it has sampled so many; its blocks are there for all of them.
     """
@@ -65,6 +106,7 @@ class SchedulerOutput:
     removed: list[str]
     total_num_scheduled_tokens: int
     num_steps: int = 1
+    block_copies: BlockCopies | None = None
 
     @property
     def empty(self) -> bool:
@@ -93,6 +135,7 @@ class ModelOutput:
         errors: per request id, why its row could not be sampled (a NaN logit, say); such
             an entry has no sampled tokens and the request ends with `FinishReason.ERROR`.
         times: where the step's time went.
+        failed_loads: KV blocks that what `block_copies` asked for could not be loaded into.
     """
 
     sampled_token_ids: Column
@@ -100,6 +143,7 @@ class ModelOutput:
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     times: StepTimes = field(default_factory=StepTimes)
+    failed_loads: list[int] = field(default_factory=list)
 
 
 def block_columns(runs: Sequence[BlockRun]) -> Column:

@@ -13,6 +13,7 @@ LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Policy = Literal["fcfs", "priority", "lpm"]
 HashAlgo = Literal["sha256", "xxhash"]
+PreemptionMode = Literal["auto", "recompute", "swap"]
 OpsProvider = Literal["auto", "reference", "cpu"]
 
 MAX_INT8_HEAD_DIM = 256
@@ -61,6 +62,20 @@ class EngineArgs:
     prefix_caching_hash_algo: Literal["auto", "sha256", "xxhash"] = "auto"
     """Hash of KV blocks: `sha256`, which no prompt can be made to deceive; `xxhash`, four times as
     fast, with a secret seed drawn at each start; `auto` is `xxhash` where its package is there."""
+    swap_space: float = 0.0
+    """GiB of host memory for the KV blocks of preempted requests, which then go on where they were;
+    without it they are computed again. On a CPU a larger KV cache does more for the same memory."""
+    preemption_mode: PreemptionMode = "auto"
+    """What happens to the KV blocks of a preempted request: `swap` (to --swap-space, while there is
+    room), `recompute`, or what is predicted to take less time."""
+    kv_offloading_size: float = 0.0
+    """GiB of host memory for blocks that the prefix cache had to give up; they are found like the
+    others, and copied back. Memory is taken as it is filled."""
+    kv_offloading_dir: str | None = None
+    """Folder for blocks that --kv-offloading-size had to give up; each engine makes one of its own
+    in it, and removes it when it ends."""
+    kv_offloading_disk_size: float = 16.0
+    """GiB that the files in --kv-offloading-dir may take."""
     max_num_seqs: int = 64
     """Most sequences in one step."""
     max_num_batched_tokens: int = 2048
@@ -154,6 +169,28 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TierConfig:
+    """How many KV blocks are kept outside of the KV cache, and where.
+
+    Attributes:
+        num_swap_slots: in host memory, of preempted requests.
+        num_offload_slots: in host memory, evicted from the prefix cache.
+        num_files: in files, evicted from those slots.
+        directory: where the files are; each engine makes a folder of its own there.
+    """
+
+    num_swap_slots: int = 0
+    num_offload_slots: int = 0
+    num_files: int = 0
+    directory: str | None = None
+
+    @property
+    def num_slots(self) -> int:
+        """Slots in host memory."""
+        return self.num_swap_slots + self.num_offload_slots
+
+
+@dataclass(frozen=True, slots=True)
 class CacheConfig:
     """The paged KV cache."""
 
@@ -164,6 +201,7 @@ class CacheConfig:
     hash_seed: int = 0
     sliding_window: int | None = None
     """Tokens that any layer attends to, the newest included; blocks before them are given back."""
+    tiers: TierConfig = TierConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +212,7 @@ class SchedulerConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     policy: Policy = "fcfs"
+    preemption_mode: PreemptionMode = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +245,4 @@ class EngineConfig:
     pack_cache_bytes: int = 0
     prefix_caching_hash_algo: HashAlgo = "sha256"
     prefix_caching_hash_seed: int = 0
+    tiers: TierConfig = TierConfig()

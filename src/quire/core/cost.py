@@ -40,6 +40,9 @@ class StepCost(Protocol):
                 as if every token had the mean context.
         """
 
+    def copy_seconds(self, num_tokens: int) -> float:
+        """Predict moving the keys and values of so many tokens to the host's memory, or back."""
+
 
 @dataclass(frozen=True, slots=True)
 class HardwareProfile:
@@ -126,7 +129,6 @@ class RooflineCost:
         return self.overhead_seconds + self.seq_overhead_seconds * num_seqs + step
 
     def copy_seconds(self, num_tokens: int) -> float:
-        """Moving the keys and values of so many tokens to the host's memory, or back."""
         return self.kv_bytes_per_token * num_tokens / self.copy_bytes_per_second
 
 

@@ -74,6 +74,26 @@ class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
 
 
+class HostTierStats(msgspec.Struct, array_like=True):
+    """KV blocks outside of the KV cache; counters are totals since start."""
+
+    num_requests_swapped: int
+    """Preempted requests whose blocks are kept."""
+    slots_used: int
+    slots_total: int
+    files_used: int
+    swap_preemptions: int
+    """Of all preemptions; the others compute again."""
+    swapped_out: int
+    swapped_in: int
+    stored: int
+    """Blocks that the prefix cache gave up and that were kept."""
+    loaded: int
+    """Of the kept ones, those that a request got back."""
+    failed: int
+    """Blocks that could not be loaded as they had been stored; they were computed again."""
+
+
 class SchedulerStats(msgspec.Struct, array_like=True):
     """The scheduler's state after a step; counters are totals since start."""
 
@@ -89,6 +109,8 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     num_steps: int
     step_tokens: int
     """Tokens computed in this step."""
+    host_tier: HostTierStats | None = None
+    """None where there is none."""
 
 
 class CoreTimes(msgspec.Struct, array_like=True):

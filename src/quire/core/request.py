@@ -15,6 +15,8 @@ class RequestStatus(IntEnum):
     RUNNING = 1
     PREEMPTED = 2
     FINISHED = 3
+    LOADING = 4
+    """Admitted; its first blocks are on their way from the host tier."""
 
 
 class FinishReason(StrEnum):

@@ -17,6 +17,7 @@ from quire.core.messages import AddRequest, CoreOutput, CoreTimes, Ready, StepOu
 from quire.core.request import FinishReason, Request
 from quire.core.stopwatch import Stopwatch
 from quire.executor.base import Executor
+from quire.models.cost import first_guess
 from quire.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -59,8 +60,9 @@ class EngineCore:
             config.prefix_caching_hash_algo,
             config.prefix_caching_hash_seed,
             config.model.common_window,
+            config.tiers,
         )
-        self.scheduler = Scheduler(config.scheduler, cache)
+        self.scheduler = Scheduler(config.scheduler, cache, first_guess(config))
         self._in_flight: deque[_InFlight] = deque()
         self._rejected: list[CoreOutput] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 import typing
 from collections.abc import Mapping
@@ -23,12 +24,13 @@ from quire.core.config import (
     LoadFormat,
     ModelConfig,
     SchedulerConfig,
+    TierConfig,
 )
 from quire.core.errors import ConfigError
 from quire.core.hardware import Hardware
 from quire.core.quantization import QUANTIZATIONS
 from quire.core.registry import did_you_mean
-from quire.models.memory import parameter_count
+from quire.models.memory import kv_bytes_per_token, parameter_count
 from quire.models.registry import model_config
 from quire.text.tokenizer import Tokenizer
 from quire.text.tokenizer import load_tokenizer as open_tokenizer
@@ -36,6 +38,7 @@ from quire.text.tokenizer import load_tokenizer as open_tokenizer
 BLOCK_SIZES = (8, 16, 32)
 ONE_THREAD_PARAMETERS = 32_000_000
 """A model below this size is bound by its many small operations, not by arithmetic."""
+GIB = 2**30
 AVAILABLE_SHARE = 0.9
 """Of the memory that is free now, when it is less than the share the user allows."""
 
@@ -87,13 +90,14 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         notes.append("The weights are random numbers (load format dummy): expect no sense.")
     dtype = _dtype(args, model, notes)
     hash_algo = _hash_algo(args)
+    kv_dtype = _kv_cache_dtype(args, model, dtype)
     config = EngineConfig(
         model_path=str(source.path) if source.path else source.name,
         model=model,
         load_format=_LOAD_FORMATS[source.kind],
         dtype=dtype,
         quantization=args.quantization,
-        kv_cache_dtype=_kv_cache_dtype(args, model, dtype),
+        kv_cache_dtype=kv_dtype,
         seed=args.seed,
         block_size=args.block_size,
         num_blocks=args.num_gpu_blocks_override,
@@ -105,6 +109,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
             max_num_seqs=args.max_num_seqs,
             max_num_batched_tokens=args.max_num_batched_tokens,
             policy=args.scheduling_policy,
+            preemption_mode=args.preemption_mode,
         ),
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
@@ -112,6 +117,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         async_scheduling=args.async_scheduling,
         num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,
+        tiers=_tiers(args, model, args.block_size * kv_bytes_per_token(model, kv_dtype)),
         prefix_caching_hash_algo=hash_algo,
         prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
     )
@@ -156,6 +162,13 @@ def _check_values(args: EngineArgs) -> None:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise _error(args, name, "it must be at least 1.")
+    for name in ("swap_space", "kv_offloading_size", "kv_offloading_disk_size"):
+        if not 0.0 <= getattr(args, name) < math.inf:
+            raise _error(args, name, "it must be a size in GiB, 0 for none.")
+    if args.kv_offloading_dir is not None and not args.kv_offloading_size:
+        raise _error(
+            args, "kv_offloading_dir", "it takes what leaves --kv-offloading-size, which is 0."
+        )
     if args.pack_cache_bytes < 0:
         raise _error(args, "pack_cache_bytes", "it must not be negative.")
     if args.max_num_batched_tokens < args.max_num_seqs:
@@ -213,18 +226,48 @@ def _max_model_len(args: EngineArgs, model: ModelConfig, notes: list[str]) -> in
 
 
 def _memory_budget(args: EngineArgs, hardware: Hardware, notes: list[str]) -> int:
-    """Bytes that weights and KV cache may use together."""
+    """Bytes that weights and KV cache may use together, beside the host tiers."""
     budget = int(args.gpu_memory_utilization * hardware.memory_bytes)
     usable = int(AVAILABLE_SHARE * hardware.available_bytes)
+    host = int((args.swap_space + args.kv_offloading_size) * GIB)
+    if host >= usable:
+        raise ConfigError(
+            f"--swap-space and --kv-offloading-size ask for {_gib(host)} of host memory; "
+            f"{AVAILABLE_SHARE:.0%} of what is free now are {_gib(usable)}, for the model as well.",
+            fix="Lower them, or free memory.",
+            param="kv_offloading_size" if args.kv_offloading_size else "swap_space",
+        )
+    usable -= host
     share = f"{args.gpu_memory_utilization:.0%} of {_gib(hardware.memory_bytes)}"
     if budget > usable:
         notes.append(
             f"memory budget {_gib(usable)}: {share} would be {_gib(budget)}, but "
-            f"{AVAILABLE_SHARE:.0%} of what is free now, {_gib(hardware.available_bytes)}, is less."
+            f"{AVAILABLE_SHARE:.0%} of what is free now, {_gib(hardware.available_bytes)}, "
+            + (f"beside {_gib(host)} for the host tiers, " if host else "")
+            + "is less."
         )
         return usable
     notes.append(f"memory budget {_gib(budget)}: {share}.")
     return budget
+
+
+def _tiers(args: EngineArgs, model: ModelConfig, block_bytes: int) -> TierConfig:
+    """How many blocks fit into the tiers below the KV cache."""
+    if args.kv_offloading_size and not args.enable_prefix_caching:
+        raise _error(args, "kv_offloading_size", "there is nothing to keep without prefix caching.")
+    if args.kv_offloading_size and model.common_window is not None:
+        raise _error(
+            args,
+            "kv_offloading_size",
+            "all layers of this model have a sliding window, and only it is kept, in the KV cache.",
+        )
+    directory = args.kv_offloading_dir
+    return TierConfig(
+        num_swap_slots=int(args.swap_space * GIB) // block_bytes,
+        num_offload_slots=int(args.kv_offloading_size * GIB) // block_bytes,
+        num_files=int(args.kv_offloading_disk_size * GIB) // block_bytes if directory else 0,
+        directory=directory,
+    )
 
 
 def _num_threads(args: EngineArgs, hardware: Hardware, model: ModelConfig, notes: list[str]) -> int:
@@ -260,4 +303,4 @@ def _error(args: EngineArgs, name: str, why: str) -> ConfigError:
 
 
 def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB"
+    return f"{num_bytes / GIB:.1f} GiB"

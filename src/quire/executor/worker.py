@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput, block_columns
 from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
 from quire.core.sampling_params import SamplingParams
 from quire.core.stopwatch import Stopwatch
 from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
 from quire.models.pack_cache import PackCache, open_cache
 
 if TYPE_CHECKING:
+    from quire.ops.metadata import KVCache
     from quire.ops.table import OpTable
+    from quire.runner.kv_host import HostKV
     from quire.runner.runner import ModelRunner
 
 logger = logging.getLogger(__name__)
@@ -36,6 +40,7 @@ class Worker:
         self.facts: dict[str, object] = {}
         self.num_blocks = 0
         self._runner: ModelRunner | None = None
+        self._host: HostKV | None = None
         self._cache: PackCache | None = None
 
     def start(self) -> None:
@@ -89,6 +94,7 @@ class Worker:
         except (RuntimeError, MemoryError) as error:
             # Torch has no type of its own for memory that the system refuses.
             raise cannot_allocate(plan) from error
+        self._host = _host_tier(config, self._runner.kv_caches)
         self.num_blocks = plan.num_blocks
         self.facts = _facts(config, ops, plan, weights)
         self.facts["model"] = self._runner.model.description
@@ -100,14 +106,22 @@ class Worker:
             cache.save(stored_linears(decoder.linear_weights))
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
-        """Compute one step; see `ModelRunner.execute` for what an exception leaves behind."""
+        """Do a step's copies and compute it; see `ModelRunner.execute` for what an exception
+        leaves behind."""
         if self._runner is None:
             raise RuntimeError("the worker is not started")
-        return self._runner.execute(batch)
+        failed_loads: list[int] = []
+        if self._host and batch.block_copies:
+            failed_loads = self._host.copy(batch.block_copies)
+        output = self._runner.execute(batch)
+        output.failed_loads = failed_loads
+        return output
 
     def shutdown(self) -> None:
         """Free the model and the KV cache."""
         self._runner = None
+        if self._host is not None:
+            self._host.close()
         if self._cache is not None:
             self._cache.close()
 
@@ -137,6 +151,35 @@ class Worker:
         self.execute(SchedulerOutput(0, [], nothing, nothing, block_columns([]), [], [name], 0))
 
 
+def _host_tier(config: EngineConfig, kv_caches: list[KVCache]) -> HostKV | None:
+    """Slots in host memory and files for blocks that leave the KV cache, where they are wanted."""
+    from quire.runner.kv_files import BlockFiles
+    from quire.runner.kv_host import HostKV
+
+    tiers = config.tiers
+    if not tiers.num_slots:
+        return None
+    host = HostKV(kv_caches, tiers.num_slots)
+    block_bytes = host.slots[0].nbytes
+    logger.info(
+        "host KV %.2f GiB: %d blocks for preempted requests, %d for evicted prefixes",
+        tiers.num_slots * block_bytes / 2**30, tiers.num_swap_slots, tiers.num_offload_slots,
+    )  # fmt: skip
+    if tiers.num_files and tiers.directory:
+        try:
+            host.files = BlockFiles(Path(tiers.directory).expanduser(), block_bytes)
+        except OSError as error:
+            raise ConfigError(
+                f"The KV cache's files cannot be kept in {tiers.directory}: {error}.",
+                param="kv_offloading_dir",
+            ) from error
+        logger.info(
+            "disk KV %.2f GiB: %d blocks in %s",
+            tiers.num_files * block_bytes / 2**30, tiers.num_files, host.files.folder,
+        )  # fmt: skip
+    return host
+
+
 def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int) -> dict[str, object]:
     import torch
 
@@ -153,6 +196,8 @@ def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int) -
         "weight_bytes": weights,
         "kv_cache_bytes": plan.kv_cache_bytes,
         "kv_bytes_per_token": plan.block_bytes // config.block_size,
+        "host_kv_bytes": config.tiers.num_slots * plan.block_bytes,
+        "disk_kv_bytes": config.tiers.num_files * plan.block_bytes,
         "num_blocks": plan.num_blocks,
         "num_blocks_formula": plan.formula,
         "activation_bytes": plan.activations,

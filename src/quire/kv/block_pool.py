@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 class BlockPool:
@@ -12,9 +12,14 @@ class BlockPool:
     A block that nobody uses stays in the prefix cache until it is handed out again, so that
     caching costs no memory. Blank blocks, which hold no known prefix, are handed out first, the
     last one freed before the others; then idle ones, the least recently used first.
+
+    Args:
+        on_evict: told of each block, and its hash, that leaves the prefix cache to be used anew.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(
+        self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None
+    ) -> None:
         if num_blocks < 1:
             raise ValueError(f"a pool of {num_blocks} blocks cannot hold anything")
         self.num_blocks = num_blocks
@@ -24,6 +29,7 @@ class BlockPool:
         self._ref_count = [0] * num_blocks
         self._hash: list[bytes | None] = [None] * num_blocks
         self._cached: dict[bytes, int] = {}
+        self._on_evict = on_evict
 
     @property
     def num_used(self) -> int:
@@ -63,6 +69,8 @@ class BlockPool:
         del self._blank[-count:]
         while len(blocks) < count:
             block, _ = self._idle.popitem(last=False)
+            if self._on_evict is not None and (block_hash := self._hash[block]) is not None:
+                self._on_evict(block, block_hash)
             self.forget(block)
             blocks.append(block)
         for block in blocks:

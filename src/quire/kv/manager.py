@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
 
+from quire.core.batch import BlockLoad
 from quire.core.config import CacheConfig
 from quire.core.request import Request
 from quire.kv.block_pool import BlockPool
 from quire.kv.hashing import BlockHasher
+from quire.kv.host_tier import HostTier, SwappedBlocks
 
 NO_BLOCK = -1
 """Stands in a block table for a block before the sliding window."""
+TO_LOAD = -2
+"""Stands in `Stored.blocks` for a block that the host tier has, and the KV cache has not."""
+
+
+@dataclass(slots=True)
+class Stored:
+    """The first blocks of a request, with those that the host tier has.
+
+    Attributes:
+        blocks: by position: a block of the KV cache, `TO_LOAD` or `NO_BLOCK`.
+        num_tokens: tokens that they hold; only what was swapped out ends within a block.
+        keys: hashes of the blocks to load; empty where they were swapped out.
+        arriving: another request loads one of them just now.
+    """
+
+    blocks: list[int]
+    num_tokens: int
+    keys: list[bytes] = field(default_factory=list)
+    arriving: bool = False
+
+    @property
+    def num_loads(self) -> int:
+        return self.blocks.count(TO_LOAD)
 
 
 class KVCacheManager:
@@ -31,7 +57,10 @@ class KVCacheManager:
 
     def __init__(self, config: CacheConfig, max_chunk: int = sys.maxsize) -> None:
         self.block_size = config.block_size
-        self.pool = BlockPool(config.num_blocks)
+        tiers = config.tiers
+        self.tier = HostTier(tiers) if tiers.num_slots else None
+        offload = self.tier.offload if self.tier and tiers.num_offload_slots else None
+        self.pool = BlockPool(config.num_blocks, offload)
         self.hasher = BlockHasher(config.block_size, config.hash_algo, config.hash_seed)
         self.prefix_queries = 0
         self.prefix_hits = 0
@@ -41,6 +70,7 @@ class KVCacheManager:
         self._max_chunk = max_chunk
         self._tables: dict[str, list[int]] = {}
         self._num_entered: dict[str, int] = {}
+        self._arriving: set[bytes] = set()
 
     def table(self, request_id: str) -> list[int]:
         """The block table of a request that holds blocks."""
@@ -93,6 +123,11 @@ class KVCacheManager:
         needed = self.most_blocks(request.num_tokens) - len(prefix)
         return needed + reserved <= self.pool.num_free - self.pool.num_idle(prefix)
 
+    def blocks_missing(self, request: Request) -> int:
+        """Blocks that a request which holds some still needs for the tokens it has now."""
+        held = len(_held(self._tables[request.request_id]))
+        return max(0, self.most_blocks(request.num_tokens) - held)
+
     def num_own(self, request: Request) -> int:
         """Blocks that would be free if `request` gave its own back."""
         blocks = _held(self._tables[request.request_id])
@@ -113,6 +148,115 @@ class KVCacheManager:
             self.prefix_queries += request.num_tokens
             self.prefix_hits += len(prefix) * self.block_size
         return table
+
+    # -- blocks in the host tier -----------------------------------------------------------
+
+    def find_stored(self, request: Request, prefix: list[int]) -> Stored | None:
+        """What the host tier adds to `prefix`, which `find_prefix` gave; None for nothing.
+
+        Nothing of evicted prefixes where layers slide: their windows come and go with the cache.
+        """
+        if self.tier is None:
+            return None
+        if swapped := self.tier.swapped(request.request_id):
+            return self._find_swapped(request, swapped)
+        if not self.caching or self.window is not None or self.tier.num_kept == 0:
+            return None
+        if request.sampling_params.prompt_logprobs is not None:
+            return None
+        stored = Stored(prefix.copy(), 0)
+        hashes = self.hasher.extend(request)
+        for block_hash in hashes[len(prefix) : (request.num_tokens - 1) // self.block_size]:
+            block = self.pool.find(block_hash)
+            if block is None:
+                if not self.tier.find(block_hash):
+                    break
+                block = TO_LOAD
+                stored.keys.append(block_hash)
+                stored.arriving |= block_hash in self._arriving
+            stored.blocks.append(block)
+        stored.num_tokens = len(stored.blocks) * self.block_size
+        return stored if stored.keys else None
+
+    def _find_swapped(self, request: Request, swapped: SwappedBlocks) -> Stored:
+        """What was swapped out; its full blocks may still be in the KV cache."""
+        first, count = swapped.first, len(swapped.slots)
+        blocks = [NO_BLOCK] * first + [TO_LOAD] * count
+        if self.caching:
+            full = swapped.num_tokens // self.block_size
+            for index, block_hash in enumerate(self.hasher.extend(request)[first:full], first):
+                block = self.pool.find(block_hash)
+                blocks[index] = TO_LOAD if block is None else block
+        return Stored(blocks, swapped.num_tokens)
+
+    def admit_stored(
+        self, request: Request, stored: Stored, num_tokens: int
+    ) -> tuple[list[int], list[BlockLoad]]:
+        """As `admit`, with blocks for what has to be loaded.
+
+        Returns:
+            Its block table, and the loads, which the next step brings.
+        """
+        assert self.tier is not None
+        for key in stored.keys:
+            self.tier.hold(key)  # or allocating might evict it
+        shared = [block for block in stored.blocks if block >= 0]
+        self.pool.share(shared)
+        missing = -(-num_tokens // self.block_size) - len(stored.blocks)
+        new = iter(self.pool.allocate(stored.num_loads + missing))
+        table = [next(new) if block == TO_LOAD else block for block in stored.blocks]
+        table += new
+        to_load = [index for index, block in enumerate(stored.blocks) if block == TO_LOAD]
+        self._tables[request.request_id] = table
+        self._num_entered[request.request_id] = to_load[0] if to_load else len(shared)
+        if self.caching:
+            self.prefix_queries += request.num_tokens
+            self.prefix_hits += len(shared) * self.block_size
+        if not stored.keys:
+            name = request.request_id
+            return table, [self.tier.swap_in(name, index, table[index]) for index in to_load]
+        self._arriving.update(stored.keys)
+        return table, [
+            self.tier.load(key, table[index])
+            for key, index in zip(stored.keys, to_load, strict=True)
+        ]
+
+    def end_loads(self, loads: Iterable[BlockLoad], failed: Container[int]) -> bool:
+        """Note how a request's loads went; whether all succeeded.
+
+        Args:
+            failed: blocks that could not be loaded.
+        """
+        assert self.tier is not None
+        self._arriving.difference_update(load.key for load in loads)
+        lost = [load for load in loads if load.block in failed]
+        for load in lost:
+            self.tier.lose(load)
+        return not lost
+
+    def can_swap_out(self, request: Request, num_tokens: int) -> bool:
+        """Whether the host tier has room for a request's first `num_tokens` tokens."""
+        return self.tier is not None and self.tier.has_room(
+            len(_held(self._tables[request.request_id][: -(-num_tokens // self.block_size)]))
+        )
+
+    def swap_out(self, request: Request, num_tokens: int) -> None:
+        """Keep a request's first `num_tokens` tokens in the host tier, which has room for them."""
+        assert self.tier is not None
+        table = self._tables[request.request_id][: -(-num_tokens // self.block_size)]
+        first = table.count(NO_BLOCK)
+        self.tier.swap_out(request.request_id, first, table[first:], num_tokens)
+
+    def is_swapped(self, request: Request) -> bool:
+        """Whether the host tier keeps blocks of this request."""
+        return self.tier is not None and self.tier.swapped(request.request_id) is not None
+
+    def drop_swapped(self, request: Request) -> None:
+        """Forget what was swapped out of a request, if anything was."""
+        if self.tier:
+            self.tier.drop_swapped(request.request_id)
+
+    # -- blocks of running requests --------------------------------------------------------
 
     def extend(self, request: Request, blocks: list[int]) -> int:
         """Append blocks, taken from the pool, to a request's table.
@@ -170,10 +314,14 @@ class KVCacheManager:
     def reset_prefix_cache(self) -> None:
         """Forget all prefixes. Blocks in use stay in use; their tails may be cached anew."""
         self.pool.forget_all()
+        if self.tier:
+            self.tier.forget_all()
 
     def check_integrity(self) -> None:
         """Assert that tables and pool agree: no block leaked, or counted for the wrong users."""
         self.pool.check_integrity()
+        if self.tier:
+            self.tier.check_integrity()
         users = [0] * self.pool.num_blocks
         for request_id, table in self._tables.items():
             table = _held(table)

@@ -24,10 +24,12 @@ from quire.core.batch import (
     block_columns,
 )
 from quire.core.config import CacheConfig, SchedulerConfig
+from quire.core.cost import StepCost
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.core.messages import CoreOutput, SchedulerStats, StepOutputs, TokenLogprobs
 from quire.core.request import FinishReason, Request, RequestStatus
-from quire.kv.manager import NO_BLOCK, KVCacheManager
+from quire.kv.manager import NO_BLOCK, KVCacheManager, Stored
+from quire.scheduler.loading import Loading, load_pays, swap_pays
 from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
 from quire.scheduler.running import Admitted, RunningBatch
 from quire.scheduler.stop import check_stop
@@ -44,7 +46,9 @@ class Scheduler:
     error, an abort) makes the request's row in the step behind it void, and nothing else.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: CacheConfig) -> None:
+    def __init__(
+        self, config: SchedulerConfig, cache: CacheConfig, cost: StepCost | None = None
+    ) -> None:
         if config.max_num_batched_tokens < config.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens is {config.max_num_batched_tokens}, less than "
@@ -57,6 +61,8 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         self.running = RunningBatch(config.max_num_seqs, cache.block_size)
         self.waiting = self._line()
+        self._loading = Loading(self.kv, config.max_num_batched_tokens)
+        self._cost = cost
         self._in_flight: deque[_InFlight] = deque()
         self._arrivals = count()
         self._removed: list[str] = []
@@ -139,6 +145,8 @@ class Scheduler:
     def update(self, step: SchedulerOutput, result: ModelOutput, now: float) -> StepOutputs:
         """Take in what the oldest step in flight computed: append tokens, end requests."""
         flight = self._land(step)
+        for request in self._loading.end(step.step, set(result.failed_loads)):
+            self._wait_again(request)
         outputs = StepOutputs([], None, now)
         if flight.requests and not flight.void:
             departed = self._num_departed
@@ -155,6 +163,7 @@ class Scheduler:
         preempted, and that step is void.
         """
         flight = self._land(step)
+        self._undo_copies(step)
         outputs = StepOutputs([], None, now)
         if not flight.void:
             self.kv.forget(flight.entered)
@@ -164,6 +173,7 @@ class Scheduler:
             self.running.remove_finished()
         for behind in self._in_flight:
             behind.void = True
+            self._undo_copies(behind.step)
             self.kv.forget(behind.entered)
             while len(self.running):
                 self._preempt_last(sound=False)
@@ -230,7 +240,9 @@ class Scheduler:
     def _steps_at_once(self, wanted: Column, num_steps: int) -> int:
         """How many steps everyone can go without being scheduled again."""
         running = self.running
-        if num_steps == 1 or self.waiting or not len(running) or wanted.max() != 1:
+        if num_steps == 1 or self.waiting or len(self._loading):
+            return 1
+        if not len(running) or wanted.max() != 1:
             return 1
         decoding = wanted > 0
         left = int((running.limit - running.num_tokens)[decoding].max())
@@ -243,23 +255,30 @@ class Scheduler:
         A request is admitted only if all of the tokens it has now would fit beside what the
         running ones still need for theirs: otherwise long prompts would evict each other.
         """
-        admitted: list[Admitted] = []
-        seats = self.config.max_num_seqs - len(self.running)
-        if not self.waiting or budget <= 0 or seats <= 0:
+        admitted = self._loading.run(budget)
+        budget -= sum(new.scheduled for new in admitted)
+        seats = self.config.max_num_seqs - len(self.running) - len(self._loading)
+        if not self.waiting or budget <= 0 or len(admitted) >= seats:
             return admitted
         kv, block_size = self.kv, self.kv.block_size
-        reserved = int(self._reserved().sum())
+        reserved = int(self._reserved().sum()) + self._loading.blocks_missing
+        reserved += sum(kv.blocks_missing(new.request) for new in admitted)
         while self.waiting and budget > 0 and len(admitted) < seats:
             request = self.waiting.peek()
             prefix = kv.find_prefix(request)
+            stored = self._find_stored(request, prefix)
+            if stored is not None:
+                if request in victims or not self._load(request, stored, reserved, now):
+                    break
+                seats -= 1
+                reserved += kv.blocks_missing(request)
+                continue
             # A victim may have a token in flight, without which it would not be itself.
             if request in victims or not kv.can_admit(request, prefix, reserved):
                 break
             self.waiting.take(request)
             num_cached = len(prefix) * block_size
-            if request.first_scheduled_time is None:
-                request.first_scheduled_time = now
-                request.num_cached_tokens = num_cached
+            self._note_begin(request, num_cached, now)
             request.status = RequestStatus.RUNNING
             num_new = min(request.num_tokens - num_cached, budget)
             budget -= num_new
@@ -270,6 +289,30 @@ class Scheduler:
             admitted.append(Admitted(request, table, num_cached, num_new, entered, slid))
             reserved += kv.most_blocks(request.num_tokens) - (len(table) - slid)
         return admitted
+
+    def _find_stored(self, request: Request, prefix: list[int]) -> Stored | None:
+        """What there is to load for `request`, unless computing it is faster."""
+        stored = self.kv.find_stored(request, prefix)
+        if stored is None or self._cost is None or not stored.keys:
+            return stored
+        loaded = stored.num_loads * self.kv.block_size
+        return stored if load_pays(self._cost, stored.num_tokens, loaded) else None
+
+    def _load(self, request: Request, stored: Stored, reserved: int, now: float) -> bool:
+        """Admit the next in line with blocks to be loaded, if it fits and nobody loads the same."""
+        shared = [block for block in stored.blocks if block >= 0]
+        if stored.arriving or not self.kv.can_admit(request, shared, reserved):
+            return False
+        self.waiting.take(request)
+        self._note_begin(request, stored.num_tokens, now)
+        self._loading.begin(self._num_scheduled_steps + 1, request, stored)
+        return True
+
+    def _note_begin(self, request: Request, num_cached: int, now: float) -> None:
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = now
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = num_cached
 
     def _reserved(self) -> Column:
         """Blocks that each running request still needs for the tokens it has now."""
@@ -286,8 +329,8 @@ class Scheduler:
             return []
         first, running = self.waiting.peek(), self.running.requests
         prefix, reserved = self.kv.find_prefix(first), self._reserved()
-        seats = self.config.max_num_seqs - len(running)
-        needed, victims = int(reserved.sum()), 0
+        seats = self.config.max_num_seqs - len(running) - len(self._loading)
+        needed, victims = int(reserved.sum()) + self._loading.blocks_missing, 0
         while seats + victims <= 0 or not self.kv.can_admit(first, prefix, needed):
             victims += 1
             if victims > len(running) or running[-victims].order[0] <= first.order[0]:
@@ -339,6 +382,7 @@ class Scheduler:
             removed=removed,
             total_num_scheduled_tokens=int(scheduled.sum()) * steps,
             num_steps=steps,
+            block_copies=self.kv.tier.take_copies() if self.kv.tier else None,
         )
         entries = told.nonzero()[0].tolist()
         self._in_flight.append(
@@ -353,19 +397,33 @@ class Scheduler:
             sound: its blocks hold what they should; else they are not entered any more.
         """
         running = self.running
+        request, num_computed = running.requests[-1], int(running.num_computed[-1])
         if sound:
             pending = running.num_pending[-1] if self._in_flight else 0
-            ready = min(running.num_tokens[-1] - pending, running.num_computed[-1])
-            self.kv.enter(running.requests[-1], int(ready))
-        request = running.pop()
+            self.kv.enter(request, min(int(running.num_tokens[-1] - pending), num_computed))
+            if self._should_swap(request, num_computed):
+                self.kv.swap_out(request, num_computed)
+        running.pop()
         self.kv.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self._num_preemptions += 1
         self._num_departed += 1
-        self._prompt_logprobs.pop(request.request_id, None)
         self._removed.append(request.request_id)
+        self._wait_again(request)
+
+    def _wait_again(self, request: Request) -> None:
+        """Put a request that has lost its blocks back to its place in line."""
+        if not self.kv.is_swapped(request):
+            self._prompt_logprobs.pop(request.request_id, None)
         self.waiting.push(request)
+
+    def _should_swap(self, request: Request, num_tokens: int) -> bool:
+        """Whether to keep so many tokens of a request in the host tier while it waits."""
+        mode = self.config.preemption_mode
+        if mode == "recompute" or not num_tokens or not self.kv.can_swap_out(request, num_tokens):
+            return False
+        return mode == "swap" or self._cost is None or swap_pays(self._cost, num_tokens)
 
     # -- parts of `update` -----------------------------------------------------------------
 
@@ -410,6 +468,14 @@ class Scheduler:
             if not request.finished:
                 new = [token for token in sampled[entry].tolist() if token >= 0]
                 self._tell(request, new, result, outputs)
+
+    def _undo_copies(self, step: SchedulerOutput) -> None:
+        """A step failed: nothing it loaded is relied on, nor what it stored."""
+        for request in self._loading.undo(step.step):
+            self._wait_again(request)
+        if step.block_copies and self.kv.tier:
+            for request_id in self.kv.tier.undo(step.block_copies):
+                self._prompt_logprobs.pop(request_id, None)
 
     def _tell(
         self, request: Request, tokens: list[int], result: ModelOutput, outputs: StepOutputs
@@ -473,9 +539,12 @@ class Scheduler:
         del self.requests[request.request_id]
         self._num_departed += 1
         self._prompt_logprobs.pop(request.request_id, None)
+        self.kv.drop_swapped(request)
         if previous is RequestStatus.RUNNING:
             self.kv.free(request)
             self._removed.append(request.request_id)
+        elif previous is RequestStatus.LOADING:
+            self._loading.abort(request)
         else:
             self.waiting.forget(request)
 
@@ -484,7 +553,7 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         return SchedulerStats(
             num_running=len(self.running),
-            num_waiting=len(self.waiting),
+            num_waiting=len(self.waiting) + len(self._loading),
             kv_blocks_used=self.kv.pool.num_used,
             kv_blocks_total=self.kv.pool.num_blocks,
             prefix_cache_queries=self.kv.prefix_queries,
@@ -492,6 +561,7 @@ class Scheduler:
             num_preemptions=self._num_preemptions,
             num_steps=self._num_steps,
             step_tokens=self._step_tokens,
+            host_tier=self.kv.tier.stats() if self.kv.tier else None,
         )
 
     def check_integrity(self) -> None:
@@ -501,9 +571,11 @@ class Scheduler:
         running.check_integrity(in_flight=bool(self._in_flight))
         waiting = self.waiting.requests()
         assert len(waiting) == len(self.waiting), "waiting requests were miscounted"
-        everyone = {r.request_id for r in running.requests} | {r.request_id for r in waiting}
-        assert everyone == self.requests.keys(), "a request is in no queue"
-        assert len(running) + len(waiting) == len(everyone), "a request is in two queues"
+        everyone = [r.request_id for r in running.requests + waiting + self._loading.requests()]
+        assert set(everyone) == self.requests.keys(), "a request is in no queue"
+        assert len(everyone) == len(self.requests), "a request is in two queues"
+        seats = len(running) + len(self._loading)
+        assert seats <= self.config.max_num_seqs, "too many requests hold blocks"
         for request, capacity in zip(running.requests, running.capacity.tolist(), strict=True):
             held = len(self.kv.table(request.request_id)) * self.kv.block_size
             assert capacity == held, f"{request} has other blocks than it is thought to have"

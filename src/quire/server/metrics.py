@@ -13,6 +13,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from quire.core.messages import HostTierStats
 from quire.engine.stats import EngineStats, Histogram
 from quire.engine.times import PARTS
 
@@ -48,6 +49,7 @@ class MetricsCollector(Collector):
                 "Share of the KV-cache blocks in use; 1 is all.",
                 self._stats.kv_cache_usage,
             ),
+            *_host_gauges(s.host_tier if s else None),
         )
         for name, text, value in gauges:
             family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
@@ -75,6 +77,7 @@ class MetricsCollector(Collector):
                 "Prompt tokens found in the prefix cache.",
                 s.prefix_cache_hits if s else 0,
             ),
+            *_host_counters(s.host_tier if s else None),
             ("prompt_tokens", "Prompt tokens of the requests begun.", self._stats.prompt_tokens),
             ("generation_tokens", "Tokens generated.", self._stats.generation_tokens),
         )
@@ -121,6 +124,32 @@ class Metrics:
     def render(self) -> bytes:
         """All metrics in Prometheus' text format, version 1.0.0."""
         return generate_latest(self._registry)
+
+
+def _host_gauges(host: HostTierStats | None) -> tuple[tuple[str, str, float], ...]:
+    """Of KV blocks outside of the KV cache, where they are kept."""
+    if host is None:
+        return ()
+    share = host.slots_used / host.slots_total
+    swapped = host.num_requests_swapped
+    return (
+        ("num_requests_swapped", "Preempted sequences whose KV blocks are kept.", swapped),
+        ("cpu_cache_usage_perc", "Share of the host's KV blocks in use; 1 is all.", share),
+        ("kv_offload_files", "KV blocks kept in files.", host.files_used),
+    )
+
+
+def _host_counters(host: HostTierStats | None) -> tuple[tuple[str, str, int], ...]:
+    if host is None:
+        return ()
+    return (
+        ("num_swap_preemptions", "Preemptions whose KV blocks were kept.", host.swap_preemptions),
+        ("kv_blocks_swapped_out", "KV blocks of preempted sequences kept.", host.swapped_out),
+        ("kv_blocks_swapped_in", "KV blocks of preempted sequences copied back.", host.swapped_in),
+        ("kv_blocks_offloaded", "KV blocks kept that left the prefix cache.", host.stored),
+        ("kv_blocks_reloaded", "KV blocks of prefixes copied back.", host.loaded),
+        ("kv_load_failures", "KV blocks that were damaged, and computed again.", host.failed),
+    )
 
 
 def _histograms(s: EngineStats) -> tuple[tuple[str, str, Histogram], ...]:

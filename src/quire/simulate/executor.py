@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
+import numpy as np
+
+from quire.core.batch import BlockCopies, ModelOutput, SchedulerOutput, token_columns
 from quire.core.cost import RooflineCost, StepCost
 from quire.executor.base import Executor, Pending
 from quire.simulate.clock import VirtualClock
+from quire.simulate.host_tier import MisplacedBlockError, ModelledHostTier
 
 _MASK = 2**64 - 1
 _START = 1
@@ -92,6 +95,7 @@ class ModelledExecutor(Executor):
         window: tokens that the model attends to, the newest included; None is all.
         fails: asked before each step; True makes the step raise, after the KV slots were
             spoilt, as a kernel that crashes half-way would.
+        corrupts: asked before each block is loaded from the host tier; True is damage.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class ModelledExecutor(Executor):
         cost: StepCost = NOMINAL,
         window: int | None = None,
         fails: Callable[[SchedulerOutput], bool] = lambda batch: False,
+        corrupts: Callable[[], bool] = lambda: False,
     ) -> None:
         self._num_blocks = num_blocks
         self._block_size = block_size
@@ -112,8 +117,9 @@ class ModelledExecutor(Executor):
         self._cost = cost
         self._window = window
         self._fails = fails
+        self._host = ModelledHostTier(corrupts)
         self._sequences: dict[str, _Sequence] = {}
-        self._slots = [_SPOILT] * (num_blocks * block_size)
+        self._slots = np.full(num_blocks * block_size, _SPOILT, dtype=np.uint64)
         self._last: ModelledStep | None = None
 
     @property
@@ -141,7 +147,8 @@ class ModelledExecutor(Executor):
         """Computed now, but done only when the steps ahead are and its own time has passed."""
         ahead = self._last
         begin = max(self._clock(), ahead.end if ahead else 0.0)
-        self._last = ModelledStep(self._clock, begin + step_seconds(self._cost, batch))
+        seconds = step_seconds(self._cost, batch) + self._copy_seconds(batch)
+        self._last = ModelledStep(self._clock, begin + seconds)
         for request_id in batch.removed:
             del self._sequences[request_id]
         for new in batch.new_sequences:
@@ -156,7 +163,19 @@ class ModelledExecutor(Executor):
             self._last.error = error
         return self._last
 
+    def _copy_seconds(self, batch: SchedulerOutput) -> float:
+        copies = batch.block_copies
+        moved = len(copies.stores) + len(copies.loads) if copies else 0
+        return self._cost.copy_seconds(moved * self._block_size)
+
+    def _copy(self, copies: BlockCopies) -> list[int]:
+        try:
+            return self._host.copy(copies, self._slots.reshape(-1, self._block_size))
+        except MisplacedBlockError as error:
+            raise ViolationError(str(error)) from error
+
     def _run(self, batch: SchedulerOutput) -> ModelOutput:
+        failed_loads = self._copy(batch.block_copies) if batch.block_copies else []
         for entry, position, block in batch.new_blocks.T.tolist():
             held = self._sequences[batch.request_ids[entry]].blocks
             if position < len(held) or (position > len(held) and self._window is None):
@@ -173,7 +192,7 @@ class ModelledExecutor(Executor):
         for step in range(1, batch.num_steps):
             more = self._compute([(name, start + step, 1) for name, start, _ in rows])
             sampled = [had + new for had, new in zip(sampled, more, strict=True)]
-        return ModelOutput(token_columns(sampled))
+        return ModelOutput(token_columns(sampled), failed_loads=failed_loads)
 
     def _compute(self, rows: list[tuple[str, int, int]]) -> list[list[int]]:
         # As in a layer: everyone writes, then everyone reads.
