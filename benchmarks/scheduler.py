@@ -188,9 +188,10 @@ class Peer:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([kind, shape]) + "\n")
         self._process.stdin.flush()
-        if not (line := self._process.stdout.readline()):
-            raise SystemExit("the peer has ended")
-        return json.loads(line)  # type: ignore[no-any-return]
+        for line in self._process.stdout:
+            if line.startswith("{"):  # else it is not an answer
+                return json.loads(line)  # type: ignore[no-any-return]
+        raise SystemExit("the peer has ended")
 
 
 def best(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,11 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-ANSWERS = os.dup(1)
-os.dup2(2, 1)  # what vLLM prints is not an answer
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
 
 import torch
 from scheduler import BLOCK_SIZE, serve
@@ -114,6 +112,5 @@ class VLLM:
 
 
 if __name__ == "__main__":
-    sys.stdout = os.fdopen(ANSWERS, "w")
     with tempfile.TemporaryDirectory() as folder:
         serve(VLLM(Path(folder)))

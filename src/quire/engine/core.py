@@ -175,7 +175,7 @@ class EngineCore:
     def call(self, method: str, args: list[Any]) -> Any:
         """Run one of the utility methods by name, for `Call` frames."""
         utilities: dict[str, Callable[..., Any]] = {
-            "reset_prefix_cache": self.scheduler.kv.reset_prefix_cache,
+            "reset_prefix_cache": self.scheduler.reset_prefix_cache,
             "check_integrity": self.scheduler.check_integrity,
         }
         if method not in utilities:

@@ -13,6 +13,8 @@ from quire.kv.block_pool import BlockPool
 from quire.kv.hashing import BlockHasher
 from quire.kv.host_tier import HostTier, SwappedBlocks
 
+NEVER = 2**40
+"""More blocks than any request fills."""
 NO_BLOCK = -1
 """Stands in a block table for a block before the sliding window."""
 TO_LOAD = -2
@@ -312,8 +314,10 @@ class KVCacheManager:
             self.pool.forget(block)
 
     def reset_prefix_cache(self) -> None:
-        """Forget all prefixes. Blocks in use stay in use; their tails may be cached anew."""
+        """Forget all prefixes, and enter no more blocks of the requests that hold some now:
+        nothing that was computed until now is found again."""
         self.pool.forget_all()
+        self._num_entered = dict.fromkeys(self._num_entered, NEVER)
         if self.tier:
             self.tier.forget_all()
 

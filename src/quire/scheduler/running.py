@@ -32,6 +32,8 @@ class RunningBatch:
         requests, request_ids, token_ids: lists in that order. They are replaced, never changed,
             when anybody comes or goes: a step that was made with them may keep them.
         stop_ids: tokens that may end anybody here, with how many they may end.
+        quiet: steps to come in which everyone decodes one token and nothing else happens:
+            nobody needs a block, fills one or reaches its limit, if nobody comes or goes.
 
     Numbers, int64 [n], views that hold until anybody comes or goes:
 
@@ -70,6 +72,7 @@ class RunningBatch:
             self.slid,
             self.untold,
         ) = self._columns[:, : len(self.requests)]
+        self.quiet = 0
 
     def wanted(self) -> Column:
         """Tokens that each request has to compute; none where its last one is being sampled."""
@@ -81,6 +84,15 @@ class RunningBatch:
         """Blocks that each request needs for its first `num_tokens` tokens beside its own."""
         missing: Column = -((self.capacity - num_tokens) // self._block_size)
         return np.maximum(missing, 0)
+
+    def count_quiet(self, window: int | None) -> None:
+        """Set `quiet` after a step in which everyone has sampled a token."""
+        computed, size = self.num_computed, self._block_size
+        left = np.minimum(self.limit - self.num_tokens - 1, self.capacity - computed)
+        left = np.minimum(left, self.entered + (size - 1) - computed)
+        if window is not None:
+            left = np.minimum(left, (self.slid + 1) * size + (window - 1) - computed)
+        self.quiet = int(left.min())
 
     def add(self, admitted: list[Admitted]) -> Column | None:
         """Take in requests, each to its place in line.

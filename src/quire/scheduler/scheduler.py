@@ -16,6 +16,7 @@ from itertools import compress, count
 import numpy as np
 
 from quire.core.batch import (
+    BlockCopies,
     BlockRun,
     Column,
     ModelOutput,
@@ -28,12 +29,13 @@ from quire.core.cost import StepCost
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.core.messages import CoreOutput, SchedulerStats, StepOutputs, TokenLogprobs
 from quire.core.request import FinishReason, Request, RequestStatus
-from quire.kv.manager import NO_BLOCK, KVCacheManager, Stored
+from quire.kv.manager import NEVER, NO_BLOCK, KVCacheManager, Stored
 from quire.scheduler.loading import Loading, load_pays, swap_pays
 from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
 from quire.scheduler.running import Admitted, RunningBatch
 from quire.scheduler.stop import check_stop
 
+NO_BLOCKS = block_columns([])
 MAX_IN_FLIGHT = 2
 """Steps that are scheduled and not taken in: the one that runs, and the one behind it."""
 
@@ -112,6 +114,11 @@ class Scheduler:
         if self._num_departed > departed:
             self.running.remove_finished()
 
+    def reset_prefix_cache(self) -> None:
+        """Forget all prefixes, at any time; who runs goes on, and shares none of it any more."""
+        self.kv.reset_prefix_cache()
+        self.running.entered[:] = NEVER * self.kv.block_size
+
     def has_unfinished(self) -> bool:
         return bool(self.requests)
 
@@ -127,6 +134,8 @@ class Scheduler:
         assert len(self._in_flight) < MAX_IN_FLIGHT, "take in a step before scheduling another"
         running = self.running
         self.kv.entered = []
+        if running.quiet > 0 and num_steps == 1 and not self._may_admit():
+            return self._issue_quiet()
         victims = self._make_way() if self.config.policy == "priority" else []
         preempted = self._num_preemptions
         steps, blocks = self._schedule_running(num_steps)
@@ -370,23 +379,72 @@ class Scheduler:
             keep = active.tolist()
             requests, names = list(compress(requests, keep)), list(compress(names, keep))
             tokens = list(compress(tokens, keep))
-        self._num_scheduled_steps += 1
-        removed, self._removed = self._removed, []
-        step = SchedulerOutput(
-            step=self._num_scheduled_steps,
-            request_ids=names,
-            num_scheduled_tokens=scheduled.copy(),
-            num_computed_tokens=computed,
-            new_blocks=new_blocks,
-            new_sequences=new_sequences,
-            removed=removed,
-            total_num_scheduled_tokens=int(scheduled.sum()) * steps,
-            num_steps=steps,
-            block_copies=self.kv.tier.take_copies() if self.kv.tier else None,
+        if steps == 1 and len(running) and samples.all():
+            running.count_quiet(self.kv.window)
+        return self._launch(
+            SchedulerOutput(
+                step=self._num_scheduled_steps + 1,
+                request_ids=names,
+                num_scheduled_tokens=scheduled.copy(),
+                num_computed_tokens=computed,
+                new_blocks=new_blocks,
+                new_sequences=new_sequences,
+                removed=[],
+                total_num_scheduled_tokens=int(scheduled.sum()) * steps,
+                num_steps=steps,
+                block_copies=self._copies(),
+            ),
+            requests,
+            tokens,
+            told.nonzero()[0].tolist(),
         )
-        entries = told.nonzero()[0].tolist()
+
+    def _may_admit(self) -> bool:
+        """Whether somebody waits who could be let in."""
+        full = len(self.running) >= self.config.max_num_seqs
+        waiting = bool(self.waiting) and not (full and self.config.policy != "priority")
+        return waiting or bool(len(self._loading))
+
+    def _copies(self) -> BlockCopies | None:
+        return self.kv.tier.take_copies() if self.kv.tier else None
+
+    def _issue_quiet(self) -> SchedulerOutput:
+        """`_issue` for a step of which `running` knows that it is like the one before."""
+        running = self.running
+        running.quiet -= 1
+        computed = running.num_computed.copy()
+        running.num_computed += 1
+        running.num_tokens += 1
+        return self._launch(
+            SchedulerOutput(
+                step=self._num_scheduled_steps + 1,
+                request_ids=running.request_ids,
+                num_scheduled_tokens=np.ones_like(computed),
+                num_computed_tokens=computed,
+                new_blocks=NO_BLOCKS,
+                new_sequences=[],
+                removed=[],
+                total_num_scheduled_tokens=len(running),
+                block_copies=self._copies(),
+            ),
+            running.requests,
+            running.token_ids,
+            [],
+        )
+
+    def _launch(
+        self,
+        step: SchedulerOutput,
+        requests: list[Request],
+        token_ids: list[array[int]],
+        told: list[int],
+    ) -> SchedulerOutput:
+        """Note that a step is in flight."""
+        self._num_scheduled_steps += 1
+        step.removed.extend(self._removed)
+        self._removed.clear()
         self._in_flight.append(
-            _InFlight(step, requests, names, tokens, entries, self.kv.entered, self._num_departed)
+            _InFlight(step, requests, token_ids, told, self.kv.entered, self._num_departed)
         )
         return step
 
@@ -442,13 +500,13 @@ class Scheduler:
             told.update(i for i, request in enumerate(flight.requests) if not request.running)
         for column in (result.errors, result.logprobs, result.prompt_logprobs):
             if column:
-                told.update(i for i, name in enumerate(flight.request_ids) if name in column)
+                told.update(i for i, name in enumerate(flight.step.request_ids) if name in column)
         width = sampled.shape[1]
         tokens = sampled.ravel().tolist()
         stops = self.running.stop_ids
         if not stops.keys().isdisjoint(tokens):
             told.update(i // width for i, token in enumerate(tokens) if token in stops)
-        names, arrays = flight.request_ids, flight.token_ids
+        names, arrays = flight.step.request_ids, flight.token_ids
         plain = sampled[:, -1] >= 0 if width else np.zeros(len(names), dtype=np.bool_)
         plain[list(told)] = False
         if not plain.all():
@@ -596,7 +654,6 @@ class _InFlight:
 
     step: SchedulerOutput
     requests: list[Request]
-    request_ids: list[str]
     token_ids: list[array[int]]
     told: list[int]
     entered: list[int]

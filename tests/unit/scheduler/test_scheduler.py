@@ -268,3 +268,49 @@ def test_prompt_logprobs_of_all_chunks_come_with_the_first_token(max_tokens: int
     step(s, prompt_logprobs={"a": [entry] * 16})
     _, outputs = step(s, prompt_logprobs={"a": [entry] * 7})
     assert outputs["a"].prompt_logprobs == [entry] * 39
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_nothing_computed_before_a_reset_is_found_again(in_flight: bool) -> None:
+    s = make(budget=200)
+    s.add(request("a", 40, max_tokens=60))
+    batch = s.schedule(0.0)
+    if in_flight:
+        s.reset_prefix_cache()
+    s.update(batch, sampled(s, batch, 97), 0.0)
+    s.reset_prefix_cache()
+    for i in range(3):
+        for _ in range(12):
+            step(s, 97)
+        s.add(request(f"a{i}", 90, max_tokens=1))
+        assert step(s)[0][f"a{i}"] == (90 if i == 0 else 10)  # its own, not a's
+        step(s)
+
+
+def test_cached_tokens_are_those_of_the_first_admission() -> None:
+    s = make(num_blocks=4)
+    s.add(request("b", 16, max_tokens=1))
+    step(s)
+    s.add(request("a", 30, max_tokens=30))
+    s.add(request("b2", 30, max_tokens=30))
+    told = {}
+    while s.has_unfinished():
+        told |= {name: o for name, o in step(s)[1].items() if o.finish_reason}
+    assert told["b2"].num_preemptions > 0
+    assert told["b2"].num_cached_tokens == 16
+    assert told["a"].num_cached_tokens == 0
+
+
+def test_a_request_of_cached_blocks_needs_only_the_others() -> None:
+    """12 of 16 blocks are cached and in use, 4 are free: one for the next token, 3 for it."""
+    s = make(num_blocks=16, budget=64)
+    s.add(request("a", 12 * 16, max_tokens=3))
+    for _ in range(3):
+        step(s)
+    assert s.kv.pool.num_free == 4
+    s.add(request("a2", 15 * 16, max_tokens=2))
+    given = s.schedule(0.0)
+    assert dict(zip(given.request_ids, given.num_scheduled_tokens.tolist(), strict=True)) == {
+        "a": 1,
+        "a2": 48,
+    }
