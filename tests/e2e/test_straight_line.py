@@ -28,7 +28,7 @@ from quire.executor.uniproc import UniprocExecutor
 from quire.server.app import create_app
 
 PACKAGE = Path(quire.core.__file__).parent.parent
-MAX_FILES = 13
+MAX_FILES = 14
 MAX_LINES = 3000
 LANDMARKS = {
     "engine/client.py:send",

@@ -156,6 +156,6 @@ def block_columns(runs: Sequence[BlockRun]) -> Column:
 
 def token_columns(rows: Sequence[Sequence[int]]) -> Column:
     """`ModelOutput.sampled_token_ids` from each entry's new tokens."""
-    width = max(map(len, rows), default=0)
+    width = max(1, *map(len, rows)) if rows else 1
     padded = [[*row, *[-1] * (width - len(row))] for row in rows]
     return np.array(padded, dtype=np.int64).reshape(len(rows), width)

@@ -275,11 +275,13 @@ class KVCacheManager:
         """Enter the full blocks among the first `num_tokens` tokens into the prefix cache.
 
         Returns:
-            How many tokens of `request` are in blocks that have been entered.
+            How many tokens of `request` are in blocks that need not be entered any more.
         """
+        if not self.caching:
+            return NEVER * self.block_size
         full = num_tokens // self.block_size
         known = self._num_entered[request.request_id]
-        if full > known and self.caching:
+        if full > known:
             hashes = self.hasher.extend(request)
             blocks = self._tables[request.request_id][known:full]
             if NO_BLOCK in blocks:  # given back before its tokens were known

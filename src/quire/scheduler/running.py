@@ -32,6 +32,7 @@ class RunningBatch:
         requests, request_ids, token_ids: lists in that order. They are replaced, never changed,
             when anybody comes or goes: a step that was made with them may keep them.
         stop_ids: tokens that may end anybody here, with how many they may end.
+        num_departed: how many have left since the start.
         quiet: steps to come in which everyone decodes one token and nothing else happens:
             nobody needs a block, fills one or reaches its limit, if nobody comes or goes.
 
@@ -55,6 +56,7 @@ class RunningBatch:
         self.request_ids: list[str] = []
         self.token_ids: list[array[int]] = []
         self.stop_ids: Counter[int] = Counter()
+        self.num_departed = 0
         self._view()
 
     def __len__(self) -> int:
@@ -79,6 +81,27 @@ class RunningBatch:
         wanted: Column = self.num_tokens - self.num_computed
         wanted[self.num_tokens >= self.limit] = 0
         return wanted
+
+    @staticmethod
+    def share(wanted: Column, budget: int) -> Column:
+        """Tokens of each request: one for whoever wants any, the rest of the budget in line order.
+
+        Whoever is behind a long prompt so still gets a token in every step.
+        """
+        if int(wanted.sum()) <= budget:
+            return wanted
+        first = np.minimum(wanted, 1)
+        more = np.minimum(np.cumsum(wanted - first), budget - int(first.sum()))
+        return first + np.diff(more, prepend=0)
+
+    def steps_at_once(self, wanted: Column, num_steps: int, max_model_len: int) -> int:
+        """How many steps, up to `num_steps`, everyone can go without being scheduled again."""
+        if not len(self) or wanted.max() != 1:
+            return 1
+        decoding = wanted > 0
+        left = int((self.limit - self.num_tokens)[decoding].max())
+        room = max_model_len - int(self.num_tokens[decoding].max())
+        return max(1, min(num_steps, left, room))
 
     def blocks_missing(self, num_tokens: Column) -> Column:
         """Blocks that each request needs for its first `num_tokens` tokens beside its own."""
@@ -158,6 +181,7 @@ class RunningBatch:
         assert stops == self.stop_ids, "stop tokens were miscounted"
 
     def _leave(self, request: Request) -> None:
+        self.num_departed += 1
         for token in request.stop_ids:
             self.stop_ids[token] -= 1
             if not self.stop_ids[token]:

@@ -1,0 +1,132 @@
+"""Who of those in line gets a seat and blocks in the next step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire.core.batch import Column
+from quire.core.cost import StepCost
+from quire.core.request import Request, RequestStatus
+from quire.kv.manager import NO_BLOCK, KVCacheManager, Stored
+from quire.scheduler.loading import Loading, load_pays
+from quire.scheduler.queue import WaitingQueue
+from quire.scheduler.running import Admitted, RunningBatch
+
+
+class Admission:
+    """Decides between the line and those who hold blocks; it preempts nobody itself."""
+
+    def __init__(
+        self,
+        max_num_seqs: int,
+        kv: KVCacheManager,
+        running: RunningBatch,
+        waiting: WaitingQueue,
+        loading: Loading,
+        cost: StepCost | None,
+    ) -> None:
+        self._max_num_seqs = max_num_seqs
+        self._kv = kv
+        self._running = running
+        self._waiting = waiting
+        self._loading = loading
+        self._cost = cost
+
+    def admit(
+        self, step: int, budget: int, now: float, victims: Sequence[Request]
+    ) -> list[Admitted]:
+        """Admit requests while there are tokens, seats and blocks left.
+
+        A request is admitted only if all of the tokens it has now would fit beside what the
+        running ones still need for theirs: otherwise long prompts would evict each other.
+
+        Args:
+            step: its number.
+            victims: preempted for this step. One may have a token in flight, without which it
+                would not be itself.
+        """
+        admitted = self._loading.run(budget)
+        budget -= sum(new.scheduled for new in admitted)
+        seats = self._max_num_seqs - len(self._running) - len(self._loading)
+        if not self._waiting or budget <= 0 or len(admitted) >= seats:
+            return admitted
+        kv, block_size = self._kv, self._kv.block_size
+        reserved = int(self._reserved().sum()) + self._loading.blocks_missing
+        reserved += sum(kv.blocks_missing(new.request) for new in admitted)
+        while self._waiting and budget > 0 and len(admitted) < seats:
+            request = self._waiting.peek()
+            prefix = kv.find_prefix(request)
+            stored = self._find_stored(request, prefix)
+            if stored is not None:
+                if request in victims or not self._load(step, request, stored, reserved, now):
+                    break
+                seats -= 1
+                reserved += kv.blocks_missing(request)
+                continue
+            if request in victims or not kv.can_admit(request, prefix, reserved):
+                break
+            self._waiting.take(request)
+            num_cached = len(prefix) * block_size
+            self._note_begin(request, num_cached, now)
+            request.status = RequestStatus.RUNNING
+            num_new = min(request.num_tokens - num_cached, budget)
+            budget -= num_new
+            table = kv.admit(request, prefix, num_cached + num_new)
+            # At once, so that the next in line shares what this one computes in this step.
+            entered = kv.enter(request, num_cached + num_new)
+            slid = table.count(NO_BLOCK)
+            admitted.append(Admitted(request, table, num_cached, num_new, entered, slid))
+            reserved += kv.most_blocks(request.num_tokens) - (len(table) - slid)
+        return admitted
+
+    def _find_stored(self, request: Request, prefix: list[int]) -> Stored | None:
+        """What there is to load for `request`, unless computing it is faster."""
+        stored = self._kv.find_stored(request, prefix)
+        if stored is None or self._cost is None or not stored.keys:
+            return stored
+        loaded = stored.num_loads * self._kv.block_size
+        return stored if load_pays(self._cost, stored.num_tokens, loaded) else None
+
+    def _load(self, step: int, request: Request, stored: Stored, reserved: int, now: float) -> bool:
+        """Admit the next in line with blocks to be loaded, if it fits and nobody loads the same."""
+        shared = [block for block in stored.blocks if block >= 0]
+        if stored.arriving or not self._kv.can_admit(request, shared, reserved):
+            return False
+        self._waiting.take(request)
+        self._note_begin(request, stored.num_tokens, now)
+        self._loading.begin(step, request, stored)
+        return True
+
+    def _note_begin(self, request: Request, num_cached: int, now: float) -> None:
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = now
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = num_cached
+
+    def _reserved(self) -> Column:
+        """Blocks that each running request still needs for the tokens it has now."""
+        running = self._running
+        missing = running.blocks_missing(running.num_tokens)
+        if self._kv.window is not None:
+            held = running.capacity // self._kv.block_size - running.slid
+            missing = np.clip(self._kv.most_blocks(sys.maxsize) - held, 0, missing)
+        return missing
+
+    def num_in_the_way(self) -> int:
+        """How many requests at the end of `running`, all of lower priority than the first in line,
+        would have to leave so that it gets in; none where that is in vain."""
+        if not self._waiting:
+            return 0
+        first, running = self._waiting.peek(), self._running.requests
+        prefix, reserved = self._kv.find_prefix(first), self._reserved()
+        seats = self._max_num_seqs - len(running) - len(self._loading)
+        needed, victims = int(reserved.sum()) + self._loading.blocks_missing, 0
+        while seats + victims <= 0 or not self._kv.can_admit(first, prefix, needed):
+            victims += 1
+            if victims > len(running) or running[-victims].order[0] <= first.order[0]:
+                return 0
+            needed -= int(reserved[-victims]) + self._kv.num_own(running[-victims])
+        return victims

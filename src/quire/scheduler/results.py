@@ -1,0 +1,123 @@
+"""What a step computed, taken in: tokens appended, ends found, and the front end's outputs made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import compress
+
+from quire.core.batch import ModelOutput
+from quire.core.messages import CoreOutput, StepOutputs, TokenLogprobs
+from quire.core.request import FinishReason, Request, RequestStatus
+from quire.kv.manager import KVCacheManager
+from quire.scheduler.running import RunningBatch
+from quire.scheduler.steps import InFlight
+from quire.scheduler.stop import check_stop
+
+
+class Results:
+    """Turns results into outputs: plain rows all at once, the others one by one.
+
+    Args:
+        finish: gives up what a request holds, once it is said why it ended.
+    """
+
+    def __init__(
+        self, kv: KVCacheManager, running: RunningBatch, finish: Callable[[Request], None]
+    ) -> None:
+        self._kv = kv
+        self._running = running
+        self._finish = finish
+        self._prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
+
+    def forget(self, request_id: str) -> None:
+        """Drop the log-probabilities of a prompt that will be computed again, or never."""
+        self._prompt_logprobs.pop(request_id, None)
+
+    def take_in(self, flight: InFlight, result: ModelOutput, outputs: StepOutputs) -> None:
+        """Append what was sampled, and enter what there is to say into `outputs`."""
+        sampled, names = result.sampled_token_ids, flight.step.request_ids
+        told = set(flight.told)
+        if self._running.num_departed > flight.num_departed:
+            told.update(i for i, request in enumerate(flight.requests) if not request.running)
+        for column in (result.errors, result.logprobs, result.prompt_logprobs):
+            if column:
+                told.update(i for i, name in enumerate(names) if name in column)
+        width = sampled.shape[1]
+        tokens = sampled.ravel().tolist()
+        stops = self._running.stop_ids
+        if not stops.keys().isdisjoint(tokens):
+            told.update(i // width for i, token in enumerate(tokens) if token in stops)
+        some, plain = sampled[:, 0] >= 0, sampled[:, -1] >= 0
+        if width > 1:
+            told.update((some & ~plain).nonzero()[0].tolist())
+        plain[list(told)] = False
+        arrays = flight.token_ids
+        if not plain.all():
+            keep = plain.tolist()
+            names, arrays = list(compress(names, keep)), list(compress(arrays, keep))
+            tokens = sampled[plain].ravel().tolist()
+        if width == 1:
+            for token_ids, token in zip(arrays, tokens, strict=True):
+                token_ids.append(token)
+        else:
+            for i, token_ids in enumerate(arrays):
+                token_ids.extend(tokens[i * width : (i + 1) * width])
+        outputs.request_ids, outputs.new_token_ids = names, tokens
+        for entry in sorted(told):
+            request = flight.requests[entry]
+            if not request.finished:
+                new = [token for token in sampled[entry].tolist() if token >= 0]
+                self._tell(request, new, result, outputs)
+
+    def _tell(
+        self, request: Request, tokens: list[int], result: ModelOutput, outputs: StepOutputs
+    ) -> None:
+        """Take in one row of which there may be more to say than its tokens."""
+        name = request.request_id
+        if name in result.errors:
+            outputs.outputs.append(self.fail(request, result.errors[name]))
+            return
+        if name in result.prompt_logprobs and request.num_output_tokens == 0:
+            self._prompt_logprobs.setdefault(name, []).extend(result.prompt_logprobs[name])
+        if tokens:
+            outputs.outputs.append(self._append(request, tokens, result.logprobs.get(name)))
+
+    def _append(
+        self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None
+    ) -> CoreOutput:
+        """Append sampled tokens up to the one that ends the request, if one does."""
+        # Taken first: a request that ends with its first token still tells of its prompt.
+        prompt_logprobs = self._prompt_logprobs.pop(request.request_id, None)
+        kept = 0
+        for token in tokens:
+            request.token_ids.append(token)
+            kept += 1
+            if check_stop(request):
+                if request.status is RequestStatus.RUNNING:
+                    self._kv.enter(request, request.num_tokens - 1)
+                self._finish(request)
+                break
+        return CoreOutput(
+            request_id=request.request_id,
+            new_token_ids=tokens[:kept],
+            finish_reason=request.finish_reason,
+            stop_reason=request.stop_reason,
+            num_cached_tokens=request.num_cached_tokens,
+            scheduled_time=request.first_scheduled_time or 0.0,
+            num_preemptions=request.num_preemptions,
+            logprobs=logprobs[:kept] if logprobs else None,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def fail(self, request: Request, reason: str) -> CoreOutput:
+        """End a request whose blocks may hold wrong values: nobody may find them again."""
+        request.finish_reason = FinishReason.ERROR
+        request.stop_reason = reason
+        self._kv.discard(request)
+        self._finish(request)
+        return CoreOutput(
+            request_id=request.request_id,
+            new_token_ids=[],
+            finish_reason=FinishReason.ERROR,
+            stop_reason=reason,
+        )

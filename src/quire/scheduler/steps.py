@@ -1,0 +1,181 @@
+"""Steps: made, in flight, and landed."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+
+from quire.core.batch import (
+    BlockCopies,
+    BlockRun,
+    NewSequence,
+    SchedulerOutput,
+    block_columns,
+)
+from quire.core.request import Request
+from quire.kv.manager import KVCacheManager
+from quire.scheduler.running import Admitted, RunningBatch
+
+NO_BLOCKS = block_columns([])
+MAX_IN_FLIGHT = 2
+"""Steps that are scheduled and not taken in: the one that runs, and the one behind it."""
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A step that has been scheduled and not taken in yet, its columns in the step's order.
+
+    Attributes:
+        told: entries of which there will be more to say than their token.
+        entered: blocks that entered the prefix cache for it: wrong, should it fail.
+        num_departed: how many requests had stopped running when it was scheduled.
+        void: what it computes is of no use.
+    """
+
+    step: SchedulerOutput
+    requests: list[Request]
+    token_ids: list[array[int]]
+    told: list[int]
+    entered: list[int]
+    num_departed: int
+    void: bool = False
+
+
+class Steps:
+    """Makes steps of what `running` says, and keeps them until they are taken in.
+
+    Attributes:
+        in_flight: oldest first.
+        removed: ids that the next step tells the executor to forget.
+        num_done: the number of the step taken in last.
+        num_tokens: how many tokens it computed.
+    """
+
+    def __init__(self, kv: KVCacheManager, running: RunningBatch) -> None:
+        self._kv = kv
+        self._running = running
+        self.in_flight: deque[InFlight] = deque()
+        self.removed: list[str] = []
+        self.num_done = 0
+        self.num_tokens = 0
+        self.number = 0
+
+    def begin(self) -> None:
+        """Begin to make step `number`."""
+        assert len(self.in_flight) < MAX_IN_FLIGHT, "take in a step before scheduling another"
+        self.number += 1
+        self._kv.entered = []
+
+    def issue(
+        self, num_steps: int, blocks: Sequence[BlockRun], admitted: Sequence[Admitted]
+    ) -> SchedulerOutput:
+        """The step that `running.scheduled` says; its tokens count as computed from now."""
+        running = self._running
+        scheduled = running.scheduled
+        # Tokens that the step ahead is still sampling are nobody's yet: no block hash has them.
+        known = running.num_tokens - (running.num_pending if self.in_flight else 0)
+        computed = running.num_computed.copy()
+        running.num_computed += scheduled * num_steps
+        ready = np.minimum(running.num_computed, known)
+        for row in (ready - running.entered >= self._kv.block_size).nonzero()[0].tolist():
+            running.entered[row] = self._kv.enter(running.requests[row], int(ready[row]))
+        samples = (running.num_computed >= running.num_tokens) & (scheduled > 0)
+        np.multiply(samples, num_steps, out=running.num_pending)
+        running.num_tokens += running.num_pending
+        # Who gets a full `CoreOutput`: with the first token, and with the last one possible.
+        told = samples & ((running.untold > 0) | (running.num_tokens >= running.limit))
+        running.untold[samples] = 0
+        requests, names, tokens = running.requests, running.request_ids, running.token_ids
+        new_blocks = block_columns(blocks)
+        if not scheduled.all():
+            active = scheduled > 0
+            new_blocks[0] = (np.cumsum(active) - 1)[new_blocks[0]]
+            scheduled, computed, told = scheduled[active], computed[active], told[active]
+            keep = active.tolist()
+            requests, names = list(compress(requests, keep)), list(compress(names, keep))
+            tokens = list(compress(tokens, keep))
+        running.quiet = 0
+        if num_steps == 1 and len(running) and samples.all():
+            running.count_quiet(self._kv.window)
+        return self._launch(
+            SchedulerOutput(
+                step=self.number,
+                request_ids=names,
+                num_scheduled_tokens=scheduled.copy(),
+                num_computed_tokens=computed,
+                new_blocks=new_blocks,
+                new_sequences=[_new_sequence(new.request) for new in admitted],
+                removed=[],
+                total_num_scheduled_tokens=int(scheduled.sum()) * num_steps,
+                num_steps=num_steps,
+                block_copies=self._copies(),
+            ),
+            requests,
+            tokens,
+            told.nonzero()[0].tolist(),
+        )
+
+    def issue_quiet(self) -> SchedulerOutput:
+        """`issue` for a step of which `running` knows that it is like the one before."""
+        running = self._running
+        running.quiet -= 1
+        computed = running.num_computed.copy()
+        running.num_computed += 1
+        running.num_tokens += 1
+        return self._launch(
+            SchedulerOutput(
+                step=self.number,
+                request_ids=running.request_ids,
+                num_scheduled_tokens=np.ones_like(computed),
+                num_computed_tokens=computed,
+                new_blocks=NO_BLOCKS,
+                new_sequences=[],
+                removed=[],
+                total_num_scheduled_tokens=len(running),
+                block_copies=self._copies(),
+            ),
+            running.requests,
+            running.token_ids,
+            [],
+        )
+
+    def land(self, step: SchedulerOutput) -> InFlight:
+        """Take the oldest step out of flight."""
+        flight = self.in_flight.popleft()
+        assert flight.step is step, "steps are taken in as they were scheduled"
+        self.num_done = step.step
+        self.num_tokens = step.total_num_scheduled_tokens
+        return flight
+
+    def _copies(self) -> BlockCopies | None:
+        return self._kv.tier.take_copies() if self._kv.tier else None
+
+    def _launch(
+        self,
+        step: SchedulerOutput,
+        requests: list[Request],
+        token_ids: list[array[int]],
+        told: list[int],
+    ) -> SchedulerOutput:
+        """Note that a step is in flight."""
+        step.removed.extend(self.removed)
+        self.removed.clear()
+        self.in_flight.append(
+            InFlight(step, requests, token_ids, told, self._kv.entered, self._running.num_departed)
+        )
+        return step
+
+
+def _new_sequence(request: Request) -> NewSequence:
+    return NewSequence(
+        request.request_id,
+        request.token_ids[:],
+        request.num_prompt_tokens,
+        request.sampling_params,
+        request.eos_token_ids,
+    )
