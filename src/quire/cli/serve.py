@@ -51,6 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="largest request body (default: %(default)s)",
     )
+    http.add_argument(
+        "--max-queued-requests",
+        "--max_queued_requests",
+        type=_count,
+        default=1024,
+        metavar="N",
+        help="requests that may wait beyond the --max-num-seqs that run; more are refused with "
+        "429 and Retry-After (default: %(default)s)",
+    )
     add_chat_template_flag(http)
     add_engine_flags(parser)
 
@@ -82,9 +91,17 @@ def run(namespace: argparse.Namespace) -> int:
         allow_no_key=namespace.allow_no_key,
         model_names=tuple(namespace.served_model_name or ()),
         max_body_bytes=namespace.max_body_bytes,
+        max_queued_requests=namespace.max_queued_requests,
         chat_template=chat_template(namespace),
     )
     return serve(args, options, namespace.began)
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return count
 
 
 def _port(text: str) -> int:

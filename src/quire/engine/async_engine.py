@@ -20,7 +20,13 @@ from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutp
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.engine.client import CoreClient, ProcessClient
-from quire.engine.input import InputProcessor, ProcessedRequest, Prompt, sampling_defaults
+from quire.engine.input import (
+    ChatPrompt,
+    InputProcessor,
+    ProcessedRequest,
+    Prompt,
+    sampling_defaults,
+)
 from quire.engine.lag import LoopLag
 from quire.engine.output import OutputProcessor
 from quire.engine.resolve import Resolved, load_tokenizer, resolve
@@ -31,7 +37,7 @@ from quire.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 INLINE_CHARACTERS = 4096
-"""Longer prompts are tokenized in a thread, so that they do not hold up the event loop."""
+"""Longer prompts and conversations become tokens in a thread, not to hold up the event loop."""
 TOKENIZER_THREADS = 2
 
 
@@ -66,6 +72,8 @@ class AsyncLLM:
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
         self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
+        self._turn = asyncio.Lock()
+        self._num_arriving = 0
         self._error: QuireError | None = None
 
     @classmethod
@@ -126,6 +134,12 @@ class AsyncLLM:
         """Requests under way."""
         return self._output.num_unfinished
 
+    @property
+    def num_queued(self) -> int:
+        """Sequences under way beyond those that one batch holds; less than 0: seats are free."""
+        under_way = self._num_arriving + self._output.num_sequences
+        return under_way - self.resolved.config.scheduler.max_num_seqs
+
     async def generate(
         self,
         prompt: Prompt,
@@ -170,7 +184,11 @@ class AsyncLLM:
         The caller must `close` it in the end, however it ends. Raises as `generate`, and there is
         nothing to close then.
         """
-        request = await self._process(request_id, prompt, sampling_params, priority, cache_salt)
+        self._num_arriving += sampling_params.n
+        try:
+            request = await self._process(request_id, prompt, sampling_params, priority, cache_salt)
+        finally:
+            self._num_arriving -= sampling_params.n
         if self._error is not None:
             raise self._error
         self._output.add(request)
@@ -239,10 +257,14 @@ class AsyncLLM:
                     cache_salt=cache_salt,
                 )
 
-        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-        if isinstance(text, str) and len(text) > INLINE_CHARACTERS:
+        if _is_long(prompt):
             return await asyncio.get_running_loop().run_in_executor(self._pool, process)
-        return process()
+        # One a turn of the loop, in order: of many that arrive together, the first have their
+        # tokens streamed before the last are tokenized.
+        async with self._turn:
+            request = process()
+            await asyncio.sleep(0)
+        return request
 
     def _abort(self, request_id: str) -> None:
         ids, output = self._output.abort(request_id, time.monotonic())
@@ -286,3 +308,9 @@ class AsyncLLM:
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(error)
+
+
+def _is_long(prompt: Prompt) -> bool:
+    """Whether it may take longer to tokenize than the event loop should be held up."""
+    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+    return isinstance(text, ChatPrompt) or (isinstance(text, str) and len(text) > INLINE_CHARACTERS)

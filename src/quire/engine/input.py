@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
+
+import msgspec
 
 from quire.core.config import EngineConfig
 from quire.core.errors import CheckpointError, InvalidRequestError
@@ -16,12 +18,24 @@ from quire.core.registry import did_you_mean
 from quire.core.sampling_params import SamplingParams
 from quire.engine.resolve import Resolved
 from quire.kv.manager import most_blocks
+from quire.text.chat import chat_to_token_ids
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-Prompt = str | list[int] | Mapping[str, Any]
-"""Text, token ids, or a mapping with one of "prompt" and "prompt_token_ids"."""
+
+class ChatPrompt(msgspec.Struct, frozen=True):
+    """A conversation, for the model's chat template to render; see `text.chat.render_chat`."""
+
+    messages: list[dict[str, Any]]
+    chat_template: str | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    kwargs: dict[str, Any] | None = None
+
+
+Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt
+"""Text, token ids, a mapping with one of "prompt" and "prompt_token_ids", or a conversation."""
 
 _PROMPT_KEYS = ("prompt", "prompt_token_ids")
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -82,7 +96,7 @@ class InputProcessor:
         Raises:
             InvalidRequestError: naming the field, the value and the limit.
         """
-        text, token_ids = self._tokenize(prompt)
+        text, token_ids = self.tokenize(prompt)
         room = self._room(len(token_ids), params)
         self._check_params(params)
         seed = params.seed
@@ -111,33 +125,48 @@ class InputProcessor:
         ]
         return ProcessedRequest(request_id, text, token_ids, params, arrival_time, children)
 
-    def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        """The prompt's text, if it came as text, and its token ids, checked."""
+    def check(self, prompt: Prompt, params: SamplingParams) -> None:
+        """Raise what `process` would, but for what only the prompt's tokens can tell."""
+        self._checked(prompt)
+        self._check_params(params)
+
+    def tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """The prompt's text, if it came as text, and its token ids.
+
+        Raises:
+            InvalidRequestError, ConfigError: it has none.
+        """
+        prompt = self._checked(prompt)
+        if isinstance(prompt, str):
+            return prompt, self._tokenizer.encode(prompt)
+        if isinstance(prompt, ChatPrompt):
+            return None, chat_to_token_ids(self._tokenizer, **msgspec.structs.asdict(prompt))
+        return None, prompt
+
+    def _checked(self, prompt: Prompt) -> str | list[int] | ChatPrompt:
+        """The prompt without its mapping, its form and its token ids found to be good."""
         if isinstance(prompt, Mapping):
             prompt = _from_mapping(prompt)
-        if isinstance(prompt, str):
-            if not prompt:
-                raise InvalidRequestError("The prompt is empty.", param="prompt")
-            return prompt, self._encode(prompt)
-        if not isinstance(prompt, list):
+        if isinstance(prompt, ChatPrompt):
+            return prompt
+        if not isinstance(prompt, str | list):
             raise InvalidRequestError(
                 f"A prompt is text, a list of token ids or a mapping, not {_kind(prompt)}.",
                 param="prompt",
             )
         if not prompt:
             raise InvalidRequestError("The prompt is empty.", param="prompt")
-        self._check_ids("prompt", prompt)
-        return None, list(prompt)
-
-    def _encode(self, text: str) -> list[int]:
+        if isinstance(prompt, list):
+            self._check_ids("prompt", prompt)
+            return list(prompt)
         try:
-            text.encode()
+            prompt.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequestError(
                 f"The prompt is not valid Unicode: a lone surrogate at character {error.start}.",
                 param="prompt",
             ) from None
-        return self._tokenizer.encode(text)
+        return prompt
 
     def _room(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Tokens that may follow the prompt; raises where the request cannot fit."""
@@ -175,7 +204,9 @@ class InputProcessor:
                 param="bad_words_token_ids",
             )
 
-    def _check_ids(self, name: str, ids: Iterable[Any]) -> None:
+    def _check_ids(self, name: str, ids: Collection[Any]) -> None:
+        if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < self._vocab_size:
+            return  # the usual case, without a turn of this loop a token
         for token in ids:
             if type(token) is not int:
                 raise InvalidRequestError(

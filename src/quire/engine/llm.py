@@ -17,7 +17,8 @@ from quire.core.hardware import detect
 from quire.core.log import setup_logging
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.engine.input import InputProcessor, ProcessedRequest, Prompt, sampling_defaults
+from quire.engine.arrivals import Arrivals
+from quire.engine.input import ChatPrompt, InputProcessor, Prompt, sampling_defaults
 from quire.engine.interrupt import deferred_interrupt
 from quire.engine.output import OutputProcessor
 from quire.engine.process import load_core
@@ -101,23 +102,27 @@ class LLM:
             use_tqdm: show progress, where stderr is a terminal.
             priority: one each, lower first, under the priority policy.
 
+        Texts become tokens while the first of them run already.
+
         Raises:
-            InvalidRequestError: for the first prompt that cannot be served; none has run then.
+            InvalidRequestError: for the first prompt that cannot be served. None has run then,
+                unless it is a text that turns out to have too many tokens: those before it may
+                have, and are dropped.
         """
         many = _as_list(prompts)
         params = self._params(sampling_params, len(many))
         priorities = [0] * len(many) if priority is None else list(priority)
         if len(priorities) != len(many):
             raise _mismatch("priority", len(priorities), len(many))
-        now = time.monotonic()
-        with self.stats.front.tokenizing():
-            requests = [
-                self._input.process(
-                    str(next(self._ids)), prompt, wanted, arrival_time=now, priority=rank
-                )
-                for prompt, wanted, rank in zip(many, params, priorities, strict=True)
-            ]
-        return self._run(requests, use_tqdm)
+        for prompt, wanted in zip(many, params, strict=True):
+            self._input.check(prompt, wanted)
+        ids = [str(next(self._ids)) for _ in many]
+        requests = list(zip(ids, many, params, priorities, strict=True))
+        scheduler = self.resolved.config.scheduler
+        if scheduler.policy == "priority":
+            requests.sort(key=lambda request: request[-1])
+        arrivals = Arrivals(self._input, requests, scheduler.max_num_batched_tokens)
+        return self._run(ids, arrivals, use_tqdm)
 
     def chat(
         self,
@@ -186,20 +191,18 @@ class LLM:
             raise _mismatch("sampling_params", len(each), count)
         return [p.replace(output_kind=RequestOutputKind.FINAL_ONLY) for p in each]
 
-    def _run(self, requests: list[ProcessedRequest], use_tqdm: bool) -> list[RequestOutput]:
+    def _run(self, ids: list[str], arrivals: Arrivals, use_tqdm: bool) -> list[RequestOutput]:
         """Step until every request has its final output; on any exception, abort them all."""
         if self._closed:
             raise EngineDeadError("The engine has been shut down.")
         self._core.watch.lap("idle")
         done: dict[str, RequestOutput] = {}
-        with _Progress(len(requests), use_tqdm) as bar, deferred_interrupt() as interrupt:
+        start = self.stats.generation_tokens
+        with _Progress(len(ids), use_tqdm) as bar, deferred_interrupt() as interrupt:
             try:
-                for request in requests:
-                    self._output.add(request)
-                    for child in request.children:
-                        self._core.add(child)
-                while self._output.num_unfinished:
+                while arrivals or self._output.num_unfinished:
                     interrupt.check()
+                    self._take(arrivals, begun=self.stats.generation_tokens > start)
                     for output in self._step():
                         done[output.request_id] = output
                         bar.advance(output)
@@ -207,7 +210,17 @@ class LLM:
                     self._step()
             finally:
                 self._abort_all()
-        return [done[request.request_id] for request in requests]
+        return [done[request_id] for request_id in ids]
+
+    def _take(self, arrivals: Arrivals, *, begun: bool) -> None:
+        """Hand the core what arrives before the next step."""
+        if not arrivals:
+            return
+        with self.stats.front.tokenizing():
+            for request in arrivals.take(begun=begun, idle=not self._core.has_work()):
+                self._output.add(request)
+                for child in request.children:
+                    self._core.add(child)
 
     def _step(self) -> list[RequestOutput]:
         step = self._core.step()
@@ -247,7 +260,7 @@ class _Progress:
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt becomes a list of one; a list of whole numbers is one prompt."""
-    if isinstance(prompts, str | Mapping):
+    if isinstance(prompts, str | Mapping | ChatPrompt):
         return [prompts]
     if prompts and isinstance(prompts[0], int):
         return [cast(list[int], list(prompts))]

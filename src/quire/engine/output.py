@@ -81,6 +81,11 @@ class OutputProcessor:
     def num_unfinished(self) -> int:
         return len(self._requests)
 
+    @property
+    def num_sequences(self) -> int:
+        """Those that have not ended."""
+        return len(self._sequences)
+
     def request_ids(self) -> list[str]:
         return list(self._requests)
 

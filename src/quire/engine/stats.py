@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from quire.core.messages import CoreTimes, SchedulerStats
@@ -53,6 +53,8 @@ class EngineStats:
         self.cached_tokens = 0
         self.finished: Counter[str] = Counter()
         """Sequences by finish reason."""
+        self.rejected = 0
+        """Requests refused because the queue was full."""
         self.time_to_first_token = Histogram(LATENCIES)
         self.inter_token_latency = Histogram(LATENCIES)
         self.time_per_output_token = Histogram(LATENCIES)
@@ -75,6 +77,7 @@ class EngineStats:
         """When the latest step ended."""
         self.observer: Callable[[], None] | None = None
         """Called after every step."""
+        self._finish_times: deque[float] = deque(maxlen=64)
         self._log_start: float | None = None
         self._log_prompt_tokens = 0
         self._log_generation_tokens = 0
@@ -95,6 +98,12 @@ class EngineStats:
     def seconds(self) -> dict[str, float]:
         """Where the time since the start went, by the names of `times.PARTS`."""
         return joined(self.front, self.core, self.request_queue_time.total)
+
+    def seconds_to_finish(self, count: int, now: float) -> float | None:
+        """How long `count` requests take to finish, as fast as the latest; None if none did."""
+        if not self._finish_times or now <= self._finish_times[0]:
+            return None
+        return count * (now - self._finish_times[0]) / len(self._finish_times)
 
     def on_step(
         self, scheduler: SchedulerStats | None, now: float, times: CoreTimes | None = None
@@ -129,6 +138,7 @@ class EngineStats:
     def on_request_finished(
         self, m: RequestMetrics, prompt_tokens: int, tokens: int, n: int, max_tokens: int | None
     ) -> None:
+        self._finish_times.append(m.finished_time)
         self.e2e_request_latency.observe(m.finished_time - m.arrival_time)
         if m.first_scheduled_time:
             self.request_queue_time.observe(m.first_scheduled_time - m.arrival_time)

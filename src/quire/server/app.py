@@ -26,7 +26,12 @@ from quire.server.middleware import (
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
 from quire.server.openai.models import list_models, retrieve_model
-from quire.server.state import DEFAULT_MAX_BODY_BYTES, ServerState, server_state
+from quire.server.state import (
+    DEFAULT_MAX_BODY_BYTES,
+    DEFAULT_MAX_QUEUED_REQUESTS,
+    ServerState,
+    server_state,
+)
 
 
 def create_app(
@@ -35,6 +40,7 @@ def create_app(
     *,
     api_keys: Sequence[str] = (),
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS,
     chat_template: str | None = None,
 ) -> Starlette:
     """The ASGI application that serves `engine`.
@@ -43,6 +49,7 @@ def create_app(
         model_names: the names clients may use, at least one; the first goes into responses.
         api_keys: any of them admits a request; none admits every request.
         max_body_bytes: the largest request body; more is 413.
+        max_queued_requests: sequences that may wait beyond those of a batch; more is 429.
         chat_template: its Jinja source, in place of the model's own.
     """
     middleware = [Middleware(RequestIdMiddleware), Middleware(LastResortMiddleware)]
@@ -54,6 +61,7 @@ def create_app(
             Route("/ready", ready),
             Route("/version", version),
             Route("/metrics", metrics),
+            Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", retrieve_model),
             Route("/v1/completions", create_completion, methods=["POST"]),
@@ -64,7 +72,12 @@ def create_app(
     )
     app.router.redirect_slashes = False  # a POST must not lose its body to a redirect
     app.state.server = ServerState(
-        engine, tuple(model_names), int(time.time()), max_body_bytes, chat_template
+        engine,
+        tuple(model_names),
+        int(time.time()),
+        max_body_bytes,
+        max_queued_requests,
+        chat_template,
     )
     app.state.metrics = Metrics(engine.stats, model_names[0])
     return app
@@ -84,6 +97,12 @@ async def ready(request: Request) -> Response:
 async def version(request: Request) -> Response:
     body = msgspec.json.encode({"version": __version__})
     return Response(body, media_type="application/json")
+
+
+async def reset_prefix_cache(request: Request) -> Response:
+    """Forget all cached prefixes; requests under way keep their blocks."""
+    await server_state(request).live_engine().call("reset_prefix_cache")
+    return Response()
 
 
 async def metrics(request: Request) -> Response:

@@ -30,6 +30,11 @@ class Engine(Protocol):
     def errored(self) -> bool: ...
 
     @property
+    def num_queued(self) -> int:
+        """Sequences under way beyond those that one batch holds; less than 0: seats are free."""
+        ...
+
+    @property
     def stats(self) -> EngineStats: ...
 
     @property
@@ -47,6 +52,10 @@ class Engine(Protocol):
         cache_salt: str | None = None,
     ) -> None:
         """Start a request; its outputs, as `output_kind` asks for them, go to `sink`."""
+        ...
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Run one of the core's utility methods, between two steps."""
         ...
 
     def close(self, request_id: str) -> None:

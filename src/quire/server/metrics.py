@@ -85,6 +85,13 @@ class MetricsCollector(Collector):
             family = CounterMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
             family.add_metric(list(self._labels.values()), value)
             yield family
+        rejected = CounterMetricFamily(
+            "quire:requests_rejected",
+            "Requests refused because the queue was full.",
+            labels=list(self._labels),
+        )
+        rejected.add_metric(list(self._labels.values()), self._stats.rejected)
+        yield rejected
         success = CounterMetricFamily(
             "vllm:request_success",
             "Sequences finished, by the reason.",

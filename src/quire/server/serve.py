@@ -25,7 +25,7 @@ from quire.core.errors import ConfigError
 from quire.engine.async_engine import AsyncLLM
 from quire.server.app import create_app
 from quire.server.protocol import TransportProtocol
-from quire.server.state import DEFAULT_MAX_BODY_BYTES
+from quire.server.state import DEFAULT_MAX_BODY_BYTES, DEFAULT_MAX_QUEUED_REQUESTS
 
 BACKLOG = 2048
 
@@ -41,6 +41,7 @@ class ServeOptions:
     model_names: tuple[str, ...] = ()
     """Names for clients; the model as the user wrote it, if empty."""
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS
     chat_template: str | None = None
     """Jinja source in place of the model's own."""
 
@@ -109,6 +110,7 @@ async def _serve(
             names,
             api_keys=options.api_keys,
             max_body_bytes=options.max_body_bytes,
+            max_queued_requests=options.max_queued_requests,
             chat_template=options.chat_template,
         )
         server = _Server(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
+import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import cast
@@ -15,6 +17,9 @@ from quire.server.engine import Engine
 from quire.server.errors import ApiError
 
 DEFAULT_MAX_BODY_BYTES = 32 * 2**20
+DEFAULT_MAX_QUEUED_REQUESTS = 1024
+RETRY_SECONDS = (1, 60)
+"""The shortest and the longest that a client is asked to wait."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -33,6 +38,7 @@ class ServerState:
     model_names: tuple[str, ...]
     created: int
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS
     chat_template: str | None = None
 
     def served_name(self, asked: str | None) -> str:
@@ -60,6 +66,28 @@ class ServerState:
                 headers={"Retry-After": "1"},
             )
         return self.engine
+
+    def check_queue(self) -> None:
+        """Refuse a request with 429 while the queue is full.
+
+        The client is asked to come back when half of the queue will have been served, at the
+        rate of the latest requests.
+        """
+        queued = self.engine.num_queued
+        if queued < self.max_queued_requests:
+            return
+        stats = self.engine.stats
+        stats.rejected += 1
+        seconds = stats.seconds_to_finish(-(-queued // 2), time.monotonic())
+        shortest, longest = RETRY_SECONDS
+        wait = longest if seconds is None else min(max(math.ceil(seconds), shortest), longest)
+        raise ApiError(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            f"{queued} requests wait already, and the queue holds {self.max_queued_requests}; "
+            f"try again in {wait} s.",
+            code="queue_full",
+            headers={"Retry-After": str(wait)},
+        )
 
 
 def server_state(request: Request) -> ServerState:

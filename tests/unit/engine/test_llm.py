@@ -75,6 +75,53 @@ def test_a_bad_prompt_runs_none(llm: LLM) -> None:
     assert texts(llm, "a", SamplingParams(max_tokens=1)) == ["b"]
 
 
+def test_texts_become_tokens_while_the_first_run(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenized = []
+    encode = llm._input._tokenizer.encode
+
+    def counted(text: str, add_special_tokens: bool = True) -> list[int]:
+        tokenized.append(text)
+        return encode(text, add_special_tokens)
+
+    step = llm._core.step
+    at_first_token = []
+
+    def watched() -> StepOutputs | None:
+        outputs = step()
+        if outputs is not None and (outputs.outputs or outputs.request_ids):
+            at_first_token.append(len(tokenized))
+        return outputs
+
+    monkeypatch.setattr(llm._input._tokenizer, "encode", counted)
+    monkeypatch.setattr(llm._core, "step", watched)
+    prompts = [chr(97 + i % 20) * (1 + i % 9) for i in range(256)]
+    found = texts(llm, prompts, SamplingParams(max_tokens=3))
+    assert 0 < at_first_token[0] < 0.1 * 256
+    assert tokenized == prompts
+    monkeypatch.undo()
+    ids = [{"prompt_token_ids": [*p.encode()]} for p in prompts]
+    assert found == texts(llm, ids, SamplingParams(max_tokens=3))
+
+
+def test_a_text_of_too_many_tokens_ends_the_call_and_leaves_the_engine_clean(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="300 tokens"):
+        llm.generate([*["a"] * 40, "a" * 300])
+    assert not llm._core.has_work()
+    assert llm.stats.generation_tokens > 0  # those before it had begun
+    assert texts(llm, "a", SamplingParams(max_tokens=1)) == ["b"]
+
+
+def test_the_first_texts_may_all_fail(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them gives a token; the others still have their turn."""
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(llm._core.executor, "execute", fail)
+    outputs = llm.generate(["a"] * 40)
+    assert [o.outputs[0].finish_reason for o in outputs] == ["error"] * 40
+
+
 def test_unknown_arguments_get_a_did_you_mean() -> None:
     with pytest.raises(ConfigError, match="did you mean max_model_len"):
         LLM("echo", max_modellen=5)

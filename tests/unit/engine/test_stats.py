@@ -49,6 +49,16 @@ def test_a_request_that_never_ran_has_no_prefill_time() -> None:
     assert stats.request_queue_time.count == stats.request_prefill_time.count == 0
 
 
+def test_how_long_the_queue_takes() -> None:
+    stats = EngineStats()
+    assert stats.seconds_to_finish(3, 10.0) is None
+    for second in range(100):
+        metrics = RequestMetrics(arrival_time=1.0, finished_time=second / 2)
+        stats.on_request_finished(metrics, 5, 0, 1, None)
+    assert stats.seconds_to_finish(3, 50.0) == pytest.approx(1.5)
+    assert stats.seconds_to_finish(3, 82.0) == pytest.approx(3.0)  # none has finished since
+
+
 def test_one_line_in_ten_seconds_of_work(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="quire")
     stats = EngineStats()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.engine.input import ChatPrompt
 from quire.engine.stream import OutputSink
 from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
-from quire.server.engine import Engine
 from quire.server.errors import invalid
 from quire.server.event_stream import open_stream
 from quire.server.openai.generation import (
@@ -41,7 +40,6 @@ from quire.server.openai.protocol import (
 )
 from quire.server.openai.sampling import chat_params
 from quire.server.state import request_id, server_state
-from quire.text.chat import chat_to_token_ids
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -49,15 +47,13 @@ async def create_chat_completion(request: Request) -> Response:
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), ChatRequest)
     model = server.served_name(body.model)
-    engine = server.live_engine()
-    params = chat_params(body, engine.default_sampling_params)
-    token_ids = await _render(body, engine, server.chat_template)
+    params = chat_params(body, server.live_engine().default_sampling_params)
     call = Generation(
         f"chatcmpl-{request_id(request)}",
         model,
         params,
-        [{"prompt_token_ids": token_ids}],
-        engine,
+        [_prompt(body, server.chat_template)],
+        server,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
     )
@@ -68,11 +64,11 @@ async def create_chat_completion(request: Request) -> Response:
     return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
-async def _render(body: ChatRequest, engine: Engine, template: str | None) -> list[int]:
-    """The conversation as the model's chat template spells it; in a thread, for it may be long.
+def _prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
+    """The conversation, for the engine to render.
 
     Raises:
-        QuireError: 400 where it is empty, the template refuses it, or there is no template.
+        ApiError: 400 where it is empty, or its options contradict each other.
     """
     if not body.messages:
         raise invalid("messages is empty.", "messages")
@@ -87,9 +83,7 @@ async def _render(body: ChatRequest, engine: Engine, template: str | None) -> li
             "continue_final_message needs the last message to be the assistant's.",
             "continue_final_message",
         )
-    return await asyncio.to_thread(
-        chat_to_token_ids,
-        engine.tokenizer,
+    return ChatPrompt(
         [_message(message) for message in body.messages],
         chat_template=template,
         add_generation_prompt=not resume if add_prompt is None else add_prompt,
@@ -215,5 +209,5 @@ class _Answer:
         if completion.logprobs is None:
             return None
         return chat_logprobs(
-            completion.logprobs, self.body.top_logprobs or 0, self.call.engine.tokenizer
+            completion.logprobs, self.body.top_logprobs or 0, self.call.server.engine.tokenizer
         )

@@ -47,8 +47,7 @@ async def create_completion(request: Request) -> Response:
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), CompletionRequest)
     model = server.served_name(body.model)
-    engine = server.live_engine()
-    params = completion_params(body, engine.default_sampling_params)
+    params = completion_params(body, server.live_engine().default_sampling_params)
     prompts = split_prompts(body.prompt)
     if len(prompts) * params.n > MAX_SEQUENCES:
         raise invalid(
@@ -61,7 +60,7 @@ async def create_completion(request: Request) -> Response:
         model,
         params,
         prompts,
-        engine,
+        server,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
     )
@@ -201,7 +200,9 @@ class _Answer:
         offset = self.offsets.setdefault(index, 0)
         if self.body.logprobs is None or completion.logprobs is None:
             return None
-        first = self.call.engine.tokenizer.decode(output.prompt_token_ids[:1]) if echoed else ""
+        first = (
+            self.call.server.engine.tokenizer.decode(output.prompt_token_ids[:1]) if echoed else ""
+        )
         result = completion_logprobs(
             [*echoed, *completion.logprobs], self.body.logprobs, offset, first
         )
@@ -211,4 +212,7 @@ class _Answer:
     def prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:
             return output.prompt
-        return self.call.engine.tokenizer.decode(output.prompt_token_ids)
+        return self.decoded(output.prompt_token_ids)
+
+    def decoded(self, token_ids: list[int]) -> str:
+        return self.call.server.engine.tokenizer.decode(token_ids)

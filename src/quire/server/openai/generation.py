@@ -13,11 +13,10 @@ import msgspec
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.engine.stream import OutputSink
-from quire.server.engine import Engine
 from quire.server.errors import RequestFailedError
 from quire.server.event_stream import PromptSink
 from quire.server.openai.protocol import PromptTokensDetails, Usage
-from quire.server.state import engine_request_id
+from quire.server.state import ServerState, engine_request_id
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
@@ -33,17 +32,23 @@ class Generation:
     model: str
     params: SamplingParams
     prompts: list[Prompt]
-    engine: Engine
+    server: ServerState
     priority: int = 0
     cache_salt: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     _request_ids: list[str] = field(default_factory=list)
 
     def submit(self, prompt: int, sink: OutputSink) -> Awaitable[None]:
-        """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`."""
+        """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`.
+
+        Raises:
+            ApiError: 429 for the first, if the queue is full; the others of a request follow it.
+        """
+        if prompt == 0:
+            self.server.check_queue()
         request_id = engine_request_id(self.id)
         self._request_ids.append(request_id)
-        return self.engine.submit(
+        return self.server.engine.submit(
             self.prompts[prompt],
             self.params,
             request_id,
@@ -55,7 +60,7 @@ class Generation:
     def close(self) -> None:
         """Abort what still runs."""
         for request_id in self._request_ids:
-            self.engine.close(request_id)
+            self.server.engine.close(request_id)
 
 
 class FinalOutputs:
