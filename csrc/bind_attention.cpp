@@ -19,12 +19,16 @@ T* pointer(uintptr_t address) {
 
 void paged_attention(const Kernels& kernels, Pool& pool, int q_dtype, int kv_dtype, uintptr_t out,
                      uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t k_scale, uintptr_t v_scale,
-                     uintptr_t query_start_loc, uintptr_t seq_lens, uintptr_t block_tables, int64_t tokens, int64_t num_seqs,
-                     int64_t block_table_stride, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                     int64_t block_size, int64_t out_stride, int64_t q_stride,
-                     int64_t k_block_stride, int64_t v_block_stride, int64_t window, float scale) {
+                     uintptr_t query_start_loc, uintptr_t seq_lens, uintptr_t block_tables,
+                     int64_t tokens, int64_t num_seqs, int64_t block_table_stride, int64_t heads,
+                     int64_t kv_heads, int64_t head_dim, int64_t block_size, int64_t out_stride,
+                     int64_t q_stride, int64_t k_block_stride, int64_t v_block_stride,
+                     int64_t window, float scale, int split) {
   if (q_dtype < 0 || q_dtype >= kDTypeCount || kv_dtype < 0 || kv_dtype >= kCacheDTypeCount) {
     throw std::invalid_argument("unknown dtype code");
+  }
+  if (split < 0 || split > static_cast<int>(AttentionSplit::kAlways)) {
+    throw std::invalid_argument("unknown split");
   }
   if (attention_tile_positions(heads, kv_heads) == 0) {
     throw std::invalid_argument("too many heads a kv head");
@@ -34,11 +38,11 @@ void paged_attention(const Kernels& kernels, Pool& pool, int q_dtype, int kv_dty
                            pointer<int32_t>(query_start_loc), pointer<int32_t>(seq_lens),
                            pointer<int32_t>(block_tables), num_seqs, block_table_stride, heads,
                            kv_heads, head_dim, block_size, out_stride, q_stride, k_block_stride,
-                           v_block_stride, window, scale, q_dtype, nullptr, 0, 1};
+                           v_block_stride, window, scale, q_dtype, nullptr, nullptr, nullptr};
   const int64_t head_bytes = kv_dtype == kInt8 ? head_dim + 2  // and the scale
                                                : head_dim * (kv_dtype == kFloat32 ? 4 : 2);
   submit(pool, AttentionOp{kernels.attention.paged_attention[kv_dtype], args, tokens,
-                           2 * kv_heads * head_bytes});
+                           2 * kv_heads * head_bytes, static_cast<AttentionSplit>(split)});
 }
 
 void exp2_floats(const Kernels& kernels, uintptr_t y, uintptr_t x, int64_t count) {

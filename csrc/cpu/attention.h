@@ -14,12 +14,23 @@ constexpr int kAttentionHeadDim = 256;    // largest head size
 // The dtypes of a cache: those of tensors, and int8 with a scale a token and head.
 enum : int { kInt8 = kDTypeCount, kCacheDTypeCount };
 
-// Query rows of one sequence that are computed together, for one kv head at a time.
-struct AttentionTile {
+// Query rows of one sequence that are computed together, for some kv heads one after the other, over
+// all the keys that they see; or for one head, over some partitions of them: parts.
+struct AttentionTask {
   int32_t seq;
   int32_t row;       // first row of q
   int32_t position;  // its position in the sequence
   int32_t rows;
+  int32_t head, end_head;
+  int32_t begin, end;   // keys
+  int32_t merge, part;  // where the keys are cut: for which head, the first part; else merge is -1
+};
+
+// The parts of a tile and head. The task that finishes the last of them merges all, in their order.
+struct AttentionMerge {
+  int64_t at;  // of the first part's partial result, in floats; the others follow
+  int32_t parts;
+  int32_t left;  // that are not finished
 };
 
 // out[t, h] = softmax(scale * q[t, h] . k) v over the cached tokens of t's sequence up to t itself.
@@ -43,14 +54,20 @@ struct AttentionArgs {
   int64_t window;  // attend to the last `window` tokens only; 0 is all
   float scale;     // positive
   int q_dtype;
-  const AttentionTile* tiles;
-  int64_t num_tiles;
-  int64_t task_heads;  // kv heads of a tile that a task computes
+  const AttentionTask* tasks;
+  AttentionMerge* merges;
+  float* partials;
 };
 
+// Floats of one partial result: each row's maximum, sum and weighted values, in the kernel's order,
+// with as many rows as fill vectors.
+inline int64_t attention_partial_floats(int64_t rows, int64_t head_dim) {
+  return (rows + 15) / 16 * 16 * ((head_dim + 15) / 16 * 16 + 2);
+}
+
 struct AttentionKernels {
-  // By the dtype of the cache. Computes task `task` of num_tiles * ceil(kv_heads / task_heads).
-  // A token's result depends on its sequence's tokens alone, not on how tiles cut the step.
+  // By the dtype of the cache. Computes task `task`.
+  // A token's result depends on its sequence's tokens alone, not on how tasks cut the step.
   void (*paged_attention[kCacheDTypeCount])(const AttentionArgs&, int64_t task);
   void (*exp2)(float* y, const float* x, int64_t count);  // the softmax's, for its test
 };

@@ -3,7 +3,7 @@
 // integers, with queries and weights rounded to 16 bits of the largest of their row (and tile).
 #pragma once
 
-#include "attention_tile.h"
+#include "attention_floats.h"
 
 #if defined(__AVX512BF16__) && defined(__AVX512VNNI__) && !defined(QUIRE_TILES)
 #define QUIRE_PAIRS
@@ -68,19 +68,20 @@ inline float load_query(const bf16* from, int64_t dim, int16_t* q) {
 
 // scores[r][j] = q[r] . k[j], of int8 times the key's scale.
 template <int R, class T>
-void score(const typename Pairs<T>::Element* q, const KeyTile<T>& keys, const KeyTile<T>* next,
-           int64_t dim, float* scores) {
+void score(const typename Pairs<T>::Element* q, const Keys<T>& keys, const Scales* scales,
+           Ahead& ahead, float* scores) {
+  const int64_t dim = keys.dim;
   using P = Pairs<T>;
   for (int j = keys.first / kGroup * kGroup; j < keys.last; j += kGroup) {
     Vec part[R][kGroup];
     for (int i = 0; i < kGroup; i += 4) {
-      const T* const* k = keys.k + j + i;
-      if (next != nullptr) fetch(next->k + j + i, 4, dim);
+      ahead.fetch(ahead.pace);
+      const T* const k = keys.key(j + i);
       typename P::Sum s[R][4];
       for (int r = 0; r < R; ++r) s[r][0] = s[r][1] = s[r][2] = s[r][3] = P::zero();
-      for (int64_t d = 0; d < dim; d += 32) {
+      for (int64_t d = keys.has_block(j + i) ? 0 : dim; d < dim; d += 32) {
         __m512i x[4];
-        for (int c = 0; c < 4; ++c) x[c] = P::load(k[c] + d);
+        for (int c = 0; c < 4; ++c) x[c] = P::load(k + c * dim + d);
         for (int r = 0; r < R; ++r) {
           const __m512i y = _mm512_loadu_si512(q + r * kWidth + d);
           for (int c = 0; c < 4; ++c) s[r][c] = P::dot(s[r][c], y, x[c]);
@@ -92,23 +93,23 @@ void score(const typename Pairs<T>::Element* q, const KeyTile<T>& keys, const Ke
     }
     for (int r = 0; r < R; ++r) {
       const Vec score = sums(part[r]);
-      store(scores + r * kKeys + j, kIsInt8<T> ? mul(score, load(keys.k_scale + j)) : score);
+      store(scores + r * kKeys + j, kIsInt8<T> ? mul(score, load(scales->k + j)) : score);
     }
   }
 }
 
 // The weights of a row as `add_values` takes them; returns what a product with them is worth.
-inline float round_weights(const float* weights, const KeyTile<bf16>&, bf16* to) {
+inline float round_weights(const float* weights, const Scales*, bf16* to) {
   for (int j = 0; j < kKeys; j += kGroup) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j),
                         reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(load(weights + j))));
   }
   return 1.0f;
 }
-inline float round_weights(const float* weights, const KeyTile<int8_t>& keys, int16_t* to) {
+inline float round_weights(const float* weights, const Scales* scales, int16_t* to) {
   Vec scaled[kKeys / kLanes], top = zero(), nothing = zero();
   for (int i = 0; i < kKeys / kGroup; ++i) {
-    scaled[i] = mul(load(weights + i * kGroup), load(keys.v_scale + i * kGroup));
+    scaled[i] = mul(load(weights + i * kGroup), load(scales->v + i * kGroup));
     top = max(top, scaled[i]);
     nothing = fma(scaled[i], zero(), nothing);  // NaN if there is one
   }
@@ -118,12 +119,13 @@ inline float round_weights(const float* weights, const KeyTile<int8_t>& keys, in
   return unit_of(most) + sum(nothing);
 }
 
+alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};
+
 // acc[r] = acc[r] * keep[r] + sum over keys of weight[r][j] * v[j] for R rows and C vectors from
 // column d on. Every 32 columns of acc lie in the order in which `unpack` leaves them.
 template <int R, int C, class T>
 void add_values(float* acc, const typename Pairs<T>::Element* weights, const float* keep,
-                const float* worth, const KeyTile<T>& keys, const KeyTile<T>* next, int64_t dim,
-                int64_t d) {
+                const float* worth, const Keys<T>& keys, Ahead& ahead, int64_t d) {
   using P = Pairs<T>;
   typename P::Sum s[R][C];
   for (int r = 0; r < R; ++r) {
@@ -136,11 +138,14 @@ void add_values(float* acc, const typename Pairs<T>::Element* weights, const flo
     }
   }
   for (int j = keys.first / 2 * 2; j < keys.last; j += 2) {
-    if (next != nullptr) fetch(next->v + j, 2, dim);
+    if (j % 4 == 0) ahead.fetch(ahead.pace);
+    const T* const v = keys.value(j);
+    const T* const evens = keys.has(j) ? v : reinterpret_cast<const T*>(kZeros);
+    const T* const odds = keys.has(j + 1) ? v + keys.dim : reinterpret_cast<const T*>(kZeros);
     __m512i x[C];
     for (int c = 0; c < C; c += 2) {
-      const __m512i even = P::load(keys.v[j] + d + c * kLanes);
-      const __m512i odd = P::load(keys.v[j + 1] + d + c * kLanes);
+      const __m512i even = P::load(evens + d + c * kLanes);
+      const __m512i odd = P::load(odds + d + c * kLanes);
       x[c] = _mm512_unpacklo_epi16(even, odd);
       x[c + 1] = _mm512_unpackhi_epi16(even, odd);
     }
@@ -165,20 +170,21 @@ void add_values(float* acc, const typename Pairs<T>::Element* weights, const flo
 
 // The weights of R rows times the tile's values; the last argument says in which elements.
 template <int R, class T>
-void add_weighted(float* acc, float* weights, const float* keep, const KeyTile<T>& keys,
-                  const KeyTile<T>* next, int64_t dim, const typename Pairs<T>::Element*) {
+void add_weighted(float* acc, float* weights, const float* keep, const Keys<T>& keys,
+                  const Scales* scales, Ahead& ahead, const typename Pairs<T>::Element*) {
+  const int64_t dim = keys.dim;
   alignas(64) typename Pairs<T>::Element rounded[R * kKeys];
   float worth[R];
   for (int r = 0; r < R; ++r) {
-    worth[r] = round_weights(weights + r * kKeys, keys, rounded + r * kKeys);
+    worth[r] = round_weights(weights + r * kKeys, scales, rounded + r * kKeys);
   }
   constexpr int kColumns = R <= 2 ? 8 : 4;
   int64_t d = 0;
   for (; d + kColumns * kLanes <= dim; d += kColumns * kLanes) {
-    add_values<R, kColumns>(acc, rounded, keep, worth, keys, d == 0 ? next : nullptr, dim, d);
+    add_values<R, kColumns>(acc, rounded, keep, worth, keys, ahead, d);
   }
   for (; d < dim; d += 2 * kLanes) {
-    add_values<R, 2>(acc, rounded, keep, worth, keys, d == 0 ? next : nullptr, dim, d);
+    add_values<R, 2>(acc, rounded, keep, worth, keys, ahead, d);
   }
 }
 

@@ -12,10 +12,9 @@ void paged_attention(const AttentionArgs& a, int64_t task);
 #if defined(QUIRE_TILES)
 // Whether `tiled_attention` computes this shape, with a cache of bfloat16 or int8.
 bool attention_fits_tiles(const AttentionArgs& a);
-// kv heads [head, end_head) of a tile; T is bf16 or int8_t.
+// T is bf16 or int8_t.
 template <class T>
-void tiled_attention(const AttentionArgs& a, const AttentionTile& tile, int64_t head,
-                     int64_t end_head);
+void tiled_attention(const AttentionArgs& a, const AttentionTask& task);
 #endif
 
 // y[i] = 2^x[i] as attention computes it.

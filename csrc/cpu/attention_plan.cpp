@@ -1,17 +1,141 @@
 #include "attention_plan.h"
 
 #include <algorithm>
+#include <functional>
+#include <vector>
 
 namespace quire {
 
 namespace {
 
-// Keys that a tile reads, times its rows; one row costs as much as a few, because keys are read once.
-int64_t cost(const AttentionTile& t, int64_t window) {
-  const int64_t end = t.position + t.rows;
-  const int64_t keys = window > 0 ? std::min(end, window + t.rows) : end;
-  return keys * (t.rows + 8);
+constexpr int64_t kShares = 8;  // tasks a thread from which their differences matter little
+constexpr int64_t kPartFloats = 1 << 20, kParts = 512;  // most of split tiles, a thread
+
+// A task for one head, not cut, and what it costs: keys times rows; one row costs as much as a few,
+// because keys are read once.
+struct Tile {
+  AttentionTask task;
+  int64_t cost;
+  bool split;
+
+  int64_t parts() const {
+    return (task.end - 1) / kAttentionPartition - task.begin / kAttentionPartition + 1;
+  }
+};
+
+std::vector<Tile> cut_rows(const AttentionArgs& a) {
+  const int64_t positions = attention_tile_positions(a.heads, a.kv_heads);
+  std::vector<Tile> tiles;
+  for (int64_t s = 0; s < a.num_seqs; ++s) {
+    int64_t row = a.query_start_loc[s];
+    const int64_t end_row = a.query_start_loc[s + 1];
+    int64_t position = a.seq_lens[s] - (end_row - row);
+    while (row < end_row) {
+      const int64_t rows = std::min(positions - position % positions, end_row - row);
+      const int64_t end = position + rows;
+      const int64_t begin = a.window > 0 ? std::max<int64_t>(position - a.window + 1, 0) : 0;
+      const auto i = [](int64_t n) { return static_cast<int32_t>(n); };
+      tiles.push_back({{i(s), i(row), i(position), i(rows), 0, 0, i(begin), i(end), -1, 0},
+                       (end - begin) * (rows + 8), false});
+      row += rows;
+      position += rows;
+    }
+  }
+  // Tiles of a prompt come first, and the dearest of each kind.
+  std::sort(tiles.begin(), tiles.end(), [](const Tile& x, const Tile& y) {
+    if ((x.task.rows > 1) != (y.task.rows > 1)) return x.task.rows > 1;
+    return x.cost != y.cost ? x.cost > y.cost : x.task.row < y.task.row;
+  });
+  return tiles;
 }
+
+// When the last of the tiles' tasks, a head each, ends if each goes to the thread that is free first.
+int64_t finish(const std::vector<Tile>& tiles, int64_t heads, int threads) {
+  std::vector<int64_t> free_at(static_cast<size_t>(threads), 0);
+  const auto later = std::greater<int64_t>();
+  int64_t last = 0;
+  for (const Tile& tile : tiles) {
+    for (int64_t head = 0; head < heads; ++head) {
+      std::pop_heap(free_at.begin(), free_at.end(), later);
+      free_at.back() += tile.cost;
+      last = std::max(last, free_at.back());
+      std::push_heap(free_at.begin(), free_at.end(), later);
+    }
+  }
+  return last;
+}
+
+// Marks the tiles that are cut into parts: those that a thread could be left with while others idle.
+// Not where that gains a sixteenth at most: a part's first keys are not fetched ahead of time.
+void choose_splits(const AttentionArgs& a, int threads, AttentionSplit split, int64_t total,
+                   int64_t share, std::vector<Tile>& tiles) {
+  const bool always = split == AttentionSplit::kAlways;
+  if (split == AttentionSplit::kNever || (threads == 1 && !always)) return;
+  const bool few = static_cast<int64_t>(tiles.size()) * a.kv_heads <= 2 * kShares * threads;
+  if (!always && few && 16 * threads * finish(tiles, a.kv_heads, threads) <= 17 * total) return;
+  int64_t parts = kParts * threads, floats = kPartFloats * threads;
+  for (Tile& tile : tiles) {
+    if (tile.parts() == 1 || (!always && tile.cost <= share)) continue;
+    const int64_t more = tile.parts() * a.kv_heads;
+    const int64_t room = more * attention_partial_floats(tile.task.rows * (a.heads / a.kv_heads),
+                                                         a.head_dim);
+    tile.split = more <= parts && room <= floats;
+    if (!tile.split) continue;
+    parts -= more;
+    floats -= room;
+  }
+}
+
+// Writes tasks one after the other, and the merges of those that are parts.
+struct Writer {
+  const AttentionArgs& a;
+  int64_t share;  // cost of a task
+  AttentionTask* tasks;
+  AttentionMerge* merges;
+  int64_t count = 0, num_merges = 0, floats = 0;
+
+  void write(const Tile& tile, int64_t head, int64_t end_head) {
+    AttentionTask task = tile.task;
+    task.head = static_cast<int32_t>(head);
+    task.end_head = static_cast<int32_t>(end_head);
+    if (!tile.split) {
+      tasks[count++] = task;
+      return;
+    }
+    const int32_t parts = static_cast<int32_t>(tile.parts());
+    const int64_t part_cost = kAttentionPartition * (task.rows + 8);
+    const int32_t parts_a_task = static_cast<int32_t>(std::clamp<int64_t>(share / part_cost, 1, parts));
+    task.merge = static_cast<int32_t>(num_merges);
+    merges[num_merges++] = {floats, parts, parts};
+    floats += parts * attention_partial_floats(task.rows * (a.heads / a.kv_heads), a.head_dim);
+    for (; task.part < parts; task.part += parts_a_task) {
+      const int32_t end_part = task.begin / kAttentionPartition + parts_a_task;
+      task.end = std::min(end_part * kAttentionPartition, tile.task.end);
+      tasks[count++] = task;
+      task.begin = task.end;
+    }
+  }
+};
+
+// Most tiles that a step can have.
+int64_t most_tiles(const AttentionArgs& a, int64_t tokens) {
+  const int64_t positions = attention_tile_positions(a.heads, a.kv_heads);
+  return std::min(tokens, tokens / positions + 2 * a.num_seqs);
+}
+
+// Where the parts of `memory` begin.
+struct Layout {
+  int64_t merges, partials, bytes;
+
+  Layout(const AttentionArgs& a, int64_t tokens, int threads) {
+    const auto aligned = [](int64_t bytes_) { return (bytes_ + 63) / 64 * 64; };
+    const int64_t tasks = most_tiles(a, tokens) * a.kv_heads + kParts * threads;
+    merges = aligned(tasks * static_cast<int64_t>(sizeof(AttentionTask)));
+    partials = merges +
+               aligned(kParts * threads * static_cast<int64_t>(sizeof(AttentionMerge)));
+    bytes = partials + kPartFloats * threads * static_cast<int64_t>(sizeof(float));
+  }
+};
 
 }  // namespace
 
@@ -23,38 +147,43 @@ int64_t attention_tile_positions(int64_t heads, int64_t kv_heads) {
   return positions;
 }
 
-int64_t attention_max_tiles(int64_t tokens, int64_t num_seqs, int64_t positions) {
-  return std::min(tokens, tokens / positions + 2 * num_seqs);
+int64_t attention_plan_bytes(const AttentionArgs& a, int64_t tokens, int threads) {
+  return Layout(a, tokens, threads).bytes;
 }
 
-int64_t plan_attention(AttentionArgs& a, AttentionTile* tiles, int threads) {
-  const int64_t positions = attention_tile_positions(a.heads, a.kv_heads);
-  int64_t count = 0, chunks = 0;  // chunks: tiles of more than one row
-  for (int64_t s = 0; s < a.num_seqs; ++s) {
-    int64_t row = a.query_start_loc[s];
-    const int64_t end_row = a.query_start_loc[s + 1];
-    int64_t position = a.seq_lens[s] - (end_row - row);
-    while (row < end_row) {
-      const int64_t rows = std::min(positions - position % positions, end_row - row);
-      tiles[count++] = {static_cast<int32_t>(s), static_cast<int32_t>(row),
-                        static_cast<int32_t>(position), static_cast<int32_t>(rows)};
-      chunks += rows > 1;
-      row += rows;
-      position += rows;
+int64_t plan_attention(AttentionArgs& a, int64_t tokens, void* memory, int threads,
+                       AttentionSplit split) {
+  std::vector<Tile> tiles = cut_rows(a);
+  int64_t total = 0;
+  for (const Tile& tile : tiles) total += tile.cost * a.kv_heads;
+  const int64_t share = total / (kShares * threads);
+  choose_splits(a, threads, split, total, share, tiles);
+
+  const Layout layout(a, tokens, threads);
+  uint8_t* const start = static_cast<uint8_t*>(memory);
+  Writer to{a, share, reinterpret_cast<AttentionTask*>(start),
+            reinterpret_cast<AttentionMerge*>(start + layout.merges)};
+  // The tiles of a prompt share a head's keys, and go through them head by head. The heads of a
+  // decoding sequence run better in one task, which fetches the next one's keys ahead of time, as long
+  // as no task is so large that the other threads wait for it.
+  const int64_t chunks = std::count_if(tiles.begin(), tiles.end(),
+                                       [](const Tile& tile) { return tile.task.rows > 1; });
+  for (int64_t head = 0; head < a.kv_heads; ++head) {
+    for (int64_t i = 0; i < chunks; ++i) to.write(tiles[static_cast<size_t>(i)], head, head + 1);
+  }
+  for (size_t i = static_cast<size_t>(chunks); i < tiles.size(); ++i) {
+    const Tile& tile = tiles[i];
+    const int64_t heads = tile.split     ? 1
+                          : threads == 1 ? a.kv_heads
+                                         : std::clamp<int64_t>(share / tile.cost, 1, a.kv_heads);
+    for (int64_t head = 0; head < a.kv_heads; head += heads) {
+      to.write(tile, head, std::min(head + heads, a.kv_heads));
     }
   }
-  std::sort(tiles, tiles + count, [&](const AttentionTile& x, const AttentionTile& y) {
-    const int64_t left = cost(x, a.window), right = cost(y, a.window);
-    return left != right ? left > right : x.row < y.row;
-  });
-  a.tiles = tiles;
-  a.num_tiles = count;
-  // The heads of a decoding sequence run better in one task, which fetches the next one's keys ahead
-  // of time, as long as the tasks remain many enough to keep every thread busy to the end. The tiles
-  // of a prompt share a head's keys, and go through them head by head.
-  a.task_heads = 2 * chunks > count ? 1 : a.kv_heads;
-  while (a.task_heads > 1 && count * (a.kv_heads / a.task_heads) < 8 * threads) a.task_heads /= 2;
-  return count * ((a.kv_heads + a.task_heads - 1) / a.task_heads);
+  a.tasks = to.tasks;
+  a.merges = to.merges;
+  a.partials = reinterpret_cast<float*>(start + layout.partials);
+  return to.count;
 }
 
 }  // namespace quire

@@ -1,6 +1,7 @@
-// A tile of keys, and the running result of a tile of query rows; for the kernels on vectors.
+// The running softmax of a tile of query rows, in floats; for the kernels on vectors.
 #pragma once
 
+#include "attention_keys.h"
 #include "attention_parts.h"
 #include "simd_math.h"
 
@@ -21,10 +22,19 @@ constexpr bool kIsFloat = false;
 template <>
 constexpr bool kIsFloat<float> = true;
 
-constexpr int kKeys = kAttentionKeys;
 constexpr int kWidth = kAttentionHeadDim;
 constexpr int kGroup = static_cast<int>(kLanes);  // keys whose dot products are reduced together
+constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key: exp2(kNothing - x) is 0
 static_assert(kKeys % (2 * kLanes) == 0 && kAttentionPartition % kKeys == 0);
+
+struct Rows {
+  int count;
+  int group;         // heads a position
+  int64_t position;  // of row 0
+  int64_t dim;
+
+  int64_t at(int r) const { return position + r / group; }
+};
 
 // A partial result of softmax(s) v, s in units of log 2: acc / sum, both times 2^-top.
 struct State {
@@ -33,46 +43,70 @@ struct State {
   alignas(64) float acc[kAttentionRows * kWidth];
 };
 
-// Where the keys and values of one key tile lie; keys outside [first, last) stand for any key.
-template <class T>
-struct KeyTile {
-  const T* k[kKeys];
-  const T* v[kKeys];
-  float k_scale[kKeys], v_scale[kKeys];  // of int8
-  int first, last;
-};
+inline float exp2(float x) { return largest(exp2(broadcast(x))); }
 
-template <class T>
-void find_keys(const AttentionArgs& a, const int32_t* table, int64_t head, int64_t start,
-               int64_t begin, int64_t end, KeyTile<T>& keys) {
-  keys.first = static_cast<int>(begin > start ? begin - start : 0);
-  keys.last = static_cast<int>(end - start < kKeys ? end - start : kKeys);
-  const int shift = __builtin_ctzll(static_cast<uint64_t>(a.block_size));
-  const int64_t offset = head * a.block_size * a.head_dim;
-  for (int j = 0; j < kKeys; ++j) {
-    const int inside = j < keys.first ? keys.first : j < keys.last ? j : keys.last - 1;
-    const int64_t position = start + inside;
-    const int64_t block = table[position >> shift];
-    const int64_t in_block = position & (a.block_size - 1);
-    const int64_t at = offset + in_block * a.head_dim;
-    keys.k[j] = static_cast<const T*>(a.k) + block * a.k_block_stride + at;
-    keys.v[j] = static_cast<const T*>(a.v) + block * a.v_block_stride + at;
-    if constexpr (kIsInt8<T>) {
-      const int64_t slot = (block * a.kv_heads + head) * a.block_size + in_block;
-      keys.k_scale[j] = as_float(a.k_scale[slot]);
-      keys.v_scale[j] = as_float(a.v_scale[slot]);
+inline void clear(const Rows& rows, State& state) {
+  for (int r = 0; r < rows.count; ++r) {
+    state.top[r] = kNothing;
+    state.sum[r] = 0.0f;
+  }
+  __builtin_memset(state.acc, 0, sizeof(float) * kWidth * static_cast<uint64_t>(rows.count));
+}
+
+// Scores of one row to weights: hides keys outside [low, high], raises `top`, and returns by what
+// the earlier weights shrink.
+inline float weigh(float* scores, int64_t low, int64_t high, float scale, float& top_, float& sum_) {
+  const float hidden = -__builtin_inff();
+  for (int64_t j = 0; j < low && j < kKeys; ++j) scores[j] = hidden;
+  for (int64_t j = high + 1; j < kKeys; ++j) scores[j] = hidden;
+  Vec m = load(scores);
+  for (int j = kGroup; j < kKeys; j += kGroup) m = max(m, load(scores + j));
+  const float seen = largest(m) * scale;
+  const float new_top = seen > top_ ? seen : top_;
+  const Vec s = broadcast(scale), shift = broadcast(-new_top);
+  Vec total = zero();
+  for (int j = 0; j < kKeys; j += kGroup) {
+    const Vec weight = exp2(fma(load(scores + j), s, shift));
+    store(scores + j, weight);
+    total = add(total, weight);
+  }
+  const float keep = exp2(top_ - new_top);
+  top_ = new_top;
+  sum_ = sum_ * keep + sum(total);
+  return keep;
+}
+
+// Adds a partial result to the total. An empty one on either side changes nothing.
+inline void merge(const Rows& rows, State& total, const State& part) {
+  for (int r = 0; r < rows.count; ++r) {
+    const float new_top = total.top[r] > part.top[r] ? total.top[r] : part.top[r];
+    const float old_scale = exp2(total.top[r] - new_top), scale = exp2(part.top[r] - new_top);
+    total.top[r] = new_top;
+    total.sum[r] = total.sum[r] * old_scale + part.sum[r] * scale;
+    for (int64_t d = 0; d < rows.dim; d += kLanes) {
+      float* acc = total.acc + r * kWidth + d;
+      const Vec added = mul(load(part.acc + r * kWidth + d), broadcast(scale));
+      store(acc, add(mul(load(acc), broadcast(old_scale)), added));
     }
   }
 }
 
-// Asks for rows of the tile that comes next, a few at a time between the steps of the present one,
-// into the second cache: two tiles are more than the first holds.
-template <class T>
-inline void fetch(const T* const* rows, int count, int64_t dim) {
-  const int64_t bytes = dim * static_cast<int64_t>(sizeof(T));
-  for (int i = 0; i < count; ++i) {
-    const char* row = reinterpret_cast<const char*>(rows[i]);
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+// A partial result to plain floats and back.
+inline void save(const Rows& rows, const State& state, float* to) {
+  const int64_t width = (rows.dim + 15) / 16 * 16;
+  for (int r = 0; r < rows.count; ++r, to += width + 2) {
+    to[0] = state.top[r];
+    to[1] = state.sum[r];
+    __builtin_memcpy(to + 2, state.acc + r * kWidth, sizeof(float) * static_cast<uint64_t>(rows.dim));
+  }
+}
+inline void restore(const Rows& rows, const float* from, State& state) {
+  const int64_t width = (rows.dim + 15) / 16 * 16;
+  for (int r = 0; r < rows.count; ++r, from += width + 2) {
+    state.top[r] = from[0];
+    state.sum[r] = from[1];
+    __builtin_memcpy(state.acc + r * kWidth, from + 2,
+                     sizeof(float) * static_cast<uint64_t>(rows.dim));
   }
 }
 

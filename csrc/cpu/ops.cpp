@@ -48,11 +48,8 @@ void run_op(Pool& pool, LinearOp& op) {
 
 void run_op(Pool& pool, AttentionOp& op) {
   AttentionArgs& a = op.args;
-  const int64_t positions = attention_tile_positions(a.heads, a.kv_heads);
-  const int64_t most = attention_max_tiles(op.rows, a.num_seqs, positions);
-  auto* tiles = static_cast<AttentionTile*>(
-      pool.scratch(most * static_cast<int64_t>(sizeof(AttentionTile))));
-  const int64_t tasks = plan_attention(a, tiles, pool.threads());
+  void* memory = pool.scratch(attention_plan_bytes(a, op.rows, pool.threads()));
+  const int64_t tasks = plan_attention(a, op.rows, memory, pool.threads(), op.split);
   run_tasks(pool, tasks, [&](int64_t task) { op.kernel(a, task); });
 }
 

@@ -7,6 +7,7 @@
 
 #include <variant>
 
+#include "attention_plan.h"
 #include "kernels.h"
 #include "linear.h"
 #include "packed_weight.h"
@@ -49,6 +50,7 @@ struct AttentionOp {
   AttentionArgs args;
   int64_t rows;
   int64_t token_bytes;  // of keys and values
+  AttentionSplit split = AttentionSplit::kAutomatic;
 };
 
 using Op = std::variant<RowOp<RmsNormArgs>, RowOp<AddRmsNormArgs>, RowOp<LayerNormArgs>,

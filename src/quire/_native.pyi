@@ -501,6 +501,7 @@ def paged_attention(
     v_block_stride: int,
     window: int,
     scale: float,
+    split: int,
     /,
 ) -> None:
     """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t.

@@ -79,7 +79,12 @@ class World:
     tables: Tensor
 
     def run(
-        self, isa: str, pool: _native.Pool, spans: list[tuple[int, int, int]], window: int | None
+        self,
+        isa: str,
+        pool: _native.Pool,
+        spans: list[tuple[int, int, int]],
+        window: int | None,
+        split: bool | None = None,
     ) -> list[Tensor]:
         """Attention of tokens [first, last) of a sequence for each (sequence, first, last)."""
         starts = [0]
@@ -95,7 +100,9 @@ class World:
         )
         q = torch.cat([self.q[s][first:last] for s, first, last in spans])
         scale = self.shape.head_dim**-0.5
-        out = paged_attention(_native.table(isa), pool, q, self.cache, meta, scale, window)
+        out = paged_attention(
+            _native.table(isa), pool, q, self.cache, meta, scale, window, split=split
+        )
         return list(out.split([last - first for _, first, last in spans]))
 
 
@@ -292,6 +299,45 @@ def test_a_token_is_the_same_alone_in_a_long_context(
         for position in (1023, 1024, 1025, 2047, 2048, 2099, pick(generator, 990, 2099)):
             (alone,) = world.run(isa, pools[1], [(0, position, position + 1)], window)
             assert_same_bits(alone[0], whole[position - 990])
+
+
+@pytest.mark.parametrize("given", SHAPES, ids=str)
+def test_threads_that_share_a_sequence_change_nothing(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
+) -> None:
+    shape = random_shape(generator, **given)
+    print(shape)
+    lens = [pick(generator, 1025, 3200), pick(generator, 1, 1500), 1024, 2048]
+    world = make_world(generator, shape, lens)
+    spans = [
+        (0, lens[0] - 1, lens[0]),
+        (1, max(lens[1] - 40, 0), lens[1]),
+        (2, 1023, 1024),
+        (3, 1000, 1030),
+        (3, 2047, 2048),
+    ]
+    spans = [spans[i] for i in torch.randperm(len(spans), generator=generator).tolist()]
+    for window in (None, pick(generator, 1, 2000)):
+        whole = world.run(isa, pools[0], spans, window, split=False)
+        assert_attended(world, isa, whole, spans, window)
+        for pool, split in itertools.product((*pools, _native.Pool(9)), (None, True)):
+            for out, expected in zip(
+                world.run(isa, pool, spans, window, split), whole, strict=True
+            ):
+                assert_same_bits(out, expected)
+        (alone,) = world.run(isa, pools[2], [(3, 2047, 2048)], window)
+        assert_same_bits(alone, whole[spans.index((3, 2047, 2048))])
+
+
+def test_more_parts_than_there_is_room_for(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool]
+) -> None:
+    """Some tiles stay whole: there are at most 512 parts a thread."""
+    world = make_world(generator, Shape(4, 4, 32, 32, torch.bfloat16, torch.int8), [1030] * 3)
+    spans = [(i % 3, 1029, 1030) for i in range(70)]
+    whole = world.run(isa, pools[0], spans, None, split=False)
+    for out, expected in zip(world.run(isa, pools[0], spans, None, split=True), whole, strict=True):
+        assert_same_bits(out, expected)
 
 
 @pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.int8])

@@ -15,6 +15,7 @@ _DTYPE_CODES = {
     torch.float16: _native.FLOAT16,
 }
 _CACHE_CODES = _DTYPE_CODES | {torch.int8: _native.INT8}
+_SPLIT = {None: 0, False: 1, True: 2}
 BLOCK_SIZES = frozenset({8, 16, 32})
 MAX_HEAD_DIM = 256
 MAX_GROUP = 64
@@ -48,6 +49,7 @@ def paged_attention(
     window: int | None = None,
     *,
     out: Tensor | None = None,
+    split: bool | None = None,
 ) -> Tensor:
     """What `quire.ops.paged_attention.paged_attention` computes, on all threads of `pool`.
 
@@ -61,6 +63,7 @@ def paged_attention(
         scale: multiplies q · k; positive.
         window: attend to the last `window` tokens only; None is all.
         out: takes the result, if given; like q, and apart from it.
+        split: whether threads share the keys of one sequence and head; None is where it pays.
 
     Returns:
         [T, num_heads, head_dim] of q's dtype.
@@ -103,6 +106,7 @@ def paged_attention(
         v.stride(0),
         window or 0,
         scale,
+        _SPLIT[split],
     )
     return out
 

@@ -1,0 +1,98 @@
+// What attention on AMX tiles works with: registers, buffers and conversions; see attention_amx.cpp.
+#pragma once
+
+#include "attention_parts.h"
+
+#if defined(QUIRE_TILES)
+
+#include "attention_keys.h"
+#include "simd_math.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+constexpr int kSide = 16;                            // rows, and 4-byte columns, of a tile register
+constexpr int kCells = kSide * kSide;                // 4-byte elements of a tile register
+constexpr int kSlabs = kAttentionRows / kSide;       // of query rows
+constexpr int kKeyTiles = kAttentionKeys / kSide;    // of 16 keys, as rows of K
+constexpr int kKeySteps = kAttentionKeys / 32;       // of 32 keys, as the inner dimension
+constexpr int kDimSteps = kAttentionHeadDim / 32;    // of 32 columns, as the inner dimension
+constexpr int kDimTiles = kAttentionHeadDim / kSide;
+constexpr float kLog2E = 1.44269504f;
+constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+inline void configure_tiles() {
+  const TileConfig config;
+  __asm__ volatile("" : : "r"(&config) : "memory");  // GCC 12 may drop the stores to `config`
+  _tile_loadconfig(&config);
+}
+
+// A partial result: acc / sum, both times 2^-top. acc lies in whole tiles.
+struct State {
+  alignas(64) float top[kAttentionRows];
+  alignas(64) float sum[kAttentionRows];
+  alignas(64) float acc[kSlabs][kDimTiles][kCells];
+  bool empty;
+};
+
+struct Work {
+  int rows, slabs, group;
+  int dim_steps, dim_tiles;
+  alignas(64) int32_t at[kAttentionRows];  // position of each row
+  alignas(64) uint32_t q[kSlabs][kDimSteps][kCells];        // q^T: pairs of columns down, rows across
+  alignas(64) float scores[kSlabs][kAttentionKeys][kSide];  // transposed
+  alignas(64) uint32_t weights[kSlabs][kKeySteps][kCells];  // rows down, pairs of keys across
+  alignas(64) uint32_t v[kKeySteps][kDimTiles][kCells];     // pairs of keys down, columns across
+  alignas(64) bf16 k[2][kSide * kAttentionHeadDim];         // 16 keys in a row, as bfloat16
+};
+
+// Transposes 16 x 16 elements of 4 bytes.
+inline void transpose(const __m512i* in, uint32_t* out) {
+  __m512i a[16], b[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_epi32(in[i], in[i + 1]);
+    a[i + 1] = _mm512_unpackhi_epi32(in[i], in[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+  // b[4i + c], 128-bit part p: column 4p + c of rows 4i .. 4i + 3
+  for (int c = 0; c < 4; ++c) {
+    const __m512i x = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88);
+    const __m512i y = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
+    const __m512i z = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
+    const __m512i w = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
+    _mm512_store_si512(out + 16 * c, _mm512_shuffle_i32x4(x, z, 0x88));
+    _mm512_store_si512(out + 16 * (4 + c), _mm512_shuffle_i32x4(y, w, 0x88));
+    _mm512_store_si512(out + 16 * (8 + c), _mm512_shuffle_i32x4(x, z, 0xdd));
+    _mm512_store_si512(out + 16 * (12 + c), _mm512_shuffle_i32x4(y, w, 0xdd));
+  }
+}
+
+inline int64_t row_offset(const Work& w, int r, int64_t stride, int64_t dim) {
+  return r / w.group * stride + r % w.group * dim;
+}
+
+inline __m512i load_bf16(const bf16* p) { return _mm512_loadu_si512(p); }
+inline __m512i load_bf16(const int8_t* p) {
+  const Vec low = load(p), high = load(p + kLanes);
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+}
+
+alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA
+
+#endif

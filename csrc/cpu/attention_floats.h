@@ -1,0 +1,114 @@
+// Products of attention in floats, for caches of any dtype.
+#pragma once
+
+#include "attention_tile.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// One query row as floats; returns what its scores are to be multiplied by.
+template <class Q>
+float load_query(const Q* from, int64_t dim, float* q) {
+  int64_t d = 0;
+  for (; d + kLanes <= dim; d += kLanes) store(q + d, load(from + d));
+  if (d < dim) store(q + d, load(from + d, dim - d));
+  return 1.0f;
+}
+
+// scores[r][j] = q[r] . k[j] for R rows and all kLanes-wide groups of keys that touch the tile's.
+template <int R, class T>
+void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, float* scores) {
+  const int64_t dim = keys.dim;
+  for (int j = keys.first / kGroup * kGroup; j < keys.last; j += kGroup) {
+    Vec part[R][kGroup];
+    for (int i = 0; i < kGroup; i += 4) {
+      ahead.fetch(ahead.pace);
+      Vec s[R][4];
+      for (int r = 0; r < R; ++r) s[r][0] = s[r][1] = s[r][2] = s[r][3] = zero();
+      const T* const k = keys.key(j + i);
+      const T *const ks[4] = {k, k + dim, k + 2 * dim, k + 3 * dim};
+      int64_t d = keys.has_block(j + i) ? 0 : dim;
+      for (; d + kLanes <= dim; d += kLanes) {
+        const Vec k0 = load(ks[0] + d), k1 = load(ks[1] + d), k2 = load(ks[2] + d),
+                  k3 = load(ks[3] + d);
+        for (int r = 0; r < R; ++r) {
+          const Vec x = load(q + r * kWidth + d);
+          s[r][0] = fma(x, k0, s[r][0]);
+          s[r][1] = fma(x, k1, s[r][1]);
+          s[r][2] = fma(x, k2, s[r][2]);
+          s[r][3] = fma(x, k3, s[r][3]);
+        }
+      }
+      if (d < dim) {
+        for (int c = 0; c < 4; ++c) {
+          const Vec tail = load(ks[c] + d, dim - d);
+          for (int r = 0; r < R; ++r) s[r][c] = fma(load(q + r * kWidth + d, dim - d), tail, s[r][c]);
+        }
+      }
+      for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < 4; ++c) part[r][i + c] = s[r][c];
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      const Vec score = sums(part[r]);
+      store(scores + r * kKeys + j, scales != nullptr ? mul(score, load(scales->k + j)) : score);
+    }
+  }
+}
+
+// acc[r] = acc[r] * keep[r] + sum over keys of weight[r][j] * v[j] for R rows and C vectors from
+// column d on. With n != 0 only the first n < kLanes columns of one vector count.
+template <int R, int C, class T>
+void add_values(float* acc, const float* weights, const float* keep, const Keys<T>& keys,
+                Ahead& ahead, int64_t d, int64_t n) {
+  Vec s[R][C];
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) {
+      s[r][c] = mul(load(acc + r * kWidth + d + c * kLanes), broadcast(keep[r]));
+    }
+  }
+  for (int j = keys.first; j < keys.last; ++j) {
+    if (j % 4 == 0) ahead.fetch(ahead.pace);
+    const T* v = keys.value(j) + d;
+    Vec x[C];
+    for (int c = 0; c < C; ++c) x[c] = n != 0 ? load(v, n) : load(v + c * kLanes);
+    for (int r = 0; r < R; ++r) {
+      const Vec weight = broadcast(weights[r * kKeys + j]);
+      for (int c = 0; c < C; ++c) s[r][c] = fma(weight, x[c], s[r][c]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) store(acc + r * kWidth + d + c * kLanes, s[r][c]);
+  }
+}
+
+constexpr int kFloatColumns = kLanes >= 16 ? 4 : 2;  // accumulators of add_values stay in registers
+
+// The weights of R rows times the tile's values.
+template <int R, class T>
+void add_weighted(float* acc, float* weights, const float* keep, const Keys<T>& keys,
+                  const Scales* scales, Ahead& ahead, const float*) {
+  const int64_t dim = keys.dim;
+  if (scales != nullptr) {
+    for (int r = 0; r < R; ++r) {
+      for (int j = 0; j < kKeys; j += kGroup) {
+        float* w = weights + r * kKeys + j;
+        store(w, mul(load(w), load(scales->v + j)));
+      }
+    }
+  }
+  int64_t d = 0;
+  for (; d + kFloatColumns * kLanes <= dim; d += kFloatColumns * kLanes) {
+    add_values<R, kFloatColumns>(acc, weights, keep, keys, ahead, d, 0);
+  }
+  for (; d + kLanes <= dim; d += kLanes) {
+    add_values<R, 1>(acc, weights, keep, keys, ahead, d, 0);
+  }
+  if (d < dim) add_values<R, 1>(acc, weights, keep, keys, ahead, d, dim - d);
+}
+
+// Puts the columns of acc in order, from that in which `add_weighted` of the elements leaves them.
+void order_columns(float*, int64_t, const float*) {}
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,92 @@
+// The walk of a task over its heads and key tiles; the same for the kernels on vectors and on tiles.
+//
+//             keys  0 .. 127 | 128 .. 255 | ... | 1024 ..     tiles of kAttentionKeys
+//   rows      ------> top, sum, acc      ...    | merged into the total after kAttentionPartition
+//
+// What is computed for a row is a function of its position alone: tiles and partitions begin at
+// fixed positions, a row's dot products and sums have one order whatever other rows are in the
+// task, and keys it may not see change nothing (0 * v is added, or the tile is left out). Partitions
+// are merged in their order, whether one task walks through them or each is a task of its own.
+#pragma once
+
+#include "attention_keys.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// Saves the partial result of part `index`.
+template <class W>
+void save_part(const AttentionArgs& a, const AttentionTask& task, int64_t index, W& work,
+               const typename W::State& part) {
+  const int64_t size = attention_partial_floats(work.rows(), a.head_dim);
+  work.save(part, a.partials + a.merges[task.merge].at + index * size);
+}
+
+// Counts `done` parts as finished. Merges all into `total` if they were the last.
+template <class W>
+bool merge_parts(const AttentionArgs& a, const AttentionTask& task, int done, W& work,
+                 typename W::State& total, typename W::State& part) {
+  AttentionMerge& merge = a.merges[task.merge];
+  if (__atomic_sub_fetch(&merge.left, done, __ATOMIC_ACQ_REL) != 0) return false;
+  const int64_t size = attention_partial_floats(work.rows(), a.head_dim);
+  const float* partial = a.partials + merge.at;
+  work.restore(partial, total);
+  for (int i = 1; i < merge.parts; ++i) {
+    work.restore(partial += size, part);
+    work.merge(total, part);
+  }
+  return true;
+}
+
+// W, the work on a tile of rows, has a State of the sums over some keys, and
+//   rows()                                  of a head
+//   load(head)  store(head, state)          queries and results
+//   clear(state)  merge(total, part)
+//   attend(keys, ahead, start, state)       adds the key tile that begins at `start`
+//   save(state, floats)  restore(floats, state)
+template <class T, class W>
+void walk(const AttentionArgs& a, const AttentionTask& task, W& work) {
+  typename W::State states[2];
+  const int32_t* table = a.block_tables + task.seq * a.block_table_stride;
+  const int64_t begin = task.begin, end = task.end, first = begin / kKeys * kKeys;
+  Keys<T> keys = find_keys<T>(a, table, task.head, first, begin, end);
+  const bool whole = task.merge < 0;
+  for (int64_t head = task.head; head < task.end_head; ++head) {
+    work.load(head);
+    typename W::State *part = &states[0], *total = nullptr;
+    int parts = 0;
+    work.clear(*part);
+    for (int64_t start = first; start < end; start += kKeys) {
+      if (start % kAttentionPartition == 0 && start > begin) {
+        if (!whole) {
+          save_part(a, task, task.part + parts++, work, *part);
+        } else if (total == nullptr) {
+          total = part;
+          part = &states[1];
+        } else {
+          work.merge(*total, *part);
+        }
+        work.clear(*part);
+      }
+      Keys<T> next{};
+      if (start + kKeys < end) {
+        next = find_keys<T>(a, table, head, start + kKeys, begin, end);
+      } else if (head + 1 < task.end_head) {
+        next = find_keys<T>(a, table, head + 1, first, begin, end);
+      }
+      Ahead ahead(next);
+      work.attend(keys, ahead, start, *part);
+      ahead.fetch_rest();
+      keys = next;
+    }
+    if (total != nullptr) work.merge(*total, *part);
+    if (!whole) {
+      save_part(a, task, task.part + parts++, work, *part);
+      if (!merge_parts(a, task, parts, work, states[0], states[1])) continue;
+    }
+    work.store(head, states[0]);
+  }
+}
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA
