@@ -30,6 +30,8 @@ class MetricsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
         yield from self._counters()
+        if self._stats.scheduler and (host := self._stats.scheduler.host_tier):
+            yield from self._host_tier(host)
         yield self._seconds()
         for name, text, histogram in _histograms(self._stats):
             yield self._histogram(f"vllm:{name}", text, histogram)
@@ -49,7 +51,6 @@ class MetricsCollector(Collector):
                 "Share of the KV-cache blocks in use; 1 is all.",
                 self._stats.kv_cache_usage,
             ),
-            *_host_gauges(s.host_tier if s else None),
         )
         for name, text, value in gauges:
             family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
@@ -77,7 +78,6 @@ class MetricsCollector(Collector):
                 "Prompt tokens found in the prefix cache.",
                 s.prefix_cache_hits if s else 0,
             ),
-            *_host_counters(s.host_tier if s else None),
             ("prompt_tokens", "Prompt tokens of the requests begun.", self._stats.prompt_tokens),
             ("generation_tokens", "Tokens generated.", self._stats.generation_tokens),
         )
@@ -100,6 +100,17 @@ class MetricsCollector(Collector):
         for reason in _REASONS:
             success.add_metric([*self._labels.values(), reason], self._stats.finished[reason])
         yield success
+
+    def _host_tier(self, host: HostTierStats) -> Iterator[Metric]:
+        """Of KV blocks outside of the KV cache."""
+        for name, text, value in _host_gauges(host):
+            gauge = GaugeMetricFamily(name, text, labels=list(self._labels))
+            gauge.add_metric(list(self._labels.values()), value)
+            yield gauge
+        for name, text, count in _host_counters(host):
+            counter = CounterMetricFamily(f"quire:{name}", text, labels=list(self._labels))
+            counter.add_metric(list(self._labels.values()), count)
+            yield counter
 
     def _seconds(self) -> Metric:
         family = CounterMetricFamily(
@@ -133,24 +144,19 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-def _host_gauges(host: HostTierStats | None) -> tuple[tuple[str, str, float], ...]:
-    """Of KV blocks outside of the KV cache, where they are kept."""
-    if host is None:
-        return ()
+def _host_gauges(host: HostTierStats) -> tuple[tuple[str, str, float], ...]:
     share = host.slots_used / host.slots_total
     swapped = host.num_requests_swapped
     return (
-        ("num_requests_swapped", "Preempted sequences whose KV blocks are kept.", swapped),
-        ("cpu_cache_usage_perc", "Share of the host's KV blocks in use; 1 is all.", share),
-        ("kv_offload_files", "KV blocks kept in files.", host.files_used),
+        ("vllm:num_requests_swapped", "Preempted sequences whose KV blocks are kept.", swapped),
+        ("vllm:cpu_cache_usage_perc", "Share of the host's KV blocks in use; 1 is all.", share),
+        ("quire:kv_files", "KV blocks kept in files.", host.files_used),
     )
 
 
-def _host_counters(host: HostTierStats | None) -> tuple[tuple[str, str, int], ...]:
-    if host is None:
-        return ()
+def _host_counters(host: HostTierStats) -> tuple[tuple[str, str, int], ...]:
     return (
-        ("num_swap_preemptions", "Preemptions whose KV blocks were kept.", host.swap_preemptions),
+        ("swap_preemptions", "Preemptions whose KV blocks were kept.", host.swap_preemptions),
         ("kv_blocks_swapped_out", "KV blocks of preempted sequences kept.", host.swapped_out),
         ("kv_blocks_swapped_in", "KV blocks of preempted sequences copied back.", host.swapped_in),
         ("kv_blocks_offloaded", "KV blocks kept that left the prefix cache.", host.stored),

@@ -4,7 +4,10 @@ import asyncio
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from quire.core.messages import HostTierStats, SchedulerStats
+from quire.engine.stats import EngineStats
 from quire.engine.times import PARTS
+from quire.server.metrics import Metrics
 from tests.unit.server.fake_engine import Running, running
 
 NAMES = {
@@ -50,6 +53,22 @@ async def test_names() -> None:
     async with running() as app:
         text = (await app.http.get("/metrics")).text
         assert {f.name for f in text_string_to_metric_families(text)} >= NAMES
+
+
+def test_blocks_outside_of_the_kv_cache_are_counted_where_there_are_any() -> None:
+    stats = EngineStats()
+    metrics = Metrics(stats, "echo")
+    assert b"swapped" not in metrics.render()
+    host = HostTierStats(1, 5, 20, 7, 2, 30, 31, 32, 33, 34)
+    stats.scheduler = SchedulerStats(0, 0, 0, 1, 0, 0, 0, 0, 0, host)
+    families = list(text_string_to_metric_families(metrics.render().decode()))
+    values = {family.name: family.samples[0].value for family in families if family.samples}
+    assert values["vllm:num_requests_swapped"] == 1
+    assert values["vllm:cpu_cache_usage_perc"] == 0.25
+    assert values["quire:kv_files"] == 7
+    assert values["quire:swap_preemptions"] == 2
+    assert values["quire:kv_blocks_swapped_out"] == 30
+    assert values["quire:kv_load_failures"] == 34
 
 
 async def test_counts() -> None:
