@@ -21,19 +21,21 @@ from quire.core.config import TierConfig
 from quire.core.messages import HostTierStats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SwappedBlocks:
     """A preempted request's blocks: entry first + i of its table is in `slots[i]`, as `keys[i]`.
 
     Attributes:
         first: entries before it were behind the sliding window.
         num_tokens: tokens that they hold; the last block may be partly filled.
+        private: they must not be found by others: the prefix cache was reset since.
     """
 
     first: int
     slots: list[int]
     keys: list[bytes]
     num_tokens: int
+    private: bool = False
 
 
 class HostTier:
@@ -178,7 +180,9 @@ class HostTier:
         return lost
 
     def forget_all(self) -> None:
-        """Forget every offloaded block; those of preempted requests stay."""
+        """Forget every offloaded block; those of preempted requests stay, for them alone."""
+        for swapped in self._swapped.values():
+            swapped.private = True
         self._free_offload += self._offloaded.values()
         self._offloaded.clear()
         self._copies.dropped.extend(self._files)

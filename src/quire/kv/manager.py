@@ -30,12 +30,14 @@ class Stored:
         num_tokens: tokens that they hold; only what was swapped out ends within a block.
         keys: hashes of the blocks to load; empty where they were swapped out.
         arriving: another request loads one of them just now.
+        private: they must not enter the prefix cache.
     """
 
     blocks: list[int]
     num_tokens: int
     keys: list[bytes] = field(default_factory=list)
     arriving: bool = False
+    private: bool = False
 
     @property
     def num_loads(self) -> int:
@@ -189,7 +191,7 @@ class KVCacheManager:
             for index, block_hash in enumerate(self.hasher.extend(request)[first:full], first):
                 block = self.pool.find(block_hash)
                 blocks[index] = TO_LOAD if block is None else block
-        return Stored(blocks, swapped.num_tokens)
+        return Stored(blocks, swapped.num_tokens, private=swapped.private)
 
     def admit_stored(
         self, request: Request, stored: Stored, num_tokens: int
@@ -210,7 +212,8 @@ class KVCacheManager:
         table += new
         to_load = [index for index, block in enumerate(stored.blocks) if block == TO_LOAD]
         self._tables[request.request_id] = table
-        self._num_entered[request.request_id] = to_load[0] if to_load else len(shared)
+        entered = to_load[0] if to_load else len(stored.blocks)
+        self._num_entered[request.request_id] = NEVER if stored.private else entered
         if self.caching:
             self.prefix_queries += request.num_tokens
             self.prefix_hits += len(shared) * self.block_size

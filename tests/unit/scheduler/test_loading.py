@@ -141,6 +141,15 @@ def test_a_swapped_request_goes_on_where_it_was() -> None:
     assert (tier.slots_used, tier.num_requests_swapped, tier.failed) == (0, 0, 0)
 
 
+def test_what_was_swapped_out_before_a_reset_is_not_found_after_it() -> None:
+    s = preempted("swap")
+    s.reset_prefix_cache()
+    finish(s)
+    s.add(request("b2", 2 * BLOCK + 4, max_tokens=1))
+    assert s.kv.find_prefix(s.requests["b2"]) == []
+    finish(s)
+
+
 def test_recompute_keeps_nothing() -> None:
     s = preempted("recompute")
     assert s.kv.tier is not None
