@@ -84,6 +84,19 @@ def test_preemption_changes_no_token(model: str, dtype: str, kv_cache_dtype: str
                 assert host.failed == host.num_requests_swapped == 0
 
 
+@pytest.mark.parametrize(
+    "pipeline",
+    [{"async_scheduling": True}, {"num_scheduler_steps": 4}],
+    ids=["async", "multi-step"],
+)
+def test_swap_beside_steps_in_flight(model: str, pipeline: dict[str, Any]) -> None:
+    with make(model) as llm:
+        expected = run(llm)
+    with make(model, swap_space=0.01, preemption_mode="swap", **SMALL, **pipeline) as llm:
+        assert run(llm) == expected
+        assert host_stats(llm).swapped_in > 0
+
+
 def test_a_full_swap_space_recomputes(model: str) -> None:
     with make(model) as llm:
         expected = run(llm)

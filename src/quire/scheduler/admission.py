@@ -56,13 +56,17 @@ class Admission:
         kv, block_size = self._kv, self._kv.block_size
         reserved = int(self._reserved().sum()) + self._loading.blocks_missing
         reserved += sum(kv.blocks_missing(new.request) for new in admitted)
+        loadable = budget  # or many prefixes loaded at once would make everyone wait
         while self._waiting and budget > 0 and len(admitted) < seats:
             request = self._waiting.peek()
             prefix = kv.find_prefix(request)
             stored = self._find_stored(request, prefix)
             if stored is not None:
-                if request in victims or not self._load(step, request, stored, reserved, now):
+                if request in victims or loadable <= 0:
                     break
+                if not self._load(step, request, stored, reserved, now):
+                    break
+                loadable -= stored.num_loads * block_size
                 seats -= 1
                 reserved += kv.blocks_missing(request)
                 continue

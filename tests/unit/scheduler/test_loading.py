@@ -80,6 +80,24 @@ def test_who_needs_what_is_being_loaded_waits_for_it() -> None:
     assert s.kv.tier.stats().loaded == 6
 
 
+def test_a_step_loads_no_more_prefixes_than_it_may_compute_tokens() -> None:
+    s = make(32, TierConfig(num_offload_slots=64))
+    for name in "abc":
+        s.add(request(name, 9 * BLOCK, max_tokens=1))
+        finish(s)
+    s.add(request("z", 31 * BLOCK, max_tokens=1))  # evicts them all
+    finish(s)
+    for name in ("a2", "b2", "c2"):
+        s.add(request(name, 9 * BLOCK, max_tokens=1))
+    first = s.schedule(0.0)
+    assert first.block_copies is not None
+    assert len(first.block_copies.loads) == 16  # two of them: the budget is 200 tokens
+    compute(s, first)
+    finish(s)
+    assert s.kv.tier is not None
+    assert s.kv.tier.stats().loaded == 24
+
+
 def test_a_failed_load_is_computed_again() -> None:
     s, again = evicted()
     loading = s.schedule(0.0)
