@@ -206,6 +206,8 @@ def test_files_go_with_the_engine(model: str, tmp_path: Path) -> None:
         ({"kv_offloading_dir": "/tmp/somewhere"}, "kv_offloading_dir"),
         ({"kv_offloading_size": 0.01, "kv_offloading_dir": "/dev/null/x"}, "kv_offloading_dir"),
         ({"preemption_mode": "perhaps"}, "preemption_mode"),
+        ({"preemption_mode": "swap"}, "preemption_mode"),
+        ({"swap_space": 1e-7}, "swap_space"),
         ({"kv_offloading_size": 0.01, "enable_prefix_caching": False}, "kv_offloading_size"),
     ],
 )

@@ -165,6 +165,8 @@ def _check_values(args: EngineArgs) -> None:
     for name in ("swap_space", "kv_offloading_size", "kv_offloading_disk_size"):
         if not 0.0 <= getattr(args, name) < math.inf:
             raise _error(args, name, "it must be a size in GiB, 0 for none.")
+    if args.preemption_mode == "swap" and not args.swap_space:
+        raise _error(args, "preemption_mode", "it needs a --swap-space.")
     if args.kv_offloading_dir is not None and not args.kv_offloading_size:
         raise _error(
             args, "kv_offloading_dir", "it takes what leaves --kv-offloading-size, which is 0."
@@ -261,11 +263,19 @@ def _tiers(args: EngineArgs, model: ModelConfig, block_bytes: int) -> TierConfig
             "kv_offloading_size",
             "all layers of this model have a sliding window, and only it is kept, in the KV cache.",
         )
+
+    def blocks(name: str) -> int:
+        size: float = getattr(args, name)
+        count = int(size * GIB) // block_bytes
+        if size and not count:
+            raise _error(args, name, f"a KV block alone takes {block_bytes} bytes.")
+        return count
+
     directory = args.kv_offloading_dir
     return TierConfig(
-        num_swap_slots=int(args.swap_space * GIB) // block_bytes,
-        num_offload_slots=int(args.kv_offloading_size * GIB) // block_bytes,
-        num_files=int(args.kv_offloading_disk_size * GIB) // block_bytes if directory else 0,
+        num_swap_slots=blocks("swap_space"),
+        num_offload_slots=blocks("kv_offloading_size"),
+        num_files=blocks("kv_offloading_disk_size") if directory else 0,
         directory=directory,
     )
 
