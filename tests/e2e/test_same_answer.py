@@ -52,7 +52,7 @@ def answers(outputs: list[RequestOutput]) -> list[list[int]]:
 
 
 def run(model: str, sampling: list[SamplingParams], **flags: Any) -> tuple[list[list[int]], Any]:
-    with LLM(model=model, dtype="float32", max_model_len=256, **flags) as llm:
+    with LLM(model=model, max_model_len=256, **{"dtype": "float32", **flags}) as llm:
         outputs = llm.generate(prompts(), sampling, use_tqdm=False)
     return answers(outputs), outputs
 
@@ -120,3 +120,24 @@ def test_preemption(model: str, alone: tuple[list[SamplingParams], Any], caching
     got, outputs = run(model, sampling, num_gpu_blocks_override=24, enable_prefix_caching=caching)
     assert got == expected
     assert sum(output.metrics.num_preemptions for output in outputs) > 0
+
+
+TYPES: dict[str, dict[str, Any]] = {
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8": {"dtype": "bfloat16", "quantization": "int8", "kv_cache_dtype": "int8"},
+}
+
+
+@pytest.mark.parametrize("types", TYPES.values(), ids=TYPES)
+def test_everything_at_once(model: str, types: dict[str, Any]) -> None:
+    """Part of what `benchmarks/token_differences.py` asks of many more combinations."""
+    sampling = [p if i % 2 else p.replace(temperature=0.0) for i, p in enumerate(params(False))]
+    flags = {**types, "ops": "cpu"}
+    alone = run(model, sampling, max_num_seqs=1, enable_prefix_caching=False, **flags)[0]
+    few = {"num_gpu_blocks_override": 24, "max_num_batched_tokens": 64}
+    swap = {"preemption_mode": "swap", "swap_space": 0.01, "enable_prefix_caching": False}
+    pipeline = {"async_scheduling": True, "num_scheduler_steps": 3}
+    for how in (few, few | swap, few | pipeline, few | swap | pipeline):
+        got, outputs = run(model, sampling, **how, **flags)
+        assert got == alone
+        assert sum(output.metrics.num_preemptions for output in outputs) > 0

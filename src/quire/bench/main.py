@@ -15,6 +15,10 @@ from quire.core.registry import Registry
 KERNEL_FAMILIES = (
     *("embedding", "norm", "gemm", "rope_kv_write", "attention", "activation", "pack"),
 )
+ABLATIONS = (
+    *("async-scheduling", "multi-step", "plan", "int8-kv-cache", "prefix-caching"),
+    "chunked-prefill",
+)
 BENCHMARKS = Registry(
     "benchmark",
     {
@@ -25,6 +29,7 @@ BENCHMARKS = Registry(
         "kernels": "quire.bench.kernels.command:run",
         "quality": "quire.bench.quality:run",
         "overhead": "quire.bench.overhead:run",
+        "ablate": "quire.bench.ablate:run",
     },
 )
 """Each takes the parsed flags and gives a row, or a list of rows."""
@@ -228,6 +233,22 @@ def _kernels(group: argparse._ArgumentGroup) -> None:
     add("--seed", type=int, default=0, metavar="N", help=_DEFAULT)
 
 
+def _ablate(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--switch", nargs="+", choices=ABLATIONS, default=ABLATIONS, help="(default: all)")
+    _lengths(group)
+    add(
+        "--num-streams", type=_count, default=8, metavar="N", help="that decode at once " + _DEFAULT
+    )
+    add(
+        "--prefix-len",
+        type=_count,
+        default=1024,
+        metavar="N",
+        help="tokens of a shared prefix, and of a long prompt " + _DEFAULT,
+    )
+
+
 def _quality(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
@@ -270,10 +291,12 @@ _FLAGS: dict[str, tuple[str, Callable[[argparse._ArgumentGroup], None]]] = {
     "startup": ("a fresh process to its first token, phase by phase", _startup),
     "kernels": ("single operations at the shapes of real models, against their limits", _kernels),
     "overhead": ("the time that is not the model's, over HTTP and offline", _overhead),
+    "ablate": ("every optimisation off and on, and what it gains", _ablate),
     "quality": ("perplexity and drift of every combination of types", _quality),
 }
 _DEFAULTS = {
     "overhead": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
+    "ablate": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
 }
 """Of the engine's flags, where a benchmark asks for something else."""
 _MANY_ENGINES = {"kernels", "quality"}

@@ -14,7 +14,9 @@ Row = dict[str, Any]
 _CIRCUMSTANCES = {
     *("repetitions", "min", "max", "machine", "commit", "command", "note", "bench", "date"),
 }
-_PERCENT = {"share", "spread", "drift", "top1_agreement", "non_model_share", *PARTS} - {"queue"}
+_PERCENT = {"gain", "share", "spread", "drift", "top1_agreement", "non_model_share", *PARTS} - {
+    "queue"
+}
 
 
 def summarise(keys: Sequence[str], settings: Row, samples: Sequence[Row]) -> Row:

@@ -22,7 +22,7 @@ def parse(*argv: str) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-ONE_ENGINE = ("latency", "overhead", "serve", "startup", "throughput")
+ONE_ENGINE = ("ablate", "latency", "overhead", "serve", "startup", "throughput")
 MANY_ENGINES = ("kernels", "quality")
 
 

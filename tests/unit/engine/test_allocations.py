@@ -1,0 +1,100 @@
+"""What a step of steady decoding allocates: little, and no more in a long context."""
+
+from __future__ import annotations
+
+import statistics
+import tracemalloc
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.config import SchedulerConfig
+from quire.core.messages import AddRequest
+from quire.core.sampling_params import SamplingParams
+from quire.engine.core import EngineCore
+from quire.executor.base import Executor
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.table import OpTable
+from quire.runner.runner import ModelRunner
+from tests.unit.engine.fakes import engine_config
+from tests.unit.runner.fakes import MODEL
+
+BLOCK_SIZE = 16
+NUM_BLOCKS = 2048
+LENGTH = 4200
+NUM_SEQS = 4
+
+
+class Monotone:
+    """A decoder that says the same whatever it is given, without looking."""
+
+    def forward(
+        self,
+        ops: OpTable,
+        input_ids: Tensor,
+        positions: Tensor,
+        kv_caches: list[KVCache],
+        meta: AttentionMetadata,
+        rows: Tensor,
+    ) -> Tensor:
+        return torch.zeros(len(rows), 1)
+
+    def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
+        return torch.zeros(len(hidden), MODEL.vocab_size)
+
+
+class RunnerExecutor(Executor):
+    """The real runner, with that decoder."""
+
+    phases = {"load": 0.0}  # noqa: RUF012
+    facts = {"device": "none"}  # noqa: RUF012
+    num_blocks = NUM_BLOCKS
+
+    def __init__(self, limits: SchedulerConfig) -> None:
+        self._runner = ModelRunner(
+            MODEL,
+            limits,
+            block_size=BLOCK_SIZE,
+            num_blocks=NUM_BLOCKS,
+            kv_dtype=torch.float32,
+            decoder=Monotone(),  # type: ignore[arg-type]
+            ops=OpTable(),
+        )
+
+    def start(self) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        return self._runner.execute(batch)
+
+
+def peak_bytes(context: int) -> float:
+    """What a step allocates at most, beside what it leaves; the median of many steps."""
+    limits = SchedulerConfig(LENGTH, NUM_SEQS, 2048)
+    config = replace(engine_config(), block_size=BLOCK_SIZE, scheduler=limits)
+    core = EngineCore(config, RunnerExecutor(limits))
+    params = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
+    for i in range(NUM_SEQS):
+        core.add(AddRequest(str(i), [1 + i] * context, params, arrival_time=0.0))
+    while len(core.scheduler.running) < NUM_SEQS or core.scheduler.waiting:
+        core.step()
+    for _ in range(20):
+        core.step()
+    peaks = []
+    tracemalloc.start()
+    for _ in range(40):
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        core.step()
+        peaks.append(tracemalloc.get_traced_memory()[1] - before)
+    tracemalloc.stop()
+    return statistics.median(peaks)
+
+
+def test_a_decode_step_allocates_as_much_in_a_long_context_as_in_a_short_one() -> None:
+    short, long = peak_bytes(100), peak_bytes(4000)
+    assert long <= short + 1024  # Python's integers above 256 are objects
+    assert short < 16 * 1024
