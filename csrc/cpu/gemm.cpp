@@ -151,7 +151,7 @@ template <class W>
 struct Floats {
   using X = float;
   using Sum = float;
-  static constexpr int kMost = kMostRows;
+  static constexpr int kMost = kMostRows, kStreamRows = 4;
 
   static Input<float> input(const GemmArgs& a) {
     const int64_t k = W::padded_k(a.k), bytes = W::block_bytes(a.k);

@@ -10,7 +10,7 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr int64_t kInPlaceRows = 28;  // at most so many rows of bf16 are read where they are
+constexpr int64_t kInPlaceRows = 30;  // at most so many rows of bf16 are read where they are
 
 bool in_place(const GemmArgs& a) {
   return a.x_dtype == kBFloat16 && a.rows <= kInPlaceRows && a.k % 32 == 0;
@@ -41,7 +41,8 @@ template <class Line>
 struct Dot {
   using X = bf16;
   using Sum = float;
-  static constexpr int kMost = 14;  // 28 of 32 registers hold sums
+  static constexpr int kMost = 10;  // more want more addresses than there are registers for
+  static constexpr int kStreamRows = 6;
 
   static Input<bf16> input(const GemmArgs& a) {
     const int64_t k = padded_k(a), bytes = k * Line::kBytes;

@@ -19,14 +19,16 @@ inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// How far ahead of its reading a stream of weights is fetched, in bytes; 0 leaves it to the processor.
-// Where there is AVX-512 BF16 but no tiles, the processor is a Zen, whose own prefetchers follow one
-// row of x through W faster undisturbed: on Zen 4, int4 came at 58 GB/s, and at 49 with hints.
+// Where there is AVX-512 BF16 but no tiles, the processor is a Zen. Its own prefetchers follow a row of
+// x or two through W faster undisturbed: int4 came at 58 GB/s on Zen 4, and at 49 with hints. They
+// see no stream in what many rows read slowly, and hints from far make the difference: int4 and two
+// rows, 50 GB/s for 32.
 #if defined(__AVX512BF16__) && !defined(QUIRE_TILES)
-constexpr int64_t kStreamAhead = 0;
+constexpr bool kZen = true;
 #else
-constexpr int64_t kStreamAhead = 4096;
+constexpr bool kZen = false;
 #endif
+constexpr int64_t kStreamAhead = kZen ? 16384 : 4096;  // bytes from what is read to what is fetched
 
 template <class T>
 inline void put(T* y, Vec v, int64_t n) {

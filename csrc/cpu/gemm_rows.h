@@ -4,7 +4,8 @@
 //   X, Sum             what it reads x as, and what it sums in
 //   input(a)           where x is and how the weight is cut
 //   block<R>(sums, p)  sums[R][32], each summed in the same order whatever R
-// Rows are dealt out evenly: 16 are two passes of 8, not one of 14 and one of 2.
+//   kStreamRows        at most so many pass over W as fast as it comes
+// Rows are dealt out evenly: 12 are two passes of 6, not one of 10 and one of 2.
 #pragma once
 
 #include "gemm_parts.h"
@@ -52,6 +53,12 @@ struct RowCut {
 constexpr int64_t kChunkBytes = 256 << 10;  // of x
 constexpr int64_t kGroupBytes = 128 << 10;  // of W: starting a stream anew costs little against it
 
+// How far ahead W is fetched where it is read once; 0 leaves it to the processor.
+template <class K>
+int64_t stream_ahead(int64_t rows) {
+  return kZen && rows <= K::kStreamRows ? 0 : kStreamAhead;
+}
+
 template <class K>
 RowCut row_cut(const GemmArgs& a) {
   const Input<typename K::X> in = K::input(a);
@@ -86,7 +93,7 @@ void row_task(const GemmArgs& a, int64_t index) {
     const int64_t n0 = b * kBlockRows;
     const int32_t* row_sum = a.row_sum == nullptr ? nullptr : a.row_sum + n0;
     // What is read once is a stream; else the first pass fetches the next block for all.
-    int64_t ahead = once ? kStreamAhead : in.block_bytes;
+    int64_t ahead = once ? stream_ahead<K>(last - first) : in.block_bytes;
     for (int64_t r = first; r < last;) {
       const int64_t rows = ceil_div(last - r, ceil_div(last - r, K::kMost));
       multiply<K>(rows, sums, {in.x + r * in.stride, in.stride, in.k, weight, ahead, row_sum});

@@ -18,7 +18,7 @@ int64_t copied_stride(const GemmArgs& a) { return round_up(a.k, kStepBytes) + kS
 
 #if defined(__AVX512VNNI__)
 
-constexpr int kMostRows = 14;  // 28 of 32 registers hold sums
+constexpr int kMostRows = 10;  // 20 registers hold sums; more rows want more addresses than there are
 constexpr int8_t kFlip = -128;
 
 // vpdpbusd wants x unsigned: 128 is added to x, and 128 * row_sum is what that adds to the sum.
@@ -111,7 +111,7 @@ void block(int32_t* sums, const Pass<int8_t>& p) {
 struct S8 {
   using X = int8_t;
   using Sum = int32_t;
-  static constexpr int kMost = kMostRows;
+  static constexpr int kMost = kMostRows, kStreamRows = 2;
 
   static Input<int8_t> input(const GemmArgs& a) {
     const int64_t k = round_up(a.k, kStepBytes);

@@ -8,11 +8,14 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr int64_t kAhead = 4096;  // bytes of W fetched ahead, where several rows pass over it
-
+// Fetches what is ahead of a line that R rows pass over.
 template <int R>
 inline void fetch(const uint8_t* line) {
-  if constexpr (R > 1 || kStreamAhead > 0) __builtin_prefetch(line + kAhead);
+  if constexpr (!kZen) {
+    __builtin_prefetch(line + kStreamAhead);
+  } else if constexpr (R > 1) {
+    __builtin_prefetch(line + kStreamAhead, 0, 2);
+  }
 }
 
 inline int32_t four(const int8_t* p) {
