@@ -7,23 +7,26 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-inline int32_t four(const int8_t* p) {
+// X: what the kernel reads x as. made_ready(row, k): k values, quantized to int8 at the end of the
+// row's place, become a row of X.
+#if defined(__AVX512VNNI__)
+
+using X = int8_t;
+constexpr int kMostRows = 10;  // more want more addresses than there are registers for
+
+inline int32_t four(const X* p) {
   int32_t bytes;
   __builtin_memcpy(&bytes, p, sizeof bytes);
   return bytes;
 }
 
-// Rows of x in the scratch lie apart by this: not a power of two, so that they share no cache set.
-int64_t copied_stride(const GemmArgs& a) { return round_up(a.k, kStepBytes) + kStepBytes; }
-
-#if defined(__AVX512VNNI__)
-
-constexpr int kMostRows = 10;  // 20 registers hold sums; more rows want more addresses than there are
-constexpr int8_t kFlip = -128;
-
 // vpdpbusd wants x unsigned: 128 is added to x, and 128 * row_sum is what that adds to the sum.
+inline void made_ready(X* row, int64_t k) {
+  for (int64_t i = 0; i < k; ++i) row[i] = static_cast<X>(row[i] ^ -128);
+}
+
 template <int R>
-void block(int32_t* sums, const Pass<int8_t>& p) {
+void block(int32_t* sums, const Pass<X>& p) {
   __m512i c[R][2];
   QUIRE_UNROLL for (auto& row : c) {
     row[0] = row[1] = _mm512_setzero_si512();
@@ -51,50 +54,89 @@ void block(int32_t* sums, const Pass<int8_t>& p) {
 
 #elif defined(__AVX2__)
 
-constexpr int kMostRows = 2;
-constexpr int8_t kFlip = 0;
+// No instruction multiplies signed bytes by signed bytes: both sides are widened to 16 bits, x once,
+// when it is quantized, W as it passes by.
+using X = int16_t;
+#if defined(__AVX512BW__)
+constexpr int kMostRows = 6;
+using Ints = __m512i;
+inline Ints none() { return _mm512_setzero_si512(); }
+inline Ints widened(const uint8_t* p) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline Ints fours(int64_t v) { return _mm512_set1_epi64(v); }
+inline Ints add_products(Ints sum, Ints a, Ints b) {
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+}
+#else
+constexpr int kMostRows = 4;
+using Ints = __m256i;
+inline Ints none() { return _mm256_setzero_si256(); }
+inline Ints widened(const uint8_t* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Ints fours(int64_t v) { return _mm256_set1_epi64x(v); }
+inline Ints add_products(Ints sum, Ints a, Ints b) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+}
+#endif
+constexpr int64_t kParts = 128 / sizeof(Ints);  // of a line, widened
 
-// vpmaddubsw wants one side unsigned: |x| * (W with the sign of x). Two products fit 16 bits, since
-// |q| of a weight is at most 127, and of x at most 128.
+inline int64_t four(const X* p) {
+  int64_t values;
+  __builtin_memcpy(&values, p, sizeof values);
+  return values;
+}
+
+// A lane has two of the four products of an output row.
 template <int R>
-void block(int32_t* sums, const Pass<int8_t>& p) {
-  const __m256i ones = _mm256_set1_epi16(1);
-  __m256i c[R][4];
-  QUIRE_UNROLL for (auto& row : c) {
-    QUIRE_UNROLL for (__m256i& v : row) v = _mm256_setzero_si256();
+void block(int32_t* sums, const Pass<X>& p) {
+  Ints c[2][R][kParts];
+  QUIRE_UNROLL for (auto& tile : c) {
+    QUIRE_UNROLL for (auto& row : tile) {
+      QUIRE_UNROLL for (Ints& v : row) v = none();
+    }
   }
   const uint8_t* line = p.weight;
   for (int64_t i = 0; i < p.k; i += 64) {
-    QUIRE_UNROLL for (int tile = 0; tile < 2; ++tile) {
-      for (const int8_t* x = p.x + i; x < p.x + i + 64; x += 4, line += 64) {
+    QUIRE_UNROLL for (auto& tile : c) {
+      for (const X* x = p.x + i; x < p.x + i + 64; x += 4, line += 64) {
         fetch(line, p.ahead);
-        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-          const __m256i v = _mm256_set1_epi32(four(x + r * p.stride));
-          const __m256i size = _mm256_abs_epi8(v);
-          QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
-            const auto* at = reinterpret_cast<const __m256i*>(line + j * 32);
-            const __m256i w = _mm256_sign_epi8(_mm256_loadu_si256(at), v);
-            const __m256i pairs = _mm256_madd_epi16(_mm256_maddubs_epi16(size, w), ones);
-            c[r][2 * tile + j] = _mm256_add_epi32(c[r][2 * tile + j], pairs);
+        QUIRE_UNROLL for (int64_t j = 0; j < kParts; ++j) {
+          const Ints w = widened(line + j * 64 / kParts);
+          QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+            tile[r][j] = add_products(tile[r][j], w, fours(four(x + r * p.stride)));
           }
         }
       }
     }
   }
-  QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-    QUIRE_UNROLL for (int j = 0; j < 4; ++j) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kBlockRows + j * 8), c[r][j]);
+  for (int tile = 0; tile < 2; ++tile) {
+    for (int r = 0; r < R; ++r) {
+      int32_t halves[kBlockRows];
+      __builtin_memcpy(halves, c[tile][r], sizeof halves);
+      int32_t* const out = sums + r * kBlockRows + tile * 16;
+      for (int n = 0; n < 16; ++n) out[n] = halves[2 * n] + halves[2 * n + 1];
     }
+  }
+}
+
+inline void made_ready(X* row, int64_t k) {
+  const auto* q = reinterpret_cast<const int8_t*>(row) + k;
+  for (int64_t i = 0; i < k; i += 16) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + i), _mm256_cvtepi8_epi16(bytes));
   }
 }
 
 #else
 
+using X = int8_t;
 constexpr int kMostRows = 1;
-constexpr int8_t kFlip = 0;
+inline void made_ready(X*, int64_t) {}
 
 template <int R>
-void block(int32_t* sums, const Pass<int8_t>& p) {
+void block(int32_t* sums, const Pass<X>& p) {
   for (int64_t j = 0; j < kBlockRows; ++j) sums[j] = 0;
   for (int64_t i = 0; i < p.k; i += 4) {
     const uint8_t* line = p.weight + i / 64 * (2 * kTileBytes) + i % 64 / 4 * 64;
@@ -108,34 +150,40 @@ void block(int32_t* sums, const Pass<int8_t>& p) {
 
 #endif
 
+int64_t padded_k(const GemmArgs& a) { return round_up(a.k, kStepBytes); }
+// Not a power of two: the rows of a pass share no cache set.
+int64_t copied_stride(const GemmArgs& a) { return padded_k(a) + kStepBytes; }
+X* rows_of_x(const GemmArgs& a) { return reinterpret_cast<X*>(x_s8(a)); }
+
 struct S8 {
-  using X = int8_t;
+  using X = QUIRE_ISA::X;
   using Sum = int32_t;
   static constexpr int kMost = kMostRows, kStreamRows = 2;
 
-  static Input<int8_t> input(const GemmArgs& a) {
-    const int64_t k = round_up(a.k, kStepBytes);
-    return {x_s8(a), copied_stride(a), k, k * kBlockRows};
+  static Input<X> input(const GemmArgs& a) {
+    const int64_t k = padded_k(a);
+    return {rows_of_x(a), copied_stride(a), k, k * kBlockRows};
   }
 
   template <int R>
-  static void block(int32_t* sums, const Pass<int8_t>& p) {
+  static void block(int32_t* sums, const Pass<X>& p) {
     QUIRE_ISA::block<R>(sums, p);
   }
 };
 
 int64_t scratch_bytes(const GemmArgs& a) {
-  return round_up(a.rows * 4, 64) + a.rows * copied_stride(a);
+  return round_up(a.rows * 4, 64) + a.rows * copied_stride(a) * static_cast<int64_t>(sizeof(X));
 }
 
 int64_t prepare_tasks(const GemmArgs& a) { return ceil_div(a.rows, kPrepareRows); }
 
 void prepare(const GemmArgs& a, int64_t task) {
-  const int64_t last = smaller(a.rows, (task + 1) * kPrepareRows), k = a.k;
+  const int64_t last = smaller(a.rows, (task + 1) * kPrepareRows), k = padded_k(a);
   for (int64_t r = task * kPrepareRows; r < last; ++r) {
-    int8_t* q = x_s8(a) + r * copied_stride(a);
+    X* row = rows_of_x(a) + r * copied_stride(a);
+    auto* q = reinterpret_cast<int8_t*>(row) + (static_cast<int64_t>(sizeof(X)) - 1) * k;
     x_scales(a)[r] = quantize_row(a, r, q, kStepBytes);
-    for (int64_t i = 0; i < k; ++i) q[i] = static_cast<int8_t>(q[i] ^ kFlip);
+    made_ready(row, k);
   }
 }
 
