@@ -13,7 +13,7 @@ from quire.core.flags import add_engine_flags
 from quire.core.registry import Registry
 
 KERNEL_FAMILIES = (
-    *("embedding", "norm", "gemm", "rope_kv_write", "attention", "activation", "pack"),
+    *("embedding", "norm", "gemm", "rope_kv_write", "attention", "activation", "sampling", "pack"),
 )
 ABLATIONS = (
     *("async-scheduling", "multi-step", "plan", "int8-kv-cache", "prefix-caching"),

@@ -12,6 +12,7 @@ from quire.bench.bandwidth import Reader
 from quire.bench.kernels import attention, cases
 from quire.bench.kernels.case import Variant, cache_bytes
 from quire.bench.kernels.cases import Cases, Setting
+from quire.bench.kernels.sampling import sampling
 from quire.bench.kernels.timing import STABLE_SPREAD, Limits, Timed, interleave
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
@@ -29,6 +30,7 @@ FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
     "rope_kv_write": (attention.rope_kv_write, ("kv_cache_dtype",)),
     "attention": (attention.attention, ("kv_cache_dtype",)),
     "activation": (cases.activation, ()),
+    "sampling": (sampling, ()),
     "pack": (cases.pack, ("quantization",)),
 }
 """Family → its cases, and which types beside `dtype` change it; in the order of a step."""
