@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -224,6 +226,7 @@ def main() -> None:
     parser.add_argument("--hash-algo", default="xxhash" if find_spec("xxhash") else "sha256")
     parser.add_argument("--peer", metavar="PYTHON")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--note")
     args = parser.parse_args()
     peer = Peer(args.peer) if args.peer else None
     rows = []
@@ -237,8 +240,24 @@ def main() -> None:
         show(kind, row, best(theirs) if peer else None)
         rows.append({"case": kind, "quire": row} | ({"vllm": best(theirs)} if peer else {}))
     if args.json:
-        with args.json.open("a") as file:
-            file.write(json.dumps({"bench": "scheduler", "rows": rows}) + "\n")
+        write_rows(args, rows)
+
+
+def write_rows(args: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
+    from quire.bench.machine import describe_machine, git_commit, portable_name
+    from quire.bench.report import write_json
+
+    row = {
+        "cases": cases,
+        "hash_algo": args.hash_algo,
+        "repetitions": args.repetitions,
+        "bench": "scheduler",
+        "machine": describe_machine(),
+        "commit": git_commit(),
+        "command": shlex.join(["python", *map(portable_name, sys.argv)]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    write_json(args.json, row | ({"note": args.note} if args.note else {}))
 
 
 if __name__ == "__main__":

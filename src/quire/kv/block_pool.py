@@ -11,7 +11,8 @@ class BlockPool:
 
     A block that nobody uses stays in the prefix cache until it is handed out again, so that
     caching costs no memory. Blank blocks, which hold no known prefix, are handed out first, the
-    last one freed before the others; then idle ones, the least recently used first.
+    last one freed before the others; then idle ones, the least recently used first. A block that
+    is used again stays in that line, and is passed over or moves to its end.
 
     Args:
         on_evict: told of each block, and its hash, that leaves the prefix cache to be used anew.
@@ -49,12 +50,12 @@ class BlockPool:
 
     def find_run(self, hashes: Sequence[bytes]) -> list[int]:
         """The blocks of `hashes`, up to the first that no block has."""
-        blocks: list[int] = []
-        for block in map(self._cached.get, hashes):
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
+        if not hashes or hashes[0] not in self._cached:
+            return []
+        found = list(map(self._cached.get, hashes))
+        if None in found:
+            del found[found.index(None) :]
+        return found  # type: ignore[return-value]  # no None is left
 
     def allocate(self, count: int) -> list[int]:
         """Take `count` free blocks; the idle ones among them leave the prefix cache.
@@ -69,6 +70,8 @@ class BlockPool:
         del self._blank[-count:]
         while len(blocks) < count:
             block, _ = self._idle.popitem(last=False)
+            if self._ref_count[block]:
+                continue
             if self._on_evict is not None and (block_hash := self._hash[block]) is not None:
                 self._on_evict(block, block_hash)
             self.forget(block)
@@ -80,16 +83,14 @@ class BlockPool:
 
     def share(self, blocks: Sequence[int]) -> None:
         """Add a user to each of `blocks`, all in the prefix cache."""
-        counts, idle = self._ref_count, self._idle
+        counts = self._ref_count
         self.num_free -= self.num_idle(blocks)
         for block in blocks:
-            if not counts[block]:
-                del idle[block]
             counts[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
         """Take a user from each of `blocks`; those left unused are free."""
-        counts, hashes = self._ref_count, self._hash
+        counts, hashes, idle = self._ref_count, self._hash, self._idle
         for block in blocks:
             counts[block] -= 1
             assert counts[block] >= 0, f"block {block} was freed twice"
@@ -98,7 +99,8 @@ class BlockPool:
                 if hashes[block] is None:
                     self._blank.append(block)
                 else:
-                    self._idle[block] = None
+                    idle[block] = None
+                    idle.move_to_end(block)
 
     def remember(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
         """Enter full blocks into the prefix cache, but for those whose equal is there already."""
@@ -116,18 +118,23 @@ class BlockPool:
             del self._cached[block_hash]
             if block in self._idle:
                 del self._idle[block]
-                self._blank.append(block)
+                if not self._ref_count[block]:
+                    self._blank.append(block)
 
     def forget_all(self) -> None:
         """Empty the prefix cache."""
         self._hash = [None] * self.num_blocks
         self._cached.clear()
-        self._blank += self._idle
+        self._blank += self._unused()
         self._idle.clear()
+
+    def _unused(self) -> list[int]:
+        """The idle blocks, the least recently used first."""
+        return [block for block in self._idle if not self._ref_count[block]]
 
     def check_integrity(self) -> None:
         """Assert that the lines, the counts and the prefix cache agree."""
-        free = [*self._blank, *self._idle]
+        free = [*self._blank, *self._unused()]
         assert len(free) == len(set(free)) == self.num_free, "free count is wrong"
         assert all(self._ref_count[block] == 0 for block in free), "a block is free and in use"
         assert self._ref_count.count(0) == self.num_free, "a block leaked"

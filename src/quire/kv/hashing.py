@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from struct import iter_unpack
 
 from quire.core.config import HashAlgo
 from quire.core.errors import ConfigError
@@ -50,9 +51,8 @@ class BlockHasher:
             hashes.append(digest(parent + tokens[start * size : full * size].tobytes(), seed))
             return hashes
         data = tokens[start * size : full * size].tobytes()
-        width = size * tokens.itemsize
-        for offset in range(0, len(data), width):
-            parent = digest(parent + data[offset : offset + width], seed)
+        for (block,) in iter_unpack(f"{size * tokens.itemsize}s", data):
+            parent = digest(parent + block, seed)
             hashes.append(parent)
         return hashes
 

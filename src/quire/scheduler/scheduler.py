@@ -193,6 +193,8 @@ class Scheduler:
             Steps to take, and blocks by row; the tokens are in `running.scheduled`.
         """
         running, pool = self.running, self.kv.pool
+        if not len(running):
+            return 1, []
         if self.kv.window is not None:
             self._slide(self.kv.window)
         while True:

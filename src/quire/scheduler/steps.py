@@ -77,23 +77,23 @@ class Steps:
         """The step that `running.scheduled` says; its tokens count as computed from now."""
         running = self._running
         scheduled = running.scheduled
-        # Tokens that the step ahead is still sampling are nobody's yet: no block hash has them.
-        known = running.num_tokens - (running.num_pending if self.in_flight else 0)
+        active = scheduled > 0
+        everyone = bool(active.all())
         computed = running.num_computed.copy()
-        running.num_computed += scheduled * num_steps
-        ready = np.minimum(running.num_computed, known)
-        for row in (ready - running.entered >= self._kv.block_size).nonzero()[0].tolist():
-            running.entered[row] = self._kv.enter(running.requests[row], int(ready[row]))
-        samples = (running.num_computed >= running.num_tokens) & (scheduled > 0)
+        running.num_computed += scheduled if num_steps == 1 else scheduled * num_steps
+        self._enter_full_blocks(num_steps)
+        samples = running.num_computed >= running.num_tokens
+        if not everyone:
+            samples &= active
         np.multiply(samples, num_steps, out=running.num_pending)
         running.num_tokens += running.num_pending
         # Who gets a full `CoreOutput`: with the first token, and with the last one possible.
-        told = samples & ((running.untold > 0) | (running.num_tokens >= running.limit))
+        told = (running.num_tokens >= running.limit) | (running.untold > 0)
+        told &= samples
         running.untold[samples] = 0
         requests, names, tokens = running.requests, running.request_ids, running.token_ids
         new_blocks = block_columns(blocks)
-        if not scheduled.all():
-            active = scheduled > 0
+        if not everyone:
             new_blocks[0] = (np.cumsum(active) - 1)[new_blocks[0]]
             scheduled, computed, told = scheduled[active], computed[active], told[active]
             keep = active.tolist()
@@ -119,6 +119,20 @@ class Steps:
             tokens,
             told.nonzero()[0].tolist(),
         )
+
+    def _enter_full_blocks(self, num_steps: int) -> None:
+        """Enter blocks whose tokens are known and computed once this step is.
+
+        Tokens that are still to be sampled, here or by the step ahead, are in no block's hash.
+        """
+        running = self._running
+        ready = running.num_computed
+        if self.in_flight:
+            ready = np.minimum(ready, running.num_tokens - running.num_pending)
+        elif num_steps > 1:
+            ready = np.minimum(ready, running.num_tokens)
+        for row in (ready - running.entered >= self._kv.block_size).nonzero()[0].tolist():
+            running.entered[row] = self._kv.enter(running.requests[row], int(ready[row]))
 
     def issue_quiet(self) -> SchedulerOutput:
         """`issue` for a step of which `running` knows that it is like the one before."""
