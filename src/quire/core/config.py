@@ -98,6 +98,9 @@ class EngineArgs:
     pack_cache_bytes: int = 20 * 2**30
     """Most bytes of packed weights to keep on disk, in the folder `packed` of QUIRE_CACHE_DIR, so
     that the next start is faster; 0 keeps none."""
+    tokenizer_pool_size: int = 1
+    """Processes that tokenize long prompts and render chats, beside the server's own; 0: threads of
+    the server do, and Python lets only one of them run at a time. The offline engine has none."""
     generation_config: Literal["auto", "vllm"] = "auto"
     """`auto`: unset sampling values come from the model's generation_config.json; `vllm`: not."""
 

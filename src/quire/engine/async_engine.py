@@ -21,7 +21,6 @@ from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.engine.client import CoreClient, ProcessClient
 from quire.engine.input import (
-    ChatPrompt,
     InputProcessor,
     ProcessedRequest,
     Prompt,
@@ -32,12 +31,14 @@ from quire.engine.output import OutputProcessor
 from quire.engine.resolve import Resolved, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink, OutputStream
+from quire.engine.tokenizer_pool import TokenizerPool
+from quire.engine.tokenizer_worker import ChatPrompt
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 INLINE_CHARACTERS = 4096
-"""Longer prompts and conversations become tokens in a thread, not to hold up the event loop."""
+"""Longer prompts, and conversations, are left to the pool, not to hold up the event loop."""
 TOKENIZER_THREADS = 2
 
 
@@ -71,7 +72,8 @@ class AsyncLLM:
         self._lag: LoopLag | None = None
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
-        self._pool = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
+        self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
+        self._pool: TokenizerPool | None = None
         self._turn = asyncio.Lock()
         self._num_arriving = 0
         self._error: QuireError | None = None
@@ -93,15 +95,33 @@ class AsyncLLM:
             logger.info(note)
         engine = cls(resolved, tokenizer, args, client or ProcessClient())
         engine.phases = {"resolve": resolved_at - began, "tokenizer": tokenized_at - resolved_at}
+        if args.tokenizer_pool_size:
+            engine.use_pool(
+                TokenizerPool(
+                    args.tokenizer_pool_size,
+                    resolved.tokenizer_path,
+                    resolved.config.model.vocab_size,
+                )
+            )
         await engine.start_core()
         return engine
+
+    def use_pool(self, pool: TokenizerPool) -> None:
+        """Have `pool` tokenize what would hold up the event loop; before `start_core`."""
+        self._pool = pool
 
     async def start_core(self) -> Ready:
         """Start the core; `start` calls this."""
         began = time.monotonic()
         self.stats.front.watch_loop()
         self._lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
-        ready = await self._client.start(self.resolved.config, self._on_message, self._on_death)
+        try:
+            if self._pool is not None:
+                await self._pool.start()
+            ready = await self._client.start(self.resolved.config, self._on_message, self._on_death)
+        except BaseException:
+            self.shutdown()
+            raise
         spawn = time.monotonic() - began - sum(ready.phases.values())
         self.phases |= {"spawn": spawn, **ready.phases}
         self.facts = ready.facts
@@ -230,7 +250,9 @@ class AsyncLLM:
         self._on_death(EngineDeadError("The engine has been shut down."))
         if self._lag is not None:
             self._lag.stop()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown()
         self._client.shutdown()
 
     async def _process(
@@ -246,6 +268,21 @@ class AsyncLLM:
         assert self._input is not None, "the engine was not started"
         processor, arrival = self._input, time.monotonic()
 
+        if self._pool is not None and _is_long(prompt):
+            checked = processor.checked(prompt)
+            assert not isinstance(checked, list)
+            tokenized = await self._pool.tokenize(checked)
+            self.stats.front.add_tokenize(tokenized.seconds)
+            return processor.request(
+                request_id,
+                checked if isinstance(checked, str) else None,
+                tokenized.token_ids,
+                params,
+                arrival_time=arrival,
+                priority=priority,
+                cache_salt=cache_salt,
+            )
+
         def process() -> ProcessedRequest:
             with self.stats.front.tokenizing():
                 return processor.process(
@@ -258,7 +295,7 @@ class AsyncLLM:
                 )
 
         if _is_long(prompt):
-            return await asyncio.get_running_loop().run_in_executor(self._pool, process)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, process)
         # One a turn of the loop, in order: of many that arrive together, the first have their
         # tokens streamed before the last are tokenized.
         async with self._turn:

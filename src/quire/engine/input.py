@@ -9,29 +9,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
-
 from quire.core.config import EngineConfig
 from quire.core.errors import CheckpointError, InvalidRequestError
 from quire.core.messages import AddRequest, Ready
 from quire.core.registry import did_you_mean
 from quire.core.sampling_params import SamplingParams
 from quire.engine.resolve import Resolved
+from quire.engine.tokenizer_worker import ChatPrompt, tokenize
 from quire.kv.manager import most_blocks
-from quire.text.chat import chat_to_token_ids
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-
-class ChatPrompt(msgspec.Struct, frozen=True):
-    """A conversation, for the model's chat template to render; see `text.chat.render_chat`."""
-
-    messages: list[dict[str, Any]]
-    chat_template: str | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    kwargs: dict[str, Any] | None = None
 
 
 Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt
@@ -96,7 +84,31 @@ class InputProcessor:
         Raises:
             InvalidRequestError: naming the field, the value and the limit.
         """
-        text, token_ids = self.tokenize(prompt)
+        prompt = self.checked(prompt)
+        token_ids = prompt if isinstance(prompt, list) else tokenize(self._tokenizer, prompt)
+        text = prompt if isinstance(prompt, str) else None
+        return self.request(
+            request_id,
+            text,
+            token_ids,
+            params,
+            arrival_time=arrival_time,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+
+    def request(
+        self,
+        request_id: str,
+        text: str | None,
+        token_ids: list[int],
+        params: SamplingParams,
+        *,
+        arrival_time: float,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> ProcessedRequest:
+        """`process`, of a prompt that has been `checked` and tokenized."""
         room = self._room(len(token_ids), params)
         self._check_params(params)
         seed = params.seed
@@ -127,24 +139,15 @@ class InputProcessor:
 
     def check(self, prompt: Prompt, params: SamplingParams) -> None:
         """Raise what `process` would, but for what only the prompt's tokens can tell."""
-        self._checked(prompt)
+        self.checked(prompt)
         self._check_params(params)
 
-    def tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        """The prompt's text, if it came as text, and its token ids.
+    def checked(self, prompt: Prompt) -> str | list[int] | ChatPrompt:
+        """The prompt without its mapping, its form and its token ids found to be good.
 
         Raises:
-            InvalidRequestError, ConfigError: it has none.
+            InvalidRequestError: they are not.
         """
-        prompt = self._checked(prompt)
-        if isinstance(prompt, str):
-            return prompt, self._tokenizer.encode(prompt)
-        if isinstance(prompt, ChatPrompt):
-            return None, chat_to_token_ids(self._tokenizer, **msgspec.structs.asdict(prompt))
-        return None, prompt
-
-    def _checked(self, prompt: Prompt) -> str | list[int] | ChatPrompt:
-        """The prompt without its mapping, its form and its token ids found to be good."""
         if isinstance(prompt, Mapping):
             prompt = _from_mapping(prompt)
         if isinstance(prompt, ChatPrompt):

@@ -18,12 +18,13 @@ from quire.core.log import setup_logging
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.engine.arrivals import Arrivals
-from quire.engine.input import ChatPrompt, InputProcessor, Prompt, sampling_defaults
+from quire.engine.input import InputProcessor, Prompt, sampling_defaults
 from quire.engine.interrupt import deferred_interrupt
 from quire.engine.output import OutputProcessor
 from quire.engine.process import load_core
 from quire.engine.resolve import engine_args, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
+from quire.engine.tokenizer_worker import ChatPrompt
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

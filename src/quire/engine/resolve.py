@@ -171,6 +171,8 @@ def _check_values(args: EngineArgs) -> None:
         raise _error(
             args, "kv_offloading_dir", "it takes what leaves --kv-offloading-size, which is 0."
         )
+    if args.tokenizer_pool_size < 0:
+        raise _error(args, "tokenizer_pool_size", "it must not be negative.")
     if args.pack_cache_bytes < 0:
         raise _error(args, "pack_cache_bytes", "it must not be negative.")
     if args.max_num_batched_tokens < args.max_num_seqs:

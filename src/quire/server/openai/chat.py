@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.engine.input import ChatPrompt
 from quire.engine.stream import OutputSink
+from quire.engine.tokenizer_worker import ChatPrompt
 from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
 from quire.server.errors import invalid

@@ -1,0 +1,102 @@
+"""A process that renders and tokenizes: `python -m quire.engine.tokenizer_worker`. No torch.
+
+Frames come on standard input and leave on standard output, each a length of four bytes and a
+msgpack document: first a `Setup`, then one `Tokenized` for each prompt. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from quire.core.errors import QuireError
+from quire.core.log import setup_logging
+from quire.text.chat import chat_to_token_ids
+from quire.text.tokenizer import Tokenizer, load_tokenizer
+
+logger = logging.getLogger(__name__)
+
+LENGTH_BYTES = 4
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
+    """A conversation, for the model's chat template to render; see `text.chat.render_chat`."""
+
+    messages: list[dict[str, object]]
+    chat_template: str | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    kwargs: dict[str, object] | None = None
+
+
+class Setup(msgspec.Struct):
+    """Which tokenizer; see `text.tokenizer.load_tokenizer`."""
+
+    path: str | None
+    vocab_size: int
+
+
+class Tokenized(msgspec.Struct):
+    """A prompt's tokens, or the error that they are not."""
+
+    token_ids: list[int] = []
+    seconds: float = 0.0
+    """CPU time it took."""
+    error_code: str | None = None
+    """`QuireError.code`, or the class of what should not have happened."""
+    error: str = ""
+    error_param: str | None = None
+
+
+def tokenize(tokenizer: Tokenizer, prompt: str | ChatPrompt) -> list[int]:
+    """Raises `QuireError` where there is no template, or it refuses the conversation."""
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt)
+    return chat_to_token_ids(tokenizer, **msgspec.structs.asdict(prompt))
+
+
+def frame(message: object) -> bytes:
+    """`message` as it goes through the pipe."""
+    data = msgspec.msgpack.encode(message)
+    return len(data).to_bytes(LENGTH_BYTES, "little") + data
+
+
+def answer(tokenizer: Tokenizer, prompt: str | ChatPrompt) -> Tokenized:
+    start = time.thread_time()
+    try:
+        return Tokenized(tokenize(tokenizer, prompt), time.thread_time() - start)
+    except QuireError as error:
+        return Tokenized(error_code=error.code, error=str(error), error_param=error.param)
+    except Exception as error:
+        logger.exception("a prompt could not be tokenized")
+        return Tokenized(error_code=type(error).__name__, error=str(error))
+
+
+def main(source: BinaryIO, sink: BinaryIO, load: Callable[..., Tokenizer] = load_tokenizer) -> int:
+    """Answer until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    setup_logging()
+    setup = msgspec.msgpack.decode(_read(source), type=Setup)
+    tokenizer = load(setup.path and Path(setup.path), vocab_size=setup.vocab_size)
+    decoder = msgspec.msgpack.Decoder(str | ChatPrompt)
+    while data := _read(source):
+        sink.write(frame(answer(tokenizer, decoder.decode(data))))
+        sink.flush()
+    return 0
+
+
+def _read(source: BinaryIO) -> bytes:
+    """The next frame; empty at the end."""
+    length = source.read(LENGTH_BYTES)
+    return source.read(int.from_bytes(length, "little"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.stdin.buffer, sys.stdout.buffer))
