@@ -8,6 +8,7 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
+SOAK_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +18,7 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test soak lint format bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -28,6 +29,9 @@ demo: $(VENV)/.quire  ## Install Quire and let its built-in model tell a story
 
 test: $(VENV)/.quire-dev  ## Install the development tools and run all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: $(VENV)/.quire  ## Run 200,000 simulated worlds (SOAK_ARGS="--seeds N --first N --jobs N")
+	@$(BIN)/python -m quire.simulate.soak $(SOAK_ARGS)
 
 lint: $(VENV)/.quire-dev  ## Check style, types and import layers
 	@$(BIN)/ruff check

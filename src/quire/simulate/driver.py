@@ -18,12 +18,17 @@ class Event:
     message: AddRequest | str
 
 
+MAX_EMPTY_STEPS = 3
+"""Steps in a row that may compute nothing although somebody waits."""
+
+
 @dataclass(slots=True)
 class Transcript:
     """All that one request was told."""
 
     token_ids: list[int] = field(default_factory=list)
     last: CoreOutput | None = None
+    aborted: bool = False
     token_times: list[float] = field(default_factory=list)
 
     @property
@@ -45,11 +50,12 @@ def drive(
         after_step: called when a step's outputs have been noted; checks go here.
 
     Raises:
-        RuntimeError: after `max_steps` steps; somebody starves, or the load is too high.
+        RuntimeError: nobody is served, or `max_steps` steps have passed.
     """
     line = sorted(events, key=lambda event: event.time)
     line.reverse()
     transcripts: dict[str, Transcript] = {}
+    empty = 0
     for _ in range(max_steps):
         if line and not core.has_work():
             clock.advance(max(0.0, line[-1].time - clock()))
@@ -63,9 +69,15 @@ def drive(
         for output in step.each():
             transcript = transcripts[output.request_id]
             assert not transcript.finished, f"{output.request_id} went on after its end"
+            cut = transcript.aborted and output.new_token_ids
+            assert not cut, f"{output.request_id} was aborted, and told more"
             transcript.token_ids += output.new_token_ids
             transcript.token_times += [step.timestamp] * len(output.new_token_ids)
             transcript.last = output
+        computed = step.stats is None or step.stats.step_tokens or step.outputs
+        empty = 0 if computed else empty + 1
+        if empty > MAX_EMPTY_STEPS:
+            raise RuntimeError(f"nobody was served in {empty} steps")
         after_step()
     raise RuntimeError(f"not finished after {max_steps} steps")
 
@@ -75,6 +87,8 @@ def _deliver(
 ) -> None:
     if isinstance(message, str):
         core.abort([message])
+        if message in transcripts:
+            transcripts[message].aborted = True
     else:
         transcripts[message.request_id] = Transcript()
         core.add(message)

@@ -11,8 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quire.core.batch import BlockCopies, ModelOutput, SchedulerOutput, token_columns
+from quire.core.batch import (
+    BlockCopies,
+    ModelOutput,
+    SchedulerOutput,
+    StepTimes,
+    token_columns,
+)
 from quire.core.cost import RooflineCost, StepCost
 from quire.executor.base import Executor, Pending
 from quire.simulate.clock import VirtualClock
@@ -52,21 +59,15 @@ def modelled_tokens(prompt: Sequence[int], count: int, vocab_size: int) -> list[
 
 
 def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
-    """What `cost` predicts for this batch."""
+    """What `cost` predicts for this batch; for one of its steps, where it has several."""
     computed, scheduled = batch.num_computed_tokens, batch.num_scheduled_tokens
     pairs = scheduled * computed + scheduled * (scheduled + 1) // 2
     return cost.seconds(
-        batch.total_num_scheduled_tokens,
+        int(scheduled.sum()),
         len(batch.request_ids),
-        int(computed.sum()) + batch.total_num_scheduled_tokens,
+        int((computed + scheduled).sum()),
         int(pairs.sum()),
     )
-
-
-@dataclass(slots=True)
-class _Sequence:
-    tokens: list[int]
-    blocks: list[int]
 
 
 @dataclass(slots=True)
@@ -86,6 +87,37 @@ class ModelledStep:
             assert self.error is not None
             raise self.error
         return self.output
+
+
+class _Sequence:
+    """One sequence as the runner holds it, with the fingerprint after each of its tokens."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = list(tokens)
+        self.num_blocks = 0
+        self.slots = np.zeros(0, dtype=np.int64)
+        self._states = np.zeros(0, dtype=np.uint64)
+        self._known = 0
+
+    def add_block(self, position: int, block: int, block_size: int) -> None:
+        """Hold `block` at this position of the table; what was skipped is held no more."""
+        start = position * block_size
+        if start + block_size > len(self.slots):
+            self.slots = np.resize(self.slots, 2 * (start + block_size))
+        self.slots[self.num_blocks * block_size : start] = _GIVEN_BACK
+        self.slots[start : start + block_size] = np.arange(block_size) + block * block_size
+        self.num_blocks = position + 1
+
+    def states(self, end: int) -> NDArray[np.uint64]:
+        """Fingerprints of the prefixes that end with tokens 0 to `end` - 1."""
+        if end > len(self._states):
+            self._states = np.resize(self._states, 2 * end)
+        state = int(self._states[self._known - 1]) if self._known else _START
+        for position in range(self._known, end):
+            state = fingerprint(state, self.tokens[position])
+            self._states[position] = state
+        self._known = max(self._known, end)
+        return self._states[:end]
 
 
 class ModelledExecutor(Executor):
@@ -147,18 +179,19 @@ class ModelledExecutor(Executor):
         """Computed now, but done only when the steps ahead are and its own time has passed."""
         ahead = self._last
         begin = max(self._clock(), ahead.end if ahead else 0.0)
-        seconds = step_seconds(self._cost, batch) + self._copy_seconds(batch)
+        seconds = batch.num_steps * step_seconds(self._cost, batch) + self._copy_seconds(batch)
         self._last = ModelledStep(self._clock, begin + seconds)
         for request_id in batch.removed:
             del self._sequences[request_id]
         for new in batch.new_sequences:
             if new.request_id in self._sequences:
                 raise ViolationError(f"{new.request_id} was added twice")
-            self._sequences[new.request_id] = _Sequence(list(new.token_ids), [])
+            self._sequences[new.request_id] = _Sequence(new.token_ids)
         try:
             if ahead and ahead.error and not ahead.taken:
                 raise RuntimeError("the step ahead failed")
             self._last.output = self._run(batch)
+            self._last.output.times = StepTimes(model=seconds)
         except RuntimeError as error:
             self._last.error = error
         return self._last
@@ -177,55 +210,50 @@ class ModelledExecutor(Executor):
     def _run(self, batch: SchedulerOutput) -> ModelOutput:
         failed_loads = self._copy(batch.block_copies) if batch.block_copies else []
         for entry, position, block in batch.new_blocks.T.tolist():
-            held = self._sequences[batch.request_ids[entry]].blocks
-            if position < len(held) or (position > len(held) and self._window is None):
+            sequence = self._sequences[batch.request_ids[entry]]
+            held = sequence.num_blocks
+            if position < held or (position > held and self._window is None):
                 raise ViolationError(f"{batch.request_ids[entry]} has a hole in its block table")
-            held += [_GIVEN_BACK] * (position - len(held)) + [block]
+            sequence.add_block(position, block, self._block_size)
         starts, counts = batch.num_computed_tokens.tolist(), batch.num_scheduled_tokens.tolist()
-        rows = list(zip(batch.request_ids, starts, counts, strict=True))
+        sequences = [self._sequences[name] for name in batch.request_ids]
+        rows = list(zip(sequences, starts, counts, strict=True))
         if self._fails(batch):
-            for request_id, start, count in rows:
-                for position in range(start, start + count * batch.num_steps):
-                    self._slots[self._slot(self._sequences[request_id], position)] = _SPOILT
+            for sequence, start, count in rows:
+                end = start + count * batch.num_steps
+                self._slots[sequence.slots[start:end]] = _SPOILT
             raise RuntimeError("the modelled step failed")
         sampled = self._compute(rows)
         for step in range(1, batch.num_steps):
-            more = self._compute([(name, start + step, 1) for name, start, _ in rows])
+            more = self._compute([(sequence, start + step, 1) for sequence, start, _ in rows])
             sampled = [had + new for had, new in zip(sampled, more, strict=True)]
         return ModelOutput(token_columns(sampled), failed_loads=failed_loads)
 
-    def _compute(self, rows: list[tuple[str, int, int]]) -> list[list[int]]:
+    def _compute(self, rows: list[tuple[_Sequence, int, int]]) -> list[list[int]]:
         # As in a layer: everyone writes, then everyone reads.
-        for request_id, start, count in rows:
-            sequence = self._sequences[request_id]
-            state = self._prefix_state(sequence, start)
-            for position in range(start, start + count):
-                state = fingerprint(state, sequence.tokens[position])
-                self._slots[self._slot(sequence, position)] = state
-        sampled: list[list[int]] = []
-        for request_id, start, count in rows:
-            sequence = self._sequences[request_id]
+        for sequence, start, count in rows:
             end = start + count
-            state = self._prefix_state(sequence, end)
+            slots = self._held(sequence, start, end)
+            self._slots[slots] = sequence.states(end)[start:]
+        sampled: list[list[int]] = []
+        for sequence, start, count in rows:
+            end = start + count
+            states = sequence.states(end)
+            begin = 0 if self._window is None else max(0, start - self._window + 1)
+            held = self._slots[self._held(sequence, begin, end)]
+            wrong = np.flatnonzero(held != states[begin:])
+            if len(wrong):
+                raise ViolationError(f"position {begin + wrong[0]} holds another prefix")
             if end < len(sequence.tokens):
                 sampled.append([])
                 continue
-            sequence.tokens.append(state % self._vocab_size)
+            sequence.tokens.append(int(states[-1]) % self._vocab_size)
             sampled.append([sequence.tokens[-1]])
         return sampled
 
-    def _prefix_state(self, sequence: _Sequence, end: int) -> int:
-        """The fingerprint of the first `end` tokens, checked against the slots that are read."""
-        begin = 0 if self._window is None else end - self._window + 1
-        state = _START
-        for position in range(end):
-            state = fingerprint(state, sequence.tokens[position])
-            if position >= begin and self._slots[self._slot(sequence, position)] != state:
-                raise ViolationError(f"position {position} holds another prefix")
-        return state
-
-    def _slot(self, sequence: _Sequence, position: int) -> int:
-        block = sequence.blocks[position // self._block_size]
-        if block == _GIVEN_BACK:
-            raise ViolationError(f"position {position} has no block")
-        return block * self._block_size + position % self._block_size
+    def _held(self, sequence: _Sequence, begin: int, end: int) -> NDArray[np.int64]:
+        """The slots of these positions."""
+        slots = sequence.slots[begin:end]
+        if end > sequence.num_blocks * self._block_size or slots.min(initial=0) < 0:
+            raise ViolationError(f"positions {begin} to {end - 1} have no block")
+        return slots

@@ -1,13 +1,12 @@
-"""Deterministic simulation: the real core, random worlds, every invariant after every step.
+"""Random worlds: a random engine, a random load, and what must come of it.
 
-A failure names its seed; `run_world(seed)` replays it.
+The real core, scheduler and KV manager run under a virtual clock; after every step all that must
+hold is checked. A seed is a world: `run_world(seed)` replays a failure.
 """
 
 from __future__ import annotations
 
 from random import Random
-
-import pytest
 
 from quire.core.batch import SchedulerOutput
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig, TierConfig
@@ -17,48 +16,57 @@ from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
 from quire.simulate.driver import Event, Transcript, drive
-from quire.simulate.executor import ModelledExecutor, ViolationError, modelled_tokens
+from quire.simulate.executor import ModelledExecutor, modelled_tokens
 
 VOCAB = 97
-SEEDS = 300
-FAILED_ONCE: list[int] = [3]
-"""Seeds that found a bug; they run for ever."""
+MAX_MODEL_LEN = 10_000
+MAX_STEPS = 20_000
 
 
 class World:
-    """A random engine, a random load, and what must come of it."""
+    """What a seed stands for.
+
+    Attributes:
+        requests: in the order of their arrival.
+        aborts: request id → when its client goes away.
+    """
 
     def __init__(self, seed: int) -> None:
-        self.rng = Random(seed)
-        rng = self.rng
+        self.rng = rng = Random(seed)
         self.block_size = rng.choice([8, 16, 32])
         self.num_blocks = rng.randint(4, 40 if rng.random() < 0.3 else 12)
         self.capacity = self.num_blocks * self.block_size
-        self.max_num_seqs = rng.randint(1, 12)
-        self.budget = rng.randint(self.max_num_seqs, 200)
-        self.policy = rng.choice(["fcfs", "priority"])
         self.caching = rng.random() < 0.7
         self.failure_rate = rng.choice([0.0, 0.0, 0.02, 0.1])
-        pipeline = Random(f"pipeline {seed}")
-        self.async_scheduling = pipeline.random() < 0.5
-        self.num_scheduler_steps = pipeline.choice([1, 1, 2, 5])
-        self.host = Random(f"host {seed}")
-        self.corruption_rate = self.host.choice([0.0, 0.0, 0.1])
-        self.clock = VirtualClock()
-        self.in_step: list[SchedulerOutput] = []
+        self.limits = self._limits()
+        self.window = rng.randint(1, 80) if rng.random() < 0.2 else None
+        self.corruption_rate = rng.choice([0.0, 0.0, 0.1])
         self.requests = self._requests()
         self.aborts = {
             r.request_id: r.arrival_time + rng.expovariate(2.0)
             for r in self.requests
             if rng.random() < 0.15
         }
+        self.clock = VirtualClock()
         self.core = EngineCore(self._config(), self._executor(), self.clock)
+
+    def _limits(self) -> SchedulerConfig:
+        rng = self.rng
+        max_num_seqs = rng.randint(1, 12)
+        return SchedulerConfig(
+            MAX_MODEL_LEN,
+            max_num_seqs,
+            max_num_batched_tokens=rng.randint(max_num_seqs, 200),
+            policy=rng.choice(["fcfs", "fcfs", "priority", "lpm"]),
+            preemption_mode=rng.choice(["auto", "recompute", "swap"]),
+            max_itl_stretch=rng.choice([None, 1.0, 1.5, 3.0]),
+        )
 
     def _requests(self) -> list[AddRequest]:
         rng = self.rng
         stems = [self._tokens(rng.randint(0, 6) * 16) for _ in range(3)]
-        time, requests = 0.0, []
-        for i in range(rng.randint(1, 30)):
+        time, requests = 0.0, list[AddRequest]()
+        for i in range(rng.randint(1, 20)):
             time += rng.expovariate(rng.choice([0.5, 5.0, 500.0]))
             if requests and rng.random() < 0.3:  # asked again, word for word
                 prompt = rng.choice(requests).prompt_token_ids
@@ -67,7 +75,7 @@ class World:
                 prompt = rng.choice(stems) + self._tokens(tail)
             params = SamplingParams(
                 temperature=0.0,
-                max_tokens=rng.randint(1, 60),
+                max_tokens=rng.randint(1, 40),
                 min_tokens=0,
                 stop_token_ids=[rng.randrange(VOCAB)] if rng.random() < 0.3 else None,
                 ignore_eos=rng.random() < 0.5,
@@ -78,7 +86,7 @@ class World:
         return requests
 
     def _tiers(self) -> TierConfig:
-        draw = self.host
+        draw = self.rng
         swap, offload = (draw.choice([0, draw.randint(1, 30)]) for _ in range(2))
         return TierConfig(swap, offload, draw.choice([0, draw.randint(1, 20)]) if offload else 0)
 
@@ -86,16 +94,11 @@ class World:
         return [self.rng.randrange(VOCAB) for _ in range(count)]
 
     def _config(self) -> EngineConfig:
-        limits = SchedulerConfig(
-            10_000,
-            self.max_num_seqs,
-            self.budget,
-            self.policy,
-            self.host.choice(["auto", "recompute", "swap"]),
-        )
         return EngineConfig(
             model_path="modelled",
-            model=ModelConfig("llama", VOCAB, 1, 1, 1, 1, 1, 1, 10_000),
+            model=ModelConfig(
+                "llama", VOCAB, 1, 1, 1, 1, 1, 1, MAX_MODEL_LEN, sliding_window=self.window
+            ),
             load_format="dummy",
             dtype="float32",
             quantization=None,
@@ -106,12 +109,12 @@ class World:
             kv_cache_memory_bytes=None,
             memory_budget_bytes=0,
             enable_prefix_caching=self.caching,
-            scheduler=limits,
+            scheduler=self.limits,
             ops="reference",
             num_threads=1,
             tiers=self._tiers(),
-            async_scheduling=self.async_scheduling,
-            num_scheduler_steps=self.num_scheduler_steps,
+            async_scheduling=self.rng.random() < 0.5,
+            num_scheduler_steps=self.rng.choice([1, 1, 2, 5]),
         )
 
     def _executor(self) -> ModelledExecutor:
@@ -120,19 +123,24 @@ class World:
             block_size=self.block_size,
             vocab_size=VOCAB,
             clock=self.clock,
+            window=self.window,
             fails=self._fails,
-            corrupts=lambda: self.host.random() < self.corruption_rate,
+            corrupts=lambda: self.rng.random() < self.corruption_rate,
         )
 
     def _fails(self, batch: SchedulerOutput) -> bool:
-        total = int(batch.num_scheduled_tokens.sum())
-        assert total <= self.budget, "budget exceeded"
-        assert total * batch.num_steps == batch.total_num_scheduled_tokens
-        assert batch.num_scheduled_tokens.min(initial=1) >= 1, "a request was scheduled for nothing"
+        """Check a step before it is computed; whether it is to fail."""
+        counts = batch.num_scheduled_tokens
+        total = int(counts.sum())
+        assert total * batch.num_steps == batch.total_num_scheduled_tokens, "tokens were miscounted"
+        assert total <= self.limits.max_num_batched_tokens, "budget exceeded"
+        assert len(counts) <= self.limits.max_num_seqs, "too many in one step"
+        assert counts.min(initial=1) >= 1, "a request was scheduled for nothing"
         assert len(set(batch.request_ids)) == len(batch.request_ids), "scheduled twice"
         return self.rng.random() < self.failure_rate
 
     def run(self) -> dict[str, Transcript]:
+        """Live through it, and tell what every request was told."""
         arrivals = [Event(r.arrival_time, r) for r in self.requests]
         aborts = [Event(time, request_id) for request_id, time in self.aborts.items()]
         transcripts = drive(
@@ -140,12 +148,13 @@ class World:
             self.clock,
             arrivals + aborts,
             after_step=self.core.scheduler.check_integrity,
-            max_steps=20_000,
+            max_steps=MAX_STEPS,
         )
         self.core.scheduler.check_integrity()
         return transcripts
 
     def expected(self, request: AddRequest) -> list[int]:
+        """The tokens that a request gets if nothing befalls it."""
         params = request.sampling_params
         assert params.max_tokens is not None
         stops = set(params.stop_token_ids or ()) | (
@@ -155,56 +164,29 @@ class World:
         end = next((i + 1 for i, token in enumerate(answer) if token in stops), len(answer))
         return answer[:end]
 
+    def check(self, transcripts: dict[str, Transcript]) -> None:
+        """Assert that everybody got exactly what is theirs, and in turn."""
+        for request in self.requests:
+            transcript = transcripts[request.request_id]
+            expected = self.expected(request)
+            last = transcript.last
+            if last is not None and last.finish_reason is FinishReason.ERROR:
+                growth = len(request.prompt_token_ids) + (request.sampling_params.max_tokens or 0)
+                assert self.failure_rate > 0 or growth > self.capacity, "failed for no reason"
+                assert transcript.token_ids == expected[: len(transcript.token_ids)]
+            elif request.request_id in self.aborts and not transcript.finished:
+                assert transcript.token_ids == expected[: len(transcript.token_ids)]
+            else:
+                assert transcript.token_ids == expected, f"{request.request_id} got other tokens"
+                assert transcript.finished, f"{request.request_id} was never told its end"
+        if self.limits.policy == "fcfs":
+            lasts = (transcripts[request.request_id].last for request in self.requests)
+            begun = [last.scheduled_time for last in lasts if last and last.scheduled_time]
+            assert begun == sorted(begun), "somebody was served before their turn"
+
 
 def run_world(seed: int) -> World:
-    """Run one world and assert that everybody got exactly what is theirs."""
+    """Run one world and check all that came of it."""
     world = World(seed)
-    transcripts = world.run()
-    for request in world.requests:
-        transcript = transcripts[request.request_id]
-        expected = world.expected(request)
-        last = transcript.last
-        if last is not None and last.finish_reason is FinishReason.ERROR:
-            growth = len(request.prompt_token_ids) + (request.sampling_params.max_tokens or 0)
-            assert world.failure_rate > 0 or growth > world.capacity
-            assert transcript.token_ids == expected[: len(transcript.token_ids)]
-        elif request.request_id in world.aborts and not transcript.finished:
-            assert transcript.token_ids == expected[: len(transcript.token_ids)]
-        else:
-            assert transcript.token_ids == expected
-            assert transcript.finished
+    world.check(world.run())
     return world
-
-
-@pytest.mark.parametrize("batch", range(10))
-def test_random_worlds(batch: int) -> None:
-    per_batch = SEEDS // 10
-    for seed in range(batch * per_batch, (batch + 1) * per_batch):
-        try:
-            run_world(seed)
-        except (Exception, ViolationError) as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-
-
-@pytest.mark.parametrize("seed", FAILED_ONCE)
-def test_seeds_that_failed_once(seed: int) -> None:
-    run_world(seed)
-
-
-def test_the_same_seed_is_the_same_world() -> None:
-    def history(seed: int) -> list[tuple[str, list[int], list[float]]]:
-        transcripts = World(seed).run()
-        return [(k, t.token_ids, t.token_times) for k, t in transcripts.items()]
-
-    assert history(11) == history(11)
-
-
-def test_worlds_preempt_and_share() -> None:
-    """The worlds are worth simulating: they do what they are there to try."""
-    stats = [run_world(seed).core.scheduler.stats() for seed in range(60)]
-    assert sum(s.num_preemptions for s in stats) > 50
-    assert sum(s.prefix_cache_hits for s in stats) > 1000
-    hosts = [s.host_tier for s in stats if s.host_tier]
-    assert sum(host.swapped_in for host in hosts) > 10
-    assert sum(host.loaded for host in hosts) > 10
-    assert sum(host.failed for host in hosts) > 0
