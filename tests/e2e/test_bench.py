@@ -48,6 +48,17 @@ MANY_ROWS: dict[str, tuple[tuple[str, ...], set[str]]] = {
             *("unstable", "times_torch", "bandwidth_gb_s", "peak_gflop_s"),
         },
     ),
+    "interference": (
+        (
+            *("--num-streams", "2", "--input-len", "8", "--idle-tokens", "8"),
+            *("--num-arrivals", "2", "--arrival-len", "300", "--repetitions", "1"),
+            *("--budgets", "auto", "2048"),
+        ),
+        {
+            *("max_num_batched_tokens", "idle_p50_ms", "idle_p99_ms", "itl_p50_ms", "itl_p99_ms"),
+            *("p50_ratio", "p99_ratio", "ttft_s", "arrival_tok_s", "num_streams", "arrival_len"),
+        },
+    ),
     "quality": (
         ("--model", "embedded-draft", "--dtype", "bfloat16", "--quantization", "none", "int8"),
         {

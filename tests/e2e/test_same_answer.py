@@ -75,10 +75,12 @@ def alone(request: pytest.FixtureRequest, model: str) -> tuple[list[SamplingPara
         {"num_scheduler_steps": 5},
         {"async_scheduling": True},
         {"async_scheduling": True, "num_scheduler_steps": 3, "max_num_batched_tokens": 64},
+        {"max_num_seqs": 4, "max_itl_stretch": 1.0},
+        {"max_num_seqs": 4, "max_itl_stretch": 4.0, "async_scheduling": True},
     ],
     ids=[
         *("batch", "prefix-caching", "small-chunks", "tiny-chunks"),
-        *("multi-step", "async", "async-multi-step"),
+        *("multi-step", "async", "async-multi-step", "even-pace", "uneven-pace"),
     ],
 )
 def test_batches_and_chunks(

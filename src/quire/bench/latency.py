@@ -15,6 +15,7 @@ from quire.bench.progress import progress
 from quire.bench.report import Row, summarise
 from quire.bench.split import between
 from quire.bench.workload import token_prompts
+from quire.core.config import STEP_TOKENS
 from quire.core.errors import ConfigError
 from quire.core.outputs import RequestMetrics
 
@@ -121,10 +122,11 @@ def _check_batch(args: argparse.Namespace) -> None:
             f"--output-len is {args.output_len}; decoding needs at least 2 tokens to be timed.",
             param="--output-len",
         )
-    if args.batch_size * args.input_len > args.max_num_batched_tokens:
+    step_tokens = args.max_num_batched_tokens or STEP_TOKENS
+    if args.batch_size * args.input_len > step_tokens:
         print(
             f"The batch's prompts, {args.batch_size} x {args.input_len} tokens, take more than one "
-            f"step of {args.max_num_batched_tokens}: decode_tok_s counts some prefill against "
+            f"step of {step_tokens}: decode_tok_s counts some prefill against "
             "itself. Raise --max-num-batched-tokens to keep the two apart.",
             file=sys.stderr,
         )

@@ -25,6 +25,7 @@ BENCHMARKS = Registry(
         "latency": "quire.bench.latency:run",
         "throughput": "quire.bench.throughput:run",
         "serve": "quire.bench.serve:run",
+        "interference": "quire.bench.interference:run",
         "startup": "quire.bench.startup:run",
         "kernels": "quire.bench.kernels.command:run",
         "quality": "quire.bench.quality:run",
@@ -186,6 +187,41 @@ def _overhead(group: argparse._ArgumentGroup) -> None:
     _start_timeout(group)
 
 
+def _interference(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--num-streams",
+        type=_count,
+        default=8,
+        metavar="N",
+        help="requests that decode all the while " + _DEFAULT,
+    )
+    add("--input-len", type=_count, default=128, metavar="N", help="a stream's prompt " + _DEFAULT)
+    add(
+        "--idle-tokens",
+        type=_count,
+        default=64,
+        metavar="N",
+        help="tokens of each stream before the first arrival, as the measure " + _DEFAULT,
+    )
+    add(
+        "--num-arrivals",
+        type=_count,
+        default=2,
+        metavar="N",
+        help="prompts that arrive, each when the one before has its token " + _DEFAULT,
+    )
+    add("--arrival-len", type=_count, default=4096, metavar="N", help="their tokens " + _DEFAULT)
+    add(
+        "--budgets",
+        nargs="+",
+        type=_budget,
+        metavar="N",
+        help="values of --max-num-batched-tokens to compare, a row each; `auto` is the engine's "
+        "choice (default: what --max-num-batched-tokens says)",
+    )
+
+
 def _kernels(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
@@ -283,11 +319,16 @@ def _count(text: str) -> int:
     return value
 
 
+def _budget(text: str) -> str:
+    return text if text == "auto" else str(_count(text))
+
+
 _DEFAULT = "(default: %(default)s)"
 _FLAGS: dict[str, tuple[str, Callable[[argparse._ArgumentGroup], None]]] = {
     "latency": ("one batch offline: prefill, decode, and the share of the memory floor", _latency),
     "throughput": ("many prompts offline: tokens and requests a second", _throughput),
     "serve": ("many streaming clients of an OpenAI-compatible server", _serve),
+    "interference": ("streams that decode while long prompts arrive: who waits", _interference),
     "startup": ("a fresh process to its first token, phase by phase", _startup),
     "kernels": ("single operations at the shapes of real models, against their limits", _kernels),
     "overhead": ("the time that is not the model's, over HTTP and offline", _overhead),

@@ -18,6 +18,10 @@ OpsProvider = Literal["auto", "reference", "cpu"]
 
 MAX_INT8_HEAD_DIM = 256
 """Largest heads that an int8 KV cache holds."""
+ITL_STRETCH = 1.75
+"""`max_itl_stretch` when serving: p99 stays below twice what it is without prompts."""
+STEP_TOKENS = 2048
+"""Most tokens in one step where `max_num_batched_tokens` is unset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,14 @@ class EngineArgs:
     """GiB that the files in --kv-offloading-dir may take."""
     max_num_seqs: int = 64
     """Most sequences in one step."""
-    max_num_batched_tokens: int = 2048
-    """Most tokens in one step; longer prompts are computed in chunks."""
+    max_num_batched_tokens: int | None = None
+    """Most tokens in one step; longer prompts are computed in chunks. Unset: 2048, and while
+    others decode as many as --max-itl-stretch allows."""
+    max_itl_stretch: float | None = None
+    """With --max-num-batched-tokens unset: how many times as long a step may take, as predicted
+    from the steps before, because prompts are computed beside requests that decode. Lower keeps
+    their tokens coming evenly, higher answers new requests sooner; `inf` is no bound. Unset: 1.75
+    when serving, and no bound offline, where nobody watches."""
     scheduling_policy: Policy = "fcfs"
     """Order of the queue: `fcfs`, first come first served; `priority`, by the request's priority,
     of which a higher one also takes the place of a running request of a lower one; `lpm`, whoever
@@ -216,6 +226,8 @@ class SchedulerConfig:
     max_num_batched_tokens: int
     policy: Policy = "fcfs"
     preemption_mode: PreemptionMode = "auto"
+    max_itl_stretch: float | None = None
+    """See `scheduler.budget`; None gives every step all of `max_num_batched_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)

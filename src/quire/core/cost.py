@@ -59,6 +59,7 @@ class HardwareProfile:
         seq_overhead_seconds: of each sequence in it, more: sampling, detokenizing, sending.
         copy_bytes_per_second: between this memory and the host's, one way; for a CPU, a copy
             within memory.
+        accelerator: whether its memory is apart from the host's.
     """
 
     name: str
@@ -71,6 +72,7 @@ class HardwareProfile:
     overhead_seconds: float = 5e-4
     seq_overhead_seconds: float = 2e-5
     copy_bytes_per_second: float = 10e9
+    accelerator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,11 @@ class RooflineCost:
             + self.flops_per_pair * pairs / self.attention_flops_per_second
         )
         step: float = (memory**CORNER + arithmetic**CORNER) ** (1.0 / CORNER)
-        return self.overhead_seconds + self.seq_overhead_seconds * num_seqs + step
+        return self.host_seconds(num_seqs) + step
+
+    def host_seconds(self, num_seqs: int) -> float:
+        """The part of `seconds` that the host spends before and after the device computes."""
+        return self.overhead_seconds + self.seq_overhead_seconds * num_seqs
 
     def copy_seconds(self, num_tokens: int) -> float:
         return self.kv_bytes_per_token * num_tokens / self.copy_bytes_per_second
@@ -167,6 +173,7 @@ def _gpu(
         overhead_seconds=1e-3,
         seq_overhead_seconds=5e-6,
         copy_bytes_per_second=0.8 * pcie,
+        accelerator=True,
     )
 
 

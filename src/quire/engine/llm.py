@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -56,6 +58,8 @@ class LLM:
         setup_logging()
         began = time.monotonic()
         args = engine_args(model, fields)
+        if args.max_itl_stretch is None:  # nobody watches the tokens come: long steps are best
+            args = replace(args, max_itl_stretch=math.inf)
         self.resolved = resolve(args, detect())
         resolved_at = time.monotonic()
         self.tokenizer: Tokenizer = load_tokenizer(self.resolved)

@@ -17,7 +17,9 @@ import msgspec
 from quire.checkpoint import source as checkpoint
 from quire.checkpoint.source import ModelSource
 from quire.core.config import (
+    ITL_STRETCH,
     MAX_INT8_HEAD_DIM,
+    STEP_TOKENS,
     EngineArgs,
     EngineConfig,
     HashAlgo,
@@ -107,9 +109,10 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         scheduler=SchedulerConfig(
             max_model_len=_max_model_len(args, model, notes),
             max_num_seqs=args.max_num_seqs,
-            max_num_batched_tokens=args.max_num_batched_tokens,
+            max_num_batched_tokens=_step_tokens(args),
             policy=args.scheduling_policy,
             preemption_mode=args.preemption_mode,
+            max_itl_stretch=_itl_stretch(args),
         ),
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
@@ -175,13 +178,26 @@ def _check_values(args: EngineArgs) -> None:
         raise _error(args, "tokenizer_pool_size", "it must not be negative.")
     if args.pack_cache_bytes < 0:
         raise _error(args, "pack_cache_bytes", "it must not be negative.")
-    if args.max_num_batched_tokens < args.max_num_seqs:
+    if args.max_itl_stretch is not None and not args.max_itl_stretch >= 1.0:
+        raise _error(args, "max_itl_stretch", "it must be at least 1.")
+    if _step_tokens(args) < args.max_num_seqs:
         raise _error(
             args,
             "max_num_batched_tokens",
             f"it must be at least max_num_seqs, {args.max_num_seqs}, "
             "so that a step can serve every running sequence.",
         )
+
+
+def _step_tokens(args: EngineArgs) -> int:
+    """The most tokens of a step."""
+    return args.max_num_batched_tokens or max(STEP_TOKENS, args.max_num_seqs)
+
+
+def _itl_stretch(args: EngineArgs) -> float | None:
+    """How much prompts may slow those who decode; None where nothing bounds it."""
+    stretch = ITL_STRETCH if args.max_itl_stretch is None else args.max_itl_stretch
+    return None if args.max_num_batched_tokens or math.isinf(stretch) else stretch
 
 
 def _dtype(

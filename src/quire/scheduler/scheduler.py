@@ -21,6 +21,7 @@ from quire.core.messages import SchedulerStats, StepOutputs
 from quire.core.request import FinishReason, Request, RequestStatus
 from quire.kv.manager import NEVER, KVCacheManager
 from quire.scheduler.admission import Admission
+from quire.scheduler.budget import StepBudget
 from quire.scheduler.loading import Loading, swap_pays
 from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
 from quire.scheduler.results import Results
@@ -58,6 +59,13 @@ class Scheduler:
         )
         self._results = Results(self.kv, self.running, self._finish)
         self._steps = Steps(self.kv, self.running)
+        self._budget: StepBudget | None = None
+        if cost is not None and config.max_itl_stretch is not None:
+            self._budget = StepBudget(
+                cost,
+                max_tokens=config.max_num_batched_tokens,
+                max_itl_stretch=config.max_itl_stretch,
+            )
         self._arrivals = count()
         self._num_preemptions = 0
 
@@ -123,10 +131,11 @@ class Scheduler:
             return self._steps.issue_quiet()
         victims = self._make_way()
         preempted = self._num_preemptions
-        steps, blocks = self._schedule_running(num_steps)
+        budget = self._choose_budget()
+        steps, blocks = self._schedule_running(num_steps, budget)
         admitted: list[Admitted] = []
         if self._num_preemptions == preempted:
-            budget = self.config.max_num_batched_tokens - int(running.scheduled.sum())
+            budget -= int(running.scheduled.sum())
             admitted = self._admission.admit(self._steps.number, budget, now, victims)
         if admitted:
             for row, new in enumerate(admitted, len(running)):
@@ -141,6 +150,9 @@ class Scheduler:
         flight = self._steps.land(step)
         for request in self._loading.end(step.step, set(result.failed_loads)):
             self._wait_again(request)
+        if self._budget is not None:
+            seconds = sum(result.times) / step.num_steps
+            self._budget.observe(step.num_scheduled_tokens, step.num_computed_tokens, seconds)
         outputs = StepOutputs([], None, now)
         if flight.requests and not flight.void:
             before = len(self.requests)
@@ -186,7 +198,14 @@ class Scheduler:
             self._preempt_last()
         return victims
 
-    def _schedule_running(self, num_steps: int) -> tuple[int, list[BlockRun]]:
+    def _choose_budget(self) -> int:
+        """Tokens of the step; only where prompts meet requests that decode is there a choice."""
+        wanted = self.running.wanted()
+        if self._budget is None or not (self._may_admit() or wanted.max(initial=0) > 1):
+            return self.config.max_num_batched_tokens
+        return self._budget.tokens(wanted, self.running.num_computed)
+
+    def _schedule_running(self, num_steps: int, budget: int) -> tuple[int, list[BlockRun]]:
         """Give running requests their tokens, preempting the last in line while blocks lack.
 
         Returns:
@@ -199,9 +218,7 @@ class Scheduler:
             self._slide(self.kv.window)
         while True:
             wanted = running.wanted()
-            running.scheduled[:] = scheduled = running.share(
-                wanted, self.config.max_num_batched_tokens
-            )
+            running.scheduled[:] = scheduled = running.share(wanted, budget)
             steps = 1
             if num_steps > 1 and not self.waiting and not len(self._loading):
                 steps = running.steps_at_once(wanted, num_steps, self.config.max_model_len)

@@ -1,0 +1,170 @@
+"""`quire bench interference`: streams decode; what do long prompts that arrive do to their pace?
+
+The trade between the two is the step's token budget: a row for the engine's own choice, and one for
+each fixed size to compare it with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from contextlib import aclosing
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from quire.bench.engine import TYPES
+from quire.bench.machine import portable_name
+from quire.bench.progress import progress
+from quire.bench.report import Row, percentile, summarise
+from quire.bench.workload import token_prompts
+from quire.core.config import EngineArgs
+from quire.core.errors import QuireError
+from quire.core.flags import engine_args_from
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.engine.async_engine import AsyncLLM
+
+AUTO = "auto"
+KEYS = (
+    *("max_num_batched_tokens", "idle_p50_ms", "idle_p99_ms", "itl_p50_ms", "itl_p99_ms"),
+    *("p50_ratio", "p99_ratio", "ttft_s", "arrival_tok_s"),
+)
+POLL_SECONDS = 0.005
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row for each of `--budgets`, each with an engine of its own."""
+    given = engine_args_from(args)
+    rows = []
+    for budget in args.budgets or [given.max_num_batched_tokens or AUTO]:
+        fixed = None if budget == AUTO else int(budget)
+        rows.append(asyncio.run(_row(args, replace(given, max_num_batched_tokens=fixed))))
+    return rows
+
+
+async def _row(args: argparse.Namespace, engine_args: EngineArgs) -> Row:
+    """One engine: a warm-up, then `--repetitions` rounds of streams and arrivals."""
+    engine = await AsyncLLM.start(engine_args)
+    try:
+        await one_round(engine, args, repetition=-1)
+        samples = []
+        with progress(total=args.repetitions, unit="round") as bar:
+            for repetition in range(args.repetitions):
+                samples.append(await one_round(engine, args, repetition))
+                bar.update()
+    finally:
+        engine.shutdown()
+    settings: Row = {"max_num_batched_tokens": str(engine_args.max_num_batched_tokens or AUTO)}
+    row = summarise(KEYS, settings, samples)
+    sizes = ("num_streams", "input_len", "num_arrivals", "arrival_len")
+    facts = {name: engine.facts[name] for name in TYPES}
+    return {
+        "model": portable_name(engine_args.model),
+        **facts,
+        **{name: getattr(args, name) for name in sizes},
+        **row,
+    }
+
+
+async def one_round(engine: AsyncLLM, args: argparse.Namespace, repetition: int) -> Row:
+    """Let the streams decode by themselves, then send one long prompt after another.
+
+    Returns:
+        Gaps between the tokens of all streams, idle and while prompts were computed; the median
+        time to an arrival's first token; and prompt tokens a second until then.
+    """
+    vocab, seed = engine.model_config.vocab_size, [args.seed, repetition + 1]
+    prompts = token_prompts(args.num_streams, args.input_len, vocab, [*seed, 0])
+    arrivals = token_prompts(args.num_arrivals, args.arrival_len, vocab, [*seed, 1])
+    streams = Streams(engine, prompts)
+    try:
+        await streams.reach(2)
+        idle = time.monotonic()
+        await streams.reach(2 + args.idle_tokens)
+        loaded = time.monotonic()
+        waits = [await first_token_seconds(engine, prompt) for prompt in arrivals]
+        end = time.monotonic()
+    finally:
+        await streams.stop()
+    alone, beside = streams.gaps(idle, loaded), streams.gaps(loaded, end)
+    cells = {
+        f"{name}_p{p}_ms": percentile(gaps, p / 100) * 1e3
+        for name, gaps in (("idle", alone), ("itl", beside))
+        for p in (50, 99)
+    }
+    return {
+        **cells,
+        "p50_ratio": cells["itl_p50_ms"] / cells["idle_p50_ms"],
+        "p99_ratio": cells["itl_p99_ms"] / cells["idle_p99_ms"],
+        "ttft_s": percentile(waits, 0.5),
+        "arrival_tok_s": args.num_arrivals * args.arrival_len / (end - loaded),
+    }
+
+
+class Streams:
+    """Requests that go on until they are stopped, and the moments at which their tokens came."""
+
+    def __init__(self, engine: AsyncLLM, prompts: list[list[int]]) -> None:
+        self._engine = engine
+        self._times: list[list[float]] = [[] for _ in prompts]
+        self._tasks = [
+            asyncio.create_task(self._read(prompt, times))
+            for prompt, times in zip(prompts, self._times, strict=True)
+        ]
+
+    async def reach(self, count: int) -> None:
+        """Wait until every stream has so many tokens."""
+        while min(map(len, self._times)) < count:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(POLL_SECONDS)
+
+    def gaps(self, begin: float, end: float) -> list[float]:
+        """Seconds between one token of a stream and its next, both within the interval.
+
+        Raises:
+            QuireError: where there are none, so that nothing could be said.
+        """
+        kept = [[t for t in times if begin <= t <= end] for times in self._times]
+        gaps = [b - a for times in kept for a, b in pairwise(times)]
+        if not gaps:
+            raise QuireError(
+                "The streams got no tokens while the prompts were computed.",
+                fix="Take more or longer arrivals, or raise --max-model-len.",
+            )
+        return gaps
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self, prompt: list[int], times: list[float]) -> None:
+        room = self._engine.max_model_len - len(prompt)
+        async with aclosing(_generate(self._engine, prompt, room)) as outputs:
+            async for output in outputs:
+                times += [time.monotonic()] * len(output.outputs[0].token_ids)
+        raise QuireError(
+            "A stream ended before the benchmark did.",
+            fix="Raise --max-model-len, or lower --idle-tokens or --num-arrivals.",
+        )
+
+
+async def first_token_seconds(engine: AsyncLLM, prompt: list[int]) -> float:
+    """Time from sending a request for one token to having it."""
+    begin = time.monotonic()
+    async for _ in _generate(engine, prompt, 1):
+        pass
+    return time.monotonic() - begin
+
+
+def _generate(engine: AsyncLLM, prompt: list[int], max_tokens: int) -> Any:
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=max_tokens,
+        ignore_eos=True,
+        output_kind=RequestOutputKind.DELTA,
+    )
+    return engine.generate({"prompt_token_ids": prompt}, params)
