@@ -33,7 +33,7 @@ def roofline(
     sliding = [window for window in windows if window is not None]
     heads = model.num_hidden_layers * model.num_attention_heads * model.head_dim
     peak = hardware.flops_per_second
-    product = _product_dtype(dtype, quantization)
+    product = product_dtype(dtype, quantization)
     return RooflineCost(
         weight_bytes=weight_bytes(model, dtype, quantization) - looked_up_bytes(model, dtype),
         kv_bytes_per_token=kv_bytes_per_token(model, kv_cache_dtype or dtype),
@@ -62,7 +62,7 @@ def first_guess(config: EngineConfig) -> RooflineCost:
     )
 
 
-def _product_dtype(dtype: str, quantization: str | None) -> str:
+def product_dtype(dtype: str, quantization: str | None) -> str:
     """The type in which linear layers multiply."""
     if quantization is None or QUANTIZATIONS[quantization].kind == "s8_a16":
         return dtype

@@ -56,7 +56,7 @@ def test_families_of_kernels() -> None:
 
 
 def test_there_are_seven() -> None:
-    assert BENCHMARKS.names() == sorted(ONE_ENGINE + MANY_ENGINES)
+    assert BENCHMARKS.names() == sorted([*ONE_ENGINE, *MANY_ENGINES, "interference"])
     assert all(callable(BENCHMARKS.load(name)) for name in BENCHMARKS.names())
 
 

@@ -1,0 +1,203 @@
+"""Replicas of an engine under a workload, in virtual time.
+
+The real scheduler, KV manager and message codec run; requests have lengths and prefixes but no
+text, and the executor has no model.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from quire.core.config import EngineConfig
+from quire.core.cost import RooflineCost
+from quire.core.messages import AddRequest, CoreInput, CoreMessage, SchedulerStats, StepOutputs
+from quire.core.request import FinishReason
+from quire.core.sampling_params import SamplingParams
+from quire.engine.core import EngineCore
+from quire.simulate.clock import VirtualClock
+from quire.simulate.histogram import Histogram
+from quire.simulate.length_executor import LengthExecutor
+from quire.simulate.router import Router
+from quire.simulate.workload import Workload
+
+SERIES = 2_000
+"""Points of a replica's history that are kept at most, times two."""
+
+
+class Outcome:
+    """What the requests of a workload lived to see.
+
+    Attributes:
+        sent, first, last: float64 [N], seconds: sent by the client, first and last token.
+        tokens: int64 [N], generated.
+        gaps: between the moments at which a request got tokens.
+        cached: prompt tokens found in the prefix cache.
+        failed: requests that were refused.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        count = len(workload)
+        self.workload = workload
+        self.sent = np.full(count, np.nan)
+        self.first = np.full(count, np.nan)
+        self.last = np.full(count, np.nan)
+        self.tokens = np.zeros(count, dtype=np.int64)
+        self.gaps = Histogram()
+        self.cached = 0
+        self.failed = 0
+
+    def note(self, step: StepOutputs) -> list[int]:
+        """Enter a step's tokens; the requests that have ended with it."""
+        now = step.timestamp
+        if step.request_ids:
+            indices = np.fromiter(map(int, step.request_ids), np.int64, len(step.request_ids))
+            self.gaps.add(now - self.last[indices])
+            self.last[indices] = now
+            self.tokens[indices] += len(step.new_token_ids) // len(step.request_ids)
+        ended = []
+        for output in step.outputs:
+            index = int(output.request_id)
+            if output.new_token_ids:
+                if math.isnan(self.first[index]):
+                    self.first[index] = now
+                    self.cached += output.num_cached_tokens
+                else:
+                    self.gaps.add(now - self.last[index : index + 1])
+                self.last[index] = now
+                self.tokens[index] += len(output.new_token_ids)
+            if output.finish_reason is not None:
+                ended.append(index)
+                self.failed += output.finish_reason is FinishReason.ERROR
+        return ended
+
+
+@dataclass(slots=True)
+class History:
+    """How full a replica was: (seconds, running, waiting, share of the KV cache), thinned out."""
+
+    points: list[tuple[float, int, int, float]] = field(default_factory=list)
+    kv_seconds: float = 0.0
+    """Integral of the share of blocks in use."""
+    kv_peak: float = 0.0
+    preemptions: int = 0
+    steps: int = 0
+    _every: int = 1
+
+    def note(self, begin: float, now: float, waiting: int, stats: SchedulerStats) -> None:
+        share = stats.kv_blocks_used / stats.kv_blocks_total
+        self.kv_seconds += share * (now - begin)
+        self.kv_peak = max(self.kv_peak, share)
+        self.preemptions, self.steps = stats.num_preemptions, stats.num_steps
+        if stats.num_steps % self._every == 0:
+            self.points.append((now, stats.num_running, waiting + stats.num_waiting, share))
+            if len(self.points) > 2 * SERIES:
+                del self.points[::2]
+                self._every *= 2
+
+
+class Replica:
+    """One engine core with its own clock."""
+
+    def __init__(self, config: EngineConfig, num_blocks: int, cost: RooflineCost) -> None:
+        self.clock = VirtualClock()
+        self.history = History()
+        limits = config.scheduler
+        executor = LengthExecutor(
+            num_blocks=num_blocks, max_num_seqs=limits.max_num_seqs, clock=self.clock, cost=cost
+        )
+        self._core = EngineCore(config, executor, self.clock)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._requests = msgspec.msgpack.Decoder(CoreInput)
+        self._answers = msgspec.msgpack.Decoder(CoreMessage)
+        self._line: deque[int] = deque()
+        # First come, first served: who is far back in line need not be made yet.
+        self._ahead = limits.max_num_seqs if limits.policy == "fcfs" else math.inf
+        self.unfinished = 0
+
+    def send(self, index: int, now: float, make: Callable[[int, float], AddRequest]) -> None:
+        """A request arrives at `now`, which is no later than the step to come."""
+        if not self.unfinished:
+            self.clock.advance(max(0.0, now - self.clock()))
+        self.unfinished += 1
+        self._line.append(index)
+        self._make = make
+
+    def step(self, outcome: Outcome) -> list[int]:
+        """Compute one step; the requests that have ended with it."""
+        stats = self._core.scheduler.stats()
+        for _ in range(int(min(len(self._line), self._ahead - stats.num_waiting))):
+            index = self._line.popleft()
+            frame = self._encoder.encode(self._make(index, float(outcome.sent[index])))
+            message = self._requests.decode(frame)
+            assert isinstance(message, AddRequest)
+            self._core.add(message)
+        begin = self.clock()
+        step = self._core.step()
+        if step is None:
+            return []
+        told = self._answers.decode(self._encoder.encode(step))
+        assert isinstance(told, StepOutputs)
+        if told.stats is not None:
+            self.history.note(begin, self.clock(), len(self._line), told.stats)
+        ended = outcome.note(told)
+        self.unfinished -= len(ended)
+        return ended
+
+
+def simulate(
+    workload: Workload, replicas: list[Replica], router: Router, num_clients: int | None = None
+) -> Outcome:
+    """Run all requests of `workload`.
+
+    Args:
+        num_clients: requests at once at most; one that arrives while all clients are busy is sent
+            when the first is free. None is no limit.
+    """
+    outcome = Outcome(workload)
+    arrivals = workload.arrivals.tolist()
+    params = _Params()
+
+    def make(index: int, sent: float) -> AddRequest:
+        prompt = workload.prompt(index)
+        wanted = params[int(workload.output_lens[index])]
+        return AddRequest(str(index), prompt, wanted, arrival_time=sent)
+
+    free = [0.0] * min(num_clients or 0, len(arrivals))
+    following = 0
+    while True:
+        busy = [replica for replica in replicas if replica.unfinished]
+        slowest = min(busy, key=lambda replica: replica.clock()) if busy else None
+        if following < len(arrivals) and (num_clients is None or free):
+            when = arrivals[following] if num_clients is None else max(arrivals[following], free[0])
+            if slowest is None or when <= slowest.clock():
+                loads = [replica.unfinished for replica in replicas]
+                chosen = (
+                    0 if len(replicas) == 1 else router.choose(workload.prompt(following), loads)
+                )
+                if num_clients is not None:
+                    heapq.heappop(free)
+                outcome.sent[following] = when
+                replicas[chosen].send(following, when, make)
+                following += 1
+                continue
+        if slowest is None:
+            return outcome
+        ended = slowest.step(outcome)
+        if num_clients is not None:
+            for _ in ended:
+                heapq.heappush(free, slowest.clock())
+
+
+class _Params(dict[int, SamplingParams]):
+    """Sampling parameters by the number of tokens to generate."""
+
+    def __missing__(self, count: int) -> SamplingParams:
+        params = self[count] = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+        return params

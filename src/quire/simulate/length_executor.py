@@ -1,0 +1,93 @@
+"""An executor that knows nothing but lengths: a step costs it some array operations."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
+from quire.core.cost import RooflineCost
+from quire.executor.base import Executor
+from quire.simulate.clock import VirtualClock
+from quire.simulate.executor import step_seconds
+
+
+class LengthExecutor(Executor):
+    """Samples token 0 for every sequence whose last token is computed, when a model would.
+
+    The host's part of a step passes when the step is submitted, the device's after the steps
+    ahead of it: a step that is scheduled ahead hides the host's part behind the device's.
+    """
+
+    def __init__(
+        self, *, num_blocks: int, max_num_seqs: int, clock: VirtualClock, cost: RooflineCost
+    ) -> None:
+        self._num_blocks = num_blocks
+        self._clock = clock
+        self._cost = cost
+        self._free_at = 0.0
+        # A step ahead, there may be rows of sequences that have ended, beside their successors.
+        self._lengths = np.zeros(2 * max_num_seqs, dtype=np.int64)
+        self._unused = list(range(2 * max_num_seqs))
+        self._row: dict[str, int] = {}
+        self._ids: list[str] = []
+        self._rows = np.zeros(0, dtype=np.int64)
+
+    @property
+    def num_blocks(self) -> int:
+        return self._num_blocks
+
+    @property
+    def phases(self) -> dict[str, float]:
+        return {}
+
+    @property
+    def facts(self) -> dict[str, object]:
+        return {"device": "modelled"}
+
+    def start(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        pass
+
+    def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        return self.submit(batch).result()
+
+    def submit(self, batch: SchedulerOutput) -> _Pending:
+        """Begin a step; it ends when its result is asked for, at the earliest."""
+        output = ModelOutput(self._sample(batch))
+        host = self._cost.host_seconds(len(batch.request_ids))
+        device = batch.num_steps * (step_seconds(self._cost, batch) - host)
+        self._clock.advance(host)
+        self._free_at = max(self._clock(), self._free_at) + device
+        output.times = StepTimes(model=device)
+        return _Pending(output, self._clock, self._free_at)
+
+    def _sample(self, batch: SchedulerOutput) -> NDArray[np.int64]:
+        for name in batch.removed:
+            self._unused.append(self._row.pop(name))
+        for new in batch.new_sequences:
+            row = self._row[new.request_id] = self._unused.pop()
+            self._lengths[row] = len(new.token_ids)
+        if batch.request_ids is not self._ids:
+            self._ids = batch.request_ids
+            self._rows = np.array([self._row[name] for name in self._ids], dtype=np.int64)
+        lengths = self._lengths[self._rows]
+        samples = batch.num_computed_tokens + batch.num_scheduled_tokens >= lengths
+        self._lengths[self._rows] = lengths + samples * batch.num_steps
+        tokens = np.where(samples, 0, -1)
+        return np.repeat(tokens[:, None], batch.num_steps, axis=1)
+
+
+class _Pending:
+    """A step on its way."""
+
+    def __init__(self, output: ModelOutput, clock: VirtualClock, end: float) -> None:
+        self._output = output
+        self._clock = clock
+        self._end = end
+
+    def result(self) -> ModelOutput:
+        self._clock.advance(max(0.0, self._end - self._clock()))
+        return self._output

@@ -1,0 +1,243 @@
+"""`quire simulate`: what would a load wait for, on hardware that need not be here?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+import numpy as np
+
+from quire.core.config import EngineArgs, EngineConfig
+from quire.core.cost import PROFILES, HardwareProfile
+from quire.core.errors import ConfigError
+from quire.core.flags import add_engine_flags, engine_args_from
+from quire.core.hardware import Hardware, detect
+from quire.engine.resolve import resolve
+from quire.executor.memory import plan_memory
+from quire.models.cost import roofline
+from quire.models.memory import kv_bytes_per_token, weight_bytes
+from quire.simulate.fleet import Outcome, Replica, simulate
+from quire.simulate.hardware import THIS, load_profile
+from quire.simulate.router import new_router
+from quire.simulate.workload import Workload, generate, read_trace
+
+PERCENTILES = (50, 90, 99)
+ACCELERATOR_UTILIZATION = 0.9
+"""Share of an accelerator's memory for weights and KV cache; a CPU's other users need theirs."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the workload's, the machine's and the engine's flags to `parser`."""
+    load = parser.add_argument_group("workload").add_argument
+    shown = "(default: %(default)s)"
+    load(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="requests, a line of JSON each: arrival (seconds), output_len, and input_len or "
+        "prompt_token_ids; prefix and prefix_len where prompts share a beginning",
+    )
+    load("--num-prompts", type=_count, default=1000, metavar="N", help=shown)
+    load("--request-rate", type=float, default=math.inf, metavar="R", help="a second " + shown)
+    load(
+        "--burstiness",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="shape of the gamma distribution of the gaps; 1 is a Poisson process " + shown,
+    )
+    load("--num-clients", type=_count, metavar="N", help="requests at once (default: no limit)")
+    load("--input-len", type=_count, default=128, metavar="N", help="mean prompt tokens " + shown)
+    load("--output-len", type=_count, default=64, metavar="N", help="mean tokens " + shown)
+    load(
+        "--lengths",
+        choices=["fixed", "uniform", "lognormal"],
+        default="fixed",
+        help="their distribution; lognormal is as in logs of chats " + shown,
+    )
+    load(
+        "--num-prefixes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="prompts begin with one of so many prefixes, beside their --input-len " + shown,
+    )
+    load("--prefix-len", type=_count, default=512, metavar="N", help="tokens of each " + shown)
+    machine = parser.add_argument_group("machine").add_argument
+    machine(
+        "--hardware",
+        default=THIS,
+        metavar="NAME",
+        help=f"{THIS} (measured here), {', '.join(PROFILES)}, or a file that --save-hardware wrote "
+        + shown,
+    )
+    machine("--save-hardware", type=Path, metavar="FILE", help="keep the profile")
+    machine("--replicas", type=_count, default=1, metavar="N", help=shown)
+    machine(
+        "--router",
+        choices=["round-robin", "least-loaded", "prefix-aware"],
+        default="least-loaded",
+        help="which replica a request goes to " + shown,
+    )
+    results = parser.add_argument_group("results").add_argument
+    results("--json", type=Path, metavar="FILE", help="write the numbers; append to a .jsonl file")
+    results("--plot", type=Path, metavar="FILE", help="draw them, as PNG; needs matplotlib")
+    add_engine_flags(parser, defaults={"load_format": "dummy"})
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate, print a table, write what was asked for.
+
+    Raises:
+        ConfigError: a flag, the trace or the model is wrong.
+    """
+    config, profile = _machine(args)
+    if args.save_hardware:
+        args.save_hardware.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
+    workload = _workload(args)
+    _check_lengths(workload, config)
+    cost = roofline(
+        config.model,
+        profile,
+        dtype=config.dtype,
+        quantization=config.quantization,
+        kv_cache_dtype=config.kv_cache_dtype,
+    )
+    blocks = plan_memory(
+        config,
+        runtime=0,
+        weights=weight_bytes(config.model, config.dtype, config.quantization),
+        kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
+    ).num_blocks
+    replicas = [Replica(config, blocks, cost) for _ in range(args.replicas)]
+    begin = time.perf_counter()
+    outcome = simulate(workload, replicas, new_router(args.router), args.num_clients)
+    row: dict[str, Any] = {
+        "model": Path(args.model).name,
+        "dtype": config.dtype,
+        "quantization": config.quantization,
+        "hardware": profile.name,
+        "replicas": args.replicas,
+        "router": args.router,
+        **summary(outcome, replicas),
+        "num_blocks": blocks,
+        "simulation_s": time.perf_counter() - begin,
+    }
+    print_summary(row, sys.stdout)
+    if args.json is not None:
+        _write(args.json, row)
+    if args.plot is not None:
+        from quire.simulate.plot import plot
+
+        plot(args.plot, f"{row['model']} on {args.replicas} × {profile.name}", outcome, replicas)
+    return 1 if outcome.failed else 0
+
+
+def summary(outcome: Outcome, replicas: list[Replica]) -> dict[str, Any]:
+    """The numbers of a simulation: times in milliseconds, rates a second, shares of 1."""
+    done = np.isfinite(outcome.last)
+    seconds = float(np.nanmax(outcome.last, initial=0.0) - np.nanmin(outcome.sent, initial=0.0))
+    tokens = int(outcome.tokens.sum())
+    prompts = int(outcome.workload.input_lens[done].sum())
+    times = {
+        "ttft_ms": (outcome.first - outcome.sent)[done],
+        "e2e_ms": (outcome.last - outcome.sent)[done],
+    }
+    spread: dict[str, dict[str, float]] = {
+        name: {f"p{p}": float(np.percentile(values, p)) * 1e3 for p in PERCENTILES}
+        for name, values in times.items()
+        if len(values)
+    }
+    gaps = {f"p{p}": outcome.gaps.percentile(p / 100) * 1e3 for p in PERCENTILES}
+    lived = [max(replica.clock(), 1e-9) for replica in replicas]
+    used = [replica.history.kv_seconds for replica in replicas]
+    return {
+        "num_requests": len(outcome.sent),
+        "failed": outcome.failed,
+        "duration_s": seconds,
+        "request_s": float(done.sum()) / seconds if seconds else 0.0,
+        "output_tok_s": tokens / seconds if seconds else 0.0,
+        "total_tok_s": (tokens + prompts) / seconds if seconds else 0.0,
+        "ttft_ms": spread.get("ttft_ms", {}),
+        "itl_ms": gaps,
+        "e2e_ms": spread.get("e2e_ms", {}),
+        "prefix_hit_share": outcome.cached / prompts if prompts else 0.0,
+        "preemptions": sum(replica.history.preemptions for replica in replicas),
+        "kv_share_mean": sum(used) / sum(lived),
+        "kv_share_max": max(replica.history.kv_peak for replica in replicas),
+        "steps": sum(replica.history.steps for replica in replicas),
+    }
+
+
+def print_summary(row: dict[str, Any], out: TextIO) -> None:
+    """The row as a table: a line each, percentiles beside each other."""
+    print("simulate", file=out)
+    for name, value in row.items():
+        if isinstance(value, dict):
+            shown = "  ".join(f"{p} {number:,.4g}" for p, number in value.items())
+        elif isinstance(value, float):
+            shown = f"{value:,.4g}"
+        else:
+            shown = str(value)
+        print(f"  {name:<18}{shown}", file=out)
+
+
+def _machine(args: argparse.Namespace) -> tuple[EngineConfig, HardwareProfile]:
+    """The engine's configuration on the machine to simulate, and that machine."""
+    here = detect()
+    config = resolve(engine_args_from(args), here).config
+    profile = load_profile(args.hardware, config.dtype, config.quantization)
+    if args.hardware == THIS:
+        return config, profile
+    there = Hardware(here.cores, profile.memory_bytes, profile.memory_bytes)
+    if profile.accelerator and args.gpu_memory_utilization == EngineArgs().gpu_memory_utilization:
+        args.gpu_memory_utilization = ACCELERATOR_UTILIZATION
+    return resolve(engine_args_from(args), there).config, profile
+
+
+def _workload(args: argparse.Namespace) -> Workload:
+    if args.trace is not None:
+        return read_trace(args.trace)
+    return generate(
+        args.num_prompts,
+        rate=args.request_rate,
+        burstiness=args.burstiness,
+        input_len=args.input_len,
+        output_len=args.output_len,
+        lengths=args.lengths,
+        num_prefixes=args.num_prefixes,
+        prefix_len=args.prefix_len,
+        seed=args.seed,
+    )
+
+
+def _check_lengths(workload: Workload, config: EngineConfig) -> None:
+    longest = int((workload.input_lens + workload.output_lens).max())
+    if longest > config.scheduler.max_model_len:
+        raise ConfigError(
+            f"The longest request has {longest} tokens, prompt and output together, and "
+            f"max_model_len is {config.scheduler.max_model_len}.",
+            fix="Shorten --input-len or --output-len, or raise --max-model-len.",
+            param="--max-model-len",
+        )
+
+
+def _write(path: Path, row: dict[str, Any]) -> None:
+    if path.suffix == ".jsonl":
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    else:
+        path.write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value

@@ -1,0 +1,193 @@
+"""What arrives, when, and how long it is: from a trace file, or drawn from distributions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.errors import ConfigError
+
+Distribution = Literal["fixed", "uniform", "lognormal"]
+SIGMA = 1.0
+"""Of the logarithm of lognormal lengths: chat logs such as ShareGPT lie between 0.9 and 1.2."""
+LONGEST = 20.0
+"""Lognormal lengths end at so many times their mean."""
+NO_PREFIX = -1
+_PREFIX_TOKEN = 1 << 30
+"""Tokens from here on belong to shared prefixes; below, a number names the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests in the order of their arrival, as columns.
+
+    Attributes:
+        arrivals: float64 [N], seconds from the beginning.
+        input_lens, output_lens: int64 [N], tokens.
+        prefixes: int64 [N], which prefix a prompt begins with; -1 for one of its own.
+        prefix_lens: int64 [N], tokens of the prompt that are the prefix's.
+        prompts: token ids, where a trace brings them.
+    """
+
+    arrivals: NDArray[np.float64]
+    input_lens: NDArray[np.int64]
+    output_lens: NDArray[np.int64]
+    prefixes: NDArray[np.int64]
+    prefix_lens: NDArray[np.int64]
+    prompts: list[list[int]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.arrivals)
+
+    def prompt(self, index: int) -> list[int]:
+        """Token ids of a request, made when asked for.
+
+        The first token of what is a request's own is found nowhere else, and so is every block
+        from there on.
+        """
+        if self.prompts is not None:
+            return self.prompts[index]
+        shared, length = int(self.prefix_lens[index]), int(self.input_lens[index])
+        tokens = [_PREFIX_TOKEN + int(self.prefixes[index])] * shared
+        if length > shared:
+            tokens.append(index)
+            tokens += [0] * (length - shared - 1)
+        return tokens
+
+
+class TraceLine(msgspec.Struct, forbid_unknown_fields=True):
+    """One request of a trace."""
+
+    arrival: float
+    """Seconds; the trace's zero is its own."""
+    output_len: int
+    input_len: int | None = None
+    prompt_token_ids: list[int] | None = None
+    """In place of `input_len`."""
+    prefix: int | str | None = None
+    """A name that prompts with the same beginning share."""
+    prefix_len: int | None = None
+    """Tokens of that beginning; the whole prompt if unset."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.prompt_token_ids or ()) if self.input_len is None else self.input_len
+
+    @property
+    def shared(self) -> int:
+        """Tokens of the prompt that others share."""
+        if self.prefix is None:
+            return 0
+        return self.length if self.prefix_len is None else min(self.length, self.prefix_len)
+
+
+def read_trace(path: Path) -> Workload:
+    """A workload from a file with a `TraceLine` in JSON on each line.
+
+    Raises:
+        ConfigError: it cannot be read, or a line is wrong, which is named.
+    """
+    try:
+        texts = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"The trace {path} cannot be read: {error.strerror}.") from None
+    decoder = msgspec.json.Decoder(TraceLine)
+    lines: list[TraceLine] = []
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            continue
+        try:
+            lines.append(_check(decoder.decode(text)))
+        except ValueError as error:  # msgspec's are, too
+            raise ConfigError(f"Line {number} of the trace {path} is wrong: {error}.") from None
+    if not lines:
+        raise ConfigError(f"The trace {path} has no requests.")
+    lines.sort(key=lambda line: line.arrival)
+    names: dict[int | str | None, int] = {None: NO_PREFIX}
+    for line in lines:
+        names.setdefault(line.prefix, len(names) - 1)
+    given = [line.prompt_token_ids for line in lines if line.prompt_token_ids is not None]
+    if given and len(given) < len(lines):
+        raise ConfigError(f"Some lines of the trace {path} have prompt_token_ids, others none.")
+    start = lines[0].arrival
+    return Workload(
+        arrivals=np.array([line.arrival - start for line in lines]),
+        input_lens=np.array([line.length for line in lines]),
+        output_lens=np.array([line.output_len for line in lines]),
+        prefixes=np.array([names[line.prefix] for line in lines]),
+        prefix_lens=np.array([line.shared for line in lines]),
+        prompts=given or None,
+    )
+
+
+def _check(line: TraceLine) -> TraceLine:
+    if (line.input_len is None) == (line.prompt_token_ids is None):
+        raise ValueError("it needs either input_len or prompt_token_ids")
+    if line.output_len < 1 or line.length < 1:
+        raise ValueError("a request has at least one token of input and one of output")
+    if not math.isfinite(line.arrival):
+        raise ValueError("arrival must be finite")
+    if line.prefix_len is not None and (line.prefix is None or line.prefix_len < 0):
+        raise ValueError("prefix_len needs a prefix, and must not be negative")
+    return line
+
+
+def generate(
+    count: int,
+    *,
+    rate: float,
+    burstiness: float = 1.0,
+    input_len: int,
+    output_len: int,
+    lengths: Distribution = "fixed",
+    num_prefixes: int = 0,
+    prefix_len: int = 0,
+    seed: int = 0,
+) -> Workload:
+    """A random workload; the same for the same arguments.
+
+    Args:
+        rate: requests a second; infinity is all at once.
+        burstiness: shape of the gamma distribution of the gaps; 1 is a Poisson process.
+        input_len, output_len: mean tokens; `input_len` without the shared prefix.
+        lengths: `uniform` is from half the mean to one and a half of it.
+        num_prefixes: prompts begin with one of so many prefixes of `prefix_len` tokens.
+
+    Raises:
+        ConfigError: for a rate or a burstiness that is not positive.
+    """
+    if not (rate > 0 and 0 < burstiness < math.inf):
+        raise ConfigError("--request-rate and --burstiness must be positive.")
+    rng = np.random.default_rng(seed)
+    arrivals = np.zeros(count)
+    if math.isfinite(rate):
+        gaps = rng.gamma(burstiness, 1.0 / (rate * burstiness), size=count)
+        arrivals = np.cumsum(gaps) - gaps[0]
+    shared = prefix_len if num_prefixes else 0
+    prefixes = rng.integers(0, num_prefixes, size=count) if shared else np.full(count, NO_PREFIX)
+    return Workload(
+        arrivals=arrivals,
+        input_lens=_lengths(rng, lengths, input_len, count) + shared,
+        output_lens=_lengths(rng, lengths, output_len, count),
+        prefixes=prefixes,
+        prefix_lens=np.full(count, shared),
+    )
+
+
+def _lengths(
+    rng: np.random.Generator, kind: Distribution, mean: int, count: int
+) -> NDArray[np.int64]:
+    if kind == "fixed":
+        return np.full(count, mean, dtype=np.int64)
+    if kind == "uniform":
+        low = max(1, mean // 2)
+        return rng.integers(low, max(low, mean + mean // 2) + 1, size=count)
+    drawn = rng.lognormal(math.log(mean) - SIGMA**2 / 2, SIGMA, size=count)
+    return np.clip(np.rint(drawn), 1, LONGEST * mean).astype(np.int64)

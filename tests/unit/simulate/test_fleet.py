@@ -1,0 +1,116 @@
+"""Replicas in virtual time: every token is counted, and times are the cost model's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quire.core.config import EngineArgs
+from quire.core.cost import PROFILES
+from quire.core.hardware import detect
+from quire.engine.resolve import resolve
+from quire.models.cost import roofline
+from quire.simulate.fleet import Outcome, Replica, simulate
+from quire.simulate.router import LeastLoaded, PrefixAware, RoundRobin, Router, new_router
+from quire.simulate.workload import Workload, generate
+
+
+def replicas(count: int = 1, num_blocks: int = 2000, **flags: Any) -> list[Replica]:
+    args = EngineArgs(model="qwen3-0.6b", load_format="dummy", **flags)
+    config = resolve(args, detect()).config
+    cost = roofline(config.model, PROFILES["l4"], dtype=config.dtype)
+    return [Replica(config, num_blocks, cost) for _ in range(count)]
+
+
+def load(count: int, rate: float = math.inf, **fields: Any) -> Workload:
+    return generate(count, rate=rate, **{"input_len": 64, "output_len": 10, **fields})
+
+
+def run(work: Workload, fleet: list[Replica], router: Router | None = None, **how: Any) -> Outcome:
+    return simulate(work, fleet, router or LeastLoaded(), **how)
+
+
+def test_one_request_takes_what_the_cost_model_says() -> None:
+    [replica] = fleet = replicas()
+    outcome = run(load(1), fleet)
+    cost = roofline(
+        resolve(EngineArgs(model="qwen3-0.6b", load_format="dummy"), detect()).config.model,
+        PROFILES["l4"],
+        dtype="bfloat16",
+    )
+    prefill = cost.seconds(64, 1, 64, 64 * 65 // 2)
+    decode = [cost.seconds(1, 1, 64 + i, 64 + i) for i in range(1, 10)]
+    assert outcome.first[0] == pytest.approx(prefill)
+    assert outcome.last[0] == pytest.approx(prefill + sum(decode))
+    assert outcome.tokens.tolist() == [10]
+    assert outcome.gaps.percentile(0.5) == pytest.approx(np.median(decode), rel=0.005)
+    assert replica.history.steps == 10
+
+
+@pytest.mark.parametrize("flags", [{}, {"async_scheduling": True}, {"num_scheduler_steps": 4}])
+def test_everybody_gets_every_token(flags: dict[str, Any]) -> None:
+    work = load(300, rate=40.0, lengths="lognormal", num_prefixes=4, prefix_len=96, seed=2)
+    outcome = run(work, replicas(2, num_blocks=400, max_model_len=4096, **flags))
+    assert (outcome.tokens == work.output_lens).all()
+    assert (outcome.first >= outcome.sent).all()
+    assert (outcome.last >= outcome.first).all()
+    assert (outcome.sent == work.arrivals).all()
+    assert outcome.cached > 0
+    assert outcome.failed == 0
+    assert outcome.gaps.counts.sum() <= work.output_lens.sum() - len(work)
+
+
+def test_a_simulation_repeats() -> None:
+    first, second = (run(load(100, rate=100.0), replicas(2)) for _ in range(2))
+    assert (first.last == second.last).all()
+
+
+def test_clients_send_one_request_at_a_time() -> None:
+    work = load(20)
+    outcome = run(work, replicas(), num_clients=4)
+    for moment in outcome.sent:
+        under_way = (outcome.sent <= moment) & (outcome.last > moment)
+        assert under_way.sum() <= 4
+    assert outcome.sent[4:].min() > 0
+
+
+def test_hiding_the_hosts_part_is_faster() -> None:
+    plain = run(load(64), replicas())
+    ahead = run(load(64), replicas(async_scheduling=True))
+    assert ahead.last.max() < plain.last.max()
+
+
+def test_two_replicas_serve_more_than_one() -> None:
+    one, two = (run(load(200), replicas(count)).last.max() for count in (1, 2))
+    assert two < 0.75 * one
+
+
+def test_routers() -> None:
+    assert [RoundRobin().choose([], [9, 0])] == [0]
+    turns = RoundRobin()
+    assert [turns.choose([], [0, 0, 0]) for _ in range(4)] == [0, 1, 2, 0]
+    assert LeastLoaded().choose([], [3, 1, 1]) == 1
+    homes = PrefixAware()
+    assert homes.choose([1, 2], [1, 0]) == 1
+    assert homes.choose([1, 2], [1, 5]) == 1
+    assert homes.choose([1, 2], [1, 50]) == 0
+    assert type(new_router("prefix-aware")) is PrefixAware
+
+
+def test_prefix_aware_routing_finds_more_in_the_cache() -> None:
+    work = load(400, rate=200.0, num_prefixes=60, prefix_len=512, seed=5)
+    hits = {
+        policy: run(work, replicas(4, num_blocks=800), new_router(policy)).cached
+        for policy in ("round-robin", "prefix-aware")
+    }
+    assert hits["prefix-aware"] > 1.2 * hits["round-robin"]
+
+
+def test_a_request_that_can_never_fit_is_refused() -> None:
+    outcome = run(replace(load(1), input_lens=np.array([900])), replicas(num_blocks=20))
+    assert outcome.failed == 1
+    assert np.isnan(outcome.first[0])

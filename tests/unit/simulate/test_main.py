@@ -1,0 +1,75 @@
+"""`quire simulate` on the command line: the table, the JSON, the picture, and its errors."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from quire.cli.main import main
+from quire.core.cost import PROFILES
+from quire.simulate.hardware import load_profile
+from quire.simulate.histogram import Histogram
+
+LOAD = ("simulate", "--model", "qwen3-0.6b", "--num-prompts", "30", "--input-len", "50")
+
+
+def test_the_table_and_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "row.json"
+    argv = [*LOAD, "--hardware", "h100", "--replicas", "2", "--json", str(file)]
+    assert main([*argv, "--quantization", "int8", "--kv-cache-dtype", "int8"]) == 0
+    row = json.loads(file.read_text())
+    assert row["num_requests"] == 30
+    assert row["hardware"] == "h100"
+    assert row["output_tok_s"] > 0
+    assert set(row["ttft_ms"]) == set(row["itl_ms"]) == set(row["e2e_ms"]) == {"p50", "p90", "p99"}
+    assert row["itl_ms"]["p50"] <= row["itl_ms"]["p99"]
+    out = capsys.readouterr().out
+    assert all(name in out for name in row)
+
+
+def test_a_profile_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    assert main([*LOAD, "--hardware", "l4", "--save-hardware", str(file)]) == 0
+    assert load_profile(str(file), "bfloat16", None) == PROFILES["l4"]
+    file.write_bytes(msgspec.json.encode({"name": 3}))
+    assert main([*LOAD, "--hardware", str(file)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--hardware", "h101"), "did you mean"),
+        (("--hardware", "h100", "--max-model-len", "64"), "longest request"),
+        (("--hardware", "h100", "--request-rate", "0"), "must be positive"),
+        (("--hardware", "h100", "--trace", "nothing"), "cannot be read"),
+    ],
+)
+def test_mistakes(flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LOAD, *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plot.png"
+    status = main([*LOAD, "--hardware", "h100", "--plot", str(file)])
+    if find_spec("matplotlib"):
+        assert status == 0
+        assert file.read_bytes().startswith(b"\x89PNG")
+    else:
+        assert status == 2
+        assert "quire[plot]" in capsys.readouterr().err
+
+
+def test_percentiles_of_a_histogram() -> None:
+    values = np.random.default_rng(1).lognormal(-4.0, 1.0, size=50_000)
+    histogram = Histogram()
+    for part in np.split(values, 10):
+        histogram.add(part)
+    for share in (0.01, 0.5, 0.9, 0.99):
+        assert histogram.percentile(share) == pytest.approx(np.quantile(values, share), rel=0.01)
+    assert Histogram().percentile(0.5) == 0.0
