@@ -21,26 +21,32 @@ struct Queries {
 // One key tile for R rows from `first` on.
 template <int R, class E, class T>
 void attend_rows(const Rows& rows, int first, const Queries<E>& q, const Keys<T>& keys,
-                 const Scales* scales, Ahead& ahead, int64_t start, int64_t window, float scale,
-                 float* scores, State& state) {
+                 const E* values, const Scales* scales, Ahead& ahead, int64_t start,
+                 int64_t window, float scale, float* scores, State& state) {
   const E* row = q.rows + first * kWidth;
   score<R>(row, keys, scales, ahead, scores);
-  float keep[R];
+  const int begin = first_group(keys), end = end_group(keys);
+  float scales_[R], keep[R];
   for (int r = 0; r < R; ++r) {
     const int64_t high = rows.at(first + r) - start;
     const int64_t low = window > 0 ? high - window + 1 : 0;
-    keep[r] = weigh(scores + r * kKeys, low, high, scale * q.worth[first + r],
-                    state.top[first + r], state.sum[first + r]);
+    hide(scores + r * kKeys, begin, end, low, high);
+    scales_[r] = scale * q.worth[first + r];
   }
-  add_weighted<R>(state.acc + first * kWidth, scores, keep, keys, scales, ahead, row);
+  weigh<R>(scores, begin, end, scales_, state.top + first, state.sum + first, keep);
+  add_weighted<R>(state.acc + first * kWidth, scores, keep, keys, scales, ahead, row,
+                  values);
 }
 
+// One key tile for all rows; `values` are those of a Tall, or null.
 template <class E, class T>
-void attend_keys(const Rows& rows, const Queries<E>& q, const Keys<T>& keys, const Scales* scales,
-                 Ahead& ahead, int64_t start, int64_t window, float scale, State& state) {
+void attend_keys(const Rows& rows, const Queries<E>& q, const Keys<T>& keys, const E* values,
+                 const Scales* scales, Ahead& ahead, int64_t start, int64_t window, float scale,
+                 State& state) {
   alignas(64) float scores[4 * kKeys];
   const auto some = [&]<int R>(int first) {
-    attend_rows<R>(rows, first, q, keys, scales, ahead, start, window, scale, scores, state);
+    attend_rows<R>(rows, first, q, keys, values, scales, ahead, start, window, scale, scores,
+                   state);
   };
   int r = 0;
   for (; r + 4 <= rows.count; r += 4) some.template operator()<4>(r);
@@ -115,13 +121,25 @@ struct Work {
   }
 
   void attend(const Keys<T>& keys, Ahead& ahead, int64_t start, State& state) {
-    const float scale = a.scale * kLog2E;
     if constexpr (kIsInt8<T>) {
       const Scales scales(keys);
-      attend_keys(tile, q, keys, &scales, ahead, start, a.window, scale, state);
+      attend(keys, &scales, ahead, start, state);
     } else {
-      attend_keys(tile, q, keys, nullptr, ahead, start, a.window, scale, state);
+      attend(keys, nullptr, ahead, start, state);
     }
+  }
+  void attend(const Keys<T>& keys, const Scales* scales, Ahead& ahead, int64_t start,
+              State& state) {
+    const float scale = a.scale * kLog2E;
+    if constexpr (!kIsFloat<T>) {
+      if (tile.count >= kTall) {
+        const Tall<E, T> tall(keys);
+        return attend_keys(tile, q, tall.keys, tall.values, scales, ahead, start, a.window, scale,
+                           state);
+      }
+    }
+    attend_keys(tile, q, keys, static_cast<const E*>(nullptr), scales, ahead, start, a.window,
+                scale, state);
   }
 
   void clear(State& state) { QUIRE_ISA::clear(tile, state); }
@@ -158,7 +176,7 @@ void paged_attention(const AttentionArgs& a, int64_t index) {
 #endif
 #if defined(QUIRE_PAIRS)
   if constexpr (kIsBfloat16<T> || kIsInt8<T>) {
-    if (fits_pairs(a)) return attend_task<typename Pairs<T>::Element, T>(a, task);
+    if (fits_pairs(a)) return attend_task<typename PairOf<T>::Element, T>(a, task);
   }
 #endif
   attend_task<float, T>(a, task);

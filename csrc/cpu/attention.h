@@ -61,7 +61,7 @@ struct AttentionArgs {
 
 // Floats of one partial result: each row's maximum, sum and weighted values, in the kernel's order,
 // with as many rows as fill vectors.
-inline int64_t attention_partial_floats(int64_t rows, int64_t head_dim) {
+static inline int64_t attention_partial_floats(int64_t rows, int64_t head_dim) {
   return (rows + 15) / 16 * 16 * ((head_dim + 15) / 16 * 16 + 2);
 }
 

@@ -6,12 +6,17 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
+template <class T>
+void widen(const T* from, int64_t dim, float* to) {
+  int64_t d = 0;
+  for (; d + kLanes <= dim; d += kLanes) store(to + d, load(from + d));
+  if (d < dim) store(to + d, load(from + d, dim - d), dim - d);
+}
+
 // One query row as floats; returns what its scores are to be multiplied by.
 template <class Q>
 float load_query(const Q* from, int64_t dim, float* q) {
-  int64_t d = 0;
-  for (; d + kLanes <= dim; d += kLanes) store(q + d, load(from + d));
-  if (d < dim) store(q + d, load(from + d, dim - d));
+  widen(from, dim, q);
   return 1.0f;
 }
 
@@ -19,8 +24,8 @@ float load_query(const Q* from, int64_t dim, float* q) {
 template <int R, class T>
 void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, float* scores) {
   const int64_t dim = keys.dim;
-  for (int j = keys.first / kGroup * kGroup; j < keys.last; j += kGroup) {
-    Vec part[R][kGroup];
+  for (int j = first_group(keys); j < keys.last; j += kGroup) {
+    Vec folded[R][kGroup / 4];
     for (int i = 0; i < kGroup; i += 4) {
       ahead.fetch(ahead.pace);
       Vec s[R][4];
@@ -45,12 +50,10 @@ void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahe
           for (int r = 0; r < R; ++r) s[r][c] = fma(load(q + r * kWidth + d, dim - d), tail, s[r][c]);
         }
       }
-      for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < 4; ++c) part[r][i + c] = s[r][c];
-      }
+      for (int r = 0; r < R; ++r) folded[r][i / 4] = fold(s[r]);
     }
     for (int r = 0; r < R; ++r) {
-      const Vec score = sums(part[r]);
+      const Vec score = join(folded[r]);
       store(scores + r * kKeys + j, scales != nullptr ? mul(score, load(scales->k + j)) : score);
     }
   }
@@ -87,11 +90,11 @@ constexpr int kFloatColumns = kLanes >= 16 ? 4 : 2;  // accumulators of add_valu
 // The weights of R rows times the tile's values.
 template <int R, class T>
 void add_weighted(float* acc, float* weights, const float* keep, const Keys<T>& keys,
-                  const Scales* scales, Ahead& ahead, const float*) {
+                  const Scales* scales, Ahead& ahead, const float*, const float*) {
   const int64_t dim = keys.dim;
   if (scales != nullptr) {
     for (int r = 0; r < R; ++r) {
-      for (int j = 0; j < kKeys; j += kGroup) {
+      for (int j = first_group(keys); j < keys.last; j += kGroup) {
         float* w = weights + r * kKeys + j;
         store(w, mul(load(w), load(scales->v + j)));
       }
@@ -109,6 +112,30 @@ void add_weighted(float* acc, float* weights, const float* keep, const Keys<T>& 
 
 // Puts the columns of acc in order, from that in which `add_weighted` of the elements leaves them.
 void order_columns(float*, int64_t, const float*) {}
+
+// A tile's keys and values as floats.
+template <class E, class T>
+struct Tall;
+
+template <class T>
+struct Tall<float, T> {
+  alignas(64) float k[kKeys * kWidth], v[kKeys * kWidth];
+  Keys<float> keys{};
+  static constexpr const float* values = nullptr;  // those of `keys`
+
+  explicit Tall(const Keys<T>& from) {
+    keys.k[0] = k;
+    keys.v[0] = v;
+    keys.first = from.first;
+    keys.last = from.last;
+    keys.shift = __builtin_ctz(kKeys);
+    keys.dim = from.dim;
+    for (int j = from.first; j < from.last; ++j) {
+      widen(from.key(j), from.dim, k + j * from.dim);
+      widen(from.value(j), from.dim, v + j * from.dim);
+    }
+  }
+};
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA

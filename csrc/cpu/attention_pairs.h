@@ -11,12 +11,12 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-template <class T>
+// By the element of queries and weights.
+template <class E>
 struct Pairs;
 
 template <>
 struct Pairs<bf16> {
-  using Element = bf16;
   using Sum = __m512;
   static __m512i load(const bf16* p) { return _mm512_loadu_si512(p); }
   static Sum zero() { return _mm512_setzero_ps(); }
@@ -27,9 +27,9 @@ struct Pairs<bf16> {
 };
 
 template <>
-struct Pairs<int8_t> {
-  using Element = int16_t;
+struct Pairs<int16_t> {
   using Sum = __m512i;  // at most 256 products of 127 and 32767: it does not overflow
+  static __m512i load(const int16_t* p) { return _mm512_loadu_si512(p); }
   static __m512i load(const int8_t* p) {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
@@ -38,7 +38,23 @@ struct Pairs<int8_t> {
   static Vec floats(Sum s) { return _mm512_cvtepi32_ps(s); }
 };
 
-bool fits_pairs(const AttentionArgs& a) { return a.q_dtype == kBFloat16 && a.head_dim % 32 == 0; }
+template <class T>
+struct PairOf;  // the element for a cache of T
+template <>
+struct PairOf<bf16> {
+  using Element = bf16;
+};
+template <>
+struct PairOf<int8_t> {
+  using Element = int16_t;
+};
+
+template <class T>
+constexpr bool kIsInt16 = false;
+template <>
+constexpr bool kIsInt16<int16_t> = true;
+
+inline bool fits_pairs(const AttentionArgs& a) { return a.q_dtype == kBFloat16 && a.head_dim % 32 == 0; }
 
 // Rounds x to 16 bits of `top`, the largest magnitude; returns what one unit is worth.
 inline float unit_of(float top) { return top * (1.0f / 32767.0f); }
@@ -67,13 +83,12 @@ inline float load_query(const bf16* from, int64_t dim, int16_t* q) {
 }
 
 // scores[r][j] = q[r] . k[j], of int8 times the key's scale.
-template <int R, class T>
-void score(const typename Pairs<T>::Element* q, const Keys<T>& keys, const Scales* scales,
-           Ahead& ahead, float* scores) {
+template <int R, class E, class T>
+void score(const E* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, float* scores) {
   const int64_t dim = keys.dim;
-  using P = Pairs<T>;
-  for (int j = keys.first / kGroup * kGroup; j < keys.last; j += kGroup) {
-    Vec part[R][kGroup];
+  using P = Pairs<E>;
+  for (int j = first_group(keys); j < keys.last; j += kGroup) {
+    Vec folded[R][kGroup / 4];
     for (int i = 0; i < kGroup; i += 4) {
       ahead.fetch(ahead.pace);
       const T* const k = keys.key(j + i);
@@ -88,49 +103,68 @@ void score(const typename Pairs<T>::Element* q, const Keys<T>& keys, const Scale
         }
       }
       for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < 4; ++c) part[r][i + c] = P::floats(s[r][c]);
+        const Vec four[] = {P::floats(s[r][0]), P::floats(s[r][1]), P::floats(s[r][2]),
+                            P::floats(s[r][3])};
+        folded[r][i / 4] = fold(four);
       }
     }
     for (int r = 0; r < R; ++r) {
-      const Vec score = sums(part[r]);
-      store(scores + r * kKeys + j, kIsInt8<T> ? mul(score, load(scales->k + j)) : score);
+      const Vec score = join(folded[r]);
+      store(scores + r * kKeys + j, scales != nullptr ? mul(score, load(scales->k + j)) : score);
     }
   }
 }
 
 // The weights of a row as `add_values` takes them; returns what a product with them is worth.
-inline float round_weights(const float* weights, const Scales*, bf16* to) {
-  for (int j = 0; j < kKeys; j += kGroup) {
+inline float round_weights(const float* weights, int begin, int end, const Scales*, bf16* to) {
+  for (int j = begin; j < end; j += kGroup) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j),
                         reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(load(weights + j))));
   }
   return 1.0f;
 }
-inline float round_weights(const float* weights, const Scales* scales, int16_t* to) {
-  Vec scaled[kKeys / kLanes], top = zero(), nothing = zero();
-  for (int i = 0; i < kKeys / kGroup; ++i) {
-    scaled[i] = mul(load(weights + i * kGroup), load(scales->v + i * kGroup));
-    top = max(top, scaled[i]);
-    nothing = fma(scaled[i], zero(), nothing);  // NaN if there is one
+inline float round_weights(const float* weights, int begin, int end, const Scales* scales,
+                           int16_t* to) {
+  alignas(64) float scaled[kKeys];
+  Vec top = zero(), nothing = zero();
+  for (int j = begin; j < end; j += kGroup) {
+    const Vec x = mul(load(weights + j), load(scales->v + j));
+    store(scaled + j, x);
+    top = max(top, x);
+    nothing = fma(x, zero(), nothing);  // NaN if there is one
   }
   const float most = largest(top);
   const Vec units = broadcast(units_in(most));
-  for (int i = 0; i < kKeys / kGroup; ++i) store_units(to + i * kGroup, scaled[i], units);
+  for (int j = begin; j < end; j += kGroup) store_units(to + j, load(scaled + j), units);
   return unit_of(most) + sum(nothing);
 }
 
 alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};
 
+// Pairs of values of keys j and j + 1, columns [d, d + 32): interleaved, in two vectors. Those of keys
+// outside the tile are 0.
+template <class P, class T>
+void interleave(const Keys<T>& keys, int j, int64_t d, __m512i* x) {
+  const T* const v = keys.value(j) + d;
+  const T* const zeros = reinterpret_cast<const T*>(kZeros);
+  const __m512i even = P::load(keys.has(j) ? v : zeros);
+  const __m512i odd = P::load(keys.has(j + 1) ? v + keys.dim : zeros);
+  x[0] = _mm512_unpacklo_epi16(even, odd);
+  x[1] = _mm512_unpackhi_epi16(even, odd);
+}
+
 // acc[r] = acc[r] * keep[r] + sum over keys of weight[r][j] * v[j] for R rows and C vectors from
-// column d on. Every 32 columns of acc lie in the order in which `unpack` leaves them.
-template <int R, int C, class T>
-void add_values(float* acc, const typename Pairs<T>::Element* weights, const float* keep,
-                const float* worth, const Keys<T>& keys, Ahead& ahead, int64_t d) {
-  using P = Pairs<T>;
+// column d on. Every 32 columns of acc lie in the order in which `interleave` leaves them; with Ready,
+// `values` are what it made of the tile.
+template <int R, int C, bool Ready, class E, class T>
+void add_values(float* acc, const E* weights, const float* keep, const float* worth,
+                const Keys<T>& keys, Ahead& ahead, const E* values, int64_t d) {
+  using P = Pairs<E>;
+  constexpr bool kWhole = !kIsBfloat16<E>;  // sums of integers begin at 0
   typename P::Sum s[R][C];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
-      if constexpr (kIsInt8<T>) {
+      if constexpr (kWhole) {
         s[r][c] = P::zero();
       } else {
         s[r][c] = mul(load(acc + r * kWidth + d + c * kLanes), broadcast(keep[r]));
@@ -139,15 +173,15 @@ void add_values(float* acc, const typename Pairs<T>::Element* weights, const flo
   }
   for (int j = keys.first / 2 * 2; j < keys.last; j += 2) {
     if (j % 4 == 0) ahead.fetch(ahead.pace);
-    const T* const v = keys.value(j);
-    const T* const evens = keys.has(j) ? v : reinterpret_cast<const T*>(kZeros);
-    const T* const odds = keys.has(j + 1) ? v + keys.dim : reinterpret_cast<const T*>(kZeros);
     __m512i x[C];
     for (int c = 0; c < C; c += 2) {
-      const __m512i even = P::load(evens + d + c * kLanes);
-      const __m512i odd = P::load(odds + d + c * kLanes);
-      x[c] = _mm512_unpacklo_epi16(even, odd);
-      x[c + 1] = _mm512_unpackhi_epi16(even, odd);
+      if constexpr (Ready) {
+        const E* const pair = values + j * keys.dim + 2 * (d + c * kLanes);
+        x[c] = P::load(pair);
+        x[c + 1] = P::load(pair + 32);
+      } else {
+        interleave<P>(keys, j, d + c * kLanes, x + c);
+      }
     }
     for (int r = 0; r < R; ++r) {
       int pair;
@@ -158,7 +192,7 @@ void add_values(float* acc, const typename Pairs<T>::Element* weights, const flo
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
       float* to = acc + r * kWidth + d + c * kLanes;
-      if constexpr (kIsInt8<T>) {
+      if constexpr (kWhole) {
         const Vec added = mul(P::floats(s[r][c]), broadcast(worth[r]));
         store(to, add(mul(load(to), broadcast(keep[r])), added));
       } else {
@@ -168,25 +202,77 @@ void add_values(float* acc, const typename Pairs<T>::Element* weights, const flo
   }
 }
 
-// The weights of R rows times the tile's values; the last argument says in which elements.
-template <int R, class T>
-void add_weighted(float* acc, float* weights, const float* keep, const Keys<T>& keys,
-                  const Scales* scales, Ahead& ahead, const typename Pairs<T>::Element*) {
-  const int64_t dim = keys.dim;
-  alignas(64) typename Pairs<T>::Element rounded[R * kKeys];
-  float worth[R];
-  for (int r = 0; r < R; ++r) {
-    worth[r] = round_weights(weights + r * kKeys, scales, rounded + r * kKeys);
-  }
+template <int R, bool Ready, class E, class T>
+void add_columns(float* acc, const E* weights, const float* keep, const float* worth,
+                 const Keys<T>& keys, Ahead& ahead, const E* values) {
   constexpr int kColumns = R <= 2 ? 8 : 4;
   int64_t d = 0;
-  for (; d + kColumns * kLanes <= dim; d += kColumns * kLanes) {
-    add_values<R, kColumns>(acc, rounded, keep, worth, keys, ahead, d);
+  for (; d + kColumns * kLanes <= keys.dim; d += kColumns * kLanes) {
+    add_values<R, kColumns, Ready>(acc, weights, keep, worth, keys, ahead, values, d);
   }
-  for (; d < dim; d += 2 * kLanes) {
-    add_values<R, 2>(acc, rounded, keep, worth, keys, ahead, d);
+  for (; d < keys.dim; d += 2 * kLanes) {
+    add_values<R, 2, Ready>(acc, weights, keep, worth, keys, ahead, values, d);
   }
 }
+
+// The weights of R rows times the tile's values: `values`, if they are ready.
+template <int R, class E, class T>
+void add_weighted(float* acc, float* weights, const float* keep, const Keys<T>& keys,
+                  const Scales* scales, Ahead& ahead, const E*, const E* values) {
+  alignas(64) E rounded[R * kKeys];
+  float worth[R];
+  for (int r = 0; r < R; ++r) {
+    worth[r] = round_weights(weights + r * kKeys, first_group(keys), end_group(keys), scales,
+                             rounded + r * kKeys);
+  }
+  if constexpr (!kIsInt16<T>) {
+    if (values == nullptr) {
+      return add_columns<R, false>(acc, rounded, keep, worth, keys, ahead, values);
+    }
+  }
+  add_columns<R, true>(acc, rounded, keep, worth, keys, ahead, values);
+}
+
+// A tile's values as `add_values` wants them ready, and its keys: in place, or widened.
+template <class E, class T>
+void interleave_all(const Keys<T>& keys, E* v) {
+  for (int j = keys.first / 2 * 2; j < keys.last; j += 2) {
+    for (int64_t d = 0; d < keys.dim; d += 32) {
+      __m512i x[2];
+      interleave<Pairs<E>>(keys, j, d, x);
+      _mm512_store_si512(v + j * keys.dim + 2 * d, x[0]);
+      _mm512_store_si512(v + j * keys.dim + 2 * d + 32, x[1]);
+    }
+  }
+}
+
+template <>
+struct Tall<bf16, bf16> {
+  const Keys<bf16>& keys;
+  alignas(64) bf16 values[kKeys * kWidth];
+
+  explicit Tall(const Keys<bf16>& from) : keys(from) { interleave_all(from, values); }
+};
+
+template <>
+struct Tall<int16_t, int8_t> {
+  Keys<int16_t> keys{};
+  alignas(64) int16_t k[kKeys * kWidth], values[kKeys * kWidth];
+
+  explicit Tall(const Keys<int8_t>& from) {
+    keys.k[0] = k;
+    keys.first = from.first;
+    keys.last = from.last;
+    keys.shift = __builtin_ctz(kKeys);
+    keys.dim = from.dim;
+    for (int j = from.first; j < from.last; ++j) {
+      for (int64_t d = 0; d < from.dim; d += 32) {
+        _mm512_store_si512(k + j * from.dim + d, Pairs<int16_t>::load(from.key(j) + d));
+      }
+    }
+    interleave_all(from, values);
+  }
+};
 
 // Undoes the order of `add_values`: its vectors hold columns 0-3, 8-11, ... and 4-7, 12-15, ...
 inline void order_columns(float* acc, int64_t dim, const void*) {

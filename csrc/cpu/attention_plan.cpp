@@ -66,13 +66,13 @@ int64_t finish(const std::vector<Tile>& tiles, int64_t heads, int threads) {
 }
 
 // Marks the tiles that are cut into parts: those that a thread could be left with while others idle.
-// Not where that gains a sixteenth at most: a part's first keys are not fetched ahead of time.
+// Not where that gains a twelfth at most: a part's first keys are not fetched ahead of time.
 void choose_splits(const AttentionArgs& a, int threads, AttentionSplit split, int64_t total,
                    int64_t share, std::vector<Tile>& tiles) {
   const bool always = split == AttentionSplit::kAlways;
   if (split == AttentionSplit::kNever || (threads == 1 && !always)) return;
   const bool few = static_cast<int64_t>(tiles.size()) * a.kv_heads <= 2 * kShares * threads;
-  if (!always && few && 16 * threads * finish(tiles, a.kv_heads, threads) <= 17 * total) return;
+  if (!always && few && 12 * threads * finish(tiles, a.kv_heads, threads) <= 13 * total) return;
   int64_t parts = kParts * threads, floats = kPartFloats * threads;
   for (Tile& tile : tiles) {
     if (tile.parts() == 1 || (!always && tile.cost <= share)) continue;

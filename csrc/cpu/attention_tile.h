@@ -27,6 +27,19 @@ constexpr int kGroup = static_cast<int>(kLanes);  // keys whose dot products are
 constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key: exp2(kNothing - x) is 0
 static_assert(kKeys % (2 * kLanes) == 0 && kAttentionPartition % kKeys == 0);
 
+// The groups of keys that a tile's touch: [begin, end).
+template <class T>
+int first_group(const Keys<T>& keys) {
+  return keys.first / kGroup * kGroup;
+}
+template <class T>
+int end_group(const Keys<T>& keys) {
+  return (keys.last + kGroup - 1) / kGroup * kGroup;
+}
+
+// Rows of a tile from which keys and values are converted once for all of them.
+constexpr int kTall = 12;
+
 struct Rows {
   int count;
   int group;         // heads a position
@@ -53,27 +66,52 @@ inline void clear(const Rows& rows, State& state) {
   __builtin_memset(state.acc, 0, sizeof(float) * kWidth * static_cast<uint64_t>(rows.count));
 }
 
-// Scores of one row to weights: hides keys outside [low, high], raises `top`, and returns by what
-// the earlier weights shrink.
-inline float weigh(float* scores, int64_t low, int64_t high, float scale, float& top_, float& sum_) {
+// Hides the scores of keys outside [low, high] among those of groups [begin, end).
+inline void hide(float* scores, int begin, int end, int64_t low, int64_t high) {
   const float hidden = -__builtin_inff();
-  for (int64_t j = 0; j < low && j < kKeys; ++j) scores[j] = hidden;
-  for (int64_t j = high + 1; j < kKeys; ++j) scores[j] = hidden;
-  Vec m = load(scores);
-  for (int j = kGroup; j < kKeys; j += kGroup) m = max(m, load(scores + j));
-  const float seen = largest(m) * scale;
-  const float new_top = seen > top_ ? seen : top_;
-  const Vec s = broadcast(scale), shift = broadcast(-new_top);
-  Vec total = zero();
-  for (int j = 0; j < kKeys; j += kGroup) {
-    const Vec weight = exp2(fma(load(scores + j), s, shift));
-    store(scores + j, weight);
-    total = add(total, weight);
+  for (int j = begin; j < end; j += kGroup) {
+    if (j >= low && j + kGroup - 1 <= high) continue;
+    if (j + kGroup <= low || j > high) {
+      store(scores + j, broadcast(hidden));
+      continue;
+    }
+    for (int i = j; i < j + kGroup; ++i) {
+      if (i < low || i > high) scores[i] = hidden;
+    }
   }
-  const float keep = exp2(top_ - new_top);
-  top_ = new_top;
-  sum_ = sum_ * keep + sum(total);
-  return keep;
+}
+
+// Scores of R rows, of the groups of keys [begin, end), to weights: raises `top`, adds to `sum`, and
+// sets `keep` to that by which the earlier weights shrink. The rows take turns, for each waits long.
+template <int R>
+void weigh(float* scores, int begin, int end, const float* scale, float* top_, float* sum_,
+           float* keep) {
+  Vec m[R], total[R], factor[R], shift[R];
+  for (int r = 0; r < R; ++r) m[r] = load(scores + r * kKeys + begin);
+  for (int j = begin + kGroup; j < end; j += kGroup) {
+    for (int r = 0; r < R; ++r) m[r] = max(m[r], load(scores + r * kKeys + j));
+  }
+  for (int r = 0; r < R; ++r) {
+    const float seen = largest(m[r]) * scale[r];
+    const float new_top = seen > top_[r] ? seen : top_[r];
+    keep[r] = top_[r] - new_top;
+    top_[r] = new_top;
+    factor[r] = broadcast(scale[r]);
+    shift[r] = broadcast(-new_top);
+    total[r] = zero();
+  }
+  for (int j = begin; j < end; j += kGroup) {
+    for (int r = 0; r < R; ++r) {
+      float* const s = scores + r * kKeys + j;
+      const Vec weight = exp2(fma(load(s), factor[r], shift[r]));
+      store(s, weight);
+      total[r] = add(total[r], weight);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    keep[r] = exp2(keep[r]);
+    sum_[r] = sum_[r] * keep[r] + sum(total[r]);
+  }
 }
 
 // Adds a partial result to the total. An empty one on either side changes nothing.

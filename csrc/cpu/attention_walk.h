@@ -50,6 +50,7 @@ void walk(const AttentionArgs& a, const AttentionTask& task, W& work) {
   const int32_t* table = a.block_tables + task.seq * a.block_table_stride;
   const int64_t begin = task.begin, end = task.end, first = begin / kKeys * kKeys;
   Keys<T> keys = find_keys<T>(a, table, task.head, first, begin, end);
+  Ahead(keys).fetch_rest();
   const bool whole = task.merge < 0;
   for (int64_t head = task.head; head < task.end_head; ++head) {
     work.load(head);

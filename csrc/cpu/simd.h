@@ -9,7 +9,8 @@
 //   zero broadcast add sub mul div fma max min abs sum largest
 //   upper_half(v)                v with the lower 12 bits of the fraction cleared
 //   scale2(v, n)                 v · 2^n, rounded once, for integral n from -151 to 129
-//   sums(v)                      lane i: sum(v[i]), for kLanes vectors
+//   join(folded)                 lane i: sum(v[i]), of kLanes vectors v, where folded[i] is
+//                                fold(v + 4 * i)
 //   exponent(v)                  2^(n - 127) with n in the last 8 bits of v's fraction
 //   Mask, not_less(a, b), is_nan(v), either, no_lanes; lanes_of(m): bit i is lane i
 #pragma once

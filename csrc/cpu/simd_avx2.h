@@ -21,10 +21,12 @@ inline float sum(Vec v) {
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
-inline Vec sums(const Vec* v) {
-  const Vec a = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
-  const Vec b = _mm256_hadd_ps(_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
-  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+inline Vec fold(const Vec* v) {
+  return _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+}
+inline Vec join(const Vec* folded) {
+  return _mm256_add_ps(_mm256_permute2f128_ps(folded[0], folded[1], 0x20),
+                       _mm256_permute2f128_ps(folded[0], folded[1], 0x31));
 }
 inline Vec exponent(Vec v) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(v), 23));

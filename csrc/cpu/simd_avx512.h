@@ -17,18 +17,17 @@ inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline float sum(Vec v) { return _mm512_reduce_add_ps(v); }
-inline Vec sums(const Vec* v) {
-  Vec quarter[4];  // 128-bit part i: partial sums of v[4j .. 4j + 3] over its lanes 4i .. 4i + 3
-  for (int j = 0; j < 4; ++j) {
-    const Vec* w = v + 4 * j;
-    const Vec a = _mm512_add_ps(_mm512_unpacklo_ps(w[0], w[1]), _mm512_unpackhi_ps(w[0], w[1]));
-    const Vec b = _mm512_add_ps(_mm512_unpacklo_ps(w[2], w[3]), _mm512_unpackhi_ps(w[2], w[3]));
-    quarter[j] = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
-  }
-  const Vec a = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[0], quarter[1], 0x44),
-                              _mm512_shuffle_f32x4(quarter[0], quarter[1], 0xee));
-  const Vec b = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[2], quarter[3], 0x44),
-                              _mm512_shuffle_f32x4(quarter[2], quarter[3], 0xee));
+// 128-bit part i: partial sums of v[0 .. 3] over their lanes 4i .. 4i + 3.
+inline Vec fold(const Vec* v) {
+  const Vec a = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+  const Vec b = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+  return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+}
+inline Vec join(const Vec* folded) {
+  const Vec a = _mm512_add_ps(_mm512_shuffle_f32x4(folded[0], folded[1], 0x44),
+                              _mm512_shuffle_f32x4(folded[0], folded[1], 0xee));
+  const Vec b = _mm512_add_ps(_mm512_shuffle_f32x4(folded[2], folded[3], 0x44),
+                              _mm512_shuffle_f32x4(folded[2], folded[3], 0xee));
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 inline Vec exponent(Vec v) {

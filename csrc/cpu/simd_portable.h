@@ -23,7 +23,8 @@ inline Vec add(Vec a, Vec b) { return a + b; }
 inline Vec mul(Vec a, Vec b) { return a * b; }
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }  // two roundings here
 inline float sum(Vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
-inline Vec sums(const Vec* v) { return Vec{sum(v[0]), sum(v[1]), sum(v[2]), sum(v[3])}; }
+inline Vec fold(const Vec* v) { return Vec{sum(v[0]), sum(v[1]), sum(v[2]), sum(v[3])}; }
+inline Vec join(const Vec* folded) { return folded[0]; }
 inline Vec exponent(Vec v) { return vec_of(bits_of(v) << 23); }
 
 // bf16 is the upper half of a float.
