@@ -101,6 +101,15 @@ void run_linear(const Kernels& kernels, Pool& pool, const PackedWeight& weight, 
                         pointer<const void>(x), x_type, x_stride, rows});
 }
 
+// The part of `linear` that comes before any product; its result stays in the pool's scratch memory.
+void run_prepare(const Kernels& kernels, Pool& pool, const PackedWeight& weight, uintptr_t x,
+                 int x_dtype, int64_t x_stride, int64_t rows) {
+  const DType x_type = dtype_of(x_dtype);
+  const nb::gil_scoped_release unlocked;
+  prepare(pool, start(kernels, pool, weight, nullptr, kFloat32, 0, pointer<const void>(x), x_type,
+                      x_stride, rows));
+}
+
 // counts[task] += 1 for every task: what the test of the pool can see from outside.
 void count_tasks(Pool& pool, uintptr_t counts, int64_t tasks, bool in_shares) {
   const nb::gil_scoped_release unlocked;
@@ -141,6 +150,7 @@ void bind_gemm(nb::module_& m) {
   m.def("read_packed", &unlocked_transfer<read_packed>);
   m.def("write_packed", &unlocked_transfer<write_packed>);
   m.def("linear", &run_linear);
+  m.def("prepare_linear", &run_prepare);
 }
 
 }  // namespace quire

@@ -190,6 +190,18 @@ def linear(
 ) -> None:
     """y = epilogue(x[rows, k] · weightᵀ + bias); x and y are FLOAT32 or BFLOAT16. GIL released."""
 
+def prepare_linear(
+    kernels: Kernels,
+    pool: Pool,
+    weight: PackedWeight,
+    x: int,
+    x_dtype: int,
+    x_stride: int,
+    rows: int,
+    /,
+) -> None:
+    """What `linear` does to x before it multiplies, for measurements. GIL released."""
+
 # The small operations of cpu/fused.h.
 
 class Unary(Protocol):

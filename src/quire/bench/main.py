@@ -13,7 +13,8 @@ from quire.core.flags import add_engine_flags
 from quire.core.registry import Registry
 
 KERNEL_FAMILIES = (
-    *("embedding", "norm", "gemm", "rope_kv_write", "attention", "activation", "sampling", "pack"),
+    *("embedding", "norm", "quantize", "gemm", "rope_kv_write", "attention", "activation"),
+    *("sampling", "pack"),
 )
 ABLATIONS = (
     *("async-scheduling", "multi-step", "plan", "int8-kv-cache", "prefix-caching"),

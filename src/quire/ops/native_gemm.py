@@ -223,16 +223,8 @@ class PackedLinear:
         `out` is the contiguous result, apart from x, if given. Raises ValueError for other
         dtypes, devices, shapes and layouts.
         """
-        k, columns = self.shape[1], self.columns
-        shape = x.shape
-        code = _FLOATS.get(x.dtype)
-        if code is None or not x.is_cpu or not shape or shape[-1] != k:
-            raise ValueError(f"x is {_describe(x)}; wanted a float [..., {k}] on the CPU")
-        if x.ndim != 2:
-            x = x.reshape(-1, k)
-        if x.stride(1) != 1:
-            x = x.contiguous()
-        rows = x.shape[0]
+        columns, shape = self.columns, x.shape
+        x = self._rows(x)
         y = _output(out, (*shape[:-1], columns), dtype if dtype is not None else x.dtype)
         _native.linear(
             self._kernels,
@@ -241,12 +233,31 @@ class PackedLinear:
             y.data_ptr(),
             _FLOATS[y.dtype],
             columns,
-            x.data_ptr(),
-            code,
-            x.stride(0) if rows > 1 else k,
-            rows,
+            *_place(x),
         )
         return y
+
+    def prepare(self, x: Tensor) -> None:
+        """What `forward` does to x before it multiplies, rounding or quantizing it: to be measured.
+
+        Raises ValueError as `forward` does.
+        """
+        _native.prepare_linear(self._kernels, self._pool, self._weight, *_place(self._rows(x)))
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """x as dense rows [rows, K]."""
+        k = self.shape[1]
+        if x.dtype not in _FLOATS or not x.is_cpu or not x.shape or x.shape[-1] != k:
+            raise ValueError(f"x is {_describe(x)}; wanted a float [..., {k}] on the CPU")
+        if x.ndim != 2:
+            x = x.reshape(-1, k)
+        return x if x.stride(1) == 1 else x.contiguous()
+
+
+def _place(x: Tensor) -> tuple[int, int, int, int]:
+    """Address, dtype, stride and number of x's rows."""
+    rows, k = x.shape
+    return x.data_ptr(), _FLOATS[x.dtype], x.stride(0) if rows > 1 else k, rows
 
 
 def _rows_of(weight: Tensor) -> Tensor:

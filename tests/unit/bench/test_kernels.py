@@ -58,8 +58,12 @@ def setting(model: ModelConfig, provider: Any = "cpu", **changes: Any) -> Settin
 @pytest.mark.parametrize("model", [GATED, PLAIN], ids=["gated", "plain"])
 @pytest.mark.parametrize("family", KERNEL_FAMILIES)
 def test_every_case_runs_and_rotates(model: ModelConfig, family: str) -> None:
-    build, _ = command.FAMILIES[family]
-    found = [c for group in build(setting(model)) for c in group]
+    build, types = command.FAMILIES[family]
+    changes: dict[str, Any] = {}
+    if "quantization" in types:
+        changes["ops"] = load_ops("cpu", quantization="int8")
+        changes["variant"] = Variant(0, "float32", available_isas()[-1], "int8")
+    found = [c for group in build(setting(model, **changes)) for c in group]
     if family != "pack":  # whose rows are the weight's
         assert {c.variant.rows for c in found} == {1, 18}
     for each in found:
@@ -95,6 +99,10 @@ def test_int8_caches_move_fewer_bytes() -> None:
     [[one, _]] = attention.rope_kv_write(int8)
     for each in (decode, one):
         assert isinstance(each.call(5), torch.Tensor)
+
+
+def test_only_quantized_products_quantize() -> None:
+    assert not any(cases.quantize(setting(GATED)))
 
 
 def test_products_are_counted() -> None:

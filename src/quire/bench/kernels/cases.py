@@ -153,6 +153,27 @@ def gemm(s: Setting) -> Cases:
         yield _products(s, name, n, k, epilogue)
 
 
+def quantize(s: Setting) -> Cases:
+    """What a product of quantized weights does to its x first; in a step a norm's tasks do it."""
+    dtype = s.variant.torch_dtype
+
+    def case(k: int, rows: int, weight: LinearWeight) -> Case:
+        x = rotated(dtype, rows, k)
+        n, unit = len(x), x[0].nbytes
+        return s.case(
+            "quantize", "rows", str(k), rows,
+            lambda i: weight.prepare(x[i % n]), None,
+            moved_bytes=unit + rows * k, rotated_bytes=n * unit,
+        )  # fmt: skip
+
+    for k in dict.fromkeys(k for _, _, k, _ in _linears(s.model)):
+        if s.variant.quantization is None:
+            yield []  # x is taken as it is
+        else:
+            weight = s.ops.pack_linear(noise((32, k), dtype))
+            yield [case(k, rows, weight) for rows in s.rows]
+
+
 def _linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
     """(name, N, K, epilogue) of a layer's linear weights [N, K], and of the head's."""
     attended = m.num_attention_heads * m.head_dim

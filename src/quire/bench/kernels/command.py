@@ -26,6 +26,7 @@ from quire.ops.table import OpTable, load_ops
 FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
     "embedding": (cases.embedding, ()),
     "norm": (cases.norm, ()),
+    "quantize": (cases.quantize, ("quantization",)),
     "gemm": (cases.gemm, ("quantization",)),
     "rope_kv_write": (attention.rope_kv_write, ("kv_cache_dtype",)),
     "attention": (attention.attention, ("kv_cache_dtype",)),
