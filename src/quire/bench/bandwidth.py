@@ -34,7 +34,8 @@ class Reader:
     def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES) -> None:
         import numpy as np
 
-        memory = mmap.mmap(-1, buffer_bytes)
+        # Private: the system gives huge pages to shared memory only where it is told to.
+        memory = mmap.mmap(-1, buffer_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without them
                 memory.madvise(mmap.MADV_HUGEPAGE)
