@@ -22,8 +22,8 @@ from quire.bench.report import Row, summarise
 from quire.bench.workload import token_prompts
 
 KEYS = ("optimisation", "measure", "off", "on", "gain", "published")
-WHOLE_PROMPTS = 2**16
-"""A step's token budget that cuts no prompt."""
+WHOLE_PROMPTS = 2**13
+"""A step's token budget that holds all prompts of the default lengths; its buffers are sized for it."""
 
 
 @dataclass(frozen=True, slots=True)
