@@ -23,7 +23,7 @@ from quire.bench.workload import token_prompts
 
 KEYS = ("optimisation", "measure", "off", "on", "gain", "published")
 WHOLE_PROMPTS = 2**13
-"""A step's token budget that holds all prompts of the default lengths; its buffers are sized for it."""
+"""A step's token budget that holds all prompts of the default lengths, and sizes buffers."""
 
 
 @dataclass(frozen=True, slots=True)
