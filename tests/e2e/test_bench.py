@@ -32,7 +32,7 @@ CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         (*LENGTHS, "--num-prompts", "3", "--num-clients", "2", "--endpoint", "chat"),
         {
             *("num_clients", "request_rate", "ttft_ms", "itl_ms", "e2e_ms", "output_tok_s"),
-            *("errors", "split"),
+            *("errors", "split", "event_loop_lag_ms"),
         },
     ),
     "startup": ((), {"start_to_first_token_s", "phases"}),

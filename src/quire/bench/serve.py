@@ -22,7 +22,7 @@ from quire.bench.http_client import (
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
 from quire.bench.report import Row, percentile, summarise
-from quire.bench.split import Reading, between, read_metrics
+from quire.bench.split import Reading, between, lag_ms, read_metrics
 from quire.bench.workload import arrival_times, text_prompts, token_prompts
 from quire.core import env
 from quire.core.config import EngineArgs
@@ -38,6 +38,7 @@ KEYS = (
     "output_tok_s",
     "errors",
     "split",
+    "event_loop_lag_ms",
 )
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
@@ -123,8 +124,11 @@ def measure(args: argparse.Namespace, base_url: str) -> Row:
         before = asyncio.run(_reading(client()))
         outcomes, elapsed = asyncio.run(send(load, client))
         after = asyncio.run(_reading(client()))
-        split = between(before, after).shares if before and after else {}
-        samples.append({**sample(outcomes, elapsed), "split": split})
+        split: Row = {}
+        lag: Row = {}
+        if before is not None and after is not None:
+            split, lag = between(before, after).shares, lag_ms(before, after)
+        samples.append({**sample(outcomes, elapsed), "split": split, "event_loop_lag_ms": lag})
     rate = "inf" if math.isinf(args.request_rate) else args.request_rate
     settings = {"num_clients": args.num_clients, "request_rate": rate}
     row = summarise(KEYS, settings, samples)

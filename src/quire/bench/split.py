@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,11 +23,13 @@ class Reading:
         moment: when that step ended, in seconds on the machine's monotonic clock.
         seconds: by the names of `engine.times.PARTS`, since the engine started.
         output_tokens: since then.
+        lags: samples of the event loop's lag, by the most seconds they took; cumulative.
     """
 
     moment: float
     seconds: dict[str, float]
     output_tokens: float
+    lags: dict[float, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,17 @@ def between(first: Reading, last: Reading) -> Split:
     return Split(shares, (last.output_tokens - first.output_tokens) / wall)
 
 
+def lag_ms(first: Reading, last: Reading) -> Row:
+    """The 99th percentile of the event loop's lag, as a bound; empty where none was sampled."""
+    counts = {bound: last.lags[bound] - count for bound, count in first.lags.items()}
+    total = counts.get(math.inf, 0.0)
+    if not total:
+        return {}
+    finite = sorted(bound for bound in counts if bound < math.inf)
+    within = (bound for bound in finite if counts[bound] >= 0.99 * total)
+    return {"p99": 1e3 * next(within, finite[-1])}
+
+
 def read_stats(stats: EngineStats) -> Reading:
     """An offline engine's."""
     return Reading(stats.last_step, stats.seconds(), stats.generation_tokens)
@@ -76,6 +90,7 @@ def read_metrics(text: str) -> Reading | None:
     """A server's, from what `/metrics` answers; None where the server is not Quire's."""
     moment, tokens = 0.0, 0.0
     seconds: dict[str, float] = {}
+    lags: dict[float, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             match sample.name:
@@ -83,6 +98,8 @@ def read_metrics(text: str) -> Reading | None:
                     moment = sample.value
                 case "quire:time_seconds_total":
                     seconds[sample.labels["part"]] = sample.value
+                case "quire:event_loop_lag_seconds_bucket":
+                    lags[float(sample.labels["le"])] = sample.value
                 case "vllm:generation_tokens_total":
                     tokens = sample.value
-    return Reading(moment, seconds, tokens) if seconds else None
+    return Reading(moment, seconds, tokens, lags) if seconds else None

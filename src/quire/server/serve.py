@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import ipaddress
 import signal
 import socket
@@ -127,6 +128,10 @@ async def _serve(
                 backlog=BACKLOG,
             )
         )
+        # What is here now stays: without it, a full collection takes microseconds, not 25 ms in
+        # which no stream is served.
+        gc.collect()
+        gc.freeze()
         with _on_signals(server.stop):
             try:
                 listener.listen(BACKLOG)

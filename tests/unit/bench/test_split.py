@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quire.bench.overhead import grid
-from quire.bench.split import Reading, between, read_metrics, read_stats
+from quire.bench.split import Reading, between, lag_ms, read_metrics, read_stats
 from quire.core.errors import QuireError
 from quire.core.messages import CoreTimes
 from quire.engine.stats import EngineStats
@@ -35,11 +37,26 @@ def test_a_server_and_an_offline_engine_tell_the_same() -> None:
     stats.generation_tokens = 7
     stats.on_step(None, 3.5, CoreTimes(receive=0.5, model=2.0, send=0.25, idle=0.75))
     reading = read_stats(stats)
-    assert reading == read_metrics(Metrics(stats, "m").render().decode())
+    told = read_metrics(Metrics(stats, "m").render().decode())
+    assert told is not None
+    assert reading == replace(told, lags={})
     assert (reading.moment, reading.output_tokens) == (3.5, 7)
     assert reading.seconds.keys() == PARTS.keys()
     assert sum(reading.seconds.values()) == 3.5
     assert reading.seconds["detokenize"] == 0.25  # offline, the core's thread does it
+
+
+def test_the_event_loop_s_lag() -> None:
+    stats = EngineStats()
+    metrics = Metrics(stats, "m")
+    before = read_metrics(metrics.render().decode())
+    for lag in [0.0005] * 50 + [0.0015] * 49 + [0.03]:
+        stats.event_loop_lag.observe(lag)
+    after = read_metrics(metrics.render().decode())
+    assert before is not None
+    assert after is not None
+    assert lag_ms(before, after) == {"p99": 2.0}
+    assert lag_ms(after, after) == {}
 
 
 def test_another_server_tells_nothing() -> None:
