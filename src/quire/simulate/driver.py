@@ -18,8 +18,9 @@ class Event:
     message: AddRequest | str
 
 
-MAX_EMPTY_STEPS = 3
-"""Steps in a row that may compute nothing although somebody waits."""
+MAX_EMPTY_STEPS = 20
+"""Steps in a row that may compute nothing although somebody waits: blocks are loaded, and a load or
+a step that fails is tried again."""
 
 
 @dataclass(slots=True)
