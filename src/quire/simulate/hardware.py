@@ -58,6 +58,9 @@ def measure(dtype: str, quantization: str | None) -> HardwareProfile:
     products and of attention, and a tiny model over HTTP what a step and a stream cost beside the
     model. What is reached is measured, not a peak, so that all shares are 1.
     """
+    print(
+        "Measuring this machine; it takes a minute or two (see --save-hardware).", file=sys.stderr
+    )
     types = ["--dtype", dtype, *(["--quantization", quantization] if quantization else [])]
     probe = ["--model", PROBE, "--load-format", "dummy", "--max-model-len", "4096", *types]
     lengths = ["--output-len", "24", "--input-len"]
