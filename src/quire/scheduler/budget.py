@@ -13,7 +13,7 @@ import numpy as np
 from quire.core.batch import Column
 from quire.core.cost import StepCost
 
-QUANTUM = 8
+QUANTUM = 4
 """Prompt tokens are given out in multiples of this, and so many at least: prompts never starve."""
 MEMORY = 16
 """Steps of a size over which what was seen is averaged."""
