@@ -18,7 +18,7 @@ class Event:
     message: AddRequest | str
 
 
-MAX_EMPTY_STEPS = 20
+MAX_EMPTY_STEPS = 100
 """Steps in a row that may compute nothing although somebody waits: blocks are loaded, and a load or
 a step that fails is tried again."""
 
