@@ -47,8 +47,6 @@ def least_times(
         block_tables=torch.randperm(sequences * each).view(sequences, each).int(),
         slot_mapping=torch.empty(0, dtype=torch.int64),
         num_seqs=sequences,
-        max_query_len=1,
-        max_seq_len=context,
         block_size=BLOCK,
     )
     q = torch.randn(sequences, 2 * kv_heads, HEAD_DIM).bfloat16()
