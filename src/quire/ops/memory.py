@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 
@@ -11,6 +12,8 @@ from torch import Tensor
 HUGE_PAGE = 2 << 20
 _LEAST = 4 * HUGE_PAGE
 """Bytes of a tensor that asks for huge pages: of a smaller one they might back mostly nothing."""
+_MADV_POPULATE_WRITE = 23
+"""Linux 5.14; not in Python's mmap."""
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -32,3 +35,18 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     memory = torch.frombuffer(pages, dtype=torch.uint8)  # which keeps `pages` alive
     begin = -memory.data_ptr() % HUGE_PAGE
     return memory[begin : begin + nbytes].view(dtype).view(shape)
+
+
+def back(tensor: Tensor) -> bool:
+    """Let the system back a contiguous tensor with RAM now, changing nothing that it holds.
+
+    Other threads of Python run meanwhile. False where the system cannot be asked.
+    """
+    begin = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
+    nbytes = tensor.data_ptr() + tensor.nbytes - begin
+    try:
+        madvise = ctypes.CDLL(None).madvise
+    except (AttributeError, OSError):
+        return False
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return bool(madvise(begin, nbytes, _MADV_POPULATE_WRITE) == 0)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import torch
 
 from quire.core.config import ModelConfig
-from quire.ops.memory import empty
+from quire.ops.memory import HUGE_PAGE, back, empty
 from quire.ops.metadata import KVCache
+
+PAUSE = 3.0
+"""Rests between two pages, in units of the time that one took: a step loses little of its cores."""
 
 
 def allocate_kv_caches(
@@ -31,3 +37,59 @@ def allocate_kv_caches(
             cache = KVCache(cache.k, cache.v, *scales)
         caches.append(cache)
     return caches
+
+
+class KVBacking:
+    """Has the KV cache's next huge pages backed with RAM before a step writes to them.
+
+    A page holds some 64 blocks' part of one tensor, so that a sequence which grows into new blocks
+    grows into new pages of all layers at once: where the system is slow to give them (a virtual
+    machine may take 5 ms a page) that one token would wait for all of them. They are asked for in
+    a thread of its own while the pages before them are filled.
+
+    Args:
+        caches: every layer's.
+    """
+
+    def __init__(self, caches: list[KVCache]) -> None:
+        self._tensors = [t for cache in caches for t in cache if t is not None]
+        block_bytes = max(t[0].nbytes for t in self._tensors)
+        self._blocks_a_page = max(1, HUGE_PAGE // block_bytes)
+        self._num_blocks = self._tensors[0].shape[0]
+        self._lock = threading.Lock()
+        self._wanted = self._backed = 0
+        self._thread: threading.Thread | None = None
+
+    def reach(self, block: int) -> None:
+        """A step writes to `block`: the page behind the one it lies in will be wanted soon."""
+        pages = block // self._blocks_a_page + 2
+        wanted = min(pages * self._blocks_a_page, self._num_blocks)
+        if wanted <= self._wanted:
+            return
+        with self._lock:
+            self._wanted = wanted
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kv-backing", daemon=True)
+                self._thread.start()
+
+    def wait(self) -> None:
+        """Until all that was asked for is there."""
+        if (thread := self._thread) is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if self._backed == self._wanted:
+                    self._thread = None
+                    return
+                begin, self._backed = self._backed, self._wanted
+            self._back(begin, self._backed)
+
+    def _back(self, begin: int, end: int) -> None:
+        for first in range(begin, end, self._blocks_a_page):
+            for tensor in self._tensors:
+                started = time.monotonic()
+                if not back(tensor[first : min(first + self._blocks_a_page, end)]):
+                    return  # then pages come as they are written to
+                time.sleep(PAUSE * (time.monotonic() - started))

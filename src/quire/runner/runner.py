@@ -21,7 +21,7 @@ from quire.core.batch import (
 from quire.core.config import ModelConfig, SchedulerConfig
 from quire.core.stopwatch import Stopwatch
 from quire.runner.inputs import StepInputBuilder
-from quire.runner.kv_tensors import allocate_kv_caches
+from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.prompt_logprobs import prompt_logprobs
 from quire.runner.state import SequenceStates
@@ -60,6 +60,7 @@ class ModelRunner:
     ) -> None:
         self.states = SequenceStates(scheduler.max_num_seqs, scheduler.max_model_len, block_size)
         self.kv_caches = allocate_kv_caches(model, num_blocks, block_size, kv_dtype)
+        self._backing = KVBacking(self.kv_caches)
         self._inputs = StepInputBuilder(self.states, scheduler.max_num_batched_tokens, block_size)
         self._ops = ops
         self.model: Model = (
@@ -87,6 +88,8 @@ class ModelRunner:
         if step.empty:
             return ModelOutput(token_columns([]))
         slots = states.begin(step)
+        if step.new_blocks.size:
+            self._backing.reach(int(step.new_blocks[2].max()))
         num_tokens = states.num_tokens[slots]
         try:
             output = self._compute(step, slots)

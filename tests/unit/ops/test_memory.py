@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from quire.ops.memory import HUGE_PAGE, empty
+from quire.ops.memory import HUGE_PAGE, back, empty
 
 MAPS = Path("/proc/self/smaps")
 LARGE = 32 * HUGE_PAGE
@@ -61,3 +61,15 @@ def test_shapes_of_any_size(elements: int) -> None:
     assert (t.shape, t.dtype) == ((elements, 2), torch.float16)
     assert t.is_contiguous()
     assert bool((t.fill_(2) == 2).all())
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="needs Linux's /proc")
+def test_backed_memory_is_resident_and_unchanged() -> None:
+    t = empty((LARGE,), torch.uint8)
+    t[7] = 5
+    before = resident_bytes(t.data_ptr(), t.nbytes)
+    if not back(t[: 4 * HUGE_PAGE]):
+        pytest.skip("the system cannot be asked to back memory")
+    assert resident_bytes(t.data_ptr(), t.nbytes) - before >= 3 * HUGE_PAGE
+    assert t[7] == 5
+    assert t[8 : 4 * HUGE_PAGE].count_nonzero() == 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
+from torch import Tensor
 
 from quire.models.memory import kv_bytes_per_token
-from quire.runner.kv_tensors import allocate_kv_caches
+from quire.runner import kv_tensors
+from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
 from tests.unit.runner.fakes import MODEL
 
 
@@ -33,3 +36,24 @@ def test_int8_has_scales_and_the_bytes_that_were_planned() -> None:
             assert (scale.shape, scale.dtype) == ((5, 2, 16), torch.bfloat16)
     nbytes = sum(t.nbytes for cache in caches for t in cache if t is not None)
     assert nbytes == 5 * 16 * kv_bytes_per_token(model, "int8")
+
+
+def test_pages_are_backed_once_and_ahead_of_what_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = dataclasses.replace(MODEL, num_hidden_layers=1, num_key_value_heads=8, head_dim=128)
+    [cache] = allocate_kv_caches(model, 300, 16, torch.bfloat16)  # 64 blocks a huge page
+    asked: list[tuple[int, int]] = []
+
+    def back(part: Tensor) -> bool:
+        if cache.k.data_ptr() <= part.data_ptr() < cache.k.data_ptr() + cache.k.nbytes:
+            first = (part.data_ptr() - cache.k.data_ptr()) // cache.k[0].nbytes
+            asked.append((first, first + len(part)))
+        return True
+
+    monkeypatch.setattr(kv_tensors, "back", back)
+    backing = KVBacking([cache])
+    for block in (0, 63, 64, 5, 290, 299):
+        backing.reach(block)
+        backing.wait()
+    assert asked == [(0, 64), (64, 128), (128, 192), (192, 256), (256, 300)]
