@@ -51,9 +51,8 @@ class BlockHasher:
             hashes.append(digest(parent + tokens[start * size : full * size].tobytes(), seed))
             return hashes
         data = tokens[start * size : full * size].tobytes()
-        for (block,) in iter_unpack(f"{size * tokens.itemsize}s", data):
-            parent = digest(parent + block, seed)
-            hashes.append(parent)
+        blocks = iter_unpack(f"{size * tokens.itemsize}s", data)
+        hashes += [parent := digest(parent + block, seed) for (block,) in blocks]
         return hashes
 
 
