@@ -11,7 +11,7 @@ from quire.core.config import ModelConfig
 from quire.ops.memory import HUGE_PAGE, back, empty
 from quire.ops.metadata import KVCache
 
-PAUSE = 3.0
+PAUSE = 7.0
 """Rests between two pages, in units of the time that one took: a step loses little of its cores."""
 
 
