@@ -19,8 +19,6 @@ ALGOS: list[HashAlgo] = ["sha256", "xxhash"]
 
 
 def hasher(size: int = 8, algo: HashAlgo = "sha256", seed: int = 0) -> BlockHasher:
-    if algo == "xxhash":
-        pytest.importorskip("xxhash")
     return BlockHasher(size, algo, seed)
 
 
