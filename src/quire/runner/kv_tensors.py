@@ -23,8 +23,8 @@ def allocate_kv_caches(
     With dtype int8 there are also their scales, bfloat16 [num_blocks, num_kv_heads, block_size].
 
     The memory is not written to: the operating system backs it with RAM where a token first lands,
-    in huge pages (`ops.memory`), of which each holds one tensor's part of many blocks. A first
-    short request so takes 2 MiB in each of these tensors. Scattered blocks of one layer share few
+    or ahead of that (`KVBacking`), in huge pages (`ops.memory`), of which each holds one tensor's
+    part of many blocks. Scattered blocks of one layer share few
     pages, so that attention need not wait for their addresses. What a block holds before its first
     token means nothing, and is never read.
     """
