@@ -89,8 +89,9 @@ class EngineArgs:
     max_itl_stretch: float | None = None
     """With --max-num-batched-tokens unset: how many times as long a step may take, as predicted
     from the steps before, because prompts are computed beside requests that decode. Lower keeps
-    their tokens coming evenly, higher answers new requests sooner; `inf` is no bound. Unset: 1.5
-    when serving, and no bound offline, where nobody watches."""
+    their tokens coming evenly, higher answers new requests sooner; `inf` is no bound. Where more
+    prompts wait than requests decode, so many times longer. Unset: 1.5 when serving, and no bound
+    offline, where nobody watches."""
     scheduling_policy: Policy = "fcfs"
     """Order of the queue: `fcfs`, first come first served; `priority`, by the request's priority,
     of which a higher one also takes the place of a running request of a lower one; `lpm`, whoever

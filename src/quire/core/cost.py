@@ -1,14 +1,17 @@
 """How long a step takes: a roofline from a model's bytes and operations and a machine's rates.
 
-A step reads every weight and all keys and values that its tokens attend to, and multiplies every
-token by every weight. Whichever of the two takes longer decides, and near the corner a little of
-the other shows, because they overlap imperfectly:
+A step reads every weight, and multiplies every token by every weight. Whichever of the two takes
+longer decides, and near the corner a little of the other shows, because they overlap imperfectly.
+Attention comes in between, operation by operation, so that its time is added: it reads the keys and
+values of all that its tokens attend to, and multiplies each pair.
 
-    seconds = overhead + a sequence's share × sequences + (memory⁴ + arithmetic⁴)^¼
+    seconds = overhead + a sequence's share × sequences
+            + (weights' reading⁴ + products⁴)^¼
+            + keys' and values' reading + pairs' arithmetic
 
-At the corner, where both take equally long, that is 1.19 times either; at twice the distance 1.02.
-Small batches are bound by memory, so that another row costs next to nothing; from the corner on a
-step grows with its tokens.
+At the corner, where both take equally long, the products take 1.19 times either; at twice the
+distance 1.02. Small batches are bound by memory, so that another row costs next to nothing but its
+attention; from the corner on a step grows with its tokens.
 """
 
 from __future__ import annotations
@@ -55,8 +58,10 @@ class HardwareProfile:
             "bfloat16", "float16", "int8". Two operations a multiply-add.
         bandwidth_share, flops_share, attention_share: of these peaks that a decode step, a
             large product, and attention in a prompt reach.
+        kv_share: of the bandwidth, at which attention reads the blocks of many sequences.
         overhead_seconds: of a step, whatever is in it: launches, scheduling, sending.
         seq_overhead_seconds: of each sequence in it, more: sampling, detokenizing, sending.
+        request_overhead_seconds: of each request, one after the other: HTTP, tokenization, client.
         copy_bytes_per_second: between this memory and the host's, one way; for a CPU, a copy
             within memory.
         accelerator: whether its memory is apart from the host's.
@@ -69,8 +74,10 @@ class HardwareProfile:
     bandwidth_share: float = 0.85
     flops_share: float = 0.6
     attention_share: float = 0.4
+    kv_share: float = 0.6
     overhead_seconds: float = 5e-4
     seq_overhead_seconds: float = 2e-5
+    request_overhead_seconds: float = 1e-3
     copy_bytes_per_second: float = 10e9
     accelerator: bool = False
 
@@ -88,6 +95,7 @@ class RooflineCost:
         window: tokens that sliding layers attend to; None where no layer slides.
         window_share: of the layers that slide.
         bytes_per_second, flops_per_second, attention_flops_per_second: reached, not peaks.
+        kv_bytes_per_second: at which keys and values are read; as the weights, if None.
         overhead_seconds, seq_overhead_seconds, copy_bytes_per_second: see `HardwareProfile`.
     """
 
@@ -104,6 +112,7 @@ class RooflineCost:
     copy_bytes_per_second: float = 10e9
     window: int | None = None
     window_share: float = 0.0
+    kv_bytes_per_second: float | None = None
 
     def seconds(
         self,
@@ -121,14 +130,16 @@ class RooflineCost:
             hidden = self.window_share * (1.0 - self.window / mean_context)
             context *= 1.0 - hidden
             pairs *= 1.0 - hidden
-        memory = (self.weight_bytes + self.kv_bytes_per_token * context) / self.bytes_per_second
-        products = self.flops_per_token * num_tokens + self.flops_per_row * num_seqs
-        arithmetic = (
-            products / self.flops_per_second
+        reading = self.weight_bytes / self.bytes_per_second
+        products = (
+            self.flops_per_token * num_tokens + self.flops_per_row * num_seqs
+        ) / self.flops_per_second
+        linear: float = (reading**CORNER + products**CORNER) ** (1.0 / CORNER)
+        attention = (
+            self.kv_bytes_per_token * context / (self.kv_bytes_per_second or self.bytes_per_second)
             + self.flops_per_pair * pairs / self.attention_flops_per_second
         )
-        step: float = (memory**CORNER + arithmetic**CORNER) ** (1.0 / CORNER)
-        return self.host_seconds(num_seqs) + step
+        return self.host_seconds(num_seqs) + linear + attention
 
     def host_seconds(self, num_seqs: int) -> float:
         """The part of `seconds` that the host spends before and after the device computes."""
@@ -149,6 +160,7 @@ def cautious_cpu(threads: int, memory_bytes: int) -> HardwareProfile:
         bandwidth_share=1.0,
         flops_share=1.0,
         attention_share=0.5,
+        kv_share=0.5,
     )
 
 

@@ -48,6 +48,7 @@ def roofline(
         copy_bytes_per_second=hardware.copy_bytes_per_second,
         window=min(sliding, default=None),
         window_share=len(sliding) / len(windows),
+        kv_bytes_per_second=hardware.kv_share * hardware.bytes_per_second,
     )
 
 

@@ -2,7 +2,8 @@
 
 Decoding reads all weights for a few tokens, so a few tokens of a prompt ride along for next to
 nothing; many make everybody wait. `StepBudget` gives a step as many as keep its predicted time
-within `max_itl_stretch` times that of the same step without them. The prediction is a cost model's,
+within `max_itl_stretch` times that of the same step without them, and where more prompts wait than
+sequences decode, so many times as long as there are more of them. The prediction is a cost model's,
 corrected by the steps that were seen.
 """
 
@@ -60,7 +61,8 @@ class StepBudget:
         context = int(computed[decoding].sum()) + num_decodes
         prompts = np.flatnonzero(wanted > 1)
         behind = int(computed[prompts[0]]) if len(prompts) else 0
-        limit = self._stretch * self.decode_seconds(num_decodes, context)
+        crowd = max(1.0, len(prompts) / num_decodes)
+        limit = crowd * self._stretch * self.decode_seconds(num_decodes, context)
         # Bisection over multiples of the quantum; one is always given, and each prompt's token.
         least = max(1, -(-len(prompts) // QUANTUM))
         fits, fails = least, (self.max_tokens - num_decodes) // QUANTUM + 1

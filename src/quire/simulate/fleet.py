@@ -152,13 +152,19 @@ class Replica:
 
 
 def simulate(
-    workload: Workload, replicas: list[Replica], router: Router, num_clients: int | None = None
+    workload: Workload,
+    replicas: list[Replica],
+    router: Router,
+    num_clients: int | None = None,
+    request_seconds: float = 0.0,
 ) -> Outcome:
     """Run all requests of `workload`.
 
     Args:
         num_clients: requests at once at most; one that arrives while all clients are busy is sent
             when the first is free. None is no limit.
+        request_seconds: what the front end takes for a request, one after the other. Requests that
+            are sent together so reach the engine apart, and the first does not wait for the last.
     """
     outcome = Outcome(workload)
     arrivals = workload.arrivals.tolist()
@@ -170,13 +176,14 @@ def simulate(
         return AddRequest(str(index), prompt, wanted, arrival_time=sent)
 
     free = [0.0] * min(num_clients or 0, len(arrivals))
-    following = 0
+    following, front_free = 0, 0.0
     while True:
         busy = [replica for replica in replicas if replica.unfinished]
         slowest = min(busy, key=lambda replica: replica.clock()) if busy else None
         if following < len(arrivals) and (num_clients is None or free):
             when = arrivals[following] if num_clients is None else max(arrivals[following], free[0])
-            if slowest is None or when <= slowest.clock():
+            reached = max(front_free, when) + request_seconds
+            if slowest is None or reached <= slowest.clock():
                 loads = [replica.unfinished for replica in replicas]
                 chosen = (
                     0 if len(replicas) == 1 else router.choose(workload.prompt(following), loads)
@@ -184,7 +191,8 @@ def simulate(
                 if num_clients is not None:
                     heapq.heappop(free)
                 outcome.sent[following] = when
-                replicas[chosen].send(following, when, make)
+                replicas[chosen].send(following, reached, make)
+                front_free = reached
                 following += 1
                 continue
         if slowest is None:

@@ -11,35 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from quire.checkpoint import source as checkpoint
-from quire.core.config import LoadFormat, ModelConfig
-from quire.core.cost import PROFILES, HardwareProfile, RooflineCost
+from quire.core.config import EngineConfig
+from quire.core.cost import PROFILES, HardwareProfile
 from quire.core.errors import ConfigError, QuireError
 from quire.core.hardware import detect
 from quire.core.registry import did_you_mean
 from quire.models.cost import product_dtype, roofline
-from quire.models.memory import parameter_count
-from quire.models.registry import model_config
+from quire.simulate.probe import probe
 
 THIS = "this"
-PROBE = "qwen3-0.6b"
-"""Large enough that its weights come from memory, not from a cache."""
-SHORT, LONG = 128, 2048
-"""Prompts whose speeds tell products and attention apart."""
 STREAMS = 32
 """At once, to see what each costs beside the model."""
 
 
-def load_profile(name: str, dtype: str, quantization: str | None) -> HardwareProfile:
-    """The profile of that name, in that file, or of this machine for weights of that type.
+def load_profile(name: str, config: EngineConfig) -> HardwareProfile:
+    """The profile of that name, in that file, or of this machine with that model.
 
     Raises:
         ConfigError: there is none, or the file is wrong.
     """
     if name == THIS:
-        return measure(dtype, quantization)
+        return measure(config)
     if name in PROFILES:
         return PROFILES[name]
     if not (path := Path(name)).is_file():
@@ -51,85 +44,73 @@ def load_profile(name: str, dtype: str, quantization: str | None) -> HardwarePro
         raise ConfigError(f"The hardware profile {path} is wrong: {error}.") from None
 
 
-def measure(dtype: str, quantization: str | None) -> HardwareProfile:
-    """Measure this machine through the engine itself, idle but for this; takes a minute or two.
+def measure(config: EngineConfig) -> HardwareProfile:
+    """Measure this machine with the engine itself, idle but for this; takes half a minute.
 
-    A decode step of a model of 0.6B gives the bandwidth, a short and a long prompt the rates of
-    products and of attention, and a tiny model over HTTP what a step and a stream cost beside the
-    model. What is reached is measured, not a peak, so that all shares are 1.
+    Steps of the very model give the rates (see `probe`), and a tiny model over HTTP what a step and
+    a stream cost beside the model. What is reached is measured, not a peak, so that shares are 1.
     """
-    print(
-        "Measuring this machine; it takes a minute or two (see --save-hardware).", file=sys.stderr
-    )
-    types = ["--dtype", dtype, *(["--quantization", quantization] if quantization else [])]
-    probe = ["--model", PROBE, "--load-format", "dummy", "--max-model-len", "4096", *types]
-    lengths = ["--output-len", "24", "--input-len"]
-    short, long = (_bench("latency", *probe, *lengths, str(n)) for n in (SHORT, LONG))
+    print("Measuring this machine; it takes half a minute (see --save-hardware).", file=sys.stderr)
+    types = {config.dtype, product_dtype(config.dtype, config.quantization)}
     unit = HardwareProfile(
         name=THIS,
         memory_bytes=detect().memory_bytes,
         bytes_per_second=1.0,
-        flops_per_second={dtype: 1.0, product_dtype(dtype, quantization): 1.0},
+        flops_per_second=dict.fromkeys(types, 1.0),
         bandwidth_share=1.0,
         flops_share=1.0,
         attention_share=1.0,
+        kv_share=1.0,
         overhead_seconds=0.0,
         seq_overhead_seconds=0.0,
-        copy_bytes_per_second=1.0,
     )
-    model = roofline(_model(PROBE, "dummy"), unit, dtype=dtype, quantization=quantization)
-    step_bytes = model.weight_bytes + model.kv_bytes_per_token * SHORT
-    bandwidth = step_bytes / (short["tpot_ms"] / 1e3)
-    products, attention = _rates(model, short["ttft_s"], long["ttft_s"])
-    step, stream = _overheads(products / detect().cores)
+    cost = roofline(
+        config.model,
+        unit,
+        dtype=config.dtype,
+        quantization=config.quantization,
+        kv_cache_dtype=config.kv_cache_dtype,
+    )
+    reached = probe(config, cost)
+    step, stream, request = _overheads()
     return replace(
         unit,
-        bytes_per_second=bandwidth,
-        flops_per_second=dict.fromkeys(unit.flops_per_second, products),
-        attention_share=attention / products,
+        bytes_per_second=reached.weights,
+        flops_per_second=dict.fromkeys(types, reached.products),
+        attention_share=reached.attention / reached.products,
+        kv_share=reached.keys / reached.weights,
         overhead_seconds=step,
         seq_overhead_seconds=stream,
-        copy_bytes_per_second=0.4 * bandwidth,  # read, written, and fetched to be written
+        request_overhead_seconds=request,
+        copy_bytes_per_second=0.4 * reached.weights,  # read, written, and fetched to be written
     )
 
 
-def _rates(model: RooflineCost, short: float, long: float) -> tuple[float, float]:
-    """Operations a second of products and of attention, from the seconds of the two prompts."""
-    work = np.array(
-        [
-            (
-                model.flops_per_token * n + model.flops_per_row,
-                model.flops_per_pair * n * (n + 1) / 2,
-            )
-            for n in (SHORT, LONG)
-        ]
-    )
-    products, attention = np.linalg.solve(work, np.array([short, long]))
-    if products <= 0 or attention <= 0:  # too noisy to tell them apart
-        both = float(work[1].sum() / long)
-        return both, both
-    return float(1 / products), float(1 / attention)
+def _overheads() -> tuple[float, float, float]:
+    """Seconds of a step, of each stream in it, and of a request, that are not the model's.
 
-
-def _overheads(flops_per_second: float) -> tuple[float, float]:
-    """Seconds of a step, and of each stream in it, that are not the model's.
-
-    Args:
-        flops_per_second: of the one thread that computes a tiny model.
+    From the embedded model over HTTP: the parts of its steps that the server counts apart, and
+    what a lone client's cycle takes beside its tokens.
     """
-    lengths = ["--input-len", "16", "--output-len", "64"]
+    output_len = 64
+    lengths = ["--input-len", "16", "--output-len", str(output_len)]
     one, many = (
-        _bench("serve", *lengths, "--num-clients", str(n), "--num-prompts", str(2 * n))
+        _bench("serve", *lengths, "--num-clients", str(n), "--num-prompts", str(max(8, 2 * n)))
         for n in (1, STREAMS)
     )
-    alone, together = (row["itl_ms"]["p50"] / 1e3 for row in (one, many))
-    tiny = 2 * parameter_count(_model("embedded", "auto")) / flops_per_second
-    stream = max(0.0, (together - alone) / (STREAMS - 1) - tiny)
-    return max(0.0, alone - stream - tiny), stream
+    alone, together = (
+        row["itl_ms"]["p50"] / 1e3 * (1.0 - _model_share(row)) for row in (one, many)
+    )
+    stream = max(0.0, together - alone) / (STREAMS - 1)
+    cycle = output_len / one["output_tok_s"]
+    request = max(0.0, cycle - output_len * one["itl_ms"]["p50"] / 1e3)
+    return max(0.0, alone - stream), stream, request
 
 
-def _model(name: str, load_format: LoadFormat) -> ModelConfig:
-    return model_config(checkpoint.resolve(name, load_format=load_format).config)
+def _model_share(row: dict[str, Any]) -> float:
+    """Of the core's time with work, the part that `probe` times: the executor's."""
+    split: dict[str, float] = row["split"]
+    return sum(split[part] for part in ("prepare", "model", "sample")) / (1.0 - split["idle"])
 
 
 def _bench(name: str, *flags: str) -> dict[str, Any]:

@@ -117,7 +117,13 @@ def run(args: argparse.Namespace) -> int:
     ).num_blocks
     replicas = [Replica(config, blocks, cost) for _ in range(args.replicas)]
     begin = time.perf_counter()
-    outcome = simulate(workload, replicas, new_router(args.router), args.num_clients)
+    outcome = simulate(
+        workload,
+        replicas,
+        new_router(args.router),
+        args.num_clients,
+        profile.request_overhead_seconds,
+    )
     row: dict[str, Any] = {
         "model": Path(args.model).name,
         "dtype": config.dtype,
@@ -192,7 +198,7 @@ def _machine(args: argparse.Namespace) -> tuple[EngineConfig, HardwareProfile]:
     """The engine's configuration on the machine to simulate, and that machine."""
     here = detect()
     config = resolve(engine_args_from(args), here).config
-    profile = load_profile(args.hardware, config.dtype, config.quantization)
+    profile = load_profile(args.hardware, config)
     if args.hardware == THIS:
         return config, profile
     there = Hardware(here.cores, profile.memory_bytes, profile.memory_bytes)

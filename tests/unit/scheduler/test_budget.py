@@ -104,3 +104,11 @@ def test_a_guess_short_of_arithmetic_holds_nobody_back() -> None:
     for num_decodes in (1, 2, 8):
         budget = StepBudget(slow_cpu, max_tokens=2048, max_itl_stretch=STRETCH)
         assert 500 < settle(budget, Machine(read=5e-4, row=1e-6), num_decodes) < 1000
+
+
+def test_a_crowd_of_prompts_weighs_more_than_one_who_decodes() -> None:
+    budget, machine = new_budget(), Machine(read=0.04, row=0.5e-3)
+    settle(budget, machine, 1)
+    alone = budget.tokens(columns(1, 4096), columns(100, 0))
+    crowd = budget.tokens(columns(1, *[4096] * 7), columns(100, *[0] * 7))
+    assert 4 * alone < crowd < 10 * alone

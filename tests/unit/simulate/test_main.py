@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 
 from quire.cli.main import main
+from quire.core.config import EngineArgs
 from quire.core.cost import PROFILES
+from quire.core.hardware import detect
+from quire.engine.resolve import resolve
 from quire.simulate.hardware import load_profile
 from quire.simulate.histogram import Histogram
 
+CONFIG = resolve(EngineArgs(), detect()).config
 LOAD = ("simulate", "--model", "qwen3-0.6b", "--num-prompts", "30", "--input-len", "50")
 
 
@@ -35,7 +39,7 @@ def test_the_table_and_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_profile_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     assert main([*LOAD, "--hardware", "l4", "--save-hardware", str(file)]) == 0
-    assert load_profile(str(file), "bfloat16", None) == PROFILES["l4"]
+    assert load_profile(str(file), CONFIG) == PROFILES["l4"]
     file.write_bytes(msgspec.json.encode({"name": 3}))
     assert main([*LOAD, "--hardware", str(file)]) == 2
 

@@ -1,0 +1,148 @@
+"""What this machine reaches with a model, from steps made by hand.
+
+Four kinds of steps, each of which one part of `core.cost.RooflineCost` decides: one sequence that
+decodes (reading weights), a chunk that begins a prompt (products), one that ends a long prompt
+(attention's arithmetic), and many sequences that decode (reading keys and values).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quire.core.batch import NewSequence, SchedulerOutput, block_columns
+from quire.core.config import EngineConfig
+from quire.core.cost import RooflineCost
+from quire.core.sampling_params import SamplingParams
+from quire.executor.worker import Worker
+
+SHORT, LONG, CHUNK, STREAMS = 64, 1024, 128, 16
+"""Tokens of a short and of a long context, of a chunk, and sequences that decode together."""
+ROUNDS, REPEATS = 5, 3
+"""Every kind of step is timed in each round, so that what slows the machine for a while slows all
+of them; of a round's repetitions the median counts, and of the rounds'."""
+
+Entry = tuple[int, int, int]
+"""Of a sequence in a step: which, tokens computed before, tokens to compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Rates of a model on this machine: bytes and operations a second.
+
+    Attributes:
+        weights: at which a decode step reads weights.
+        keys: at which attention reads keys and values.
+        products, attention: operations of linear layers and of attention in a prompt.
+    """
+
+    weights: float
+    keys: float
+    products: float
+    attention: float
+
+
+def probe(config: EngineConfig, unit: RooflineCost) -> Reached:
+    """Load the model and time its steps; some seconds, for which nothing else should run.
+
+    Args:
+        unit: the model's cost where every rate is 1: its bytes and operations.
+    """
+    long = min(LONG, config.scheduler.max_model_len - 1)
+    chunk = min(CHUNK, long // 2)
+    steps: list[list[Entry]] = [
+        [(0, SHORT, 1)],
+        [(0, 0, chunk)],
+        [(0, long - chunk, chunk)],
+        [(index, long - 1, 1) for index in range(STREAMS)],
+    ]
+    with _Bench(config, long) as bench:
+        for index in range(STREAMS):
+            for start in range(0, long, chunk):
+                bench.seconds([(index, start, min(chunk, long - start))])
+        times = [[bench.median(step) for step in steps] for _ in range(ROUNDS)]
+    return fit(unit, steps, [statistics.median(column) for column in zip(*times, strict=True)])
+
+
+def fit(unit: RooflineCost, steps: Sequence[Sequence[Entry]], seconds: Sequence[float]) -> Reached:
+    """The rates with which `RooflineCost` predicts these seconds for the steps of `probe`."""
+    reached = Reached(*[1e18] * 4)
+    for _ in range(50):  # each of the steps is decided by one rate, so that this converges at once
+        for step, name, spent in zip(
+            steps, ("weights", "products", "attention", "keys"), seconds, strict=True
+        ):
+            low, high = 1e6, 1e18
+            while high / low > 1.0001:  # time falls where the rate grows
+                middle = (low * high) ** 0.5
+                slow = _predict(unit, replace(reached, **{name: middle}), step) > spent
+                low, high = (middle, high) if slow else (low, middle)
+            reached = replace(reached, **{name: high})
+    return reached
+
+
+def _predict(unit: RooflineCost, reached: Reached, step: Sequence[Entry]) -> float:
+    cost = replace(
+        unit,
+        bytes_per_second=reached.weights,
+        kv_bytes_per_second=reached.keys,
+        flops_per_second=reached.products,
+        attention_flops_per_second=reached.attention,
+    )
+    tokens = sum(count for _, _, count in step)
+    context = sum(start + count for _, start, count in step)
+    pairs = sum(count * start + count * (count + 1) // 2 for _, start, count in step)
+    return cost.seconds(tokens, len(step), context, pairs)
+
+
+class _Bench:
+    """A worker, and sequences of `length` tokens whose steps it is given by hand."""
+
+    def __init__(self, config: EngineConfig, length: int) -> None:
+        self._blocks = -(-(length + 1) // config.block_size)
+        limits = replace(
+            config.scheduler, max_num_seqs=STREAMS, max_num_batched_tokens=max(CHUNK, STREAMS)
+        )
+        self._length = length
+        self._known: set[int] = set()
+        self._worker = Worker(replace(config, scheduler=limits, num_blocks=STREAMS * self._blocks))
+
+    def __enter__(self) -> _Bench:
+        self._worker.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._worker.shutdown()
+
+    def median(self, step: Sequence[Entry]) -> float:
+        return statistics.median(self.seconds(step) for _ in range(REPEATS))
+
+    def seconds(self, step: Sequence[Entry]) -> float:
+        """What the step takes the worker."""
+        times = self._worker.execute(self._batch(step)).times
+        return times.prepare + times.model + times.sample
+
+    def _batch(self, step: Sequence[Entry]) -> SchedulerOutput:
+        new, blocks = [], []
+        params = SamplingParams(temperature=0.0, max_tokens=1)
+        for row, (index, _, _) in enumerate(step):
+            if index in self._known:
+                continue
+            self._known.add(index)
+            prompt = [1] * (self._length + 1)
+            new.append(NewSequence(str(index), prompt, len(prompt), params))
+            first = index * self._blocks
+            blocks.append((row, 0, list(range(first, first + self._blocks))))
+        counts = np.array([count for _, _, count in step])
+        return SchedulerOutput(
+            step=0,
+            request_ids=[str(index) for index, _, _ in step],
+            num_scheduled_tokens=counts,
+            num_computed_tokens=np.array([start for _, start, _ in step]),
+            new_blocks=block_columns(blocks),
+            new_sequences=new,
+            removed=[],
+            total_num_scheduled_tokens=int(counts.sum()),
+        )
