@@ -2,15 +2,17 @@
 
     python benchmarks/calibration.py [--json FILE.jsonl] [--repetitions N]
 
-The machine is measured once, then three loads are served and simulated with the same flags. A ratio
-is predicted over measured; the machine should be idle but for this. The exit status is 1 where a
-median is off by more than 15 %.
+In each repetition, for each of three loads, the machine is measured with the load's model, the load
+is served, and it is simulated with the same flags: a machine that is slower for a while is so for
+all three. A ratio is predicted over measured; the medians of the repetitions count. The machine
+should be idle but for this. The exit status is 1 where a median is off by more than 15 %.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -61,33 +63,37 @@ def quire(*words: str) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="append a row for each load")
-    parser.add_argument("--repetitions", type=int, default=3, help="of each load served")
-    parser.add_argument("--hardware", type=Path, help="a saved profile in place of measuring")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--load", choices=LOADS, action="append", help="one of them only")
     args = parser.parse_args()
     worst = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        profile = args.hardware or Path(folder) / "this.json"
-        if args.hardware is None:
-            probe = [*MODELS["qwen3-0.6b"], "--num-prompts", "1"]
-            quire("simulate", *probe, "--hardware", "this", "--save-hardware", str(profile))
-        print(profile.read_text())
-        print(f"{'':32}{'':14}{'measured':>12}{'predicted':>12}{'ratio':>8}")
-        for name, flags in LOADS.items():
-            measured = quire("bench", "serve", *flags, "--repetitions", str(args.repetitions))
-            predicted = quire("simulate", *flags, "--hardware", str(profile))
-            ratios = {}
-            for title, value in VALUES.items():
-                was, said = value(measured), value(predicted)
-                ratios[title] = said / was
-                worst = max(worst, abs(ratios[title] - 1))
-                print(f"{name:32}{title:14}{was:12.2f}{said:12.2f}{said / was:8.2f}")
-            if args.json is not None:
-                row = {"bench": "calibration", "load": name, "ratios": ratios}
-                row |= {key: measured[key] for key in ("machine", "commit", "date")}
-                with args.json.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
+    print(f"{'':32}{'':14}{'measured':>12}{'predicted':>12}{'ratio':>8}  ratios")
+    for name in args.load or LOADS:
+        pairs = [compare(LOADS[name]) for _ in range(args.repetitions)]
+        ratios = {}
+        for title, value in VALUES.items():
+            was = [value(measured) for measured, _ in pairs]
+            said = [value(predicted) for _, predicted in pairs]
+            each = [s / w for s, w in zip(said, was, strict=True)]
+            ratios[title] = statistics.median(each)
+            worst = max(worst, abs(ratios[title] - 1))
+            print(
+                f"{name:32}{title:14}{statistics.median(was):12.2f}{statistics.median(said):12.2f}"
+                f"{ratios[title]:8.2f}  {', '.join(f'{x:.2f}' for x in each)}"
+            )
+        if args.json is not None:
+            row = {"bench": "calibration", "load": name, "ratios": ratios}
+            row |= {key: pairs[0][0][key] for key in ("machine", "commit", "date")}
+            with args.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
     print(f"worst: {worst:.0%} off (bar: {BAR:.0%})")
     return 1 if worst > BAR else 0
+
+
+def compare(flags: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The load served, and as `quire simulate` predicts it for the machine as it is now."""
+    measured = quire("bench", "serve", *flags, "--repetitions", "2")
+    return measured, quire("simulate", *flags, "--hardware", "this")
 
 
 if __name__ == "__main__":

@@ -47,12 +47,13 @@ class StepBudget:
         self._decode = _Scales()
         self._mixed = _Scales()
 
-    def tokens(self, wanted: Column, computed: Column) -> int:
+    def tokens(self, wanted: Column, computed: Column, waiting: int = 0) -> int:
         """The most tokens that the next step may hold.
 
         Args:
             wanted: tokens that each running request has to compute; 1 is one that decodes.
             computed: tokens of each that are computed.
+            waiting: requests beside them that may begin.
         """
         decoding = wanted == 1
         num_decodes = int(np.count_nonzero(decoding))
@@ -61,7 +62,7 @@ class StepBudget:
         context = int(computed[decoding].sum()) + num_decodes
         prompts = np.flatnonzero(wanted > 1)
         behind = int(computed[prompts[0]]) if len(prompts) else 0
-        crowd = max(1.0, len(prompts) / num_decodes)
+        crowd = max(1.0, (len(prompts) + waiting) / num_decodes)
         limit = crowd * self._stretch * self.decode_seconds(num_decodes, context)
         # Bisection over multiples of the quantum; one is always given, and each prompt's token.
         least = max(1, -(-len(prompts) // QUANTUM))

@@ -203,7 +203,9 @@ class Scheduler:
         wanted = self.running.wanted()
         if self._budget is None or not (self._may_admit() or wanted.max(initial=0) > 1):
             return self.config.max_num_batched_tokens
-        return self._budget.tokens(wanted, self.running.num_computed)
+        seats = self.config.max_num_seqs - len(self.running)
+        waiting = min(len(self.waiting), seats) + len(self._loading)
+        return self._budget.tokens(wanted, self.running.num_computed, waiting)
 
     def _schedule_running(self, num_steps: int, budget: int) -> tuple[int, list[BlockRun]]:
         """Give running requests their tokens, preempting the last in line while blocks lack.

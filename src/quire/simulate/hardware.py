@@ -6,14 +6,14 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from quire.core.config import EngineConfig
-from quire.core.cost import PROFILES, HardwareProfile
+from quire.core.cost import PROFILES, HardwareProfile, RooflineCost
 from quire.core.errors import ConfigError, QuireError
 from quire.core.hardware import detect
 from quire.core.registry import did_you_mean
@@ -21,8 +21,11 @@ from quire.models.cost import product_dtype, roofline
 from quire.simulate.probe import probe
 
 THIS = "this"
-STREAMS = 32
+STREAMS = 16
 """At once, to see what each costs beside the model."""
+INPUT_LEN, OUTPUT_LEN = 16, 32
+EXECUTOR = ("prepare", "model", "sample")
+"""Parts of the core's time that `probe` measures alone."""
 
 
 def load_profile(name: str, config: EngineConfig) -> HardwareProfile:
@@ -45,12 +48,13 @@ def load_profile(name: str, config: EngineConfig) -> HardwareProfile:
 
 
 def measure(config: EngineConfig) -> HardwareProfile:
-    """Measure this machine with the engine itself, idle but for this; takes half a minute.
+    """Measure this machine with the model itself, idle but for this; takes about a minute.
 
-    Steps of the very model give the rates (see `probe`), and a tiny model over HTTP what a step and
-    a stream cost beside the model. What is reached is measured, not a peak, so that shares are 1.
+    Steps made by hand give the rates (see `probe`). Served over HTTP, the model gives what a step,
+    a stream and a request cost beside it, and how much slower it is while the front end and the
+    clients use the same cores. What is reached is measured, not a peak, so that shares are 1.
     """
-    print("Measuring this machine; it takes half a minute (see --save-hardware).", file=sys.stderr)
+    print("Measuring this machine; it takes a minute (see --save-hardware).", file=sys.stderr)
     types = {config.dtype, product_dtype(config.dtype, config.quantization)}
     unit = HardwareProfile(
         name=THIS,
@@ -64,53 +68,98 @@ def measure(config: EngineConfig) -> HardwareProfile:
         overhead_seconds=0.0,
         seq_overhead_seconds=0.0,
     )
-    cost = roofline(
-        config.model,
-        unit,
-        dtype=config.dtype,
-        quantization=config.quantization,
-        kv_cache_dtype=config.kv_cache_dtype,
-    )
-    reached = probe(config, cost)
-    step, stream, request = _overheads()
-    return replace(
+
+    def cost(profile: HardwareProfile) -> RooflineCost:
+        return roofline(
+            config.model,
+            profile,
+            dtype=config.dtype,
+            quantization=config.quantization,
+            kv_cache_dtype=config.kv_cache_dtype,
+        )
+
+    reached = probe(config, cost(unit))
+    alone = replace(
         unit,
         bytes_per_second=reached.weights,
         flops_per_second=dict.fromkeys(types, reached.products),
         attention_share=reached.attention / reached.products,
         kv_share=reached.keys / reached.weights,
-        overhead_seconds=step,
-        seq_overhead_seconds=stream,
-        request_overhead_seconds=request,
         copy_bytes_per_second=0.4 * reached.weights,  # read, written, and fetched to be written
     )
+    return _served(config, alone, cost(alone))
 
 
-def _overheads() -> tuple[float, float, float]:
-    """Seconds of a step, of each stream in it, and of a request, that are not the model's.
+def _served(config: EngineConfig, alone: HardwareProfile, cost: RooflineCost) -> HardwareProfile:
+    """The profile `alone`, with what serving adds.
 
-    From the embedded model over HTTP: the parts of its steps that the server counts apart, and
-    what a lone client's cycle takes beside its tokens.
+    A lone client's step reads memory, one of many multiplies: each tells how much slower that is.
     """
-    output_len = 64
-    lengths = ["--input-len", "16", "--output-len", str(output_len)]
-    one, many = (
-        _bench("serve", *lengths, "--num-clients", str(n), "--num-prompts", str(max(8, 2 * n)))
-        for n in (1, STREAMS)
+    one, many = (_Served.measure(config, count) for count in (1, STREAMS))
+    context = INPUT_LEN + OUTPUT_LEN // 2
+    memory = one.model / cost.seconds(1, 1, context)
+
+    def crowded(arithmetic: float) -> RooflineCost:
+        return replace(
+            cost,
+            bytes_per_second=cost.bytes_per_second / memory,
+            kv_bytes_per_second=(cost.kv_bytes_per_second or 0.0) / memory,
+            flops_per_second=cost.flops_per_second / arithmetic,
+            attention_flops_per_second=cost.attention_flops_per_second / arithmetic,
+        )
+
+    least, most = 0.5, 4.0
+    while most - least > 0.01:
+        middle = (least + most) / 2
+        short = crowded(middle).seconds(STREAMS, STREAMS, STREAMS * context) < many.model
+        least, most = (middle, most) if short else (least, middle)
+    stream = max(0.0, many.rest - one.rest) / (STREAMS - 1)
+    return replace(
+        alone,
+        bytes_per_second=alone.bytes_per_second / memory,
+        flops_per_second={dtype: rate / most for dtype, rate in alone.flops_per_second.items()},
+        overhead_seconds=max(0.0, one.rest - stream),
+        seq_overhead_seconds=stream,
+        request_overhead_seconds=one.request,
     )
-    alone, together = (
-        row["itl_ms"]["p50"] / 1e3 * (1.0 - _model_share(row)) for row in (one, many)
-    )
-    stream = max(0.0, together - alone) / (STREAMS - 1)
-    cycle = output_len / one["output_tok_s"]
-    request = max(0.0, cycle - output_len * one["itl_ms"]["p50"] / 1e3)
-    return max(0.0, alone - stream), stream, request
 
 
-def _model_share(row: dict[str, Any]) -> float:
-    """Of the core's time with work, the part that `probe` times: the executor's."""
-    split: dict[str, float] = row["split"]
-    return sum(split[part] for part in ("prepare", "model", "sample")) / (1.0 - split["idle"])
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A served load, in seconds.
+
+    Attributes:
+        model: of a step, what the executor takes.
+        rest: of a step, all else.
+        request: of a request, what passes beside its tokens.
+    """
+
+    model: float
+    rest: float
+    request: float
+
+    @classmethod
+    def measure(cls, config: EngineConfig, count: int) -> _Served:
+        """As many clients at a time, of which each sends some requests."""
+        flags = {
+            "--model": config.model_path,
+            "--dtype": config.dtype,
+            "--kv-cache-dtype": "int8" if config.kv_cache_dtype == "int8" else "auto",
+            "--max-model-len": str(config.scheduler.max_model_len),
+            "--load-format": "dummy" if config.load_format == "dummy" else "auto",
+            "--input-len": str(INPUT_LEN),
+            "--output-len": str(OUTPUT_LEN),
+            "--num-clients": str(count),
+            "--num-prompts": str(max(4, 2 * count)),
+        }
+        if config.quantization is not None:
+            flags["--quantization"] = config.quantization
+        row = _bench("serve", *(word for flag in flags.items() for word in flag))
+        split: dict[str, float] = row["split"]
+        step = row["itl_ms"]["p50"] / 1e3
+        model = step * sum(split[part] for part in EXECUTOR) / (1.0 - split["idle"])
+        cycle = count * OUTPUT_LEN / row["output_tok_s"]
+        return cls(model, step - model, max(0.0, cycle - OUTPUT_LEN * step))
 
 
 def _bench(name: str, *flags: str) -> dict[str, Any]:

@@ -112,3 +112,6 @@ def test_a_crowd_of_prompts_weighs_more_than_one_who_decodes() -> None:
     alone = budget.tokens(columns(1, 4096), columns(100, 0))
     crowd = budget.tokens(columns(1, *[4096] * 7), columns(100, *[0] * 7))
     assert 4 * alone < crowd < 10 * alone
+    assert budget.tokens(columns(1, 4096), columns(100, 0), waiting=6) == pytest.approx(
+        crowd, rel=0.1
+    )
