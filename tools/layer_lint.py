@@ -27,9 +27,13 @@ LEVELS: list[set[str]] = [
     {"models"},
     {"spec"},
     {"runner"},
+    {"profile"},
     {"executor"},
     {"engine"},
-    {"server", "bench", "tune", "profile", "simulate"},
+    {"explain"},
+    {"server"},
+    {"bench", "simulate"},
+    {"tune"},
     {"cli"},
 ]
 
@@ -39,11 +43,10 @@ _PUBLIC = {
     "engine.llm", "engine.async_engine", "engine.stats", "engine.times",
 }  # fmt: skip
 ONLY_FROM: dict[str, set[str]] = {
-    "bench": _PUBLIC | {"engine.resolve"},
+    "bench": _PUBLIC | {"engine.resolve", "profile"},
     "bench.kernels": {"ops"},
     "bench.floor": {"models.memory"},
-    "tune": _PUBLIC,
-    "profile": _PUBLIC,
+    "tune": _PUBLIC | {"engine.resolve", "explain", "bench", "simulate"},
     # The simulator runs the real scheduler and engine core over a modelled executor.
     "simulate": _PUBLIC
     | {"kv", "scheduler", "models.cost", "models.memory", "engine.core", "engine.resolve"}
@@ -51,7 +54,7 @@ ONLY_FROM: dict[str, set[str]] = {
 }
 
 # Rooms that never import torch, at any depth of nesting.
-TORCH_FREE = {"core", "kv", "scheduler", "checkpoint", "text", "server", "cli"}
+TORCH_FREE = {"core", "kv", "scheduler", "checkpoint", "text", "explain", "server", "cli"}
 # The server process loads these modules of the engine, so nothing they load at import time may load
 # torch. The rest of the engine runs beside the model.
 TORCH_FREE_AT_IMPORT = {"engine"}

@@ -72,7 +72,9 @@ def test_lazy_exports_are_for_users_only(tmp_path: Path) -> None:
     assert found == "cli/main.py:1: import 'LLM' from the room that defines it"
 
 
-@pytest.mark.parametrize("room", ["core", "kv", "scheduler", "checkpoint", "text", "server", "cli"])
+@pytest.mark.parametrize(
+    "room", ["core", "kv", "scheduler", "checkpoint", "text", "explain", "server", "cli"]
+)
 @pytest.mark.parametrize("text", ["import torch", "def f():\n    import torch.nn as nn"])
 def test_torch_free_rooms(tmp_path: Path, room: str, text: str) -> None:
     [found] = lint(tmp_path, {f"{room}/a.py": text})
