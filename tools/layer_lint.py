@@ -43,7 +43,7 @@ _PUBLIC = {
     "engine.llm", "engine.async_engine", "engine.stats", "engine.times",
 }  # fmt: skip
 ONLY_FROM: dict[str, set[str]] = {
-    "bench": _PUBLIC | {"engine.resolve", "profile"},
+    "bench": _PUBLIC | {"engine.resolve", "profile", "explain"},
     "bench.kernels": {"ops"},
     "bench.floor": {"models.memory"},
     "tune": _PUBLIC | {"engine.resolve", "explain", "bench", "simulate"},
