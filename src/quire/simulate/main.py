@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="requests, a line of JSON each: arrival (seconds), output_len, and input_len or "
-        "prompt_token_ids; prefix and prefix_len where prompts share a beginning",
+        "prompt_token_ids; prefix and prefix_len where prompts share a beginning; or a .csv with "
+        "such columns",
     )
     load("--num-prompts", type=_count, default=1000, metavar="N", help=shown)
     load("--request-rate", type=float, default=math.inf, metavar="R", help="a second " + shown)

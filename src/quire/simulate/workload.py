@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.errors import ConfigError
+from quire.core.trace import read_lines
 
 Distribution = Literal["fixed", "uniform", "lognormal"]
 SIGMA = 1.0
@@ -61,82 +61,25 @@ class Workload:
         return tokens
 
 
-class TraceLine(msgspec.Struct, forbid_unknown_fields=True):
-    """One request of a trace."""
-
-    arrival: float
-    """Seconds; the trace's zero is its own."""
-    output_len: int
-    input_len: int | None = None
-    prompt_token_ids: list[int] | None = None
-    """In place of `input_len`."""
-    prefix: int | str | None = None
-    """A name that prompts with the same beginning share."""
-    prefix_len: int | None = None
-    """Tokens of that beginning; the whole prompt if unset."""
-
-    @property
-    def length(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.prompt_token_ids or ()) if self.input_len is None else self.input_len
-
-    @property
-    def shared(self) -> int:
-        """Tokens of the prompt that others share."""
-        if self.prefix is None:
-            return 0
-        return self.length if self.prefix_len is None else min(self.length, self.prefix_len)
-
-
 def read_trace(path: Path) -> Workload:
-    """A workload from a file with a `TraceLine` in JSON on each line.
+    """A workload from a trace (see `core.trace`).
 
     Raises:
         ConfigError: it cannot be read, or a line is wrong, which is named.
     """
-    try:
-        texts = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"The trace {path} cannot be read: {error.strerror}.") from None
-    decoder = msgspec.json.Decoder(TraceLine)
-    lines: list[TraceLine] = []
-    for number, text in enumerate(texts, 1):
-        if not text.strip():
-            continue
-        try:
-            lines.append(_check(decoder.decode(text)))
-        except ValueError as error:  # msgspec's are, too
-            raise ConfigError(f"Line {number} of the trace {path} is wrong: {error}.") from None
-    if not lines:
-        raise ConfigError(f"The trace {path} has no requests.")
-    lines.sort(key=lambda line: line.arrival)
+    lines = read_lines(path)
     names: dict[int | str | None, int] = {None: NO_PREFIX}
     for line in lines:
         names.setdefault(line.prefix, len(names) - 1)
     given = [line.prompt_token_ids for line in lines if line.prompt_token_ids is not None]
-    if given and len(given) < len(lines):
-        raise ConfigError(f"Some lines of the trace {path} have prompt_token_ids, others none.")
-    start = lines[0].arrival
     return Workload(
-        arrivals=np.array([line.arrival - start for line in lines]),
+        arrivals=np.array([line.arrival for line in lines]),
         input_lens=np.array([line.length for line in lines]),
         output_lens=np.array([line.output_len for line in lines]),
         prefixes=np.array([names[line.prefix] for line in lines]),
         prefix_lens=np.array([line.shared for line in lines]),
         prompts=given or None,
     )
-
-
-def _check(line: TraceLine) -> TraceLine:
-    if (line.input_len is None) == (line.prompt_token_ids is None):
-        raise ValueError("it needs either input_len or prompt_token_ids")
-    if line.output_len < 1 or line.length < 1:
-        raise ValueError("a request has at least one token of input and one of output")
-    if not math.isfinite(line.arrival):
-        raise ValueError("arrival must be finite")
-    if line.prefix_len is not None and (line.prefix is None or line.prefix_len < 0):
-        raise ValueError("prefix_len needs a prefix, and must not be negative")
-    return line
 
 
 def generate(

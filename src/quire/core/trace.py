@@ -1,0 +1,143 @@
+"""Traces: files that say what arrived, when, and how long it was; for simulating and for serving.
+
+Three kinds of file are read. JSON Lines has the fields of `TraceLine`. CSV (`.csv`) has them as
+columns, or the columns of published traces: `TIMESTAMP,ContextTokens,GeneratedTokens` (Azure's),
+`Timestamp,Request tokens,Response tokens` (BurstGPT's).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import ConfigError
+
+_COLUMNS = {
+    "timestamp": "arrival",
+    "contexttokens": "input_len",
+    "request tokens": "input_len",
+    "generatedtokens": "output_len",
+    "response tokens": "output_len",
+}
+"""Columns of published traces, in lower case, and what they are here."""
+
+
+class TraceLine(msgspec.Struct, forbid_unknown_fields=True):
+    """One request of a trace."""
+
+    arrival: float
+    """Seconds; the trace's zero is its own."""
+    output_len: int
+    input_len: int | None = None
+    prompt_token_ids: list[int] | None = None
+    """In place of `input_len`."""
+    prefix: int | str | None = None
+    """A name that prompts with the same beginning share."""
+    prefix_len: int | None = None
+    """Tokens of that beginning; the whole prompt if unset."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.prompt_token_ids or ()) if self.input_len is None else self.input_len
+
+    @property
+    def shared(self) -> int:
+        """Tokens of the prompt that others share."""
+        if self.prefix is None:
+            return 0
+        return self.length if self.prefix_len is None else min(self.length, self.prefix_len)
+
+
+def read_lines(path: Path) -> list[TraceLine]:
+    """The requests of a trace by arrival, the first at 0.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line is wrong, which is named.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"The trace {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"The trace {path} is not text.") from None
+    decode = _csv_lines if path.suffix.lower() == ".csv" else _json_lines
+    lines = list(decode(text, path))
+    if not lines:
+        raise ConfigError(f"The trace {path} has no requests.")
+    lines.sort(key=lambda line: line.arrival)
+    given = sum(line.prompt_token_ids is not None for line in lines)
+    if 0 < given < len(lines):
+        raise ConfigError(f"Some lines of the trace {path} have prompt_token_ids, others none.")
+    start = lines[0].arrival
+    for line in lines:
+        line.arrival -= start
+    return lines
+
+
+def _json_lines(text: str, path: Path) -> Iterator[TraceLine]:
+    decoder = msgspec.json.Decoder(TraceLine)
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield _check(decoder.decode(line))
+            except ValueError as error:  # msgspec's are, too
+                raise _wrong(number, path, error) from None
+
+
+def _csv_lines(text: str, path: Path) -> Iterator[TraceLine]:
+    reader = csv.DictReader(io.StringIO(text))
+    names = {name: _field(name) for name in reader.fieldnames or ()}
+    if missing := {"arrival", "input_len", "output_len"} - set(names.values()):
+        raise ConfigError(
+            f"The trace {path} has no column {', '.join(sorted(missing))}.",
+            fix="Its first line names the columns: arrival,input_len,output_len.",
+        )
+    known = {field.name for field in msgspec.structs.fields(TraceLine)}
+    for cells in reader:
+        values: dict[str, Any] = {
+            names[name]: cell for name, cell in cells.items() if name in names and cell
+        }
+        try:
+            values["arrival"] = _seconds(values.get("arrival", ""))
+            kept = {name: value for name, value in values.items() if name in known}
+            yield _check(msgspec.convert(kept, TraceLine, strict=False))
+        except ValueError as error:
+            raise _wrong(reader.line_num, path, error) from None
+
+
+def _field(column: str) -> str:
+    """The field that a column stands for; a column that is none of them is not read."""
+    name = column.strip().lower()
+    return _COLUMNS.get(name, name)
+
+
+def _seconds(text: str) -> float:
+    """A number, or a date and time."""
+    try:
+        return float(text)
+    except ValueError:
+        return datetime.fromisoformat(text.strip()).timestamp()
+
+
+def _check(line: TraceLine) -> TraceLine:
+    if (line.input_len is None) == (line.prompt_token_ids is None):
+        raise ValueError("it needs either input_len or prompt_token_ids")
+    if line.output_len < 1 or line.length < 1:
+        raise ValueError("a request has at least one token of input and one of output")
+    if not math.isfinite(line.arrival):
+        raise ValueError("arrival must be finite")
+    if line.prefix_len is not None and (line.prefix is None or line.prefix_len < 0):
+        raise ValueError("prefix_len needs a prefix, and must not be negative")
+    return line
+
+
+def _wrong(number: int, path: Path, error: ValueError) -> ConfigError:
+    return ConfigError(f"Line {number} of the trace {path} is wrong: {error}.")
