@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from quire.bench import choices
-from quire.core.flags import add_engine_flags
+from quire.core.flags import add_config_flag, add_engine_flags
 from quire.core.registry import Registry
 
 KERNEL_FAMILIES = (
@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         results.add_argument("--note", metavar="TEXT", help="kept in the row, for later readers")
         if name not in _MANY_ENGINES:
+            add_config_flag(bench)
             add_engine_flags(bench, defaults=_DEFAULTS.get(name))
 
 

@@ -8,7 +8,7 @@ import sys
 from quire.cli.session import Session, add_sampling_flags
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import InvalidRequestError
-from quire.core.flags import add_engine_flags, engine_args_from
+from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
 
 HELP = """\
 /reset  forget the conversation
@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
     add_chat_template_flag(parser)
     add_sampling_flags(parser)
+    add_config_flag(parser)
     add_engine_flags(parser)
 
 

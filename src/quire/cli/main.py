@@ -17,6 +17,7 @@ COMMANDS = {
     "complete": ("quire.cli.complete", "continue a text, on standard output"),
     "chat": ("quire.cli.chat", "talk with a model in the terminal"),
     "serve": ("quire.cli.serve", "serve OpenAI's API over HTTP"),
+    "config": ("quire.cli.config", "print what `serve` would run with, and why"),
     "simulate": ("quire.simulate.main", "predict a load on hardware that need not be here"),
     "bench": ("quire.bench.main", "measure speed, from kernels to serving, and quality"),
 }

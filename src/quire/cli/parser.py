@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from quire.core.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from quire.cli.config_file import FileValue
+
+_UNSET = object()
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,7 +27,22 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv`; exits with 2 for anything that no flag takes."""
+        """Parse `argv`, and the file that its --config names; exits with 2 for unknown flags.
+
+        The namespace tells where values come from: `given` are the names that the command line
+        sets, `file_values` what the file set, by name.
+
+        Raises:
+            ConfigError: the file is wrong.
+        """
+        command, words = _leaf(self, argv)
+        given = _given(command, words)
+        values: dict[str, FileValue] = {}
+        if isinstance(path := given.get("config"), Path):
+            from quire.cli.config_file import file_values
+
+            values = file_values(command, path, given)
+            command.set_defaults(**{name: value.value for name, value in values.items()})
         namespace, unknown = self.parse_known_args(argv)
         for word in unknown:
             if word.startswith("-"):
@@ -31,7 +52,35 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unknown flag {flag}; {hint}")
         if unknown:
             self.error(f"unexpected argument {unknown[0]!r}; see {self.prog} --help")
+        namespace.given = frozenset(given)
+        namespace.file_values = values
         return namespace
+
+
+def _leaf(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> tuple[argparse.ArgumentParser, list[str]]:
+    """The subcommand's parser that the words lead to, and the words that are left for it."""
+    rest = list(words)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and rest and rest[0] in action.choices:
+            return _leaf(action.choices[rest[0]], rest[1:])
+    return parser, rest
+
+
+def _given(parser: argparse.ArgumentParser, words: list[str]) -> dict[str, Any]:
+    """What the command line itself says: values by name, without defaults."""
+    unset = {
+        action.dest: None if isinstance(action, argparse._AppendAction) else _UNSET
+        for action in parser._actions
+        if action.dest != argparse.SUPPRESS
+    }
+    parsed, _ = parser.parse_known_args(words, argparse.Namespace(**unset))
+    return {
+        name: value
+        for name, value in vars(parsed).items()
+        if value is not _UNSET and value is not None
+    }
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -7,8 +7,9 @@ import dataclasses
 
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core import env
+from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
-from quire.core.flags import add_engine_flags, engine_args_from, parse_size
+from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from, parse_size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "429 and Retry-After (default: %(default)s)",
     )
     add_chat_template_flag(http)
+    add_config_flag(parser)
     add_engine_flags(parser)
 
 
@@ -72,14 +74,7 @@ def run(namespace: argparse.Namespace) -> int:
     """
     from quire.server.serve import ServeOptions, serve
 
-    args = engine_args_from(namespace)
-    if namespace.model_tag is not None:
-        if args.model not in ("embedded", namespace.model_tag):
-            raise ConfigError(
-                f"MODEL is {namespace.model_tag} and --model is {args.model}; give one of them.",
-                param="--model",
-            )
-        args = dataclasses.replace(args, model=namespace.model_tag)
+    args = engine_args(namespace)
     fallback = env.api_key()
     keys = tuple(namespace.api_key or ([fallback] if fallback else []))
     if not all(keys):
@@ -95,6 +90,23 @@ def run(namespace: argparse.Namespace) -> int:
         chat_template=chat_template(namespace),
     )
     return serve(args, options, namespace.began)
+
+
+def engine_args(namespace: argparse.Namespace) -> EngineArgs:
+    """The engine's flags, MODEL counted in.
+
+    Raises:
+        ConfigError: MODEL and --model differ.
+    """
+    args = engine_args_from(namespace)
+    if namespace.model_tag is not None:
+        if args.model not in ("embedded", namespace.model_tag):
+            raise ConfigError(
+                f"MODEL is {namespace.model_tag} and --model is {args.model}; give one of them.",
+                param="--model",
+            )
+        args = dataclasses.replace(args, model=namespace.model_tag)
+    return args
 
 
 def _count(text: str) -> int:

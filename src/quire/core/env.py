@@ -46,6 +46,15 @@ def let_idle_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def given() -> dict[str, str]:
+    """The variables that change what Quire does, of those that are set."""
+    names = (
+        *("QUIRE_CPU_ISA", "QUIRE_CACHE_DIR", "QUIRE_LOG_LEVEL", "QUIRE_API_KEY", "VLLM_API_KEY"),
+        *("HF_HUB_OFFLINE", "OMP_WAIT_POLICY"),
+    )
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 def child_environment(**overrides: str) -> dict[str, str]:
     """A copy of this process's environment for a child process, with `overrides` set."""
     return {**os.environ, **overrides}

@@ -12,6 +12,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from quire.core.config import EngineArgs
@@ -68,6 +69,17 @@ def add_engine_flags(
                 help=argparse.SUPPRESS,
                 **options,
             )
+
+
+def add_config_flag(parser: argparse.ArgumentParser) -> None:
+    """Add `--config`, which the command line's own parser heeds (`cli.parser`)."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="flags in YAML (.yaml) or TOML (.toml), one a line without its dashes: "
+        "`max-num-seqs: 32`; the command line's own win; `quire config` shows what results",
+    )
 
 
 def engine_args_from(namespace: argparse.Namespace) -> EngineArgs:

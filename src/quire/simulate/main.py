@@ -16,7 +16,7 @@ import numpy as np
 from quire.core.config import EngineArgs, EngineConfig
 from quire.core.cost import PROFILES, HardwareProfile
 from quire.core.errors import ConfigError
-from quire.core.flags import add_engine_flags, engine_args_from
+from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
 from quire.core.hardware import Hardware, detect
 from quire.engine.resolve import resolve
 from quire.executor.memory import plan_memory
@@ -89,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     results = parser.add_argument_group("results").add_argument
     results("--json", type=Path, metavar="FILE", help="write the numbers; append to a .jsonl file")
     results("--plot", type=Path, metavar="FILE", help="draw them, as PNG; needs matplotlib")
+    add_config_flag(parser)
     add_engine_flags(parser, defaults={"load_format": "dummy"})
 
 

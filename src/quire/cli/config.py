@@ -1,0 +1,139 @@
+"""`quire config`: what `quire serve` would run with, and where each value comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TextIO
+
+from quire.cli import serve
+from quire.core import env
+from quire.core.config import EngineArgs
+from quire.core.hardware import detect
+from quire.engine.resolve import Resolved, resolve
+
+_HIDDEN = {"api_key"}
+_NO_SETTINGS = {
+    *("model_tag", "config", "began", "given", "file_values", "json"),
+    *(field.name for field in fields(EngineArgs)),
+}
+_FROM_MODEL = {"dtype", "max_model_len"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One flag.
+
+    Attributes:
+        source: "flag", "FILE:LINE", "environment", "model" (the checkpoint says so), "auto"
+            (chosen for this machine) or "default".
+        why: the reason for a value that nobody wrote; may be empty.
+    """
+
+    name: str
+    value: Any
+    source: str
+    why: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add everything that `quire serve` takes."""
+    parser.add_argument("--json", action="store_true", help="print a JSON list of the values")
+    serve.add_arguments(parser)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Print the configuration. It needs the model's configuration, not its weights.
+
+    Raises:
+        QuireError: what would keep the server from starting.
+    """
+    args = serve.engine_args(namespace)
+    resolved = resolve(args, detect())
+    values = [*engine_values(namespace, args, resolved), *server_values(namespace)]
+    if namespace.json:
+        json.dump([asdict(value) for value in values], sys.stdout, indent=2, default=str)
+        print()
+    else:
+        print_values(values, sys.stdout)
+    return 0
+
+
+def engine_values(
+    namespace: argparse.Namespace, args: EngineArgs, resolved: Resolved
+) -> Iterator[Value]:
+    """The engine's flags, with what was chosen for those that leave the choice open."""
+    chosen = _chosen(resolved)
+    reasons = dict(note.split(": ", 1) for note in resolved.notes if ": " in note)
+    budget = next((note for note in resolved.notes if note.startswith("memory budget")), "")
+    for field in fields(EngineArgs):
+        name, written = field.name, getattr(args, field.name)
+        source = _source(namespace, name)
+        value, why = written, ""
+        if written in (None, "auto") and name in chosen:
+            value = chosen[name]
+            source = "model" if name in _FROM_MODEL else "auto"
+            why = reasons.get(f"{name} {value}", "")
+        elif name == "gpu_memory_utilization":
+            why = budget
+        yield Value(name, value, source, why.rstrip("."))
+
+
+def server_values(namespace: argparse.Namespace) -> Iterator[Value]:
+    """The flags that are not the engine's, and the environment."""
+    for name, value in sorted(vars(namespace).items()):
+        if name in _NO_SETTINGS:
+            continue
+        source = _source(namespace, name)
+        if name == "api_key" and value is None and env.api_key():
+            value, source = "…", "environment"
+        yield Value(name, "(hidden)" if value and name in _HIDDEN else value, source)
+    for name, value in env.given().items():
+        yield Value(name, "(hidden)" if name.endswith("_KEY") else value, "environment")
+
+
+def print_values(values: list[Value], out: TextIO) -> None:
+    """A line each: the flag as a config file spells it, its value, its source and the reason."""
+    rows = [
+        (
+            value.name if value.name.isupper() else value.name.replace("_", "-"),
+            _shown(value.value),
+            value.source,
+            value.why,
+        )
+        for value in values
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        print("  ".join([*cells, row[3]]).rstrip(), file=out)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unset"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _source(namespace: argparse.Namespace, name: str) -> str:
+    if name in namespace.given or (name == "model" and "model_tag" in namespace.given):
+        return "flag"
+    found = namespace.file_values.get(name)
+    return "default" if found is None else found.where
+
+
+def _chosen(resolved: Resolved) -> dict[str, Any]:
+    """What the engine runs with where a flag is unset or `auto`."""
+    config = resolved.config
+    return {
+        "dtype": config.dtype,
+        "kv_cache_dtype": config.kv_cache_dtype,
+        "max_model_len": config.scheduler.max_model_len,
+        "max_num_batched_tokens": config.scheduler.max_num_batched_tokens,
+        "max_itl_stretch": config.scheduler.max_itl_stretch,
+        "num_threads": config.num_threads,
+        "prefix_caching_hash_algo": config.prefix_caching_hash_algo,
+    }

@@ -1,0 +1,162 @@
+"""Configuration files: flags, one a line, in YAML as vLLM's `--config` takes it, or in TOML."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import yaml
+
+_TOML = ".toml"
+_YAML = (".yaml", ".yml")
+_NULL = {"", "~", "null", "Null", "NULL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One flag as a file spells it.
+
+    Attributes:
+        key: the flag's name without its leading dashes, with dashes or underscores.
+        words: the value as one would write it on a command line; a list has several.
+            None is YAML's null, which leaves the flag unset.
+        where: the file and the line, for messages.
+    """
+
+    key: str
+    words: list[str] | None
+    where: str
+
+
+def read_settings(path: Path) -> list[Setting]:
+    """The flags that a file sets, in its order.
+
+    Every value reaches its flag as the text that stands in the file, so that a flag takes there
+    what it takes on the command line, and YAML makes no number of a git commit.
+
+    Raises:
+        ConfigError: the file cannot be read, is neither TOML nor YAML, or sets a flag twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"The config file {path} cannot be read: {error.strerror}.", param="--config"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"The config file {path} is not UTF-8.", param="--config") from None
+    if path.suffix == _TOML:
+        settings = _from_toml(path, text)
+    elif path.suffix in _YAML:
+        settings = _from_yaml(path, text)
+    else:
+        raise ConfigError(
+            f"{path} has the suffix {path.suffix!r}; a config file ends in .toml, .yaml or .yml.",
+            param="--config",
+        )
+    seen: dict[str, str] = {}
+    for setting in settings:
+        name = setting.key.replace("_", "-")
+        if name in seen:
+            raise ConfigError(f"{setting.where}: {setting.key} is set at {seen[name]} already.")
+        seen[name] = setting.where
+    return settings
+
+
+def write_settings(path: Path, values: Mapping[str, Any], comments: Sequence[str] = ()) -> None:
+    """Write flags so that `read_settings` reads them: TOML or YAML by the suffix.
+
+    Args:
+        values: field of `EngineArgs` → value; None is left out, as it is unset.
+        comments: lines to stand above.
+
+    Raises:
+        ConfigError: the suffix is no config file's.
+    """
+    if path.suffix not in (_TOML, *_YAML):
+        raise ConfigError(f"{path} is to be a config file; it must end in .toml, .yaml or .yml.")
+    sign = " = " if path.suffix == _TOML else ": "
+    lines = [f"# {line}".rstrip() for line in comments]
+    lines += [
+        f"{name.replace('_', '-')}{sign}{_literal(value, path.suffix == _TOML)}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _literal(value: Any, toml: bool) -> str:
+    if value == float("inf"):
+        return "inf" if toml else ".inf"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _from_toml(path: Path, text: str) -> list[Setting]:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}.", param="--config") from None
+    lines = text.splitlines()
+
+    def where(key: str) -> str:
+        """tomllib does not tell lines: the first that looks like the key's."""
+        pattern = re.compile(rf"""\s*\[?\s*["']?{re.escape(key)}["']?\s*[]=.]""")
+        numbers = (i for i, line in enumerate(lines, 1) if pattern.match(line))
+        number = next(numbers, None)
+        return f"{path}:{number}" if number else str(path)
+
+    return [Setting(key, _words(value), where(key)) for key, value in table.items()]
+
+
+def _words(value: Any) -> list[str]:
+    """A TOML value as words of a command line; a table is JSON."""
+    if isinstance(value, list):
+        return [word for item in value for word in _words(item)]
+    if isinstance(value, bool | dict):
+        return [json.dumps(value, default=str)]
+    return [str(value)]
+
+
+def _from_yaml(path: Path, text: str) -> list[Setting]:
+    import yaml
+
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{path}{line} is not YAML: {error.problem}.", param="--config") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}.", param="--config") from None
+    if node is None:
+        return []
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError(f"{path}: a config file has lines of `flag: value`.", param="--config")
+    return [
+        Setting(str(key.value), _yaml_words(value), f"{path}:{key.start_mark.line + 1}")
+        for key, value in node.value
+    ]
+
+
+def _yaml_words(node: yaml.Node) -> list[str] | None:
+    """A value as words of a command line: plain text as it stands there, a mapping as JSON."""
+    import yaml
+
+    match node:
+        case yaml.ScalarNode(value=str(text), style=style):
+            # Infinity is the one number that YAML spells as no flag does.
+            text = "inf" if text in (".inf", ".Inf", ".INF") else text
+            return None if style is None and text in _NULL else [text]
+        case yaml.SequenceNode(value=items):
+            return [word for item in items for word in _yaml_words(item) or [""]]
+        case _:
+            loader = yaml.SafeLoader("")
+            return [json.dumps(loader.construct_object(node, deep=True), default=str)]
