@@ -111,6 +111,8 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     """Tokens computed in this step."""
     host_tier: HostTierStats | None = None
     """None where there is none."""
+    kv_blocks_cached: int = 0
+    """Of those not in use, the ones that still hold a known prefix."""
 
 
 class CoreTimes(msgspec.Struct, array_like=True):

@@ -141,6 +141,11 @@ class AsyncLLM:
         return self.resolved.config.scheduler.max_model_len
 
     @property
+    def max_num_seqs(self) -> int:
+        """Most sequences of one step."""
+        return self.resolved.config.scheduler.max_num_seqs
+
+    @property
     def is_ready(self) -> bool:
         return self._input is not None and self._error is None
 
@@ -158,7 +163,7 @@ class AsyncLLM:
     def num_queued(self) -> int:
         """Sequences under way beyond those that one batch holds; less than 0: seats are free."""
         under_way = self._num_arriving + self._output.num_sequences
-        return under_way - self.resolved.config.scheduler.max_num_seqs
+        return under_way - self.max_num_seqs
 
     async def generate(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from quire.engine.stats import Histogram
+from quire.engine.histogram import Histogram
 
 INTERVAL = 0.05
 """Seconds between two samples."""

@@ -106,6 +106,7 @@ class OutputProcessor:
 
     def process(self, step: StepOutputs) -> ProcessedStep:
         """Take in one step; at most one `RequestOutput` a request comes back."""
+        self._stats.recent.begin_step(step.timestamp)
         result = ProcessedStep()
         touched: dict[str, list[SequenceState]] = {}
         for output in step.each():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from quire.core.messages import CoreTimes, SchedulerStats
 from quire.core.outputs import RequestMetrics
+from quire.engine.histogram import Histogram, RecentLatencies
 from quire.engine.times import FrontTimes, joined
 
 logger = logging.getLogger(__name__)
@@ -20,26 +20,6 @@ _MILLISECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0
 _SECONDS = (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
 LATENCIES = (*_MILLISECONDS, *_SECONDS)
 TOKEN_COUNTS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
-
-
-class Histogram:
-    """Counts of observations by bucket; a bucket's bound is its largest value."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(bounds) + 1)
-        """One a bound, not cumulative, and one for what is above the last."""
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
 
 
 class EngineStats:
@@ -70,6 +50,14 @@ class EngineStats:
         self.request_params_max_tokens = Histogram(TOKEN_COUNTS)
         self.iteration_tokens = Histogram(TOKEN_COUNTS)
         self.event_loop_lag = Histogram(LATENCIES)
+        self.recent = RecentLatencies(
+            {
+                "ttft": self.time_to_first_token,
+                "itl": self.inter_token_latency,
+                "e2e": self.e2e_request_latency,
+                "queue": self.request_queue_time,
+            }
+        )
         self.front = FrontTimes()
         self.core: CoreTimes | None = None
         """As of the latest step that told them."""

@@ -36,6 +36,11 @@ class BlockPool:
     def num_used(self) -> int:
         return self.num_blocks - self.num_free
 
+    @property
+    def num_cached(self) -> int:
+        """Free blocks that hold a known prefix."""
+        return self.num_free - len(self._blank)
+
     def ref_count(self, block: int) -> int:
         return self._ref_count[block]
 

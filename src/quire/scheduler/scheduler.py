@@ -335,6 +335,7 @@ class Scheduler:
             num_steps=self._steps.num_done,
             step_tokens=self._steps.num_tokens,
             host_tier=self.kv.tier.stats() if self.kv.tier else None,
+            kv_blocks_cached=self.kv.pool.num_cached,
         )
 
     def check_integrity(self) -> None:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from quire import __version__
 from quire.server.engine import Engine
 from quire.server.errors import HANDLERS
+from quire.server.feed import Feed, stream
 from quire.server.metrics import Metrics
 from quire.server.middleware import (
     OPEN_PATH,
@@ -26,6 +27,7 @@ from quire.server.middleware import (
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
 from quire.server.openai.models import list_models, retrieve_model
+from quire.server.snapshot import take_snapshot
 from quire.server.state import (
     DEFAULT_MAX_BODY_BYTES,
     DEFAULT_MAX_QUEUED_REQUESTS,
@@ -62,6 +64,7 @@ def create_app(
             Route("/version", version),
             Route("/metrics", metrics),
             Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
+            Route("/dashboard/stream", stream),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", retrieve_model),
             Route("/v1/completions", create_completion, methods=["POST"]),
@@ -71,7 +74,7 @@ def create_app(
         exception_handlers=HANDLERS,
     )
     app.router.redirect_slashes = False  # a POST must not lose its body to a redirect
-    app.state.server = ServerState(
+    app.state.server = server = ServerState(
         engine,
         tuple(model_names),
         int(time.time()),
@@ -80,6 +83,12 @@ def create_app(
         chat_template,
     )
     app.state.metrics = Metrics(engine.stats, model_names[0])
+
+    async def make_snapshot() -> bytes:
+        server.live_engine()
+        return msgspec.json.encode(take_snapshot(server))
+
+    app.state.feed = Feed(make_snapshot)
     return app
 
 

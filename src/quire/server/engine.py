@@ -24,6 +24,9 @@ class Engine(Protocol):
     def max_model_len(self) -> int: ...
 
     @property
+    def max_num_seqs(self) -> int: ...
+
+    @property
     def is_ready(self) -> bool: ...
 
     @property

@@ -14,7 +14,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from quire.core.messages import HostTierStats
-from quire.engine.stats import EngineStats, Histogram
+from quire.engine.histogram import Histogram
+from quire.engine.stats import EngineStats
 from quire.engine.times import PARTS
 
 _REASONS = ("stop", "length", "abort", "error")
@@ -56,6 +57,16 @@ class MetricsCollector(Collector):
             family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
             family.add_metric(list(self._labels.values()), value)
             yield family
+        blocks = GaugeMetricFamily(
+            "quire:kv_blocks",
+            "KV-cache blocks by state; cached are those that nobody uses and that hold a prefix.",
+            labels=[*self._labels, "state"],
+        )
+        used, cached = (s.kv_blocks_used, s.kv_blocks_cached) if s else (0, 0)
+        free = (s.kv_blocks_total if s else 0) - used - cached
+        for state, count in (("used", used), ("cached", cached), ("free", free)):
+            blocks.add_metric([*self._labels.values(), state], count)
+        yield blocks
         family = GaugeMetricFamily(
             "quire:last_step_seconds",
             "When the newest step ended, on the machine's monotonic clock.",

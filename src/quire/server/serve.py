@@ -132,7 +132,12 @@ async def _serve(
         # which no stream is served.
         gc.collect()
         gc.freeze()
-        with _on_signals(server.stop):
+
+        def stop() -> None:
+            app.state.feed.close()  # its streams would never end
+            server.stop()
+
+        with _on_signals(stop):
             try:
                 listener.listen(BACKLOG)
             except OSError as error:  # bound by two, but only one can listen

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from quire.engine import lag
+from quire.engine.histogram import Histogram
 from quire.engine.lag import LoopLag
-from quire.engine.stats import LATENCIES, Histogram
+from quire.engine.stats import LATENCIES
 
 
 async def test_a_held_up_loop_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,94 @@
+"""Counts of observations by size: of all since the start, and of those of the last minute."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+WINDOW = 60.0
+"""Seconds that `RecentLatencies` looks back."""
+MARK_INTERVAL = 5.0
+"""Seconds between two of its marks, while there is work."""
+
+
+class Histogram:
+    """Counts of observations by bucket; a bucket's bound is its largest value."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        """One a bound, not cumulative, and one for what is above the last."""
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+def quantile(q: float, bounds: Sequence[float], counts: Sequence[int]) -> float | None:
+    """The value below which a share `q` of the observations lies; None if there are none.
+
+    A bucket's observations are taken to lie evenly between its bounds, the first one's from 0 on,
+    as Prometheus' `histogram_quantile` does; of those above the last bound that bound is known.
+    """
+    rank, seen = q * sum(counts), 0
+    for i, count in enumerate(counts):
+        if count and seen + count >= rank:
+            if i == len(bounds):
+                return bounds[-1]
+            low = bounds[i - 1] if i else 0.0
+            return low + (bounds[i] - low) * (rank - seen) / count
+        seen += count
+    return None
+
+
+class Percentiles(msgspec.Struct):
+    """Of `count` observations, in their unit; None where there are none."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    count: int
+
+
+class RecentLatencies:
+    """What histograms have counted in the last minute, from marks of what they had counted before.
+
+    Args:
+        histograms: by name.
+    """
+
+    def __init__(self, histograms: Mapping[str, Histogram]) -> None:
+        self._histograms = histograms
+        self._marks: deque[tuple[float, dict[str, list[int]]]] = deque()
+        self._due = 0.0
+
+    def begin_step(self, now: float) -> None:
+        """Call it before what a step gave is observed; nearly always it is one comparison."""
+        if now < self._due:
+            return
+        while self._marks and self._marks[0][0] <= now - WINDOW:
+            self._marks.popleft()
+        self._marks.append((now, {name: h.counts.copy() for name, h in self._histograms.items()}))
+        self._due = now + MARK_INTERVAL
+
+    def percentiles(self, now: float) -> dict[str, Percentiles]:
+        """By name, over the 55 to 60 seconds before `now`: from the first mark among them on."""
+        marks = (counts for moment, counts in self._marks if moment > now - WINDOW)
+        base = next(marks, None)
+        found = {}
+        for name, histogram in self._histograms.items():
+            before = histogram.counts if base is None else base[name]
+            counts = [n - b for n, b in zip(histogram.counts, before, strict=True)]
+            p50, p90, p99 = (quantile(q, histogram.bounds, counts) for q in (0.5, 0.9, 0.99))
+            found[name] = Percentiles(p50, p90, p99, sum(counts))
+        return found

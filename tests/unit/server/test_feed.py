@@ -1,0 +1,201 @@
+"""The dashboard's stream: one snapshot for all, none for nobody, and nobody is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.types import Message, Scope
+
+from quire.server import feed as feed_module
+from quire.server.errors import ApiError
+from quire.server.feed import MAX_VIEWERS, Feed
+from tests.unit.server.fake_engine import Running, running
+from tests.unit.server.test_metrics import samples
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "INTERVAL", 0.01)
+
+
+class Dashboard:
+    """A connection to the stream that reads only when it is told to."""
+
+    def __init__(self, app: Running) -> None:
+        self.status = 0
+        self._app = app
+        self._gone = asyncio.Event()
+        self._messages: asyncio.Queue[Message] = asyncio.Queue(maxsize=1)
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        scope: Scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/dashboard/stream",
+            "query_string": b"",
+            "headers": [],
+        }
+        sent = False
+
+        async def receive() -> Message:
+            nonlocal sent
+            if not sent:
+                sent = True
+                return {"type": "http.request", "body": b"", "more_body": False}
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+
+        await self._app.app(scope, receive, self._messages.put)
+
+    async def next(self) -> dict[str, Any] | None:
+        """The next snapshot; None at the end."""
+        message = await self._messages.get()
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message = await self._messages.get()
+        if not message.get("more_body"):
+            return None
+        event, data, _, _ = message["body"].decode().split("\n")
+        assert event == "event: snapshot"
+        found: dict[str, Any] = json.loads(data.removeprefix("data: "))
+        return found
+
+    async def close(self) -> None:
+        self._gone.set()
+        await self._task
+
+
+@asynccontextmanager
+async def dashboard(app: Running) -> AsyncIterator[Dashboard]:
+    viewer = Dashboard(app)
+    try:
+        yield viewer
+    finally:
+        await viewer.close()
+
+
+async def newest(viewer: Dashboard) -> dict[str, Any]:
+    """A snapshot that was made after this call."""
+    for _ in range(3):  # one may lie in the connection, and one wait for it
+        snapshot = await viewer.next()
+    assert snapshot is not None
+    return snapshot
+
+
+async def test_every_number_agrees_with_the_metrics() -> None:
+    async with running() as app, dashboard(app) as viewer:
+        await app.complete(prompt="abcdefgh" * 3, n=2)
+        await app.complete(prompt="abcdefgh" * 3, max_tokens=9)
+        snapshot = await newest(viewer)
+        metrics = await samples(app)
+    stats = snapshot["stats"]
+    for name, metric in {
+        "num_running": "vllm:num_requests_running",
+        "num_waiting": "vllm:num_requests_waiting",
+        "prefix_cache_queries": "vllm:prefix_cache_queries_total",
+        "prefix_cache_hits": "vllm:prefix_cache_hits_total",
+        "num_preemptions": "vllm:num_preemptions_total",
+        "prompt_tokens": "vllm:prompt_tokens_total",
+        "generation_tokens": "vllm:generation_tokens_total",
+        "rejected": "quire:requests_rejected_total",
+        "num_steps": "vllm:iteration_tokens_total_count",
+        "kv_blocks_used": "quire:kv_blocks used",
+        "kv_blocks_cached": "quire:kv_blocks cached",
+    }.items():
+        assert stats[name] == metrics[metric], name
+    total = sum(metrics[f"quire:kv_blocks {state}"] for state in ("used", "cached", "free"))
+    assert stats["kv_blocks_total"] == total
+    assert stats["kv_blocks_cached"] > 0
+    for reason, count in stats["finished"].items():
+        assert count == metrics[f"vllm:request_success_total {reason}"]
+    for part, seconds in snapshot["seconds"].items():
+        assert seconds <= metrics[f"quire:time_seconds_total {part}"]
+    latency = snapshot["latency"]
+    assert latency["ttft"]["count"] == metrics["vllm:time_to_first_token_seconds_count"] == 2
+    assert latency["itl"]["count"] == metrics["vllm:inter_token_latency_seconds_count"]
+    assert 0 < latency["e2e"]["p50"] <= latency["e2e"]["p99"]
+    assert (snapshot["model"], snapshot["max_model_len"]) == ("echo", 256)
+
+
+async def test_who_does_not_read_holds_up_nobody() -> None:
+    async with running() as app, dashboard(app) as slow, dashboard(app) as quick:
+        first = await slow.next()
+        times = [(await newest(quick))["now"] for _ in range(5)]
+        late = [await slow.next() for _ in range(3)]
+    assert times == sorted(set(times))
+    assert first is not None
+    assert late[2] is not None
+    assert late[2]["now"] >= times[-1]  # what came between was not kept
+
+
+async def test_nobody_watches_and_nothing_is_made() -> None:
+    made = 0
+
+    async def make() -> bytes:
+        nonlocal made
+        made += 1
+        return b"{}"
+
+    feed = Feed(make)
+    viewer = feed.join()
+    assert await viewer.next() == b"{}"
+    feed.leave(viewer)
+    before = made
+    await asyncio.sleep(0.05)
+    assert made == before
+    again = feed.join()
+    assert await again.next() == b"{}"
+    feed.leave(again)
+
+
+async def test_viewers_are_limited() -> None:
+    async with running() as app:
+        feed: Feed = app.app.state.feed
+        viewers = [feed.join() for _ in range(MAX_VIEWERS)]
+        refused = await app.http.get("/dashboard/stream")
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "too_many_viewers"
+        feed.leave(viewers.pop())
+        assert (await app.http.head("/dashboard/stream")).status_code == 200
+        for each in viewers:
+            feed.leave(each)
+
+
+@pytest.mark.parametrize(
+    "end", [lambda app: app.app.state.feed.close(), lambda app: app.core_client.die()]
+)
+async def test_it_ends_with_the_server_and_with_the_engine(end: Callable[[Running], None]) -> None:
+    async with running() as app, dashboard(app) as viewer:
+        assert await viewer.next() is not None
+        end(app)
+        for _ in range(4):
+            if await viewer.next() is None:
+                break
+        else:
+            pytest.fail("the stream did not end")
+        assert (await app.http.get("/dashboard/stream")).status_code == 503
+
+
+async def test_a_bug_ends_the_streams(caplog: pytest.LogCaptureFixture) -> None:
+    def failing() -> Awaitable[bytes]:
+        raise ZeroDivisionError
+
+    feed = Feed(failing)
+    viewer = feed.join()
+    assert await viewer.next() is None
+    feed.leave(viewer)
+    assert "has failed" in caplog.text
+    feed.close()
+    with pytest.raises(ApiError, match="shutting down"):
+        feed.check_room()
+
+
+async def test_it_needs_the_key() -> None:
+    async with running(api_keys=["secret"]) as app:
+        assert (await app.http.get("/dashboard/stream")).status_code == 401
