@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -72,6 +72,29 @@ class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     num_preemptions: int = 0
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+
+
+EventKind = Literal["load", "load_failed", "admitted", "prefill", "preempted"]
+
+
+class RequestEvent(msgspec.Struct, array_like=True, omit_defaults=True):
+    """Something that happened to a sequence beside decoding; moments are on the monotonic clock.
+
+    Kinds, and what `tokens` counts:
+
+        load: its blocks are on their way from host memory; what they hold.
+        load_failed: they did not arrive, and it waits again.
+        admitted: it has a seat and blocks; those that need not be computed.
+        prefill: a step computed a part of its prompt (or of all it has, after a preemption);
+            those of the part. `end` is when the step had been computed.
+        preempted: it lost its seat and waits again; those that were computed.
+    """
+
+    request_id: str
+    kind: EventKind
+    time: float
+    tokens: int = 0
+    end: float = 0.0
 
 
 class HostTierStats(msgspec.Struct, array_like=True):
@@ -163,6 +186,8 @@ class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     request_ids: list[str] = []
     new_token_ids: list[int] = []
     """Equally many for each of `request_ids`, one request after the other."""
+    events: list[RequestEvent] = []
+    """What happened since the last outputs, in order; mostly nothing."""
 
     def each(self) -> Iterator[CoreOutput]:
         """Every request's output, plain ones first."""

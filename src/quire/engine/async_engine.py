@@ -31,6 +31,7 @@ from quire.engine.output import OutputProcessor
 from quire.engine.resolve import Resolved, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink, OutputStream
+from quire.engine.timeline import Timelines
 from quire.engine.tokenizer_pool import TokenizerPool
 from quire.engine.tokenizer_worker import ChatPrompt
 from quire.text.tokenizer import Tokenizer
@@ -153,6 +154,11 @@ class AsyncLLM:
     def errored(self) -> bool:
         """Whether the core has died or was shut down; no request can be served any more."""
         return self._error is not None
+
+    @property
+    def timelines(self) -> Timelines:
+        """What happened to the requests under way, and to the latest that have ended."""
+        return self._output.timelines
 
     @property
     def num_unfinished(self) -> int:

@@ -12,6 +12,7 @@ from quire.core.sampling_params import RequestOutputKind
 from quire.engine.input import ProcessedRequest
 from quire.engine.sequence import SequenceState, position_logprobs
 from quire.engine.stats import EngineStats
+from quire.engine.timeline import Timelines
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -69,9 +70,14 @@ class _RequestState:
 
 
 class OutputProcessor:
-    """Holds every request from `add` until its last output."""
+    """Holds every request from `add` until its last output.
+
+    Attributes:
+        timelines: what happened to them, and to the latest that have ended.
+    """
 
     def __init__(self, tokenizer: Tokenizer, stats: EngineStats) -> None:
+        self.timelines = Timelines()
         self._tokenizer = tokenizer
         self._stats = stats
         self._requests: dict[str, _RequestState] = {}
@@ -102,11 +108,15 @@ class OutputProcessor:
             )
         state = _RequestState(request, self._tokenizer)
         self._requests[request.request_id] = state
-        self._sequences.update((i, (state, s)) for i, s in zip(ids, state.sequences, strict=True))
+        for sequence_id, sequence in zip(ids, state.sequences, strict=True):
+            self._sequences[sequence_id] = (state, sequence)
+            self.timelines.begin(sequence_id, request, sequence, state.metrics)
 
     def process(self, step: StepOutputs) -> ProcessedStep:
         """Take in one step; at most one `RequestOutput` a request comes back."""
         self._stats.recent.begin_step(step.timestamp)
+        for event in step.events:
+            self.timelines.note(event)
         result = ProcessedStep()
         touched: dict[str, list[SequenceState]] = {}
         for output in step.each():
@@ -118,7 +128,7 @@ class OutputProcessor:
             if sequence.finish_reason is not None:
                 if output.finish_reason is None:
                     result.aborts.append(output.request_id)
-                self._end_sequence(output.request_id, state, sequence)
+                self._end_sequence(output.request_id, state, sequence, step.timestamp)
             touched.setdefault(state.request.request_id, []).append(sequence)
         for request_id, sequences in touched.items():
             state = self._requests[request_id]
@@ -139,7 +149,7 @@ class OutputProcessor:
         for child, sequence in zip(state.request.children, state.sequences, strict=True):
             if sequence.finish_reason is None:
                 sequence.abort()
-                self._end_sequence(child.request_id, state, sequence)
+                self._end_sequence(child.request_id, state, sequence, now)
                 ids.append(child.request_id)
                 ended.append(sequence)
         self._end_request(state, now)
@@ -174,8 +184,11 @@ class OutputProcessor:
         self._stats.on_tokens(count, None if last is None else now - last)
         metrics.last_token_time = sequence.last_token_time = now
 
-    def _end_sequence(self, child_id: str, state: _RequestState, sequence: SequenceState) -> None:
+    def _end_sequence(
+        self, child_id: str, state: _RequestState, sequence: SequenceState, now: float
+    ) -> None:
         del self._sequences[child_id]
+        self.timelines.end(child_id, now)
         state.num_running -= 1
         decode = (sequence.last_token_time or 0.0) - state.metrics.first_token_time
         assert sequence.finish_reason is not None

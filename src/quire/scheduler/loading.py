@@ -61,6 +61,10 @@ class Loading:
         arrival = _Arrival(request, table, stored.num_tokens, loads)
         self._by_step.setdefault(step, []).append(arrival)
 
+    def begun(self, step: int) -> list[tuple[Request, int]]:
+        """Whose loads a step brings, with the tokens that they then have."""
+        return [(a.request, a.num_computed) for a in self._by_step.get(step, ())]
+
     def end(self, step: int, failed: Container[int]) -> list[Request]:
         """Take in how a step's loads went.
 

@@ -22,6 +22,7 @@ from quire.core.request import FinishReason, Request, RequestStatus
 from quire.kv.manager import NEVER, KVCacheManager
 from quire.scheduler.admission import Admission
 from quire.scheduler.budget import StepBudget
+from quire.scheduler.events import Events
 from quire.scheduler.loading import Loading, swap_pays
 from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
 from quire.scheduler.results import Results
@@ -59,6 +60,7 @@ class Scheduler:
         )
         self._results = Results(self.kv, self.running, self._finish)
         self._steps = Steps(self.kv, self.running)
+        self._events = Events()
         self._budget: StepBudget | None = None
         if cost is not None and config.max_itl_stretch is not None:
             self._budget = StepBudget(
@@ -126,9 +128,10 @@ class Scheduler:
                 everyone decodes; rows that end on the way compute tokens that nobody gets.
         """
         running = self.running
-        self._steps.begin()
+        self._steps.begin(now)
         if running.quiet > 0 and num_steps == 1 and not self._may_admit():
             return self._steps.issue_quiet()
+        self._events.now = now
         victims = self._make_way()
         preempted = self._num_preemptions
         budget = self._choose_budget()
@@ -137,7 +140,10 @@ class Scheduler:
         if self._num_preemptions == preempted:
             budget -= int(running.scheduled.sum())
             admitted = self._admission.admit(self._steps.number, budget, now, victims)
+            for request, num_tokens in self._loading.begun(self._steps.number):
+                self._events.note("load", request, num_tokens)
         if admitted:
+            self._events.admitted(admitted)
             for row, new in enumerate(admitted, len(running)):
                 blocks.append((row, new.slid, new.table[new.slid :]))
             moved = running.add(admitted)
@@ -148,7 +154,10 @@ class Scheduler:
     def update(self, step: SchedulerOutput, result: ModelOutput, now: float) -> StepOutputs:
         """Take in what the oldest step in flight computed: append tokens, end requests."""
         flight = self._steps.land(step)
+        self._events.now = now
+        self._events.computed(flight, now)
         for request in self._loading.end(step.step, set(result.failed_loads)):
+            self._events.note("load_failed", request)
             self._wait_again(request)
         if self._budget is not None:
             seconds = sum(result.times) / step.num_steps
@@ -159,7 +168,7 @@ class Scheduler:
             self._results.take_in(flight, result, outputs)
             if len(self.requests) < before:
                 self.running.remove_finished()
-        outputs.stats = self.stats()
+        outputs.stats, outputs.events = self.stats(), self._events.take()
         return outputs
 
     def fail(self, step: SchedulerOutput, reason: str, now: float) -> StepOutputs:
@@ -169,6 +178,7 @@ class Scheduler:
         preempted, and that step is void.
         """
         flight = self._steps.land(step)
+        self._events.now = now
         self._undo_copies(step)
         outputs = StepOutputs([], None, now)
         if not flight.void:
@@ -183,7 +193,7 @@ class Scheduler:
             self.kv.forget(behind.entered)
             while len(self.running):
                 self._preempt_last(sound=False)
-        outputs.stats = self.stats()
+        outputs.stats, outputs.events = self.stats(), self._events.take()
         return outputs
 
     # -- parts of `schedule` ---------------------------------------------------------------
@@ -279,6 +289,7 @@ class Scheduler:
         request.num_preemptions += 1
         self._num_preemptions += 1
         self._steps.removed.append(request.request_id)
+        self._events.note("preempted", request, num_computed)
         self._wait_again(request)
 
     def _wait_again(self, request: Request) -> None:
@@ -299,6 +310,7 @@ class Scheduler:
     def _undo_copies(self, step: SchedulerOutput) -> None:
         """A step failed: nothing it loaded is relied on, nor what it stored."""
         for request in self._loading.undo(step.step):
+            self._events.note("load_failed", request)
             self._wait_again(request)
         if step.block_copies and self.kv.tier:
             for request_id in self.kv.tier.undo(step.block_copies):

@@ -34,6 +34,8 @@ class InFlight:
         told: entries of which there will be more to say than their token.
         entered: blocks that entered the prefix cache for it: wrong, should it fail.
         num_departed: how many requests had stopped running when it was scheduled.
+        begun: when it was scheduled.
+        prefills: entries that have sampled nothing since they were admitted.
         void: what it computes is of no use.
     """
 
@@ -43,6 +45,8 @@ class InFlight:
     told: list[int]
     entered: list[int]
     num_departed: int
+    begun: float
+    prefills: list[int]
     void: bool = False
 
 
@@ -64,11 +68,13 @@ class Steps:
         self.num_done = 0
         self.num_tokens = 0
         self.number = 0
+        self._begun = 0.0
 
-    def begin(self) -> None:
+    def begin(self, now: float) -> None:
         """Begin to make step `number`."""
         assert len(self.in_flight) < MAX_IN_FLIGHT, "take in a step before scheduling another"
         self.number += 1
+        self._begun = now
         self._kv.entered = []
 
     def issue(
@@ -88,7 +94,8 @@ class Steps:
         np.multiply(samples, num_steps, out=running.num_pending)
         running.num_tokens += running.num_pending
         # Who gets a full `CoreOutput`: with the first token, and with the last one possible.
-        told = (running.num_tokens >= running.limit) | (running.untold > 0)
+        fresh = running.untold > 0
+        told = (running.num_tokens >= running.limit) | fresh
         told &= samples
         running.untold[samples] = 0
         requests, names, tokens = running.requests, running.request_ids, running.token_ids
@@ -96,7 +103,7 @@ class Steps:
         if not everyone:
             new_blocks[0] = (np.cumsum(active) - 1)[new_blocks[0]]
             scheduled, computed, told = scheduled[active], computed[active], told[active]
-            keep = active.tolist()
+            fresh, keep = fresh[active], active.tolist()
             requests, names = list(compress(requests, keep)), list(compress(names, keep))
             tokens = list(compress(tokens, keep))
         running.quiet = 0
@@ -118,6 +125,7 @@ class Steps:
             requests,
             tokens,
             told.nonzero()[0].tolist(),
+            fresh.nonzero()[0].tolist(),
         )
 
     def _enter_full_blocks(self, num_steps: int) -> None:
@@ -156,6 +164,7 @@ class Steps:
             running.requests,
             running.token_ids,
             [],
+            [],
         )
 
     def land(self, step: SchedulerOutput) -> InFlight:
@@ -175,12 +184,22 @@ class Steps:
         requests: list[Request],
         token_ids: list[array[int]],
         told: list[int],
+        prefills: list[int],
     ) -> SchedulerOutput:
         """Note that a step is in flight."""
         step.removed.extend(self.removed)
         self.removed.clear()
         self.in_flight.append(
-            InFlight(step, requests, token_ids, told, self._kv.entered, self._running.num_departed)
+            InFlight(
+                step,
+                requests,
+                token_ids,
+                told,
+                self._kv.entered,
+                self._running.num_departed,
+                self._begun,
+                prefills,
+            )
         )
         return step
 

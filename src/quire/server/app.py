@@ -27,6 +27,7 @@ from quire.server.middleware import (
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
 from quire.server.openai.models import list_models, retrieve_model
+from quire.server.requests import request_timeline
 from quire.server.snapshot import take_snapshot
 from quire.server.state import (
     DEFAULT_MAX_BODY_BYTES,
@@ -65,6 +66,7 @@ def create_app(
             Route("/metrics", metrics),
             Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
             Route("/dashboard/stream", stream),
+            Route("/dashboard/requests/{id}", request_timeline),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", retrieve_model),
             Route("/v1/completions", create_completion, methods=["POST"]),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from quire.core.sampling_params import SamplingParams
 from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink
+from quire.engine.timeline import Timelines
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
@@ -39,6 +40,9 @@ class Engine(Protocol):
 
     @property
     def stats(self) -> EngineStats: ...
+
+    @property
+    def timelines(self) -> Timelines: ...
 
     @property
     def default_sampling_params(self) -> Mapping[str, Any]:

@@ -10,7 +10,12 @@ import msgspec
 from quire import __version__
 from quire.engine.histogram import Percentiles
 from quire.engine.stats import EngineStats
+from quire.engine.timeline import Lane
 from quire.server.state import ServerState
+
+MAX_LANES = 200
+LANE_SECONDS = 60.0
+"""How long a request that has ended keeps its lane."""
 
 
 class Totals(msgspec.Struct):
@@ -52,7 +57,7 @@ class Snapshot(msgspec.Struct):
     latency: dict[str, Percentiles]
     """Seconds, over the last minute: ttft, itl, e2e, queue (see `engine.histogram`)."""
     kv_map: dict[str, Any]
-    lanes: list[Any]
+    lanes: list[Lane]
     prefix_tree: dict[str, Any]
     devices: list[Any]
 
@@ -93,7 +98,7 @@ def take_snapshot(server: ServerState) -> Snapshot:
         seconds=engine.stats.seconds(),
         latency=engine.stats.recent.percentiles(now),
         kv_map={"num_blocks": 0, "runs": [], "owners": []},
-        lanes=[],
+        lanes=[t.lane() for t in engine.timelines.recent(now - LANE_SECONDS, MAX_LANES)],
         prefix_tree={"nodes": []},
         devices=[],
     )

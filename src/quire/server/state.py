@@ -110,3 +110,10 @@ def choose_request_id(offered: str | None) -> str:
 def engine_request_id(prefix: str) -> str:
     """An id for one engine request; unique even where clients repeat theirs."""
     return f"{prefix}-{secrets.token_hex(4)}"
+
+
+def names_of(engine_id: str) -> tuple[str, ...]:
+    """All that a client may know an engine request by: also its response's id (`engine_request_id`
+    made the one of the other), and the `X-Request-Id` in that."""
+    response = engine_id.rpartition("-")[0]
+    return engine_id, response, response.partition("-")[2]

@@ -1,0 +1,53 @@
+"""`GET /dashboard/requests/{id}`: what happened to a request, while it runs and afterwards."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.engine.timeline import MAX_FINISHED, Lane, TimelineEvent
+from quire.server.errors import ApiError
+from quire.server.state import names_of, server_state
+
+
+class RequestTimeline(Lane, kw_only=True):
+    """A lane of the dashboard with all that is known of it."""
+
+    events: list[TimelineEvent]
+    metrics: dict[str, float | None]
+    """Seconds of the request's parts: ttft, e2e, queue, prefill, decode."""
+    finish_reason: str | None
+    related: list[str]
+    """The sequences of the same response: n for each of its prompts."""
+    dropped_events: int
+    """Events of a very long story that are not known any more."""
+
+
+async def request_timeline(request: Request) -> Response:
+    """By a response's id, the client's `X-Request-Id` (of several, the latest), or a lane's id."""
+    asked = request.path_params["id"]
+    timelines = server_state(request).engine.timelines
+    found = timelines.find(lambda t: asked == t.id or asked in names_of(t.request_id))
+    if not found:
+        raise ApiError(
+            HTTPStatus.NOT_FOUND,
+            f"No request {asked!r} is known; those under way are, and the last {MAX_FINISHED}.",
+            param="id",
+            code="request_not_found",
+        )
+    first = found[0]
+    _, response, _ = names_of(first.request_id)
+    related = timelines.find(lambda t: names_of(t.request_id)[1] == response)
+    lane = msgspec.structs.asdict(first.lane())
+    answer = RequestTimeline(
+        **lane,
+        events=first.story(),
+        metrics=first.durations(),
+        finish_reason=first.finish_reason,
+        related=sorted(t.id for t in related),
+        dropped_events=first.num_dropped,
+    )
+    return Response(msgspec.json.encode(answer), media_type="application/json")

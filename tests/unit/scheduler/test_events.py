@@ -1,0 +1,94 @@
+"""What the front end is told beside tokens: when something happens, and only then."""
+
+from __future__ import annotations
+
+from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
+from quire.core.messages import RequestEvent, StepOutputs
+from quire.scheduler.scheduler import Scheduler
+from tests.unit.scheduler.test_scheduler import BLOCK, make, request, sampled
+
+
+def events(
+    s: Scheduler, begin: float, failed: list[int] | None = None
+) -> list[tuple[str, str, float, int, float]]:
+    """Those of a step that takes a second."""
+    batch = s.schedule(begin)
+    outputs: StepOutputs = s.update(
+        batch, sampled(s, batch, 5, failed_loads=failed or []), begin + 1
+    )
+    return [_plain(event) for event in outputs.events]
+
+
+def _plain(event: RequestEvent) -> tuple[str, str, float, int, float]:
+    return event.request_id, event.kind, event.time, event.tokens, event.end
+
+
+def test_a_prompt_in_chunks_and_then_nothing_more() -> None:
+    s = make(budget=64)
+    s.add(request("a", 100))
+    assert events(s, 1.0) == [("a", "admitted", 1.0, 0, 0.0), ("a", "prefill", 1.0, 64, 2.0)]
+    assert events(s, 3.0) == [("a", "prefill", 3.0, 36, 4.0)]
+    assert events(s, 5.0) == events(s, 7.0) == []
+    s.add(request("a2", 100))
+    admitted, prefill = events(s, 9.0)
+    assert admitted == ("a2", "admitted", 9.0, 96, 0.0)
+    assert prefill == ("a2", "prefill", 9.0, 4, 10.0)
+
+
+def test_a_preemption_and_the_way_back() -> None:
+    s = make(num_blocks=4, seqs=2, enable_prefix_caching=False)
+    s.add(request("a", 31, max_tokens=8))
+    s.add(request("b", 31, max_tokens=8))
+    assert [e[:2] for e in events(s, 1.0)] == [
+        ("a", "admitted"),
+        ("b", "admitted"),
+        ("a", "prefill"),
+        ("b", "prefill"),
+    ]
+    assert events(s, 3.0) == []
+    assert events(s, 5.0) == [("b", "preempted", 5.0, 32, 0.0)]
+    told = []
+    for begin in range(7, 40, 2):
+        told += events(s, float(begin))
+    assert [e[1] for e in told if e[0] == "b"] == ["admitted", "prefill"]
+    assert [e[3] for e in told if e[0] == "b"] == [0, 33]
+
+
+def test_blocks_that_are_loaded_or_lost() -> None:
+    cache = CacheConfig(BLOCK, 8, tiers=TierConfig(num_offload_slots=8))
+    s = Scheduler(SchedulerConfig(1000, 4, 200), cache)
+    for name, length in (("a1", 7 * BLOCK), ("b", 7 * BLOCK + 8)):
+        s.add(request(name, length, max_tokens=1))
+        events(s, 1.0)
+    s.add(request("a2", 7 * BLOCK, max_tokens=2))
+    batch = s.schedule(3.0)
+    assert batch.block_copies is not None
+    lost = [load.block for load in batch.block_copies.loads]
+    outputs = s.update(batch, sampled(s, batch, 5, failed_loads=lost), 4.0)
+    assert [_plain(e) for e in outputs.events] == [
+        ("a2", "load", 3.0, 6 * BLOCK, 0.0),
+        ("a2", "load_failed", 4.0, 0, 0.0),
+    ]
+    told = events(s, 5.0)
+    assert [e[1] for e in told] == ["admitted", "prefill"]
+
+
+def test_a_chunk_behind_another_step_begins_when_that_one_ends() -> None:
+    s = make(budget=64)
+    s.add(request("a", 100))
+    first = s.schedule(1.0)
+    second = s.schedule(1.5)
+    outputs = s.update(first, sampled(s, first, 5), 3.0)
+    assert _plain(outputs.events[-1]) == ("a", "prefill", 1.0, 64, 3.0)
+    outputs = s.update(second, sampled(s, second, 5), 4.0)
+    assert [_plain(e) for e in outputs.events] == [("a", "prefill", 3.0, 36, 4.0)]
+
+
+def test_a_failed_step_tells_who_lost_what() -> None:
+    s = make(budget=64)
+    s.add(request("a", 100))
+    s.add(request("b", 10))
+    first, second = s.schedule(1.0), s.schedule(1.5)
+    outputs = s.fail(first, "broken", 2.0)
+    assert [(e.request_id, e.kind) for e in outputs.events][-1] == ("b", "preempted")
+    s.fail(second, "broken", 2.0)
