@@ -18,7 +18,7 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test soak lint format bench clean
+.PHONY: help demo test soak lint format bench web clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -46,8 +46,11 @@ format: $(VENV)/.quire-dev  ## Format the sources and fix what can be fixed
 bench: $(VENV)/.quire  ## Measure this machine with the built-in model
 	@$(BIN)/quire bench $(BENCH_ARGS)
 
+web:  ## Build the dashboard's page from web/ into the package (needs npm)
+	@cd web && npm ci --silent --ignore-scripts && npm run --silent build
+
 clean:  ## Remove the build tree and caches; the environment stays
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist web/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f $(VENV)/.quire $(VENV)/.quire-dev
 
 # Stamps: an installation step is repeated only when what it depends on has changed.

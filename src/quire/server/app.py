@@ -29,6 +29,7 @@ from quire.server.openai.completions import create_completion
 from quire.server.openai.models import list_models, retrieve_model
 from quire.server.requests import request_timeline
 from quire.server.snapshot import take_snapshot
+from quire.server.pages import page_routes
 from quire.server.state import (
     DEFAULT_MAX_BODY_BYTES,
     DEFAULT_MAX_QUEUED_REQUESTS,
@@ -60,6 +61,7 @@ def create_app(
         middleware.append(Middleware(ApiKeyMiddleware, keys=tuple(api_keys)))
     app = Starlette(
         routes=[
+            *page_routes(),
             Route(OPEN_PATH, health),
             Route("/ready", ready),
             Route("/version", version),

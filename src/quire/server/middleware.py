@@ -11,10 +11,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.errors import ApiError, error_response, log_unexpected
+from quire.server.pages import is_static
 from quire.server.state import choose_request_id
 
 OPEN_PATH = "/health"
-"""The one route that answers without a key: a probe has none."""
+"""The one endpoint that answers without a key: a probe has none."""
 
 
 class RequestIdMiddleware:
@@ -62,7 +63,7 @@ class LastResortMiddleware:
 
 
 class ApiKeyMiddleware:
-    """Refuses every request without one of `keys`, on every route but `/health`.
+    """Refuses every request without one of `keys`, except for `/health` and the dashboard's files.
 
     It judges the same decoded path that the router sees, and denies by default, so that no other
     spelling of a path leads around it.
@@ -73,7 +74,7 @@ class ApiKeyMiddleware:
         self._digests = [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == OPEN_PATH or self._admits(scope):
+        if scope["type"] != "http" or _is_open(scope["path"]) or self._admits(scope):
             await self._app(scope, receive, send)
             return
         refusal = ApiError(
@@ -91,6 +92,10 @@ class ApiKeyMiddleware:
         # Digests of equal length, all compared: the time tells nothing about any key.
         matches = [hmac.compare_digest(offered, known) for known in self._digests]
         return scheme.lower() == b"bearer" and any(matches)
+
+
+def _is_open(path: str) -> bool:
+    return path == OPEN_PATH or is_static(path)
 
 
 def _digest(key: bytes) -> bytes:

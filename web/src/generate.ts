@@ -1,0 +1,123 @@
+// An answer from the model, token by token: chat completions, or completions for a model that has
+// no chat template.
+import { HttpError, call } from "./api";
+import { serverEvents } from "./sse";
+
+export interface Message {
+  role: "system" | "user" | "assistant";
+  content: string;
+}
+
+export interface Settings {
+  system: string;
+  temperature: number | null;
+  top_p: number | null;
+  max_tokens: number;
+  seed: number | null;
+}
+
+export interface Alternative {
+  text: string;
+  logprob: number;
+}
+
+export interface Token extends Alternative {
+  top: Alternative[];
+}
+
+export interface Piece {
+  text: string;
+  tokens: Token[];
+  finish: string | null;
+}
+
+export interface Answer {
+  /** As the engine knows it: `X-Request-Id` of the response. */
+  requestId: string;
+  plain: boolean;
+  pieces: AsyncGenerator<Piece>;
+}
+
+const TOP = 5;
+
+export async function generate(
+  messages: Message[],
+  settings: Settings,
+  signal: AbortSignal,
+): Promise<Answer> {
+  const common = {
+    max_tokens: settings.max_tokens,
+    ...(settings.temperature !== null && { temperature: settings.temperature }),
+    ...(settings.top_p !== null && { top_p: settings.top_p }),
+    ...(settings.seed !== null && { seed: settings.seed }),
+    stream: true,
+  };
+  const system: Message[] = settings.system ? [{ role: "system", content: settings.system }] : [];
+  const chat = { ...common, messages: [...system, ...messages], logprobs: true, top_logprobs: TOP };
+  try {
+    return answer(await call("POST", "/v1/chat/completions", chat, signal), false);
+  } catch (error) {
+    const templateless = error instanceof HttpError && /no chat template/i.test(error.message);
+    if (!templateless) throw error;
+  }
+  const prompt = chat.messages.map((m) => m.content).join("\n");
+  const plain = { ...common, prompt, logprobs: TOP };
+  return answer(await call("POST", "/v1/completions", plain, signal), true);
+}
+
+function answer(response: Response, plain: boolean): Answer {
+  const requestId = response.headers.get("x-request-id") ?? "";
+  return { requestId, plain, pieces: pieces(response) };
+}
+
+interface Chunk {
+  error?: { message: string };
+  choices?: {
+    text?: string;
+    delta?: { content?: string };
+    finish_reason: string | null;
+    logprobs: ChatLogprobs | CompletionLogprobs | null;
+  }[];
+}
+
+interface ChatLogprobs {
+  content: { token: string; logprob: number; top_logprobs: { token: string; logprob: number }[] }[];
+}
+
+interface CompletionLogprobs {
+  tokens: string[];
+  token_logprobs: (number | null)[];
+  top_logprobs: (Record<string, number> | null)[];
+}
+
+async function* pieces(response: Response): AsyncGenerator<Piece> {
+  for await (const { data } of serverEvents(response)) {
+    if (data === "[DONE]") return;
+    const chunk = JSON.parse(data) as Chunk;
+    if (chunk.error) throw new Error(chunk.error.message);
+    for (const choice of chunk.choices ?? []) {
+      yield {
+        text: choice.text ?? choice.delta?.content ?? "",
+        tokens: choice.logprobs ? tokens(choice.logprobs) : [],
+        finish: choice.finish_reason,
+      };
+    }
+  }
+}
+
+function tokens(logprobs: ChatLogprobs | CompletionLogprobs): Token[] {
+  if ("content" in logprobs) {
+    return logprobs.content.map(({ token, logprob, top_logprobs }) => ({
+      text: token,
+      logprob,
+      top: top_logprobs.map((t) => ({ text: t.token, logprob: t.logprob })),
+    }));
+  }
+  return logprobs.tokens.map((text, i) => ({
+    text,
+    logprob: logprobs.token_logprobs[i] ?? 0,
+    top: Object.entries(logprobs.top_logprobs[i] ?? {})
+      .map(([alternative, logprob]) => ({ text: alternative, logprob }))
+      .sort((a, b) => b.logprob - a.logprob),
+  }));
+}

@@ -1,0 +1,78 @@
+// Colours that stay apart for colour-blind eyes (after Okabe and Ito); CSS holds their values,
+// for light and dark. Where two meet, hatching or a label tells them apart as well.
+import type { BlockKind, SpanKind } from "./types";
+
+export const PART_COLORS: Record<string, string> = {
+  model: "--blue",
+  sample: "--orange",
+  prepare: "--green",
+  schedule: "--red",
+  update: "--pink",
+  receive: "--sky",
+  core_send: "--yellow",
+  idle: "--idle",
+  http: "--blue",
+  tokenize: "--orange",
+  detokenize: "--green",
+  send: "--sky",
+};
+
+/** Every other part of a stack is hatched. */
+export const HATCHED_PARTS = new Set(["sample", "schedule", "receive", "idle", "tokenize", "send"]);
+
+export const OWNER_COLORS = [
+  "--blue",
+  "--orange",
+  "--green",
+  "--red",
+  "--pink",
+  "--sky",
+  "--yellow",
+];
+
+export const SPAN_COLORS: Record<SpanKind, string> = {
+  queue: "--idle",
+  prefill: "--blue",
+  decode: "--green",
+  preempted: "--red",
+  load: "--pink",
+};
+
+export const BLOCK_NAMES: Record<BlockKind, string> = {
+  owned: "one request's",
+  shared: "shared",
+  cached: "cached",
+  free: "free",
+};
+
+/** A request keeps its colour while it lives. */
+export function ownerColor(id: string): string {
+  let hash = 0;
+  for (const letter of id) hash = (hash * 31 + letter.charCodeAt(0)) | 0;
+  return OWNER_COLORS[Math.abs(hash) % OWNER_COLORS.length] as string;
+}
+
+export function cssColor(variable: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
+}
+
+/** `variable`'s colour with stripes of the background, for a canvas. */
+export function hatch(variable: string, background = "--panel"): CanvasPattern | string {
+  const color = cssColor(variable);
+  const size = 6 * Math.ceil(devicePixelRatio);
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = size;
+  const context = tile.getContext("2d");
+  if (!context) return color;
+  context.fillStyle = color;
+  context.fillRect(0, 0, size, size);
+  context.strokeStyle = cssColor(background);
+  context.lineWidth = size / 5;
+  context.beginPath();
+  for (const shift of [-size, 0, size]) {
+    context.moveTo(shift - 1, size + 1);
+    context.lineTo(shift + size + 1, -1);
+  }
+  context.stroke();
+  return context.createPattern(tile, "repeat") ?? color;
+}

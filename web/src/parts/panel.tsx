@@ -1,0 +1,76 @@
+// The boxes that views are made of, and what they say when they have nothing to show.
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+
+interface PanelProps {
+  title: string;
+  class?: string;
+  aside?: ComponentChildren;
+  children: ComponentChildren;
+}
+
+export function Panel({ title, class: name = "", aside, children }: PanelProps) {
+  return (
+    <section class={`panel ${name}`} aria-label={title}>
+      <header>
+        <h2>{title}</h2>
+        {aside}
+      </header>
+      {children}
+    </section>
+  );
+}
+
+export function Empty({ children }: { children: ComponentChildren }) {
+  return <p class="empty">{children}</p>;
+}
+
+export function ErrorNote({ children }: { children: ComponentChildren }) {
+  return (
+    <p class="error" role="alert">
+      {children}
+    </p>
+  );
+}
+
+interface DialogProps {
+  title: string;
+  class?: string;
+  /** Absent where the dialog cannot be left. */
+  onClose?: () => void;
+  children: ComponentChildren;
+}
+
+/** The browser's own modal dialog: it keeps the focus inside and gives it back. */
+export function Dialog({ title, class: name = "", onClose, children }: DialogProps) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const element = dialog.current;
+    element?.showModal();
+    return () => element?.close();
+  }, []);
+  return (
+    <dialog
+      ref={dialog}
+      class={name}
+      aria-label={title}
+      onCancel={(event) => {
+        event.preventDefault();
+        onClose?.();
+      }}
+      onClick={(event) => event.target === dialog.current && onClose?.()}
+    >
+      <div class="sheet">
+        <header>
+          <h2>{title}</h2>
+          {onClose && (
+            <button type="button" class="quiet" onClick={onClose} aria-label="Close">
+              ✕
+            </button>
+          )}
+        </header>
+        {children}
+      </div>
+    </dialog>
+  );
+}

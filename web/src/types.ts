@@ -1,0 +1,140 @@
+// What the server sends. Times are seconds of the server's monotonic clock unless said otherwise.
+
+export interface Stats {
+  num_running: number;
+  num_waiting: number;
+  kv_blocks_used: number;
+  kv_blocks_total: number;
+  kv_blocks_cached: number;
+  prefix_cache_queries: number;
+  prefix_cache_hits: number;
+  num_preemptions: number;
+  num_steps: number;
+  step_tokens: number;
+  prompt_tokens: number;
+  generation_tokens: number;
+  rejected: number;
+  finished: Record<string, number>;
+}
+
+export interface Percentiles {
+  p50: number | null;
+  p90: number | null;
+  p99: number | null;
+  count: number;
+}
+
+export type BlockKind = "free" | "cached" | "owned" | "shared";
+
+export interface KvMap {
+  num_blocks: number;
+  runs: [kind: BlockKind, owner: number, count: number][];
+  owners: string[];
+}
+
+export type SpanKind = "queue" | "prefill" | "decode" | "preempted" | "load";
+export type Span = [kind: SpanKind, start: number, end: number | null, tokens: number];
+
+export interface Lane {
+  id: string;
+  arrival: number;
+  state: "queued" | "running" | "finished";
+  prompt_tokens: number;
+  output_tokens: number;
+  cached_tokens: number;
+  spans: Span[];
+}
+
+export interface PrefixNode {
+  id: string | number;
+  parent: string | number | null;
+  tokens: number;
+  blocks: number;
+  users: number;
+}
+
+export interface DeviceReading {
+  name: string;
+  kind: "cpu" | "gpu";
+  power_w: number | null;
+  energy_j: number | null;
+  temperature_c: number | null;
+  frequency_mhz: number | null;
+  utilization: number | null;
+  memory_used: number | null;
+  memory_total: number | null;
+}
+
+export type LatencyName = "ttft" | "itl" | "e2e" | "queue";
+
+export interface Snapshot {
+  now: number;
+  wall: number;
+  model: string;
+  version: string;
+  max_model_len: number;
+  max_num_seqs: number;
+  stats: Stats;
+  seconds: Record<string, number>;
+  latency: Record<LatencyName, Percentiles>;
+  kv_map: KvMap;
+  lanes: Lane[];
+  prefix_tree: { nodes: PrefixNode[] };
+  devices: DeviceReading[];
+}
+
+export interface RequestTimeline extends Lane {
+  events: { t: number; kind: string; tokens: number; text: string }[];
+  metrics: Record<string, number | null>;
+}
+
+export interface Finding {
+  cause: string;
+  text: string;
+  share: number;
+  evidence: Record<string, number | string>;
+}
+
+export interface Change {
+  flag: string;
+  why: string;
+  metric: string;
+  estimated_gain: number;
+}
+
+export interface Limits {
+  bandwidth_bytes_s: number;
+  flops_s: Record<string, number>;
+  source?: "measured" | "seen";
+}
+
+export interface Explanation {
+  window_s: number;
+  verdict: Finding;
+  causes: Finding[];
+  changes: Change[];
+  limits: Limits | null;
+  notes?: string[];
+}
+
+export interface OpTime {
+  name: string;
+  module: string;
+  calls: number;
+  seconds: number;
+  nbytes: number;
+  flops: number;
+  isa: string;
+  dtype: string;
+  rows: number;
+}
+
+export interface OpProfile {
+  steps: number;
+  wall_seconds: number;
+  model_seconds: number;
+  tokens: number;
+  num_seqs: number;
+  context_tokens: number;
+  ops: OpTime[];
+}

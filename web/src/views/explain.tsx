@@ -1,0 +1,158 @@
+// The server's verdict on its own speed, and what to change.
+import { useState } from "preact/hooks";
+import { callJson, told } from "../api";
+import { percent, seconds, short } from "../format";
+import { Empty, ErrorNote, Panel } from "../parts/panel";
+import type { Change, Explanation, Finding } from "../types";
+
+interface Props {
+  explanation: Explanation | null;
+  onExplained: (explanation: Explanation) => void;
+}
+
+export function ExplainView({ explanation, onExplained }: Props) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState("");
+
+  async function ask(): Promise<void> {
+    setBusy(true);
+    setError("");
+    try {
+      onExplained(await callJson<Explanation>("GET", "/explain"));
+    } catch (reason) {
+      setError(told(reason));
+    }
+    setBusy(false);
+  }
+
+  return (
+    <div class="grid" aria-busy={busy}>
+      <Panel
+        title="Why is it as fast as it is?"
+        class="wide"
+        aside={
+          <button type="button" class="primary" disabled={busy} onClick={ask}>
+            {busy ? "Looking …" : explanation ? "Ask again" : "Explain"}
+          </button>
+        }
+      >
+        {error && <ErrorNote>{error}</ErrorNote>}
+        {explanation ? (
+          <Verdict explanation={explanation} />
+        ) : (
+          !error && (
+            <Empty>
+              Looks at the last seconds of work and names what limits it. Best asked under the load
+              you care about.
+            </Empty>
+          )
+        )}
+      </Panel>
+      {explanation && <Changes changes={explanation.changes} />}
+      {explanation && <Causes explanation={explanation} />}
+    </div>
+  );
+}
+
+function Verdict({ explanation }: { explanation: Explanation }) {
+  const { verdict, window_s, notes = [] } = explanation;
+  return (
+    <div class="verdict" role="status">
+      <p class="cause">
+        <strong>{words(verdict.cause)}</strong>
+        {verdict.cause !== "none" && <span class="dim">{percent(verdict.share)} of the time</span>}
+      </p>
+      <p>{verdict.text}</p>
+      <Evidence finding={verdict} />
+      <p class="dim">{`Seen in ${seconds(window_s)} of work.`}</p>
+      {notes.map((note) => (
+        <p key={note} class="dim">
+          {note}
+        </p>
+      ))}
+    </div>
+  );
+}
+
+function Evidence({ finding }: { finding: Finding }) {
+  const facts = Object.entries(finding.evidence);
+  if (!facts.length) return null;
+  return (
+    <dl class="facts">
+      {facts.map(([name, value]) => (
+        <div key={name}>
+          <dt>{words(name)}</dt>
+          <dd>{typeof value === "number" ? short(value) : String(value)}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+function Changes({ changes }: { changes: Change[] }) {
+  return (
+    <Panel title="What to change">
+      {changes.length === 0 && <Empty>Nothing: no change is expected to help.</Empty>}
+      <ol class="changes">
+        {changes.map((change) => (
+          <li key={change.flag}>
+            <p>
+              <code>{change.flag}</code>
+              <Copy text={change.flag} />
+              {change.estimated_gain > 0 && (
+                <b class="gain">{`+${percent(change.estimated_gain)} ${change.metric}, estimated`}</b>
+              )}
+            </p>
+            <p class="dim">{change.why}</p>
+          </li>
+        ))}
+      </ol>
+    </Panel>
+  );
+}
+
+function Copy({ text }: { text: string }) {
+  const [copied, setCopied] = useState(false);
+  if (!navigator.clipboard) return null; // only on https and this machine
+  const copy = async () => {
+    await navigator.clipboard.writeText(text);
+    setCopied(true);
+    setTimeout(() => setCopied(false), 1500);
+  };
+  return (
+    <button type="button" class="quiet" onClick={copy} aria-label={`Copy ${text}`}>
+      {copied ? "copied" : "copy"}
+    </button>
+  );
+}
+
+function Causes({ explanation }: { explanation: Explanation }) {
+  const others = explanation.causes.filter((c) => c.cause !== explanation.verdict.cause);
+  return (
+    <Panel title="What else was found">
+      {others.length === 0 && <Empty>Nothing else costs time worth a word.</Empty>}
+      <ul class="causes">
+        {others.map((finding) => (
+          <li key={finding.cause}>
+            <details>
+              <summary>
+                <strong>{words(finding.cause)}</strong> <span>{percent(finding.share)}</span>
+                <meter
+                  value={finding.share}
+                  max={1}
+                  aria-label={`${words(finding.cause)}, share of the time`}
+                />
+              </summary>
+              <p>{finding.text}</p>
+              <Evidence finding={finding} />
+            </details>
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}
+
+/** "memory_bandwidth" → "memory bandwidth". */
+const words = (name: string): string =>
+  name === "none" ? "nothing stands out" : name.replaceAll("_", " ");
