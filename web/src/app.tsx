@@ -1,5 +1,5 @@
 // The page: its head, its tabs, and whatever stands in the way of showing them.
-import { useEffect, useReducer, useState } from "preact/hooks";
+import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import type { Feed, Link } from "./feed";
 import { KeyDialog } from "./parts/key";
 import { Empty } from "./parts/panel";
@@ -82,6 +82,7 @@ function View({ feed, tab }: { feed: Feed; tab: Tab }) {
           id={request}
           now={snapshot.now}
           onClose={() => setRequest(null)}
+          onRequest={setRequest}
         />
       )}
     </>
@@ -89,8 +90,20 @@ function View({ feed, tab }: { feed: Feed; tab: Tab }) {
 }
 
 function Tabs({ tab, onTab }: { tab: Tab; onTab: (tab: Tab) => void }) {
+  const tabs = useRef<HTMLDivElement>(null);
+  // On a phone the tabs are wider than the screen.
+  useEffect(() => {
+    const chosen = tabs.current?.querySelector<HTMLElement>("[aria-selected=true]");
+    if (tabs.current && chosen) tabs.current.scrollLeft = chosen.offsetLeft - 60;
+  }, [tab]);
   return (
-    <div class="tabs" role="tablist" aria-label="Views" onKeyDown={(e) => rove(e, "[role=tab]")}>
+    <div
+      ref={tabs}
+      class="tabs"
+      role="tablist"
+      aria-label="Views"
+      onKeyDown={(e) => rove(e, "[role=tab]")}
+    >
       {NAMES.map((name) => (
         <button
           key={name}

@@ -23,6 +23,8 @@ export interface Alternative {
 
 export interface Token extends Alternative {
   top: Alternative[];
+  /** Not part of the text: the end of the turn. */
+  unseen: boolean;
 }
 
 export interface Piece {
@@ -81,7 +83,12 @@ interface Chunk {
 }
 
 interface ChatLogprobs {
-  content: { token: string; logprob: number; top_logprobs: { token: string; logprob: number }[] }[];
+  content: {
+    token: string;
+    bytes: number[] | null;
+    logprob: number;
+    top_logprobs: { token: string; logprob: number }[];
+  }[];
 }
 
 interface CompletionLogprobs {
@@ -91,33 +98,42 @@ interface CompletionLogprobs {
 }
 
 async function* pieces(response: Response): AsyncGenerator<Piece> {
+  const decoder = new TextDecoder();
   for await (const { data } of serverEvents(response)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data) as Chunk;
     if (chunk.error) throw new Error(chunk.error.message);
     for (const choice of chunk.choices ?? []) {
-      yield {
-        text: choice.text ?? choice.delta?.content ?? "",
-        tokens: choice.logprobs ? tokens(choice.logprobs) : [],
-        finish: choice.finish_reason,
-      };
+      const text = choice.text ?? choice.delta?.content ?? "";
+      const found = choice.logprobs ? tokens(choice.logprobs, decoder) : [];
+      const last = found.at(-1);
+      if (last && choice.finish_reason === "stop" && !text.endsWith(last.text)) last.unseen = true;
+      yield { text, tokens: found, finish: choice.finish_reason };
     }
   }
 }
 
-function tokens(logprobs: ChatLogprobs | CompletionLogprobs): Token[] {
+function tokens(logprobs: ChatLogprobs | CompletionLogprobs, decoder: TextDecoder): Token[] {
   if ("content" in logprobs) {
-    return logprobs.content.map(({ token, logprob, top_logprobs }) => ({
-      text: token,
+    return logprobs.content.map(({ token, bytes, logprob, top_logprobs }) => ({
+      text: whole(token, bytes, decoder),
       logprob,
+      unseen: false,
       top: top_logprobs.map((t) => ({ text: t.token, logprob: t.logprob })),
     }));
   }
   return logprobs.tokens.map((text, i) => ({
     text,
     logprob: logprobs.token_logprobs[i] ?? 0,
+    unseen: false,
     top: Object.entries(logprobs.top_logprobs[i] ?? {})
       .map(([alternative, logprob]) => ({ text: alternative, logprob }))
       .sort((a, b) => b.logprob - a.logprob),
   }));
+}
+
+/** The token's text; of a character in several tokens, all of it comes with the last. */
+function whole(token: string, bytes: number[] | null, decoder: TextDecoder): string {
+  if (!bytes || !token.includes("\ufffd")) return token;
+  return decoder.decode(new Uint8Array(bytes), { stream: true });
 }

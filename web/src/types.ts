@@ -86,6 +86,9 @@ export interface Snapshot {
 export interface RequestTimeline extends Lane {
   events: { t: number; kind: string; tokens: number; text: string }[];
   metrics: Record<string, number | null>;
+  finish_reason?: string | null;
+  /** The sequences of the same HTTP request, itself among them. */
+  related?: string[];
 }
 
 export interface Finding {

@@ -5,6 +5,7 @@ import { cssColor, hatch } from "../palette";
 import { useTheme } from "./theme";
 
 const HEIGHT = 170;
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300];
 
 export interface Series {
   label: string;
@@ -130,7 +131,7 @@ function options(props: Props, width: number, onHover: (at: number | null) => vo
     cursor: { y: false, drag: { x: false, y: false }, points: { show: !stacked } },
     scales: { y: { range: (_, __, top) => [0, max ?? (top > 0 ? top * 1.1 : 1)] } },
     axes: [
-      { ...axis, space: 70, values: "{HH}:{mm}:{ss}", size: 26 },
+      { ...axis, space: 70, incrs: TIME_STEPS, values: "{HH}:{mm}:{ss}", size: 26 },
       { ...axis, size: 58, values: (_, ticks) => ticks.map((t) => (t === null ? "" : format(t))) },
     ],
     series: [

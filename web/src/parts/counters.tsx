@@ -41,7 +41,7 @@ export function Counters({ snapshot }: { snapshot: Snapshot }) {
                 <th scope="row">
                   <code>{`quire:time_seconds_total{part="${part}"}`}</code>
                 </th>
-                <td>{value.toFixed(3)} s</td>
+                <td data-part={part}>{value.toFixed(3)} s</td>
               </tr>
             ))}
           </tbody>

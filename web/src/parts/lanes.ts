@@ -81,7 +81,7 @@ function drawSpan(
 
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60];
 
-/** Vertical lines at round times from `from`, at most one each 70 pixels. */
+/** Vertical lines at round times from `from`, at most one each 90 pixels. */
 export function drawGrid(
   context: CanvasRenderingContext2D,
   span: number,
@@ -89,7 +89,7 @@ export function drawGrid(
   height: number,
   label: (seconds: number) => string,
 ): void {
-  const step = STEPS.find((s) => (s / span) * width >= 70) ?? 60;
+  const step = STEPS.find((s) => (s / span) * width >= 90) ?? 60;
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "top";
   for (let i = 0; i * step <= span * 1.0001; i += 1) {

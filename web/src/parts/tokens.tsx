@@ -41,7 +41,7 @@ export function Tokens({ tokens }: { tokens: Token[] }) {
         {tokens.map((t, i) => (
           <span
             key={i}
-            class={`token ${sureness(t.logprob)} ${i === at ? "at" : ""}`}
+            class={`token ${sureness(t.logprob)} ${i === at ? "at" : ""} ${t.unseen ? "unseen" : ""}`}
             onPointerEnter={() => setAt(i)}
             onPointerDown={() => setAt(i)}
           >

@@ -1,7 +1,7 @@
 // One request from its arrival to its end, over whatever view it was opened from.
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { callJson, told } from "../api";
-import { count, seconds } from "../format";
+import { count, seconds, shortId } from "../format";
 import { Canvas } from "../parts/canvas";
 import { drawGrid, drawLane, spanPaints } from "../parts/lanes";
 import { Dialog, Empty, ErrorNote } from "../parts/panel";
@@ -20,9 +20,10 @@ interface Props {
   /** The server's time; while the request lives, each new one asks again. */
   now: number;
   onClose: () => void;
+  onRequest: (id: string) => void;
 }
 
-export function RequestDialog({ id, now, onClose }: Props) {
+export function RequestDialog({ id, now, onClose, onRequest }: Props) {
   const [timeline, setTimeline] = useState<RequestTimeline | null>(null);
   const [error, setError] = useState("");
   const over = timeline?.state === "finished" || error !== "";
@@ -42,20 +43,31 @@ export function RequestDialog({ id, now, onClose }: Props) {
   return (
     <Dialog title="Request" class="drill" onClose={onClose}>
       <p>
-        <code class="id">{id}</code>
+        <code class="id">{timeline?.id ?? id}</code>
       </p>
       {error && <ErrorNote>{error}</ErrorNote>}
-      {timeline ? <Details timeline={timeline} now={now} /> : !error && <Empty>Loading …</Empty>}
+      {timeline ? (
+        <Details timeline={timeline} now={now} onRequest={onRequest} />
+      ) : (
+        !error && <Empty>Loading …</Empty>
+      )}
     </Dialog>
   );
 }
 
-function Details({ timeline, now }: { timeline: RequestTimeline; now: number }) {
-  const { arrival, metrics, events } = timeline;
+interface DetailsProps {
+  timeline: RequestTimeline;
+  now: number;
+  onRequest: (id: string) => void;
+}
+
+function Details({ timeline, now, onRequest }: DetailsProps) {
+  const { arrival, metrics, events, related = [] } = timeline;
+  const siblings = related.filter((id) => id !== timeline.id);
   return (
     <>
       <dl class="tiles small">
-        <Fact name="State" value={timeline.state} />
+        <Fact name="State" value={timeline.finish_reason ?? timeline.state} />
         <Fact name="Prompt" value={`${count(timeline.prompt_tokens)} tok`} />
         <Fact name="Cached" value={`${count(timeline.cached_tokens)} tok`} />
         <Fact name="Generated" value={`${count(timeline.output_tokens)} tok`} />
@@ -64,21 +76,35 @@ function Details({ timeline, now }: { timeline: RequestTimeline; now: number }) 
         ))}
       </dl>
       <Life timeline={timeline} now={now} />
+      {siblings.length > 0 && (
+        <p>
+          Beside it, of the same request:{" "}
+          {siblings.map((id) => (
+            <button key={id} type="button" class="quiet" onClick={() => onRequest(id)}>
+              {shortId(id)}
+            </button>
+          ))}
+        </p>
+      )}
       <div class="scroll events" tabIndex={0} role="region" aria-label="Events">
         <table>
           <thead>
             <tr>
               <th scope="col">after</th>
-              <th scope="col">event</th>
+              <th scope="col" class="text">
+                event
+              </th>
               <th scope="col">tokens</th>
-              <th scope="col" class="text" />
+              <th scope="col" class="text">
+                what
+              </th>
             </tr>
           </thead>
           <tbody>
             {events.map((event, i) => (
               <tr key={i}>
                 <td>{seconds(event.t - arrival)}</td>
-                <td>{event.kind}</td>
+                <td class="text">{event.kind}</td>
                 <td>{event.tokens ? count(event.tokens) : ""}</td>
                 <td class="text">{event.text}</td>
               </tr>

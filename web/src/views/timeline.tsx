@@ -11,7 +11,7 @@ import type { Lane, Snapshot, SpanKind } from "../types";
 
 const ROW = 26;
 const AXIS = 20;
-const WINDOWS = [10, 30, 60];
+const WINDOWS = [1, 3, 10, 30, 60];
 
 interface Props {
   snapshot: Snapshot;
