@@ -1,0 +1,1 @@
+"""Recording where time and energy go. Importing this package loads nothing."""

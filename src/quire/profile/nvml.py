@@ -1,0 +1,69 @@
+"""GPUs through NVML, NVIDIA's management library, if `quire[nvml]` and a driver are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from quire.profile.devices import DeviceReading
+
+
+def gpus() -> list[Gpu]:
+    """Every GPU that NVML shows; empty without the library, the driver or a GPU."""
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        return []
+    try:
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+        return [Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+    except nvml.NVMLError:
+        return []
+
+
+class Gpu:
+    """One GPU.
+
+    Args:
+        nvml: the module `pynvml`, initialised; tests pass another with the same functions.
+        handle: NVML's for the device.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        name = self._ask(nvml.nvmlDeviceGetName)
+        self._name = name.decode() if isinstance(name, bytes) else name or "GPU"
+
+    @property
+    def no_power(self) -> str | None:
+        if self._ask(self._nvml.nvmlDeviceGetPowerUsage) is None:
+            return f"NVML does not show the power of {self._name}"
+        return None
+
+    def read(self) -> DeviceReading:
+        nvml = self._nvml
+        milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage)
+        millijoules = self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption)
+        load = self._ask(nvml.nvmlDeviceGetUtilizationRates)
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo)
+        return DeviceReading(
+            name=self._name,
+            kind="gpu",
+            power_w=None if milliwatts is None else milliwatts / 1e3,
+            energy_j=None if millijoules is None else millijoules / 1e3,
+            temperature_c=self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+            frequency_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+            utilization=None if load is None else load.gpu / 100,
+            memory_used=None if memory is None else memory.used,
+            memory_total=None if memory is None else memory.total,
+        )
+
+    def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """What NVML answers; None where this GPU, or its present mode, does not offer it."""
+        try:
+            return function(self._handle, *arguments)
+        except self._nvml.NVMLError:
+            return None
