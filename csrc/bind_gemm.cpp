@@ -1,14 +1,18 @@
 // Binding of the pool, packed weights and the linear layer.
 #include "bind_gemm.h"
 
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <errno.h>
 
+#include <array>
 #include <stdexcept>
 #include <system_error>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cpu/packed_file.h"
@@ -72,6 +76,26 @@ void make_zero_weight(PackedWeight* self, const Shape& shape) {
   new (self) PackedWeight(PackedShape{static_cast<WeightKind>(kind),
                                       static_cast<Epilogue>(epilogue), n, k, group, zero_points,
                                       bias});
+}
+
+// tuned: most rows of x, and then the fields of GemmTuning.
+void tune(PackedWeight& weight, const std::vector<std::pair<int64_t, std::array<int64_t, 6>>>& tuned) {
+  constexpr int64_t kMostBytes = int64_t{1} << 40;
+  std::vector<PackedWeight::Tuned> all;
+  for (const auto& [rows, f] : tuned) {
+    if (!all.empty() && rows <= all.back().rows) throw std::invalid_argument("rows must ascend");
+    const GemmTuning t = {f[0], f[1], f[2], f[3], f[4], f[5]};
+    const auto fits = [](int64_t value, int64_t least, int64_t most) {
+      return value >= least && value <= most;
+    };
+    if (!fits(t.pass_rows, 0, kMostBytes) || !fits(t.chunk_bytes, 0, kMostBytes) ||
+        !fits(t.group_bytes, 0, kMostBytes) || !fits(t.thread_tasks, 0, kMostThreadTasks) ||
+        !fits(t.ahead_bytes, -1, 1 << 24) || !fits(t.vector_rows, -1, kMostBytes)) {
+      throw std::invalid_argument("no such tuning of a product");
+    }
+    all.push_back({rows, t});
+  }
+  weight.tune(std::move(all));
 }
 
 template <uint64_t transfer(Pool&, int, int64_t, const std::vector<PackedWeight*>&)>
@@ -145,6 +169,7 @@ void bind_gemm(nb::module_& m) {
       .def("__init__", &make_zero_weight)
       .def_prop_ro("shape", &shape_of)
       .def_prop_ro("nbytes", &PackedWeight::nbytes)
+      .def("tune", &tune)
       .def("unpack", &unpack);
 
   m.def("read_packed", &unlocked_transfer<read_packed>);

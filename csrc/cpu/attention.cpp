@@ -132,7 +132,7 @@ struct Work {
               State& state) {
     const float scale = a.scale * kLog2E;
     if constexpr (!kIsFloat<T>) {
-      if (tile.count >= kTall) {
+      if (tile.count >= (a.tuning.tall_rows > 0 ? a.tuning.tall_rows : kTall)) {
         const Tall<E, T> tall(keys);
         return attend_keys(tile, q, tall.keys, tall.values, scales, ahead, start, a.window, scale,
                            state);

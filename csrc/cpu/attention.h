@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dtype.h"
+#include "tuning.h"
 
 namespace quire {
 
@@ -54,6 +55,7 @@ struct AttentionArgs {
   int64_t window;  // attend to the last `window` tokens only; 0 is all
   float scale;     // positive
   int q_dtype;
+  AttentionTuning tuning;
   const AttentionTask* tasks;
   AttentionMerge* merges;
   float* partials;

@@ -8,7 +8,7 @@ namespace quire {
 
 namespace {
 
-constexpr int64_t kShares = 8;  // tasks a thread from which their differences matter little
+constexpr int64_t kThreadTasks = 8;  // if not tuned
 constexpr int64_t kPartFloats = 1 << 20, kParts = 512;  // most of split tiles, a thread
 
 // A task for one head, not cut, and what it costs: keys times rows; one row costs as much as a few,
@@ -65,13 +65,17 @@ int64_t finish(const std::vector<Tile>& tiles, int64_t heads, int threads) {
   return last;
 }
 
+int64_t thread_tasks(const AttentionArgs& a) {
+  return a.tuning.thread_tasks > 0 ? a.tuning.thread_tasks : kThreadTasks;
+}
+
 // Marks the tiles that are cut into parts: those that a thread could be left with while others idle.
 // Not where that gains a twelfth at most: a part's first keys are not fetched ahead of time.
 void choose_splits(const AttentionArgs& a, int threads, AttentionSplit split, int64_t total,
                    int64_t share, std::vector<Tile>& tiles) {
   const bool always = split == AttentionSplit::kAlways;
   if (split == AttentionSplit::kNever || (threads == 1 && !always)) return;
-  const bool few = static_cast<int64_t>(tiles.size()) * a.kv_heads <= 2 * kShares * threads;
+  const bool few = static_cast<int64_t>(tiles.size()) * a.kv_heads <= 2 * thread_tasks(a) * threads;
   if (!always && few && 12 * threads * finish(tiles, a.kv_heads, threads) <= 13 * total) return;
   int64_t parts = kParts * threads, floats = kPartFloats * threads;
   for (Tile& tile : tiles) {
@@ -156,7 +160,7 @@ int64_t plan_attention(AttentionArgs& a, int64_t tokens, void* memory, int threa
   std::vector<Tile> tiles = cut_rows(a);
   int64_t total = 0;
   for (const Tile& tile : tiles) total += tile.cost * a.kv_heads;
-  const int64_t share = total / (kShares * threads);
+  const int64_t share = total / (thread_tasks(a) * threads);
   choose_splits(a, threads, split, total, share, tiles);
 
   const Layout layout(a, tokens, threads);

@@ -37,7 +37,7 @@ int end_group(const Keys<T>& keys) {
   return (keys.last + kGroup - 1) / kGroup * kGroup;
 }
 
-// Rows of a tile from which keys and values are converted once for all of them.
+// Rows of a tile from which keys and values are converted once for all of them, if not tuned.
 constexpr int kTall = 12;
 
 struct Rows {

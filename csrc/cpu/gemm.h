@@ -33,6 +33,8 @@
 
 #include <stdint.h>
 
+#include "tuning.h"
+
 namespace quire {
 
 enum DType : int;
@@ -76,6 +78,7 @@ struct GemmArgs {
   Epilogue epilogue;
   void* scratch;             // `scratch_bytes`, aligned to 64
   int threads;               // how many share the tasks: for their size alone
+  GemmTuning tuning;
 };
 
 // One kind of weight on one ISA: first all prepare tasks (none is common), which round or

@@ -155,11 +155,12 @@ struct Cut {
 template <class T>
 Cut cut(const GemmArgs& a) {
   const int64_t row_bytes = steps_of<T>(a) * kStepBytes, blocks = ceil_div(a.n, kBlockRows);
-  const int64_t fitting = larger(kChunkBytes / row_bytes / 32, 1) * 32;
+  const int64_t fitting = larger(tuned(a.tuning.chunk_bytes, kChunkBytes) / row_bytes / 32, 1) * 32;
   const int64_t chunks = ceil_div(a.rows, fitting);
   const int64_t chunk_rows = round_up(ceil_div(a.rows, larger(chunks, 1)), 32);
-  const int64_t most = chunk_rows > 32 ? 8 : larger((256 << 10) / (row_bytes * kBlockRows), 1);
-  const int64_t fair = blocks * chunks / (a.threads * 8);
+  const int64_t own = chunk_rows > 32 ? 8 * row_bytes * kBlockRows : 256 << 10;
+  const int64_t most = tuned(a.tuning.group_bytes, own) / (row_bytes * kBlockRows);
+  const int64_t fair = blocks * chunks / (a.threads * tuned(a.tuning.thread_tasks, 8));
   const int64_t group = larger(smaller(most, fair), 1);
   return {chunk_rows, chunks, group, ceil_div(blocks, group)};
 }
@@ -189,7 +190,7 @@ void task(const GemmArgs& a, int64_t index) {
       if (shape != rows) configure(upper, lower);
       shape = rows;
       const bool stream = streams && r == first;
-      const Fetch now = stream ? Fetch{weight + kAhead, kLines} : fetch;
+      const Fetch now = stream ? Fetch{weight + tuned(a.tuning.ahead_bytes, kAhead), kLines} : fetch;
       if (lower > 0) {
         two_tiles<T>(sums, tile_at<T>(a, r), tile_at<T>(a, r + kTileRows), weight, steps, now);
       } else {

@@ -18,6 +18,8 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+// A field of GemmTuning: 0 is the kernel's own value, less is none.
+inline int64_t tuned(int64_t field, int64_t own) { return field == 0 ? own : larger(field, 0); }
 
 // Where there is AVX-512 BF16 but no tiles, the processor is a Zen. Its own prefetchers follow a row of
 // x or two through W faster undisturbed: int4 came at 58 GB/s on Zen 4, and at 49 with hints. They

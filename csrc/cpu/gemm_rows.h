@@ -53,21 +53,32 @@ struct RowCut {
 constexpr int64_t kChunkBytes = 256 << 10;  // of x
 constexpr int64_t kGroupBytes = 128 << 10;  // of W: starting a stream anew costs little against it
 
+constexpr int64_t kThreadTasks = 8;
+
 // How far ahead W is fetched where it is read once; 0 leaves it to the processor.
 template <class K>
-int64_t stream_ahead(int64_t rows) {
-  return kZen && rows <= K::kStreamRows ? 0 : kStreamAhead;
+int64_t stream_ahead(const GemmArgs& a, int64_t rows) {
+  return tuned(a.tuning.ahead_bytes, kZen && rows <= K::kStreamRows ? 0 : kStreamAhead);
+}
+
+// Most rows of a pass.
+template <class K>
+int64_t pass_rows(const GemmArgs& a) {
+  return smaller(tuned(a.tuning.pass_rows, K::kMost), K::kMost);
 }
 
 template <class K>
 RowCut row_cut(const GemmArgs& a) {
   const Input<typename K::X> in = K::input(a);
   const int64_t row_bytes = in.stride * static_cast<int64_t>(sizeof(typename K::X));
-  const int64_t fitting = larger(kChunkBytes / row_bytes / K::kMost, 1) * K::kMost;
+  const int64_t most = pass_rows<K>(a);
+  const int64_t fitting = larger(tuned(a.tuning.chunk_bytes, kChunkBytes) / row_bytes / most, 1) * most;
   const int64_t chunks = larger(ceil_div(a.rows, fitting), 1);
   const int64_t chunk_rows = ceil_div(a.rows, chunks);
-  const int64_t blocks = a.n / kBlockRows, fair = blocks * chunks / (a.threads * 8);
-  const int64_t group = larger(smaller(kGroupBytes / in.block_bytes, fair), 1);
+  const int64_t blocks = a.n / kBlockRows;
+  const int64_t fair = blocks * chunks / (a.threads * tuned(a.tuning.thread_tasks, kThreadTasks));
+  const int64_t wanted = tuned(a.tuning.group_bytes, kGroupBytes) / in.block_bytes;
+  const int64_t group = larger(smaller(wanted, fair), 1);
   return {chunk_rows, chunks, group, ceil_div(blocks, group)};
 }
 
@@ -87,15 +98,16 @@ void row_task(const GemmArgs& a, int64_t index) {
   const int64_t block = index % c.groups * c.group_blocks;
   const int64_t end = smaller(a.n / kBlockRows, block + c.group_blocks);
   alignas(64) typename K::Sum sums[K::kMost * kBlockRows];
-  const bool once = last - first <= K::kMost;
+  const int64_t most = pass_rows<K>(a);
+  const bool once = last - first <= most;
   for (int64_t b = block; b < end; ++b) {
     const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + b * in.block_bytes;
     const int64_t n0 = b * kBlockRows;
     const int32_t* row_sum = a.row_sum == nullptr ? nullptr : a.row_sum + n0;
     // What is read once is a stream; else the first pass fetches the next block for all.
-    int64_t ahead = once ? stream_ahead<K>(last - first) : in.block_bytes;
+    int64_t ahead = once ? stream_ahead<K>(a, last - first) : in.block_bytes;
     for (int64_t r = first; r < last;) {
-      const int64_t rows = ceil_div(last - r, ceil_div(last - r, K::kMost));
+      const int64_t rows = ceil_div(last - r, ceil_div(last - r, most));
       multiply<K>(rows, sums, {in.x + r * in.stride, in.stride, in.k, weight, ahead, row_sum});
       finish_sums(a, r, rows, n0, sums);
       r += rows;

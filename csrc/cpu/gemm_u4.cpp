@@ -8,13 +8,13 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-// Fetches what is ahead of a line that R rows pass over.
+// Fetches what is `ahead` of a line that R rows pass over.
 template <int R>
-inline void fetch(const uint8_t* line) {
+inline void fetch(const uint8_t* line, int64_t ahead) {
   if constexpr (!kZen) {
-    __builtin_prefetch(line + kStreamAhead);
+    __builtin_prefetch(line + ahead);
   } else if constexpr (R > 1) {
-    __builtin_prefetch(line + kStreamAhead, 0, 2);
+    __builtin_prefetch(line + ahead, 0, 2);
   }
 }
 
@@ -34,7 +34,7 @@ inline Vec floats(Ints v) { return _mm512_cvtepi32_ps(v); }
 
 template <int R>
 inline void dots_of(Ints (&c)[R][2], const int8_t* x, int64_t stride, const uint8_t* lines, int64_t,
-                    int64_t group) {
+                    int64_t group, int64_t ahead) {
   constexpr int kChains = R == 1 ? 4 : R <= 3 ? 2 : 1;  // vpdpbusd takes four cycles
   const __m512i nibble = _mm512_set1_epi8(15);
   __m512i sums[kChains][R][2];
@@ -43,7 +43,7 @@ inline void dots_of(Ints (&c)[R][2], const int8_t* x, int64_t stride, const uint
   }
   for (int64_t i = 0; i < group; i += 4 * kChains, lines += 64 * kChains) {
     for (int h = 0; h < kChains; ++h) {
-      fetch<R>(lines + h * 64);
+      fetch<R>(lines + h * 64, ahead);
       const __m512i both = _mm512_loadu_si512(lines + h * 64);
       const __m512i low = _mm512_and_si512(both, nibble);
       const __m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
@@ -101,7 +101,7 @@ inline Ints add_pairs(Ints sum, Ints v) {
 // 8 lines in 16 bits, where they fit: 8 * 2 * 15 * 128 < 2^15.
 template <int R>
 inline void dots_of(Ints (&c)[R][2], const int8_t* x, int64_t stride, const uint8_t* lines,
-                    int64_t lane, int64_t group) {
+                    int64_t lane, int64_t group, int64_t ahead) {
   const Ints nibble = bytes(15);
   for (auto& row : c) row[0] = row[1] = none();
   for (int64_t i = 0; i < group; i += 32) {
@@ -109,7 +109,7 @@ inline void dots_of(Ints (&c)[R][2], const int8_t* x, int64_t stride, const uint
     for (auto& row : sums) row[0] = row[1] = none();
     for (int64_t line = 0; line < 8; ++line) {
       const uint8_t* at = lines + i * 16 + line * 64 + lane * 4;
-      fetch<R>(at);
+      fetch<R>(at, ahead);
       const Ints both = bytes_at(at);
       const Ints low = common(both, nibble), high = common(down4(both), nibble);
       for (int r = 0; r < R; ++r) {
@@ -139,7 +139,7 @@ inline Shorts pairs(int32_t first, int32_t second) {
 // 8 lines in 16 bits, as above: a lane has every other byte of its row.
 template <int R>
 inline void dots_of(Ints (&c)[R][2], const int8_t* x, int64_t stride, const uint8_t* lines,
-                    int64_t lane, int64_t group) {
+                    int64_t lane, int64_t group, int64_t) {
   for (auto& row : c) row[0] = row[1] = Ints{};
   for (int64_t i = 0; i < group; i += 32) {
     Shorts sums[R][2] = {};
@@ -171,7 +171,7 @@ inline void dots_of(Ints (&c)[R][2], const int8_t* x, int64_t stride, const uint
 // sums[R][32] of the rows from `first` on and a block.
 template <int R>
 void block(const GemmArgs& a, const U4Input& x, int64_t first, const uint8_t* weight, float* sums) {
-  const int64_t groups = u4_groups(a);
+  const int64_t groups = u4_groups(a), ahead = tuned(a.tuning.ahead_bytes, kStreamAhead);
   const int8_t* q = x.q + first * x.stride;
   const float* x_sum = x.sum + first * groups;
   Vec total[16 / kLanes][R][2];
@@ -179,11 +179,11 @@ void block(const GemmArgs& a, const U4Input& x, int64_t first, const uint8_t* we
     for (auto& row : lanes) row[0] = row[1] = zero();
   }
   for (int64_t g = 0; g < groups; ++g, q += a.group, ++x_sum, weight += u4_group_bytes(a)) {
-    fetch<R>(weight);
-    fetch<R>(weight + 64);
+    fetch<R>(weight, ahead);
+    fetch<R>(weight + 64, ahead);
     for (int64_t lane = 0; lane < 16; lane += kLanes) {
       Ints dots[R][2];
-      dots_of(dots, q, x.stride, weight + kU4HeadBytes, lane, a.group);
+      dots_of(dots, q, x.stride, weight + kU4HeadBytes, lane, a.group, ahead);
       for (int t = 0; t < 2; ++t) {
         const U4GroupEnd end(a, weight, t * 16 + lane);
         for (int r = 0; r < R; ++r) {
@@ -248,10 +248,11 @@ void task(const GemmArgs& a, int64_t index) {
   const int64_t from = index / cut.chunks * cut.task_blocks * kBlockRows;
   const int64_t to = smaller(a.n, from + cut.task_blocks * kBlockRows);
   const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + from / kBlockRows * u4_block_bytes(a);
+  const int64_t most = smaller(tuned(a.tuning.pass_rows, kMostRows), kMostRows);
   alignas(64) float sums[kMostRows * kBlockRows];
   for (int64_t n0 = from; n0 < to; n0 += kBlockRows, weight += u4_block_bytes(a)) {
-    for (int64_t r = first; r < last; r += kMostRows) {
-      const int64_t rows = smaller(kMostRows, last - r);
+    for (int64_t r = first; r < last; r += most) {
+      const int64_t rows = smaller(most, last - r);
       block_of<kMostRows>(rows, a, x, r, weight, sums);
       u4_finish(a, x, r, rows, n0, sums);
     }

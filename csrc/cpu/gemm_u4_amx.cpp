@@ -34,10 +34,10 @@ void configure(int64_t group) {
 }
 
 // The lines of a group as steps of two tiles of bytes.
-void unpack(uint8_t* steps, const uint8_t* lines, int64_t group) {
+void unpack(uint8_t* steps, const uint8_t* lines, int64_t group, int64_t ahead) {
   const __m512i nibble = _mm512_set1_epi8(15);
   for (int64_t i = 0; i < group / 4; ++i) {
-    __builtin_prefetch(lines + i * 64 + kAhead, 0, 2);
+    __builtin_prefetch(lines + i * 64 + ahead, 0, 2);
     const __m512i both = _mm512_loadu_si512(lines + i * 64);
     uint8_t* to = steps + i / 16 * (2 * kTileBytes) + i % 16 * 64;
     _mm512_store_si512(to, _mm512_and_si512(both, nibble));
@@ -78,12 +78,12 @@ inline void add_group(const GemmArgs& a, float* sums, const int32_t* dots, const
 template <int kSteps>
 void block(const GemmArgs& a, const U4Input& x, int64_t first, int64_t rows, const uint8_t* weight,
            float* sums) {
-  const int64_t groups = u4_groups(a);
+  const int64_t groups = u4_groups(a), ahead = tuned(a.tuning.ahead_bytes, kAhead);
   alignas(64) uint8_t steps[2 * 2 * kTileBytes];
   alignas(64) int32_t dots[2][kU4TileRows * kBlockRows];  // in turn: one is read, one is written
   for (int64_t j = 0; j < rows * kBlockRows; ++j) sums[j] = 0.0f;
   for (int64_t g = 0; g < groups; ++g, weight += u4_group_bytes(a)) {
-    unpack(steps, weight + kU4HeadBytes, a.group);
+    unpack(steps, weight + kU4HeadBytes, a.group, ahead);
     _tile_loadd(4, steps, 64);
     _tile_loadd(5, steps + kTileBytes, 64);
     if constexpr (kSteps == 2) {
@@ -100,7 +100,7 @@ void block(const GemmArgs& a, const U4Input& x, int64_t first, int64_t rows, con
 }
 
 void task(const GemmArgs& a, int64_t index) {
-  if (a.rows <= kFewRows) return kGemmU4.task(a, index);
+  if (a.rows <= tuned(a.tuning.vector_rows, kFewRows)) return kGemmU4.task(a, index);
   const U4Cut cut(a);
   const U4Input x(a);
   const int64_t first = index % cut.chunks * kU4Chunk, rows = smaller(a.rows - first, kU4Chunk);

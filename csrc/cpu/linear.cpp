@@ -31,6 +31,7 @@ Linear start(const Kernels& kernels, Pool& pool, const PackedWeight& weight, voi
   args.x_stride = x_stride;
   args.rows = rows;
   args.threads = pool.threads();
+  args.tuning = weight.tuning(rows);
   const int64_t bytes = gemm.scratch_bytes(args);
   if (bytes > 0) args.scratch = pool.scratch(bytes);
   return {&gemm, args};

@@ -311,6 +311,13 @@ void PackedWeight::pack_block(const std::vector<WeightPart>& parts, int64_t bloc
   }
 }
 
+GemmTuning PackedWeight::tuning(int64_t rows) const {
+  for (const Tuned& tuned : tuned_) {
+    if (rows <= tuned.rows) return tuned.tuning;
+  }
+  return {};
+}
+
 GemmArgs PackedWeight::args() const {
   GemmArgs a{};
   a.n = blocks() * kBlockRows;

@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 
+#include <utility>
 #include <vector>
 
 #include "kernels.h"
@@ -69,6 +70,15 @@ class PackedWeight {
   };
   std::vector<Region> regions();
 
+  // Of products with at most `rows` rows of x.
+  struct Tuned {
+    int64_t rows;
+    GemmTuning tuning;
+  };
+  // In ascending order of `rows`, the last of which ends what is tuned. Not while products run.
+  void tune(std::vector<Tuned> tuned) { tuned_ = std::move(tuned); }
+  GemmTuning tuning(int64_t rows) const;
+
   // The kernels' view, without x and y.
   GemmArgs args() const;
   // The weight as stored, as float32 [n, k].
@@ -101,6 +111,7 @@ class PackedWeight {
   PackedMemory memory_;
   std::vector<float> scale_, bias_;  // by packed row
   std::vector<int32_t> row_sum_;
+  std::vector<Tuned> tuned_;
 };
 
 }  // namespace quire

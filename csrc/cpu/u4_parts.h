@@ -36,7 +36,8 @@ struct U4Cut {
 
   explicit U4Cut(const GemmArgs& a) : chunks(ceil_div(a.rows, kU4Chunk)) {
     const int64_t blocks = ceil_div(a.n, kBlockRows);
-    const int64_t fair = blocks * chunks / (a.threads * 8), most = (64 << 10) / u4_block_bytes(a);
+    const int64_t fair = blocks * chunks / (a.threads * tuned(a.tuning.thread_tasks, 8));
+    const int64_t most = tuned(a.tuning.group_bytes, 64 << 10) / u4_block_bytes(a);
     task_blocks = larger(smaller(fair, most), 1);
     parts = ceil_div(blocks, task_blocks);
   }

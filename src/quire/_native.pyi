@@ -163,6 +163,12 @@ class PackedWeight:
 
     @property
     def nbytes(self) -> int: ...
+    def tune(self, tuned: list[tuple[int, tuple[int, int, int, int, int, int]]], /) -> None:
+        """Most rows of x, ascending, and the fields of GemmTuning for them (csrc/cpu/tuning.h).
+
+        Raises ValueError for what no kernel can heed.
+        """
+
     def unpack(self, out: int, /) -> None:
         """Writes the weight as stored to float32 [n, k]."""
 
@@ -514,11 +520,14 @@ def paged_attention(
     window: int,
     scale: float,
     split: int,
+    thread_tasks: int,
+    tall_rows: int,
     /,
 ) -> None:
     """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t.
 
-    `window` 0 is no window. Raises ValueError for more than 64 heads a kv head.
+    `window` 0 is no window; the last two are AttentionTuning (csrc/cpu/tuning.h). Raises
+    ValueError for more than 64 heads a kv head.
     """
 
 def exp2(kernels: Kernels, y: int, x: int, count: int, /) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from quire.ops.native_sampling import SamplingKernels
 from quire.ops.packed_file import StoredLinear
 from quire.ops.reference import DenseWeight, Epilogue
 from quire.ops.table import OP_NAMES, LinearWeight, OpTable
+from quire.ops.tuning import AttentionTuning, load_tuning
 
 _KINDS: dict[torch.dtype, WeightKind] = {
     torch.float32: "f32",
@@ -43,6 +45,7 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
     """
     kernels = NativeKernels(isa)
     pool = Pool(num_threads)
+    tuning = load_tuning(kernels.isa, num_threads)
     fused = FusedKernels(kernels, pool)
     sampling = SamplingKernels(kernels, pool)
     scheme = None if quantization is None else QUANTIZATIONS[quantization]
@@ -59,11 +62,14 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
             assert not isinstance(weight, StoredLinear)  # only native weights are stored
             return reference.pack_linear(weight, bias, epilogue=epilogue)
         if scheme is None:
-            return PackedLinear(kernels, pool, weight, bias, kind=kind, epilogue=epilogue)
-        quantized = scheme.head if head else scheme.kind
-        return PackedLinear(
-            kernels, pool, weight, bias, kind=quantized, epilogue=epilogue, group=scheme.group
-        )
+            packed = PackedLinear(kernels, pool, weight, bias, kind=kind, epilogue=epilogue)
+        else:
+            quantized = scheme.head if head else scheme.kind
+            packed = PackedLinear(
+                kernels, pool, weight, bias, kind=quantized, epilogue=epilogue, group=scheme.group
+            )
+        packed.tune(tuning.of_gemm(packed.kind, *packed.shape, packed.group))
+        return packed
 
     def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
         if isinstance(table, PackedLinear):
@@ -80,16 +86,24 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
             return packed.forward(x, dtype=torch.float32)
         return reference.logits(x, packed)
 
+    @cache
+    def attention_tuning(
+        heads: int, kv_heads: int, head_dim: int, kv_dtype: torch.dtype
+    ) -> AttentionTuning:
+        name = str(kv_dtype).removeprefix("torch.")
+        return tuning.of_attention(heads, kv_heads, head_dim, name)
+
     def attention(
-        q: Tensor, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None = None
+        q: Tensor, kv: KVCache, meta: AttentionMetadata, scale: float, window: int | None = None
     ) -> Tensor:
         _, heads, head_dim = q.shape
-        _, kv_heads, block_size, _ = cache.k.shape
+        _, kv_heads, block_size, _ = kv.k.shape
         if attention_fits(heads, kv_heads, head_dim, block_size, q.dtype):
+            tuned = attention_tuning(heads, kv_heads, head_dim, kv.k.dtype)
             return native_attention.paged_attention(
-                kernels.handle, pool, q, cache, meta, scale, window
+                kernels.handle, pool, q, kv, meta, scale, window, tuning=tuned
             )
-        return paged_attention.paged_attention(q, cache, meta, scale, window)
+        return paged_attention.paged_attention(q, kv, meta, scale, window)
 
     return replace(
         OpTable(),

@@ -8,6 +8,7 @@ from torch import Tensor
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native_checks import check_scales
+from quire.ops.tuning import AttentionTuning
 
 _DTYPE_CODES = {
     torch.float32: _native.FLOAT32,
@@ -15,6 +16,7 @@ _DTYPE_CODES = {
     torch.float16: _native.FLOAT16,
 }
 _CACHE_CODES = _DTYPE_CODES | {torch.int8: _native.INT8}
+_NOT_TUNED = AttentionTuning()
 _SPLIT = {None: 0, False: 1, True: 2}
 BLOCK_SIZES = frozenset({8, 16, 32})
 MAX_HEAD_DIM = 256
@@ -50,6 +52,7 @@ def paged_attention(
     *,
     out: Tensor | None = None,
     split: bool | None = None,
+    tuning: AttentionTuning = _NOT_TUNED,
 ) -> Tensor:
     """What `quire.ops.paged_attention.paged_attention` computes, on all threads of `pool`.
 
@@ -64,6 +67,7 @@ def paged_attention(
         window: attend to the last `window` tokens only; None is all.
         out: takes the result, if given; like q, and apart from it.
         split: whether threads share the keys of one sequence and head; None is where it pays.
+        tuning: how the work is cut, which changes no result.
 
     Returns:
         [T, num_heads, head_dim] of q's dtype.
@@ -107,6 +111,8 @@ def paged_attention(
         window or 0,
         scale,
         _SPLIT[split],
+        tuning.thread_tasks,
+        tuning.tall_rows,
     )
     return out
 

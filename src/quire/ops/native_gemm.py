@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
+from msgspec.structs import astuple
 from torch import Tensor
 
 from quire import _native
@@ -13,6 +14,7 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_checks import indices
 from quire.ops.packed_file import StoredLinear
 from quire.ops.reference import Epilogue
+from quire.ops.tuning import GemmTuning
 
 WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4"]
 
@@ -182,6 +184,19 @@ class PackedLinear:
         linear = cls.__new__(cls)
         linear._keep(kernels, pool, packed, "u4", (n, k), torch.float32, epilogue)
         return linear
+
+    @property
+    def group(self) -> int:
+        """Of "u4"; 0 for the other kinds."""
+        return self._weight.shape[4] if self.kind == "u4" else 0
+
+    def tune(self, tuned: Mapping[int, GemmTuning]) -> None:
+        """Set what is tuned, by the most rows of x that it holds for; more rows than the largest
+        have the kernel's own values. Results stay the same. Not while products run.
+
+        Raises ValueError for values that no kernel can heed.
+        """
+        self._weight.tune([(rows, astuple(tuned[rows])) for rows in sorted(tuned)])
 
     @property
     def stored(self) -> StoredLinear:

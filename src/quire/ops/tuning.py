@@ -1,0 +1,218 @@
+"""What `quire tune kernels` found for a machine: where it is kept, and what it says of a shape.
+
+A file a machine, by the CPU's name, the instruction set and the number of threads: the user's own
+in `QUIRE_CACHE_DIR/tuned` (`~/.cache/quire/tuned`), else one that Quire ships. It decides speed
+alone: results are the same with any of them, or with none.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from quire.core import env
+
+logger = logging.getLogger(__name__)
+
+SHIPPED = Path(__file__).parent / "tuned"
+VERSION = 1
+
+Shape = tuple[str | int, ...]
+"""What is tuned apart: an operation and the sizes that matter to it."""
+_Size = Annotated[int, Meta(ge=0, le=1 << 40)]
+_Tasks = Annotated[int, Meta(ge=0, le=1024)]
+
+
+class GemmTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Of a product; 0 is the kernel's own value. csrc/cpu/tuning.h, in whose order these stand.
+
+    Attributes:
+        pass_rows: rows of x that pass over the weight together; at most what registers hold.
+        chunk_bytes, group_bytes: of x and of the weight, a task.
+        thread_tasks: tasks a thread that the weight is cut into, if it is large enough.
+        ahead_bytes: from what is read of the weight to what is fetched; -1 for no fetching.
+        vector_rows: most rows that take VNNI where there are tiles, 4-bit weights; -1 for none.
+    """
+
+    pass_rows: _Size = 0
+    chunk_bytes: _Size = 0
+    group_bytes: _Size = 0
+    thread_tasks: _Tasks = 0
+    ahead_bytes: Annotated[int, Meta(ge=-1, le=1 << 24)] = 0
+    vector_rows: Annotated[int, Meta(ge=-1, le=1 << 40)] = 0
+
+
+class AttentionTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Of attention; 0 is the kernel's own value.
+
+    Attributes:
+        thread_tasks: tasks a thread from which their differences matter little.
+        tall_rows: query rows from which a tile's keys are converted once for all of them.
+    """
+
+    thread_tasks: _Tasks = 0
+    tall_rows: _Size = 0
+
+
+class TunedGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A product of a weight [n, k] with `rows[0]` to `rows[1]` rows of x.
+
+    Attributes:
+        kind: how the weight is stored ("bf16", "s8", "u4" …), `group` that of "u4", else 0.
+        gain: 0.05 is 5 % faster than the kernel's own values, as measured when it was found.
+    """
+
+    kind: str
+    n: int
+    k: int
+    group: int
+    rows: tuple[int, int]
+    tuning: GemmTuning
+    gain: float
+
+    @property
+    def shape(self) -> Shape:
+        return "gemm", self.kind, self.n, self.k, self.group
+
+
+class TunedAttention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Attention of a model's heads over a cache of `kv_dtype`."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    kv_dtype: str
+    tuning: AttentionTuning
+    gain: float
+
+    @property
+    def shape(self) -> Shape:
+        return "attention", self.heads, self.kv_heads, self.head_dim, self.kv_dtype
+
+
+class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that is tuned for one machine; what it does not name keeps the kernels' own values."""
+
+    device: str
+    isa: str
+    threads: int
+    gemm: list[TunedGemm] = []
+    attention: list[TunedAttention] = []
+    version: int = VERSION
+
+    def of_gemm(self, kind: str, n: int, k: int, group: int) -> dict[int, GemmTuning]:
+        """Most rows of x → what is tuned for them, as `PackedLinear.tune` takes it."""
+        found: dict[int, GemmTuning] = {}
+        wanted = (t for t in self.gemm if t.shape == ("gemm", kind, n, k, group))
+        for entry in sorted(wanted, key=lambda t: t.rows):
+            first, last = entry.rows
+            if first > 1 and first - 1 not in found:
+                found[first - 1] = GemmTuning()
+            found[last] = entry.tuning
+        return found
+
+    def of_attention(
+        self, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
+    ) -> AttentionTuning:
+        shape = "attention", heads, kv_heads, head_dim, kv_dtype
+        return next((t.tuning for t in self.attention if t.shape == shape), AttentionTuning())
+
+    def with_results(
+        self,
+        measured: Collection[Shape],
+        gemm: Collection[TunedGemm],
+        attention: Collection[TunedAttention],
+    ) -> KernelTuning:
+        """The same, with these in place of all that was known of the `measured` shapes."""
+        return msgspec.structs.replace(
+            self,
+            gemm=[t for t in self.gemm if t.shape not in measured] + [*gemm],
+            attention=[t for t in self.attention if t.shape not in measured] + [*attention],
+        )
+
+
+def untuned(isa: str, threads: int) -> KernelTuning:
+    """Nothing, for this machine."""
+    return KernelTuning(_device(), isa, threads)
+
+
+def tuned_folder() -> Path:
+    """Where the user's files are."""
+    return env.cache_dir() / "tuned"
+
+
+def load_tuning(isa: str, threads: int) -> KernelTuning:
+    """What is known of this machine; the log names the file, and says why one is not used."""
+    empty = untuned(isa, threads)
+    for folder in (tuned_folder(), SHIPPED):
+        file = folder / file_name(empty)
+        try:
+            text = file.read_bytes()
+        except OSError:
+            continue
+        try:
+            found = read(text)
+        except ValueError as error:
+            logger.warning("kernels: %s is not used: %s", file, error)
+            continue
+        count = len(found.gemm) + len(found.attention)
+        logger.info("kernels: %d shapes tuned for this machine, from %s", count, file)
+        return found
+    return empty
+
+
+def read(text: bytes) -> KernelTuning:
+    """A file's content.
+
+    Raises:
+        ValueError: it is damaged, of another version, or says what no kernel could heed.
+    """
+    found = msgspec.json.decode(text, type=KernelTuning)
+    if found.version != VERSION:
+        raise ValueError(f"version {found.version}; this Quire reads {VERSION}")
+    ends: dict[Shape, int] = {}
+    for product in sorted(found.gemm, key=lambda t: t.rows):
+        first, last = product.rows
+        if not ends.get(product.shape, 0) < first <= last:
+            raise ValueError(f"rows {first} to {last} of {product.shape} overlap or are none")
+        ends[product.shape] = last
+    return found
+
+
+def save_tuning(tuning: KernelTuning, folder: Path | None = None) -> Path:
+    """Write the machine's file into `folder`, the user's if None, all or nothing; its path."""
+    folder = folder or tuned_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / file_name(tuning)
+    partial = file.with_suffix(".partial")
+    text = msgspec.json.format(msgspec.json.encode(tuning), indent=1)
+    partial.write_bytes(text + b"\n")
+    partial.replace(file)
+    return file
+
+
+def file_name(tuning: KernelTuning) -> str:
+    device = re.sub(r"[^a-z0-9]+", "-", tuning.device.lower()).strip("-")
+    return f"{device}_{tuning.isa}_{tuning.threads}-threads.json"
+
+
+def _device() -> str:
+    """The CPU's name; its family and model with it, for virtual machines cut the name short."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    facts = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
+    }
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    if "cpu family" in facts and "model" in facts:
+        name += f" (family {facts['cpu family']}, model {facts['model']})"
+    return name
