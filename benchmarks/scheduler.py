@@ -65,11 +65,11 @@ class Quire:
         from quire.core.batch import ModelOutput
         from quire.core.config import CacheConfig, SchedulerConfig
         from quire.core.messages import AddRequest
-        from quire.core.request import Request
+        from quire.core.request import Request, pack_tokens
         from quire.core.sampling_params import SamplingParams
         from quire.scheduler.scheduler import Scheduler
 
-        self._message, self._params = AddRequest, SamplingParams
+        self._message, self._pack, self._params = AddRequest, pack_tokens, SamplingParams
         self._request, self._result = Request, ModelOutput
         limits = SchedulerConfig(16384, max_num_seqs, budget)
         cache = CacheConfig(BLOCK_SIZE, num_blocks, hash_algo=self.algo)
@@ -77,7 +77,7 @@ class Quire:
 
     def message(self, name: str, prompt: list[int], max_tokens: int) -> Any:
         params = self._params(temperature=0.0, max_tokens=max_tokens)
-        return self._message(name, prompt, params, 0.0, eos_token_ids=(2,))
+        return self._message(name, self._pack(prompt), params, 0.0, eos_token_ids=(2,))
 
     def add(self, message: Any) -> None:
         self.scheduler.add(

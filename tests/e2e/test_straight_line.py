@@ -20,6 +20,7 @@ import quire.core
 from quire.core.config import EngineArgs
 from quire.core.hardware import detect
 from quire.core.messages import AddRequest
+from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.async_engine import AsyncLLM
 from quire.engine.core import EngineCore
@@ -98,7 +99,7 @@ def _through_the_core(args: EngineArgs, line: Line) -> None:
     config = resolve(args, detect()).config
     core = EngineCore(config, UniprocExecutor(config))
     with line.traced():
-        core.add(AddRequest("a", [1, 2, 3], SamplingParams(seed=0), arrival_time=0.0))
+        core.add(AddRequest("a", pack_tokens([1, 2, 3]), SamplingParams(seed=0), arrival_time=0.0))
         while core.has_work():
             core.step()
     core.shutdown()

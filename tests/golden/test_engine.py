@@ -14,6 +14,7 @@ import pytest
 from quire.core.config import EngineArgs
 from quire.core.hardware import detect
 from quire.core.messages import AddRequest
+from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.engine.resolve import resolve
@@ -45,7 +46,7 @@ class Engine:
         for prompt in prompts:
             request_id = str(next(self._ids))
             tokens[request_id] = []
-            self.core.add(AddRequest(request_id, prompt, params, arrival_time=0.0))
+            self.core.add(AddRequest(request_id, pack_tokens(prompt), params, arrival_time=0.0))
         while step := self.core.step():
             self.core.scheduler.check_integrity()
             for output in step.each():

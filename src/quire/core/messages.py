@@ -27,7 +27,8 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     """Ask the core to run one sequence (n > 1 is n of these)."""
 
     request_id: str
-    prompt_token_ids: list[int]
+    prompt_token_ids: bytes
+    """`core.request.pack_tokens` of them."""
     sampling_params: SamplingParams
     arrival_time: float
     """Seconds on the monotonic clock, which all processes of a machine share."""

@@ -6,6 +6,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
+from typing import Any, Protocol
 
 from quire.core.sampling_params import SamplingParams
 
@@ -26,6 +27,28 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+class PrefixDigest(Protocol):
+    """A hash that goes on, as `hashlib`'s."""
+
+    def update(self, data: bytes, /) -> Any: ...
+
+    def digest(self) -> bytes: ...
+
+
+def pack_tokens(token_ids: Sequence[int]) -> bytes:
+    """Four bytes a token, as messages carry them: a list would be built again, object by object.
+
+    Raises:
+        struct.error: a token is no integer of 32 bits.
+    """
+    return struct.pack(f"{len(token_ids)}i", *token_ids)
+
+
+def unpack_tokens(packed: bytes) -> list[int]:
+    """The inverse of `pack_tokens`."""
+    return array("i", packed).tolist()
 
 
 class Request:
@@ -49,6 +72,7 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "order",
+        "prefix_digest",
         "priority",
         "request_id",
         "sampling_params",
@@ -61,7 +85,7 @@ class Request:
     def __init__(
         self,
         request_id: str,
-        prompt_token_ids: Sequence[int],
+        prompt_token_ids: bytes | Sequence[int],
         sampling_params: SamplingParams,
         *,
         arrival_time: float,
@@ -71,10 +95,9 @@ class Request:
         eos_token_ids: tuple[int, ...] = (),
     ) -> None:
         self.request_id = request_id
-        # A third of the time that `array("i", prompt_token_ids)` takes.
-        packed = struct.pack(f"{len(prompt_token_ids)}i", *prompt_token_ids)
-        self.token_ids = array("i", packed)
-        self.num_prompt_tokens = len(prompt_token_ids)
+        packed = isinstance(prompt_token_ids, bytes)
+        self.token_ids = array("i", prompt_token_ids if packed else pack_tokens(prompt_token_ids))
+        self.num_prompt_tokens = len(self.token_ids)
         self.sampling_params = sampling_params
         self.arrival_time = arrival_time
         self.priority = priority
@@ -96,7 +119,9 @@ class Request:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.block_hashes: list[bytes] = []
-        """Chained hashes of the full blocks of `token_ids`; grown by the KV manager."""
+        """Hashes of the full blocks of `token_ids`, and all before them; from the KV manager."""
+        self.prefix_digest: PrefixDigest | None = None
+        """Of the tokens in those blocks."""
 
     @property
     def num_tokens(self) -> int:

@@ -13,6 +13,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import CheckpointError, InvalidRequestError
 from quire.core.messages import AddRequest, Ready
 from quire.core.registry import did_you_mean
+from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.resolve import Resolved
 from quire.engine.tokenizer_worker import ChatPrompt, tokenize
@@ -119,10 +120,11 @@ class InputProcessor:
             max_tokens=room if params.max_tokens is None else params.max_tokens,
             bad_words_token_ids=self._bad_words(params),
         )
+        packed = pack_tokens(token_ids)
         children = [
             AddRequest(
                 request_id=request_id if params.n == 1 else f"{request_id}_{index}",
-                prompt_token_ids=token_ids,
+                prompt_token_ids=packed,
                 sampling_params=base.replace(
                     seed=seed if seed is None or index == 0 else derive_seed(seed, index),
                     # One sequence tells the prompt's; the others may reuse its blocks.

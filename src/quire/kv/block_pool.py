@@ -89,9 +89,12 @@ class BlockPool:
     def share(self, blocks: Sequence[int]) -> None:
         """Add a user to each of `blocks`, all in the prefix cache."""
         counts = self._ref_count
-        self.num_free -= self.num_idle(blocks)
+        idle = 0
         for block in blocks:
-            counts[block] += 1
+            count = counts[block]
+            idle += not count
+            counts[block] = count + 1
+        self.num_free -= idle
 
     def release(self, blocks: Iterable[int]) -> None:
         """Take a user from each of `blocks`; those left unused are free."""

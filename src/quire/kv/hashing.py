@@ -1,21 +1,22 @@
-"""Chained block hashes: equal hashes mean equal tokens in the block and in all before it."""
+"""Block hashes: equal hashes mean equal tokens in the block and in all before it."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from struct import iter_unpack
+
+import numpy as np
 
 from quire.core.config import HashAlgo
 from quire.core.errors import ConfigError
-from quire.core.request import Request
+from quire.core.request import PrefixDigest, Request
 
 
 class BlockHasher:
-    """Hashes blocks of a request's tokens, one digest call a block.
+    """Hashes blocks of a request's tokens: one digest that goes on, read after every block.
 
     Args:
-        algo: "sha256", 32 bytes, safe against anyone; or "xxhash", XXH3 of 128 bits, a quarter
+        algo: "sha256", 32 bytes, safe against anyone; or "xxhash", XXH3 of 128 bits, a third
             of the time, and safe as long as nobody who sends prompts knows the seed.
         seed: 64 bits. Hashes of another seed share nothing with these.
 
@@ -25,57 +26,58 @@ class BlockHasher:
 
     def __init__(self, block_size: int, algo: HashAlgo, seed: int) -> None:
         self._block_size = block_size
+        self._block = np.dtype((np.void, 4 * block_size))
         self._seed = seed
-        self._digest = _DIGESTS[algo]()
-
-    def root(self, cache_salt: str | None) -> bytes:
-        """Where a request's chain begins; requests with another salt share no block."""
-        salt = (cache_salt or "").encode()
-        return hashlib.sha256(b"quire:" + self._seed.to_bytes(8, "little") + salt).digest()
+        self._new_digest = _DIGESTS[algo](seed)
+        self._unsalted = self._root("")
 
     def extend(self, request: Request) -> list[bytes]:
         """Hash the full blocks of `request.token_ids` that are not hashed yet.
 
         Returns:
-            `request.block_hashes`, a digest a full block. It covers the digest of the block
-            before and the block's own tokens, four bytes each.
+            `request.block_hashes`, a hash a full block: of the seed, the request's salt, and all
+            tokens up to the block's end, four bytes each.
         """
-        hashes, tokens, size = request.block_hashes, request.token_ids, self._block_size
+        hashes, tokens = request.block_hashes, request.token_ids
         start = len(hashes)
-        full = len(tokens) // size
-        if start >= full:
+        count = len(tokens) // self._block_size - start
+        if count <= 0:
             return hashes
-        parent = hashes[-1] if hashes else self.root(request.cache_salt)
-        digest, seed = self._digest, self._seed
-        if full == start + 1:
-            hashes.append(digest(parent + tokens[start * size : full * size].tobytes(), seed))
-            return hashes
-        data = tokens[start * size : full * size].tobytes()
-        blocks = iter_unpack(f"{size * tokens.itemsize}s", data)
-        hashes += [parent := digest(parent + block, seed) for (block,) in blocks]
+        digest = request.prefix_digest
+        if digest is None:
+            salt = request.cache_salt
+            root = self._root(salt) if salt else self._unsalted
+            digest = request.prefix_digest = self._new_digest(root)
+        update, read = digest.update, digest.digest
+        blocks = np.frombuffer(tokens, self._block, count, start * self._block.itemsize).tolist()
+        hashes += [update(block) or read() for block in blocks]  # it gives None
         return hashes
 
-
-Digest = Callable[[bytes, int], bytes]
-"""Of data and a seed."""
-
-
-def _sha256() -> Digest:
-    sha256 = hashlib.sha256
-    return lambda data, _: sha256(data).digest()  # the chain's root holds the seed
+    def _root(self, cache_salt: str) -> bytes:
+        """Where a request's digest begins; requests with another salt share no block."""
+        seed = self._seed.to_bytes(8, "little")
+        return hashlib.sha256(b"quire:" + seed + cache_salt.encode()).digest()
 
 
-def _xxhash() -> Digest:
+NewDigest = Callable[[bytes], PrefixDigest]
+"""Of the first bytes."""
+
+
+def _sha256(_: int) -> NewDigest:
+    return hashlib.sha256  # the root holds the seed
+
+
+def _xxhash(seed: int) -> NewDigest:
     try:
-        from xxhash import xxh3_128_digest
+        from xxhash import xxh3_128
     except ImportError:
         raise ConfigError(
             "the block hash 'xxhash' needs the package xxhash.",
             fix="Install it, or use --prefix-caching-hash-algo sha256.",
             param="prefix_caching_hash_algo",
         ) from None
-    digest: Digest = xxh3_128_digest
-    return digest
+    return lambda root: xxh3_128(root, seed)
 
 
-_DIGESTS: dict[HashAlgo, Callable[[], Digest]] = {"sha256": _sha256, "xxhash": _xxhash}
+_DIGESTS: dict[HashAlgo, Callable[[int], NewDigest]] = {"sha256": _sha256, "xxhash": _xxhash}
+"""By algorithm, of a seed."""

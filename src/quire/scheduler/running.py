@@ -110,12 +110,12 @@ class RunningBatch:
 
     def count_quiet(self, window: int | None) -> None:
         """Set `quiet` after a step in which everyone has sampled a token."""
-        computed, size = self.num_computed, self._block_size
-        left = np.minimum(self.limit - self.num_tokens - 1, self.capacity - computed)
-        left = np.minimum(left, self.entered + (size - 1) - computed)
+        size = self._block_size
+        last = np.minimum(self.capacity, self.entered + (size - 1))
         if window is not None:
-            left = np.minimum(left, (self.slid + 1) * size + (window - 1) - computed)
-        self.quiet = int(left.min())
+            last = np.minimum(last, (self.slid + 1) * size + (window - 1))
+        until_end = int((self.limit - self.num_tokens).min()) - 1
+        self.quiet = min(until_end, int((last - self.num_computed).min()))
 
     def add(self, admitted: list[Admitted]) -> Column | None:
         """Take in requests, each to its place in line.

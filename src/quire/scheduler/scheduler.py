@@ -210,8 +210,10 @@ class Scheduler:
 
     def _choose_budget(self) -> int:
         """Tokens of the step; only where prompts meet requests that decode is there a choice."""
+        if self._budget is None:
+            return self.config.max_num_batched_tokens
         wanted = self.running.wanted()
-        if self._budget is None or not (self._may_admit() or wanted.max(initial=0) > 1):
+        if not (self._may_admit() or wanted.max(initial=0) > 1):
             return self.config.max_num_batched_tokens
         seats = self.config.max_num_seqs - len(self.running)
         waiting = min(len(self.waiting), seats) + len(self._loading)

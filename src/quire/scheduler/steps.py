@@ -84,7 +84,7 @@ class Steps:
         running = self._running
         scheduled = running.scheduled
         active = scheduled > 0
-        everyone = bool(active.all())
+        everyone = np.count_nonzero(active) == len(active)
         computed = running.num_computed.copy()
         running.num_computed += scheduled if num_steps == 1 else scheduled * num_steps
         self._enter_full_blocks(num_steps)
@@ -107,7 +107,7 @@ class Steps:
             requests, names = list(compress(requests, keep)), list(compress(names, keep))
             tokens = list(compress(tokens, keep))
         running.quiet = 0
-        if num_steps == 1 and len(running) and samples.all():
+        if num_steps == 1 and len(running) and np.count_nonzero(samples) == len(samples):
             running.count_quiet(self._kv.window)
         return self._launch(
             SchedulerOutput(

@@ -18,7 +18,7 @@ import numpy as np
 from quire.core.config import EngineConfig
 from quire.core.cost import RooflineCost
 from quire.core.messages import AddRequest, CoreInput, CoreMessage, SchedulerStats, StepOutputs
-from quire.core.request import FinishReason
+from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
@@ -171,7 +171,7 @@ def simulate(
     params = _Params()
 
     def make(index: int, sent: float) -> AddRequest:
-        prompt = workload.prompt(index)
+        prompt = pack_tokens(workload.prompt(index))
         wanted = params[int(workload.output_lens[index])]
         return AddRequest(str(index), prompt, wanted, arrival_time=sent)
 

@@ -11,7 +11,7 @@ from random import Random
 from quire.core.batch import SchedulerOutput
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig, TierConfig
 from quire.core.messages import AddRequest
-from quire.core.request import FinishReason
+from quire.core.request import FinishReason, pack_tokens, unpack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
@@ -72,7 +72,7 @@ class World:
                 prompt = rng.choice(requests).prompt_token_ids
             else:
                 tail = rng.choice([rng.randint(1, 60), self.block_size, 2 * self.block_size])
-                prompt = rng.choice(stems) + self._tokens(tail)
+                prompt = pack_tokens(rng.choice(stems) + self._tokens(tail))
             params = SamplingParams(
                 temperature=0.0,
                 max_tokens=rng.randint(1, 40),
@@ -160,7 +160,8 @@ class World:
         stops = set(params.stop_token_ids or ()) | (
             set() if params.ignore_eos else set(request.eos_token_ids)
         )
-        answer = modelled_tokens(request.prompt_token_ids, params.max_tokens, VOCAB)
+        prompt = unpack_tokens(request.prompt_token_ids)
+        answer = modelled_tokens(prompt, params.max_tokens, VOCAB)
         end = next((i + 1 for i, token in enumerate(answer) if token in stops), len(answer))
         return answer[:end]
 
@@ -171,7 +172,8 @@ class World:
             expected = self.expected(request)
             last = transcript.last
             if last is not None and last.finish_reason is FinishReason.ERROR:
-                growth = len(request.prompt_token_ids) + (request.sampling_params.max_tokens or 0)
+                growth = len(unpack_tokens(request.prompt_token_ids))
+                growth += request.sampling_params.max_tokens or 0
                 assert self.failure_rate > 0 or growth > self.capacity, "failed for no reason"
                 assert transcript.token_ids == expected[: len(transcript.token_ids)]
             elif request.request_id in self.aborts and not transcript.finished:

@@ -12,6 +12,7 @@ from torch import Tensor
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import SchedulerConfig
 from quire.core.messages import AddRequest
+from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.executor.base import Executor
@@ -78,7 +79,7 @@ def peak_bytes(context: int) -> float:
     core = EngineCore(config, RunnerExecutor(limits))
     params = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
     for i in range(NUM_SEQS):
-        core.add(AddRequest(str(i), [1 + i] * context, params, arrival_time=0.0))
+        core.add(AddRequest(str(i), pack_tokens([1 + i] * context), params, arrival_time=0.0))
     while len(core.scheduler.running) < NUM_SEQS or core.scheduler.waiting:
         core.step()
     for _ in range(20):

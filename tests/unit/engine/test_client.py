@@ -19,6 +19,7 @@ import zmq
 
 from quire.core.errors import CheckpointError, EngineDeadError, QuireError
 from quire.core.messages import AddRequest, Call, CallResult, StepOutputs
+from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.client import ProcessClient
 from tests.unit.engine.fakes import engine_config
@@ -68,7 +69,7 @@ async def running(name: str = "echo") -> AsyncIterator[Line]:
 
 
 def request(request_id: str = "r") -> AddRequest:
-    return AddRequest(request_id, [97], SamplingParams(max_tokens=3), time.monotonic())
+    return AddRequest(request_id, pack_tokens([97]), SamplingParams(max_tokens=3), time.monotonic())
 
 
 async def until(condition: object) -> None:

@@ -9,7 +9,7 @@ from quire.core.batch import SchedulerOutput
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.messages import AddRequest, CoreOutput
-from quire.core.request import FinishReason
+from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
@@ -61,7 +61,7 @@ def make(num_blocks: int = 8, steps: Steps | None = None) -> EngineCore:
 
 def ask(name: str, length: int = 10, max_tokens: int = 3) -> AddRequest:
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
-    return AddRequest(name, [1] * length, params, arrival_time=0.0)
+    return AddRequest(name, pack_tokens([1] * length), params, arrival_time=0.0)
 
 
 def finish(core: EngineCore) -> dict[str, list[CoreOutput]]:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import CheckpointError, InvalidRequestError
+from quire.core.request import unpack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.input import InputProcessor, derive_seed, sampling_defaults
 from tests.unit.engine.fakes import (
@@ -27,7 +28,7 @@ def test_text(prompt: Any) -> None:
     request = process(prompt, priority=3, cache_salt="s")
     [child] = request.children
     assert (request.prompt, request.prompt_token_ids) == ("ab", [97, 98])
-    assert (child.request_id, child.prompt_token_ids) == ("r", [97, 98])
+    assert (child.request_id, unpack_tokens(child.prompt_token_ids)) == ("r", [97, 98])
     assert (child.arrival_time, child.priority, child.cache_salt) == (1.5, 3, "s")
     assert child.eos_token_ids == (EOS,)
 

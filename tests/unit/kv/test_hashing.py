@@ -68,8 +68,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         BlockHasher(8, "xxhash", 0)
 
 
-def test_a_hash_covers_its_parent_and_four_bytes_a_token() -> None:
+def test_a_hash_covers_all_tokens_before_four_bytes_each() -> None:
     first, second = hasher(8).extend(request(list(range(17))))
     root = hashlib.sha256(b"quire:" + bytes(8)).digest()
     assert first == hashlib.sha256(root + array("i", range(8)).tobytes()).digest()
-    assert second == hashlib.sha256(first + array("i", range(8, 16)).tobytes()).digest()
+    assert second == hashlib.sha256(root + array("i", range(16)).tobytes()).digest()
