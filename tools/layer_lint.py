@@ -50,7 +50,7 @@ ONLY_FROM: dict[str, set[str]] = {
     # The simulator runs the real scheduler and engine core over a modelled executor.
     "simulate": _PUBLIC
     | {"kv", "scheduler", "models.cost", "models.memory", "engine.core", "engine.resolve"}
-    | {"executor.base", "executor.memory"},
+    | {"executor.base", "executor.memory", "executor.uniproc"},
 }
 
 # Rooms that never import torch, at any depth of nesting.

@@ -27,9 +27,9 @@ from quire.server.middleware import (
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
 from quire.server.openai.models import list_models, retrieve_model
+from quire.server.pages import page_routes
 from quire.server.requests import request_timeline
 from quire.server.snapshot import take_snapshot
-from quire.server.pages import page_routes
 from quire.server.state import (
     DEFAULT_MAX_BODY_BYTES,
     DEFAULT_MAX_QUEUED_REQUESTS,

@@ -29,7 +29,7 @@ def plot(path: Path, title: str, outcome: Outcome, replicas: Sequence[Replica]) 
             "--plot needs matplotlib.", fix="Install it: pip install 'quire[plot]'."
         ) from None
     figure = Figure(figsize=(11, 7), layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    FigureCanvasAgg(figure)
     figure.suptitle(title)
     grid = figure.subplots(2, 2)
     _distribution(grid[0][0], "time to first token", *_exact(outcome.first - outcome.sent))
@@ -37,7 +37,7 @@ def plot(path: Path, title: str, outcome: Outcome, replicas: Sequence[Replica]) 
     _requests(grid[1][0], replicas)
     _cache(grid[1][1], replicas)
     try:
-        canvas.print_png(str(path))
+        figure.savefig(path, format="png")
     except OSError as error:
         raise ConfigError(f"The picture {path} cannot be written: {error.strerror}.") from None
 

@@ -17,7 +17,7 @@ from quire.core.batch import NewSequence, SchedulerOutput, block_columns
 from quire.core.config import EngineConfig
 from quire.core.cost import RooflineCost
 from quire.core.sampling_params import SamplingParams
-from quire.executor.worker import Worker
+from quire.executor.uniproc import UniprocExecutor
 
 SHORT, LONG, CHUNK, STREAMS = 64, 1024, 128, 16
 """Tokens of a short and of a long context, of a chunk, and sequences that decode together."""
@@ -77,13 +77,14 @@ def fit(unit: RooflineCost, steps: Sequence[Sequence[Entry]], seconds: Sequence[
             low, high = 1e6, 1e18
             while high / low > 1.0001:  # time falls where the rate grows
                 middle = (low * high) ** 0.5
-                slow = _predict(unit, replace(reached, **{name: middle}), step) > spent
+                slow = predict(unit, replace(reached, **{name: middle}), step) > spent
                 low, high = (middle, high) if slow else (low, middle)
             reached = replace(reached, **{name: high})
     return reached
 
 
-def _predict(unit: RooflineCost, reached: Reached, step: Sequence[Entry]) -> float:
+def predict(unit: RooflineCost, reached: Reached, step: Sequence[Entry]) -> float:
+    """Seconds of a step at these rates."""
     cost = replace(
         unit,
         bytes_per_second=reached.weights,
@@ -107,21 +108,23 @@ class _Bench:
         )
         self._length = length
         self._known: set[int] = set()
-        self._worker = Worker(replace(config, scheduler=limits, num_blocks=STREAMS * self._blocks))
+        self._executor = UniprocExecutor(
+            replace(config, scheduler=limits, num_blocks=STREAMS * self._blocks)
+        )
 
     def __enter__(self) -> _Bench:
-        self._worker.start()
+        self._executor.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._worker.shutdown()
+        self._executor.shutdown()
 
     def median(self, step: Sequence[Entry]) -> float:
         return statistics.median(self.seconds(step) for _ in range(REPEATS))
 
     def seconds(self, step: Sequence[Entry]) -> float:
         """What the step takes the worker."""
-        times = self._worker.execute(self._batch(step)).times
+        times = self._executor.execute(self._batch(step)).times
         return times.prepare + times.model + times.sample
 
     def _batch(self, step: Sequence[Entry]) -> SchedulerOutput:
