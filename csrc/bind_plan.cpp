@@ -1,11 +1,9 @@
 // Binding of plans.
 #include "bind_plan.h"
 
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <string>
 #include <tuple>
 
 #include "cpu/plan.h"
@@ -32,14 +30,20 @@ void run_ops(Plan& plan, int64_t first, int64_t last) {
   plan.run(first, last);
 }
 
-// (name, rows, bytes, nanoseconds) of each op in the last step.
-std::vector<std::tuple<std::string, int64_t, int64_t, int64_t>> profile(Plan& plan) {
-  std::vector<std::tuple<std::string, int64_t, int64_t, int64_t>> entries;
-  for (size_t i = 0; i < plan.nanoseconds().size(); ++i) {
-    Op& op = plan.op(static_cast<int64_t>(i));
-    entries.emplace_back(name_of(op), rows_of(op), bytes_of(op), plan.nanoseconds()[i]);
+using CountTuple = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
+
+std::vector<CountTuple> counts(const Plan& plan) {
+  std::vector<CountTuple> all;
+  all.reserve(plan.counts().size());
+  for (const OpCount& c : plan.counts()) {
+    all.emplace_back(c.calls, c.nanoseconds, c.rows, c.bytes, c.flops);
   }
-  return entries;
+  return all;
+}
+
+nb::bytes runs(const Plan& plan) {
+  static_assert(sizeof(OpRun) == 6 * sizeof(int64_t), "a run is a row of six numbers");
+  return nb::bytes(plan.runs().data(), plan.runs().size() * sizeof(OpRun));
 }
 
 }  // namespace
@@ -59,8 +63,10 @@ void bind_plan(nb::module_& m) {
       .def("link", [](Plan& p, uintptr_t memory, int64_t rows) { p.link(pointer(memory), rows); })
       .def("begin", &begin)
       .def("run", &run_ops)
-      .def("set_profiling", &Plan::set_profiling)
-      .def("profile", &profile);
+      .def("count", &Plan::count)
+      .def("counts", &counts)
+      .def("trace", &Plan::trace)
+      .def("runs", &runs);
 }
 
 }  // namespace quire

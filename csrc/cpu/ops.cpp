@@ -74,6 +74,44 @@ int64_t bytes(const AttentionOp& op) {
 }
 
 template <class Args>
+int64_t elements(const RowOp<Args>& op) {
+  return op.args.rows * op.args.cols;
+}
+int64_t flops(const RowOp<RmsNormArgs>& op) { return 4 * elements(op); }
+int64_t flops(const RowOp<AddRmsNormArgs>& op) { return 5 * elements(op); }
+int64_t flops(const RowOp<LayerNormArgs>& op) { return 7 * elements(op); }
+int64_t flops(const RowOp<AddLayerNormArgs>& op) { return 8 * elements(op); }
+int64_t flops(const RowOp<UnaryArgs>& op) { return elements(op); }
+int64_t flops(const RowOp<AddArgs>& op) { return elements(op); }
+int64_t flops(const RowOp<EmbeddingArgs>& op) {
+  return op.args.position_weight != nullptr ? elements(op) : 0;
+}
+int64_t flops(const RowOp<RotaryArgs>& op) {
+  return 3 * op.args.rows * op.args.heads * op.args.rotary_dim;
+}
+int64_t flops(const RowOp<RopeKvArgs>& op) {
+  const RopeKvArgs& a = op.args;
+  const int64_t turned = a.cos_sin != nullptr ? 3 * a.rotary_dim : 0;
+  const int64_t q = turned + (a.q_norm != nullptr ? 4 * a.head_dim : 0);
+  const int64_t k = turned + (a.k_norm != nullptr ? 4 * a.head_dim : 0);
+  return a.rows * (a.heads * q + a.kv_heads * k);
+}
+int64_t flops(const LookupOp&) { return 0; }
+int64_t flops(const LinearOp& op) { return 2 * op.rows * op.weight->k() * op.weight->n(); }
+int64_t flops(const AttentionOp& op) {
+  const AttentionArgs& a = op.args;
+  int64_t pairs = 0;  // of a query row and a key that it sees
+  for (int64_t s = 0; s < a.num_seqs; ++s) {
+    const int64_t rows = a.query_start_loc[s + 1] - a.query_start_loc[s];
+    const int64_t last = a.seq_lens[s], first = last - rows + 1;  // what its last and first row see
+    const int64_t window = a.window > 0 ? a.window : last;
+    const int64_t whole = std::max<int64_t>(0, std::min(rows, window - first + 1));
+    pairs += whole * first + whole * (whole - 1) / 2 + (rows - whole) * window;
+  }
+  return 4 * pairs * a.heads * a.head_dim;
+}
+
+template <class Args>
 const char* name(const RowOp<Args>& op) {
   return op.name;
 }
@@ -154,6 +192,10 @@ const char* name_of(const Op& op) {
 
 int64_t bytes_of(const Op& op) {
   return std::visit([](const auto& o) { return bytes(o); }, op);
+}
+
+int64_t flops_of(const Op& op) {
+  return std::visit([](const auto& o) { return flops(o); }, op);
 }
 
 int64_t& rows_of(Op& op) {

@@ -81,6 +81,8 @@ Linear start(Pool& pool, const LinearOp& op);
 const char* name_of(const Op& op);
 // Bytes that the op must move, as it stands: weights, activations, keys and values.
 int64_t bytes_of(const Op& op);
+// Its arithmetic: two a multiply-add, and one for a function such as exp.
+int64_t flops_of(const Op& op);
 // The op's rows, to read and to write.
 int64_t& rows_of(Op& op);
 

@@ -12,6 +12,11 @@ namespace {
 
 uintptr_t number(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 
+int64_t now() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+}
+
 const StepInput& input_at(const std::vector<StepInput>& inputs, const void* at) {
   return *std::find_if(inputs.begin(), inputs.end(), [&](const StepInput& i) { return i.at == at; });
 }
@@ -154,15 +159,36 @@ void Plan::begin(const std::vector<StepInput>& inputs) {
 void Plan::run(int64_t first, int64_t last) {
   if (first < 0 || last > size()) throw std::invalid_argument("no such ops");
   for (int64_t i = first; i < last; ++i) {
-    if (nanoseconds_.empty()) {
+    if (counts_.empty() && max_runs_ == 0) {
       run_step(i, i + 1 < last);
       continue;
     }
-    const auto start = std::chrono::steady_clock::now();
+    const int64_t begin = now();
     run_step(i, i + 1 < last);
-    const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - start;
-    nanoseconds_[static_cast<size_t>(i)] = took.count();
+    note(i, begin, now() - begin);
   }
+}
+
+void Plan::trace(int64_t max_runs) {
+  max_runs_ = static_cast<size_t>(std::max<int64_t>(0, max_runs));
+  runs_ = {};
+  runs_.reserve(max_runs_);
+}
+
+void Plan::note(int64_t index, int64_t begin, int64_t nanoseconds) {
+  Op& ran = op(index);
+  const int64_t rows = rows_of(ran);
+  if (rows == 0) return;
+  const int64_t bytes = bytes_of(ran), flops = flops_of(ran);
+  if (!counts_.empty()) {
+    OpCount& count = counts_[static_cast<size_t>(index)];
+    ++count.calls;
+    count.nanoseconds += nanoseconds;
+    count.rows += rows;
+    count.bytes += bytes;
+    count.flops += flops;
+  }
+  if (runs_.size() < max_runs_) runs_.push_back({index, begin, nanoseconds, rows, bytes, flops});
 }
 
 void Plan::run_step(int64_t index, bool next_too) {

@@ -15,6 +15,16 @@ struct StepInput {
   int64_t rows, stride;
 };
 
+// What an op took in all steps since counting began.
+struct OpCount {
+  int64_t calls, nanoseconds, rows, bytes, flops;
+};
+
+// An op in one step; `begin` is in nanoseconds of the monotonic clock.
+struct OpRun {
+  int64_t op, begin, nanoseconds, rows, bytes, flops;
+};
+
 // Ops in their order, and one arena for what they compute.
 //
 // Ops are recorded while the model runs on a single row: `append` is given each op as it would run
@@ -56,10 +66,13 @@ class Plan {
   // Runs the ops [first, last) of the step.
   void run(int64_t first, int64_t last);
 
-  // Nanoseconds that each op took the last time, from then on; empty if off.
-  void set_profiling(bool on) { nanoseconds_.assign(on ? steps_.size() : 0, 0); }
-  const std::vector<int64_t>& nanoseconds() const { return nanoseconds_; }
-  Op& op(int64_t index) { return steps_[static_cast<size_t>(index)].op; }
+  // Ops that had no row in a step are left out of both.
+  // From now on totals of each op, from zero; off forgets them.
+  void count(bool on) { counts_.assign(on ? steps_.size() : 0, OpCount{}); }
+  const std::vector<OpCount>& counts() const { return counts_; }
+  // From now on each run of an op, the first `max_runs` of them; 0 ends that and forgets them.
+  void trace(int64_t max_runs);
+  const std::vector<OpRun>& runs() const { return runs_; }
 
  private:
   // A range of recorded addresses, and what it means: input `index`, or a buffer if that is -1.
@@ -91,7 +104,9 @@ class Plan {
   Operand operand_of(const void* recorded, bool may_be_constant, const char* op) const;
   void add_checks(Step& step);
   void check_inputs(const std::vector<StepInput>& inputs) const;
+  Op& op(int64_t index) { return steps_[static_cast<size_t>(index)].op; }
   void run_step(int64_t index, bool next_too);
+  void note(int64_t index, int64_t begin, int64_t nanoseconds);
 
   Pool& pool_;
   std::vector<Step> steps_;
@@ -102,7 +117,9 @@ class Plan {
   int64_t num_inputs_ = 0;
   int64_t rows_input_ = -1;  // of the ops that are recorded
   Linear started_{};  // by the op before, if that prepared it
-  std::vector<int64_t> nanoseconds_;
+  std::vector<OpCount> counts_;
+  std::vector<OpRun> runs_;
+  size_t max_runs_ = 0;
 };
 
 }  // namespace quire

@@ -111,9 +111,18 @@ class Plan:
     def run(self, first: int, last: int, /) -> None:
         """Run the ops [first, last) of the step."""
 
-    def set_profiling(self, on: bool, /) -> None: ...
-    def profile(self) -> list[tuple[str, int, int, int]]:
-        """(name, rows, bytes, nanoseconds) of each op in the last step, while profiling."""
+    def count(self, on: bool, /) -> None:
+        """From now on count what each op takes, from zero; off forgets it."""
+
+    def counts(self) -> list[tuple[int, int, int, int, int]]:
+        """(calls, nanoseconds, rows, bytes, flops) of each op; empty while not counting."""
+
+    def trace(self, max_runs: int, /) -> None:
+        """From now on note each run of an op, the first so many; 0 ends that and forgets them."""
+
+    def runs(self) -> bytes:
+        """int64 [N, 6]: op, begin (nanoseconds of the monotonic clock), nanoseconds, rows, bytes,
+        flops."""
 
 @final
 class PackedWeight:

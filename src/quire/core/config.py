@@ -16,6 +16,8 @@ HashAlgo = Literal["sha256", "xxhash"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
 OpsProvider = Literal["auto", "reference", "cpu"]
 
+ProfilerKind = Literal["torch", "cuda"]
+
 MAX_INT8_HEAD_DIM = 256
 """Largest heads that an int8 KV cache holds."""
 ITL_STRETCH = 1.5
@@ -23,6 +25,31 @@ ITL_STRETCH = 1.5
 prompts (measured with 8 streams beside prompts of 4,096 tokens, in bfloat16)."""
 STEP_TOKENS = 2048
 """Most tokens in one step where `max_num_batched_tokens` is unset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerConfig:
+    """What `start_profile` records, under vLLM's names."""
+
+    profiler: ProfilerKind | None = None
+    """`torch`: traces for Perfetto and TensorBoard, the native kernels' operations among them.
+    `cuda`: starts and stops what watches the process from outside, such as Nsight."""
+    torch_profiler_dir: str = ""
+    """Folder for the traces; made if it is not there."""
+    torch_profiler_record_shapes: bool = False
+    """Shapes of torch's tensors."""
+    torch_profiler_with_memory: bool = False
+    """Torch's allocations."""
+    torch_profiler_with_stack: bool = False
+    """Python's functions, every call of them: several times slower. (vLLM's default is on.)"""
+    torch_profiler_with_flops: bool = False
+    """FLOPs of torch's products. Native operations have theirs always."""
+    torch_profiler_use_gzip: bool = True
+    """Compress the traces."""
+    delay_iterations: int = 0
+    """Recording begins with so many'th step after `start_profile`; 0 and 1 are the first."""
+    max_iterations: int = 0
+    """Record so many steps, then stop; 0 stops after 1,000 steps, or a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +142,10 @@ class EngineArgs:
     the server do, and Python lets only one of them run at a time. The offline engine has none."""
     generation_config: Literal["auto", "vllm"] = "auto"
     """`auto`: unset sampling values come from the model's generation_config.json; `vllm`: not."""
+    profiler_config: ProfilerConfig | None = None
+    """What start_profile records, as JSON, or a field a flag:
+    --profiler-config.torch_profiler_dir=DIR. Unset, the VLLM_TORCH_PROFILER_DIR of the environment
+    turns torch's profiler on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,3 +294,4 @@ class EngineConfig:
     prefix_caching_hash_algo: HashAlgo = "sha256"
     prefix_caching_hash_seed: int = 0
     tiers: TierConfig = TierConfig()
+    profiler: ProfilerConfig = ProfilerConfig()

@@ -37,6 +37,19 @@ def hf_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}
 
 
+def profiler_fields() -> dict[str, str]:
+    """Fields of `ProfilerConfig` that vLLM's variables set, as they are spelled there."""
+    names = {
+        "VLLM_TORCH_PROFILER_DIR": "torch_profiler_dir",
+        "VLLM_TORCH_PROFILER_RECORD_SHAPES": "torch_profiler_record_shapes",
+        "VLLM_TORCH_PROFILER_WITH_PROFILE_MEMORY": "torch_profiler_with_memory",
+        "VLLM_TORCH_PROFILER_WITH_STACK": "torch_profiler_with_stack",
+        "VLLM_PROFILER_DELAY_ITERS": "delay_iterations",
+        "VLLM_PROFILER_MAX_ITERS": "max_iterations",
+    }
+    return {field: os.environ[name] for name, field in names.items() if os.environ.get(name)}
+
+
 def let_idle_threads_sleep() -> None:
     """Set `OMP_WAIT_POLICY=PASSIVE` unless it is set; heeded if OpenMP is not loaded yet.
 

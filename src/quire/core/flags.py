@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import json
 import re
 import textwrap
 import types
@@ -15,10 +16,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.core.config import EngineArgs
+from quire.core.config import EngineArgs, ProfilerConfig
+from quire.core.profiler_config import parse_profiler_config
 
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_PROFILER = "profiler_config."
 _UNITS = (
     {"": 1, "B": 1, "kB": 1000}
     | _BINARY
@@ -57,6 +60,8 @@ def add_engine_flags(
         if hints[field.name] is bool:
             _add_switch(group, field.name, flag, aliases, text, default=bool(default))
             continue
+        if field.name == "profiler_config":
+            _add_dotted(group)
         options = _value_options(field.name, hints[field.name])
         if default is not None:
             text += " (default: %(default)s)"
@@ -83,9 +88,23 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_args_from(namespace: argparse.Namespace) -> EngineArgs:
-    """The `EngineArgs` that the parsed flags spell; other names in `namespace` are not read."""
+    """The `EngineArgs` that the parsed flags spell; other names in `namespace` are not read.
+
+    Raises:
+        ConfigError: the profiler's are wrong.
+    """
     names = {field.name for field in dataclasses.fields(EngineArgs)}
-    return EngineArgs(**{k: v for k, v in vars(namespace).items() if k in names})
+    values = {name: value for name, value in vars(namespace).items() if name in names}
+    whole = values.get("profiler_config")
+    parts = {
+        name.removeprefix(_PROFILER): value
+        for name, value in vars(namespace).items()
+        if name.startswith(_PROFILER)
+    }
+    if whole is not None or parts:
+        config = parse_profiler_config(whole or {})
+        values["profiler_config"] = parse_profiler_config(dataclasses.asdict(config) | parts)
+    return EngineArgs(**values)
 
 
 def engine_flags_from(args: EngineArgs) -> list[str]:
@@ -96,7 +115,9 @@ def engine_flags_from(args: EngineArgs) -> list[str]:
         name = field.name.replace("_", "-")
         if value == field.default:
             continue
-        if isinstance(value, bool):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            flags.append(f"--{name}={json.dumps(dataclasses.asdict(value))}")
+        elif isinstance(value, bool):
             flags.append(f"--{name}" if value else f"--no-{name}")
         else:
             flags.append(f"--{name}={value}")
@@ -161,6 +182,16 @@ def _add_switch(
     group.add_argument(*offs, action="store_false", **hidden)
 
 
+def _add_dotted(group: argparse._ArgumentGroup) -> None:
+    """A flag `--profiler-config.FIELD` for each field of a `ProfilerConfig`."""
+    for field in dataclasses.fields(ProfilerConfig):
+        flag = f"--profiler-config.{field.name}"
+        group.add_argument(
+            flag, flag.replace("_", "-"), dest=_PROFILER + field.name,
+            default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+        )  # fmt: skip
+
+
 def _value_options(name: str, hint: Any) -> dict[str, Any]:
     """Argparse's `type`, `choices` and `metavar` for a field's annotation."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -175,6 +206,8 @@ def _value_options(name: str, hint: Any) -> dict[str, Any]:
         convert, metavar = float, "X"
     elif hint is str:
         convert, metavar = str, name.rpartition("_")[2].upper()
+    elif hint is ProfilerConfig:
+        convert, metavar = str, "JSON"
     else:
         raise TypeError(f"EngineArgs.{name}: no flag can be made for {hint!r}")
     return {"type": convert, "metavar": metavar}

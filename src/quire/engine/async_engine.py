@@ -28,6 +28,7 @@ from quire.engine.input import (
 )
 from quire.engine.lag import LoopLag
 from quire.engine.output import OutputProcessor
+from quire.engine.profiling import ProfilingClient
 from quire.engine.resolve import Resolved, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink, OutputStream
@@ -72,6 +73,7 @@ class AsyncLLM:
         self._sinks: dict[str, OutputSink] = {}
         self._lag: LoopLag | None = None
         self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._profiling = ProfilingClient(resolved.config.profiler, self.call)
         self._call_ids = itertools.count()
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._pool: TokenizerPool | None = None
@@ -255,6 +257,19 @@ class AsyncLLM:
             return await result
         finally:
             del self._calls[call_id]
+
+    @property
+    def profiling(self) -> ProfilingClient:
+        """Its profilers."""
+        return self._profiling
+
+    async def start_profile(self) -> None:
+        """Record the steps to come; see `LLM.start_profile`."""
+        await self._profiling.start()
+
+    async def stop_profile(self) -> list[str]:
+        """End the recording, and wait for its files, whose names are returned."""
+        return await self._profiling.stop()
 
     def shutdown(self) -> None:
         """Stop the core; requests under way fail. Harmless when repeated."""

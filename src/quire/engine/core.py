@@ -173,13 +173,13 @@ class EngineCore:
         self.watch.add("sample", times.sample)
 
     def call(self, method: str, args: list[Any]) -> Any:
-        """Run one of the utility methods by name, for `Call` frames."""
+        """Run one of the utility methods by name, or of the executor's, for `Call` frames."""
         utilities: dict[str, Callable[..., Any]] = {
             "reset_prefix_cache": self.scheduler.reset_prefix_cache,
             "check_integrity": self.scheduler.check_integrity,
         }
         if method not in utilities:
-            raise InvalidRequestError(f"the engine core has no method {method!r}.")
+            return self.executor.call(method, args)
         return utilities[method](*args)
 
     def shutdown(self) -> None:

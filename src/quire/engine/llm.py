@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -30,6 +31,9 @@ from quire.engine.tokenizer_worker import ChatPrompt
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+PROFILE_POLL_SECONDS = 0.02
+"""Between two looks at whether a trace is written."""
 
 Message = dict[str, Any]
 
@@ -167,6 +171,25 @@ class LLM:
     def call(self, method: str, *args: Any) -> Any:
         """Run one of the core's utility methods."""
         return self._core.call(method, list(args))
+
+    def start_profile(self) -> None:
+        """Record the steps to come, as `profiler_config` says; ignored while that is done already.
+
+        Raises:
+            ConfigError: no profiler is configured.
+        """
+        self.call("start_profile")
+
+    def stop_profile(self) -> list[Path]:
+        """End the recording and wait for its files, which are returned.
+
+        A trace that cannot be written is a warning in the log, and not among them.
+        """
+        status = self.call("stop_profile")
+        while status["writing"]:
+            time.sleep(PROFILE_POLL_SECONDS)
+            status = self.call("profile_status")
+        return [Path(self.resolved.config.profiler.torch_profiler_dir) / f for f in status["files"]]
 
     def shutdown(self) -> None:
         """Free the model and the KV cache. Harmless when repeated."""

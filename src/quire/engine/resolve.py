@@ -16,6 +16,7 @@ import msgspec
 
 from quire.checkpoint import source as checkpoint
 from quire.checkpoint.source import ModelSource
+from quire.core import env
 from quire.core.config import (
     ITL_STRETCH,
     MAX_INT8_HEAD_DIM,
@@ -30,6 +31,7 @@ from quire.core.config import (
 )
 from quire.core.errors import ConfigError
 from quire.core.hardware import Hardware
+from quire.core.profiler_config import checked, from_environment, parse_profiler_config
 from quire.core.quantization import QUANTIZATIONS
 from quire.core.registry import did_you_mean
 from quire.models.memory import kv_bytes_per_token, parameter_count
@@ -69,7 +71,12 @@ def engine_args(model: str, fields: Mapping[str, Any]) -> EngineArgs:
             raise ConfigError(
                 f"unknown engine argument {name!r}; {did_you_mean(name, known)}", param=name
             )
-    return EngineArgs(model=model, **fields)
+    args = EngineArgs(model=model, **fields)
+    if args.profiler_config is not None:  # also as a dict or JSON
+        args = dataclasses.replace(
+            args, profiler_config=parse_profiler_config(args.profiler_config)
+        )
+    return args
 
 
 def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
@@ -123,6 +130,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         tiers=_tiers(args, model, args.block_size * kv_bytes_per_token(model, kv_dtype)),
         prefix_caching_hash_algo=hash_algo,
         prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
+        profiler=checked(args.profiler_config or from_environment(env.profiler_fields())),
     )
     return Resolved(config, source, _tokenizer_path(args, source), notes)
 

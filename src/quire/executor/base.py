@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.errors import InvalidRequestError
 
 
 class Pending(Protocol):
@@ -58,6 +59,14 @@ class Executor(ABC):
         except Exception as error:
             step.set_exception(error)
         return step
+
+    def call(self, method: str, args: list[Any]) -> Any:
+        """Run one of the executor's own methods by name, between two steps; plain data.
+
+        Raises:
+            InvalidRequestError: it has none of that name.
+        """
+        raise InvalidRequestError(f"the engine core has no method {method!r}.")
 
     @abstractmethod
     def shutdown(self) -> None:

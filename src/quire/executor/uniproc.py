@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
@@ -46,6 +47,11 @@ class UniprocExecutor(Executor):
 
     def submit(self, batch: SchedulerOutput) -> Pending:
         return self._thread.submit(self._worker.execute, batch)
+
+    def call(self, method: str, args: list[Any]) -> Any:
+        if self._async:  # on the thread that computes the steps, between two of them
+            return self._thread.submit(self._worker.call, method, args).result()
+        return self._worker.call(method, args)
 
     def shutdown(self) -> None:
         self._thread.shutdown()

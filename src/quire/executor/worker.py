@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.stopwatch import Stopwatch
 from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
 from quire.models.pack_cache import PackCache, open_cache
+from quire.profile.profiling import Profiling
 
 if TYPE_CHECKING:
     from quire.ops.metadata import KVCache
@@ -42,6 +43,7 @@ class Worker:
         self._runner: ModelRunner | None = None
         self._host: HostKV | None = None
         self._cache: PackCache | None = None
+        self._profiling: Profiling | None = None
 
     def start(self) -> None:
         """Fit the KV cache, load the weights, allocate the cache, and run one small step.
@@ -99,6 +101,7 @@ class Worker:
         self.facts = _facts(config, ops, plan, weights)
         self.facts["model"] = self._runner.model.description
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
+        self._profiling = Profiling(config.profiler, self._runner.model.meters)
         watch.lap("allocate_kv")
         self._warm_up()
         watch.lap("warm_up")
@@ -108,6 +111,21 @@ class Worker:
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         """Do a step's copies and compute it; see `ModelRunner.execute` for what an exception
         leaves behind."""
+        if self._profiling is not None and self._profiling.active:
+            return self._profiling.run(batch, self._execute)
+        return self._execute(batch)
+
+    def call(self, method: str, args: list[Any]) -> Any:
+        """Run a method of `profile.profiling.Profiling`, between two steps.
+
+        Raises:
+            QuireError: there is no such method, or it cannot be done as the engine is configured.
+        """
+        if self._profiling is None:
+            raise RuntimeError("the worker is not started")
+        return self._profiling.call(method, args)
+
+    def _execute(self, batch: SchedulerOutput) -> ModelOutput:
         if self._runner is None:
             raise RuntimeError("the worker is not started")
         failed_loads: list[int] = []
@@ -119,6 +137,8 @@ class Worker:
 
     def shutdown(self) -> None:
         """Free the model and the KV cache."""
+        if self._profiling is not None:
+            self._profiling.shutdown()
         self._runner = None
         if self._host is not None:
             self._host.close()

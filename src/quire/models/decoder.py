@@ -69,6 +69,29 @@ class Decoder:
         self.linear_weights = build.linear_weights
         """Parameter → its packed weight."""
 
+    def modules(self, kv_caches: list[KVCache]) -> dict[int, str]:
+        """The id of each weight, as ops are given it, and of each layer's cache → its module."""
+        embedding = self._embedding
+        found: dict[int, str] = {
+            id(embedding.weight): "embed",
+            id(self._norm.weight): "norm",
+        }
+        if embedding.positions is not None:
+            found[id(embedding.positions)] = "positions"
+        for i, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
+            stem = f"layers.{i}"
+            up = "gate_up" if self.config.gated_mlp else "up"
+            found |= {
+                id(layer.attn_norm.weight): f"{stem}.attn_norm",
+                id(layer.attn.qkv.weight): f"{stem}.attn.qkv",
+                id(cache): f"{stem}.attn",
+                id(layer.attn.out.weight): f"{stem}.attn.out",
+                id(layer.mlp_norm.weight): f"{stem}.mlp_norm",
+                id(layer.mlp.up.weight): f"{stem}.mlp.{up}",
+                id(layer.mlp.down.weight): f"{stem}.mlp.down",
+            }
+        return found
+
     def forward(
         self,
         ops: OpTable,

@@ -15,8 +15,8 @@ as many rows as the first tensor that its op is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +29,7 @@ from quire.core.errors import ConfigError
 from quire.ops.arena import Lifetime, assign_offsets
 from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata
+from quire.ops.plan_meter import PlanMeter
 from quire.ops.table import OP_NAMES, OpTable
 
 if TYPE_CHECKING:
@@ -36,15 +37,6 @@ if TYPE_CHECKING:
 
 Inputs = Sequence[Tensor | AttentionMetadata]
 """What a step brings along."""
-
-
-class OpProfile(NamedTuple):
-    """One native op of the last step: bytes are the least it has to move."""
-
-    name: str
-    rows: int
-    nbytes: int
-    nanoseconds: int
 
 
 @dataclass(slots=True)
@@ -104,6 +96,7 @@ class _Fallback:
     kwargs: dict[str, Any]
     outputs: tuple[_View, ...]
     rows_input: int
+    number: int
 
 
 class Plan:
@@ -113,6 +106,7 @@ class Plan:
         num_ops: ops in all.
         num_segments: runs of native ops.
         arena_bytes: memory of the results, at the most rows.
+        meter: what its ops take.
     """
 
     def __init__(
@@ -122,9 +116,11 @@ class Plan:
         buffers: list[_Buffer],
         result: _View,
         arena: Tensor,
+        meter: PlanMeter,
         keep: list[object],
     ) -> None:
         self._native = native
+        self.meter = meter
         self._parts = parts
         self._buffers = [
             (b.rows_input, b.region, b.offset, b.nbytes, b.tensor.dtype) for b in buffers
@@ -163,19 +159,6 @@ class Plan:
         self._output = self._tensor(self._result, tensors)
         self._bound = tensors
 
-    @contextmanager
-    def profiling(self) -> Iterator[None]:
-        """Times every native op of the steps run within; `profile` then has the last one's."""
-        self._native.set_profiling(True)
-        try:
-            yield
-        finally:
-            self._native.set_profiling(False)
-
-    def profile(self) -> list[OpProfile]:
-        """The native ops of the last step within `profiling`, in order; to be read there."""
-        return [OpProfile(*entry) for entry in self._native.profile()]
-
     def _fall_back(self, part: _Fallback, inputs: Inputs, tensors: list[Tensor]) -> None:
         def resolve(arg: Any) -> Any:
             if isinstance(arg, _View):
@@ -184,12 +167,17 @@ class Plan:
                 return tensors[arg.index]
             return inputs[arg.index] if isinstance(arg, _Metadata) else arg
 
-        results = part.op(
-            *map(resolve, part.args), **{name: resolve(a) for name, a in part.kwargs.items()}
-        )
-        results = results if isinstance(results, tuple) else (results,)
-        for view, result in zip(part.outputs, results, strict=True):
-            self._tensor(view, tensors).copy_(result)
+        meter = self.meter.fallbacks
+        begin = time.monotonic_ns() if meter.active else 0
+        args = [resolve(arg) for arg in part.args]
+        kwargs = {name: resolve(arg) for name, arg in part.kwargs.items()}
+        result = part.op(*args, **kwargs)
+        results = result if isinstance(result, tuple) else (result,)
+        for view, output in zip(part.outputs, results, strict=True):
+            self._tensor(view, tensors).copy_(output)
+        if begin:
+            took = time.monotonic_ns() - begin
+            meter.note(part.number, begin, took, (*args, *kwargs.values()), result)
 
     def _tensor(self, view: _View, tensors: list[Tensor]) -> Tensor:
         rows_input, region, offset, nbytes, dtype = self._buffers[view.buffer]
@@ -200,7 +188,11 @@ class Plan:
 
 
 def record(
-    ops: OpTable, function: Callable[[OpTable], Tensor], inputs: Inputs, max_rows: int
+    ops: OpTable,
+    function: Callable[[OpTable], Tensor],
+    inputs: Inputs,
+    max_rows: int,
+    modules: Mapping[int, str] | None = None,
 ) -> Plan:
     """The plan of `function`, which computes a tensor [rows, …] by ops alone.
 
@@ -209,17 +201,18 @@ def record(
         function: called once, with a table of ops to use. It may view a result in another shape.
         inputs: one row, valid: what `function` reads besides weights and caches.
         max_rows: most rows of any input.
+        modules: id of a weight or a layer's cache → the module that profiles name.
 
     Raises:
         ConfigError: the function does something that cannot be recorded.
     """
-    return _Recorder(ops, inputs).record(function, max_rows)
+    return _Recorder(ops, inputs, modules or {}).record(function, max_rows)
 
 
 class _Recorder:
     """Notes what a function does with a table of ops."""
 
-    def __init__(self, ops: OpTable, inputs: Inputs) -> None:
+    def __init__(self, ops: OpTable, inputs: Inputs, modules: Mapping[int, str]) -> None:
         if ops.new_plan is None:
             raise ConfigError("only native ops can be recorded.", fix="Use --enforce-eager.")
         self._ops = ops
@@ -230,6 +223,7 @@ class _Recorder:
         self._buffers: list[_Buffer] = []
         self._keep: list[object] = []
         self._calls = 0
+        self._meter = PlanMeter(self._native, modules, ops.sources)
         self._known: dict[int, _View | _Input] = {
             _storage(t): _Input(i) for i, t in enumerate(self._input_tensors)
         }
@@ -246,7 +240,9 @@ class _Recorder:
             raise ConfigError("what the function returns is not computed by an op.", fix=_FIX)
         self._buffers[result.buffer].last = self._calls
         arena = self._link(max_rows)
-        return Plan(self._native, self._parts, self._buffers, result, arena, self._keep)
+        return Plan(
+            self._native, self._parts, self._buffers, result, arena, self._meter, self._keep
+        )
 
     def _recorded(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -268,6 +264,7 @@ class _Recorder:
         finally:
             self._native.record(-1)
         last = len(self._native)
+        number = self._meter.note(name, (*args, *kwargs.values()), results)
         outputs = results if isinstance(results, tuple) else (results,)
         if last == first:
             # Torch's result may be a view of an argument: the plan's is a buffer of its own.
@@ -275,7 +272,7 @@ class _Recorder:
                 output.clone(memory_format=torch.contiguous_format) for output in outputs
             )
             views = tuple(self._new(output, rows_input) for output in outputs)
-            self._parts.append(_Fallback(op, symbols, named, views, rows_input))
+            self._parts.append(_Fallback(op, symbols, named, views, rows_input, number))
         else:
             for output in outputs:
                 self._new(output, rows_input)

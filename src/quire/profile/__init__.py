@@ -1,1 +1,1 @@
-"""Recording where time and energy go. Importing this package loads nothing."""
+"""Profilers of a worker's steps, and readings of its devices. Importing it loads no torch."""

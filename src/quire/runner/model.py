@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quire.core.config import SchedulerConfig
 from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import record
 from quire.ops.table import OpTable
 from quire.runner.inputs import StepInputs
@@ -25,11 +26,13 @@ class Model(Protocol):
         decoder: what it computes.
         description: for the log.
         arena_bytes: memory that it keeps for results.
+        meters: who can tell what its ops take, in the order in which they run.
     """
 
     decoder: Decoder
     description: str
     arena_bytes: int
+    meters: list[OpMeter]
 
     def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
         """Compute a step, store its keys and values: [S, hidden], the hidden states of `rows`."""
@@ -46,8 +49,10 @@ class EagerModel:
 
     def __init__(self, decoder: Decoder, ops: OpTable, kv_caches: list[KVCache]) -> None:
         self.decoder = decoder
-        self._ops = ops
+        self._plain = ops
+        self._timed = TimedOps(ops, decoder.modules(kv_caches))
         self._kv_caches = kv_caches
+        self.meters: list[OpMeter] = [self._timed]
 
     def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
         ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
@@ -55,6 +60,10 @@ class EagerModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.decoder.compute_logits(self._ops, hidden)
+
+    @property
+    def _ops(self) -> OpTable:
+        return self._timed.table if self._timed.active else self._plain
 
 
 class PlannedModel:
@@ -77,11 +86,13 @@ class PlannedModel:
         self.decoder = decoder
         ids, positions, meta = _one_token(block_size)
         rows = ids.clone()
+        modules = decoder.modules(kv_caches)
         self._forward = record(
             ops,
             lambda table: decoder.forward(table, ids, positions, kv_caches, meta, rows),
             (ids, positions, meta, rows),
             limits.max_num_batched_tokens,
+            modules,
         )
         hidden = self._forward.run((ids, positions, meta, rows))
         self._logits = record(
@@ -89,7 +100,9 @@ class PlannedModel:
             lambda table: decoder.compute_logits(table, hidden),
             (hidden,),
             max(limits.max_num_seqs, ROWS_AT_ONCE),
+            modules,
         )
+        self.meters: list[OpMeter] = [self._forward.meter, self._logits.meter]
         plans = (self._forward, self._logits)
         self.arena_bytes = sum(plan.arena_bytes for plan in plans)
         self.description = (

@@ -30,6 +30,7 @@ from quire.server.openai.models import list_models, retrieve_model
 from quire.server.pages import page_routes
 from quire.server.requests import request_timeline
 from quire.server.snapshot import take_snapshot
+from quire.server.profile import profile_ops, start_profile, stop_profile
 from quire.server.state import (
     DEFAULT_MAX_BODY_BYTES,
     DEFAULT_MAX_QUEUED_REQUESTS,
@@ -69,6 +70,9 @@ def create_app(
             Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
             Route("/dashboard/stream", stream),
             Route("/dashboard/requests/{id}", request_timeline),
+            Route("/start_profile", start_profile, methods=["POST"]),
+            Route("/stop_profile", stop_profile, methods=["POST"]),
+            Route("/profile_ops", profile_ops, methods=["POST"]),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", retrieve_model),
             Route("/v1/completions", create_completion, methods=["POST"]),

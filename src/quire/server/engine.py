@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.core.sampling_params import SamplingParams
+from quire.engine.profiling import ProfilingClient
 from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink
 from quire.engine.timeline import Timelines
@@ -48,6 +49,9 @@ class Engine(Protocol):
     def default_sampling_params(self) -> Mapping[str, Any]:
         """Sampling values of the model's generation config, for requests that set none."""
         ...
+
+    @property
+    def profiling(self) -> ProfilingClient: ...
 
     async def submit(
         self,

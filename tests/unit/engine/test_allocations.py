@@ -42,6 +42,9 @@ class Monotone:
     ) -> Tensor:
         return torch.zeros(len(rows), 1)
 
+    def modules(self, kv_caches: list[KVCache]) -> dict[int, str]:
+        return {}
+
     def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
         return torch.zeros(len(hidden), MODEL.vocab_size)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -159,18 +160,44 @@ def test_an_op_that_fails_ends_the_recording(ops: OpTable) -> None:
     assert torch.equal(ops.relu(x), torch.relu(x))
 
 
-def test_a_profile_names_every_native_op(
+def test_ops_are_counted_and_traced(
     ops: OpTable, chain: Callable[[OpTable, Tensor], Tensor]
 ) -> None:
-    plan = recorded(ops, chain)
-    with plan.profiling():
-        plan.run((torch.randn(5, WIDTH),))
-        profile = plan.profile()
-    assert [op.name for op in profile] == [*(["linear", "add_rms_norm", "gelu"] * 3), "add"]
-    assert all(op.rows == 5 and op.nbytes > 0 and op.nanoseconds > 0 for op in profile)
-    assert profile[0].nbytes >= 4 * (WIDTH * WIDTH + 2 * 5 * WIDTH)
+    mixed = replace(ops, gelu=torch.nn.functional.elu)
+    plan = recorded(mixed, chain)
+    meter = plan.meter
     plan.run((torch.randn(5, WIDTH),))
-    assert plan.profile() == []
+    assert meter.op_times() == []
+    meter.count_ops(True)
+    meter.trace_ops(13)
+    begin = time.monotonic_ns()
+    for rows in (5, 7):
+        plan.run((torch.randn(rows, WIDTH),))
+    end = time.monotonic_ns()
+
+    counted = {op.name: op for op in meter.op_times()}
+    assert list(counted) == ["linear", "add_rms_norm", "gelu", "add"]
+    assert [op.calls for op in counted.values()] == [6, 6, 6, 2]
+    assert all(op.rows == 6 * op.calls and op.seconds > 0 for op in counted.values())
+    assert counted["linear"].flops == 3 * 2 * (5 + 7) * WIDTH * WIDTH
+    assert counted["gelu"].isa == "torch"
+    assert counted["linear"].isa == ops.sources["linear"].removeprefix("native ")
+
+    labels, runs = meter.op_runs()
+    names = [labels[row[0]].name for row in runs.tolist()]
+    assert names[:10] == [*(["linear", "add_rms_norm", "gelu"] * 3), "add"]
+    # The first so many are kept, of native ops and of the others.
+    assert (len(names), names.count("gelu")) == (13 + 6, 6)
+    begins, ends = runs[:, 1], runs[:, 1] + runs[:, 2]
+    assert begins[0] >= begin
+    assert ends[-1] <= end
+    assert (begins[1:] >= ends[:-1]).all()
+
+    meter.count_ops(False)
+    meter.trace_ops(0)
+    plan.run((torch.randn(5, WIDTH),))
+    assert meter.op_times() == []
+    assert len(meter.op_runs().runs) == 0
 
 
 def test_a_replay_takes_few_python_calls(

@@ -44,6 +44,9 @@ class FakeDecoder:
     def __init__(self, spoil: Callable[[Tensor], None] = lambda logits: None) -> None:
         self.spoil = spoil
 
+    def modules(self, kv_caches: list[KVCache]) -> dict[int, str]:
+        return {}
+
     def forward(
         self,
         ops: OpTable,

@@ -1,0 +1,100 @@
+"""The front end's end of the core's profilers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from quire.core.config import ProfilerConfig
+from quire.core.errors import ConfigError, QuireError
+
+POLL_SECONDS = 0.05
+WRITE_SECONDS = 120.0
+"""The longest wait for a trace's file."""
+
+Caller = Callable[..., Awaitable[Any]]
+
+
+class ProfilerBusyError(QuireError):
+    """Somebody else's profile is under way."""
+
+    code = "profiler_busy"
+
+
+class ProfilingClient:
+    """Starts and stops the core's profilers, and waits for what they give without holding up steps.
+
+    Args:
+        call: `AsyncLLM.call`.
+    """
+
+    def __init__(self, config: ProfilerConfig, call: Caller) -> None:
+        self._config = config
+        self._call = call
+        self._ops = asyncio.Lock()
+
+    async def start(self) -> bool:
+        """Record the steps to come; False if they are being recorded already.
+
+        Raises:
+            ConfigError: no profiler is configured.
+        """
+        self._check()
+        fresh: bool = await self._call("start_profile")
+        return fresh
+
+    async def stop(self) -> list[str]:
+        """End the recording; the names of its files, which are complete.
+
+        Raises:
+            ConfigError: no profiler is configured.
+            QuireError: the trace could not be written.
+        """
+        self._check()
+        status = await self._call("stop_profile")
+        deadline = time.monotonic() + WRITE_SECONDS
+        while status["writing"]:
+            if time.monotonic() > deadline:
+                raise QuireError(
+                    f"The trace is not complete after {WRITE_SECONDS:.0f} s; it goes on."
+                )
+            await asyncio.sleep(POLL_SECONDS)
+            status = await self._call("profile_status")
+        if status["failures"]:
+            raise QuireError(
+                f"The trace could not be written: {status['failures'][-1]}.",
+                fix="Requests are served as before.",
+            )
+        files: list[str] = status["files"]
+        return files
+
+    async def ops(self, steps: int, within: float) -> Any:
+        """The `OpProfile` of the next `steps` steps, or of fewer, `within` so many seconds.
+
+        Raises:
+            ProfilerBusyError: one is being made already.
+        """
+        if self._ops.locked():
+            raise ProfilerBusyError("Operations are being profiled already.", fix="Try again soon.")
+        async with self._ops:
+            await self._call("start_op_profile", steps)
+            deadline = time.monotonic() + within
+            try:
+                active = True
+                while active and time.monotonic() < deadline:
+                    await asyncio.sleep(POLL_SECONDS)
+                    _, active = await self._call("op_profile_steps")
+            finally:
+                profile = await self._call("stop_op_profile")
+            return profile
+
+    def _check(self) -> None:
+        if self._config.profiler is None:
+            raise ConfigError(
+                "No profiler is configured.",
+                fix="Start with --profiler-config.profiler=torch and "
+                "--profiler-config.torch_profiler_dir=DIR.",
+                param="profiler_config",
+            )

@@ -1,0 +1,265 @@
+"""What each operation of a model takes, counted or traced, natively or called from Python.
+
+Whoever runs ops is an `OpMeter`: a plan, whose native ops count themselves in C++, or a `TimedOps`,
+a table whose ops are timed as they are called. Off, neither costs anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.op_profile import OpTime
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.reference import DenseWeight
+from quire.ops.table import OP_NAMES, OpTable
+
+NATIVE = "native "
+"""What the source of a native op begins with."""
+
+_NOT_TIMED = {"pack_linear", "argmax", "sample", "logprobs"}
+"""What is no part of the model's forward pass."""
+
+_KIND_DTYPES = {
+    "f32": "float32", "f16": "float16", "bf16": "bfloat16",
+    "s8": "int8", "u4": "int8", "s8_a16": "bfloat16",
+}  # fmt: skip
+"""The kind of a packed weight → the type in which it is multiplied."""
+
+
+class OpLabel(NamedTuple):
+    """An op in its place in the model; see `OpTime`."""
+
+    name: str
+    module: str
+    isa: str
+    dtype: str
+
+
+class OpRuns(NamedTuple):
+    """Ops one by one.
+
+    Attributes:
+        runs: int64 [N, 6]: index into `labels`, begin (nanoseconds of the monotonic clock),
+            nanoseconds, rows, bytes, flops. Ordered by their begin.
+    """
+
+    labels: list[OpLabel]
+    runs: NDArray[np.int64]
+
+
+class OpMeter(Protocol):
+    """Something that runs ops and can tell what they take."""
+
+    def count_ops(self, on: bool) -> None:
+        """Count from now on, from zero; off forgets."""
+
+    def op_times(self) -> list[OpTime]:
+        """The counts, in the order in which the ops run."""
+
+    def trace_ops(self, max_runs: int) -> None:
+        """Note each run from now on, the first `max_runs`; 0 ends that and forgets them."""
+
+    def op_runs(self) -> OpRuns:
+        """The runs noted."""
+
+
+class Labels:
+    """Finds out which module an op belongs to, by the weight or the cache that it is given.
+
+    Args:
+        modules: id of a weight or of a layer's cache → module.
+    """
+
+    def __init__(self, modules: Mapping[int, str]) -> None:
+        self._modules = modules
+        self._last = ""
+
+    def of(self, name: str, source: str, args: tuple[Any, ...], result: Any) -> OpLabel:
+        """An op without a weight of its own belongs to the module of the one before it."""
+        known = (self._modules[id(arg)] for arg in args if id(arg) in self._modules)
+        # A tied embedding and the output projection have one weight.
+        self._last = "lm_head" if name == "logits" else next(known, self._last)
+        isa = source.removeprefix(NATIVE) if source.startswith(NATIVE) else "torch"
+        return OpLabel(name, self._last, isa, _dtype(args, result))
+
+
+class CallMeter:
+    """Counts and traces calls from Python."""
+
+    def __init__(self) -> None:
+        self.labels: list[OpLabel] = []
+        self.counts: NDArray[np.int64] | None = None  # [labels, 5], as the native ones
+        self._runs: list[tuple[int, ...]] = []
+        self._max_runs = 0
+
+    @property
+    def active(self) -> bool:
+        return self.counts is not None or self._max_runs > 0
+
+    def add(self, label: OpLabel) -> int:
+        """Its index."""
+        self.labels.append(label)
+        if self.counts is not None:
+            self.counts = np.vstack([self.counts, np.zeros((1, 5), np.int64)])
+        return len(self.labels) - 1
+
+    def count(self, on: bool) -> None:
+        self.counts = np.zeros((len(self.labels), 5), np.int64) if on else None
+
+    def trace(self, max_runs: int) -> None:
+        self._runs = []
+        self._max_runs = max_runs
+
+    def runs(self) -> NDArray[np.int64]:
+        return np.array(self._runs, dtype=np.int64).reshape(-1, 6)
+
+    def note(
+        self, index: int, begin: int, nanoseconds: int, args: Iterable[Any], result: Any
+    ) -> None:
+        """One call took so long from `begin` on."""
+        rows, nbytes, flops = call_cost(self.labels[index].name, tuple(args), result)
+        if rows == 0:
+            return
+        if self.counts is not None:
+            self.counts[index] += (1, nanoseconds, rows, nbytes, flops)
+        if len(self._runs) < self._max_runs:
+            self._runs.append((index, begin, nanoseconds, rows, nbytes, flops))
+
+
+class TimedOps:
+    """A table of ops, each timed where it is called.
+
+    Attributes:
+        table: to be used in place of the one given, while anything is counted or traced.
+    """
+
+    def __init__(self, ops: OpTable, modules: Mapping[int, str]) -> None:
+        self._labels = Labels(modules)
+        self._meter = CallMeter()
+        self._indices: dict[OpLabel, int] = {}
+        self._sources = ops.sources
+        names = [name for name in OP_NAMES if name not in _NOT_TIMED]
+        timed: dict[str, Any] = {name: self._timed(name, getattr(ops, name)) for name in names}
+        self.table = replace(ops, **timed)
+
+    @property
+    def active(self) -> bool:
+        return self._meter.active
+
+    def count_ops(self, on: bool) -> None:
+        self._meter.count(on)
+
+    def op_times(self) -> list[OpTime]:
+        counts = self._meter.counts
+        return summed(zip(self._meter.labels, [] if counts is None else counts, strict=False))
+
+    def trace_ops(self, max_runs: int) -> None:
+        self._meter.trace(max_runs)
+
+    def op_runs(self) -> OpRuns:
+        return OpRuns(self._meter.labels, self._meter.runs())
+
+    def _timed(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            begin = time.monotonic_ns()
+            result = op(*args, **kwargs)
+            nanoseconds = time.monotonic_ns() - begin
+            given = (*args, *kwargs.values())
+            label = self._labels.of(name, self._sources.get(name, ""), given, result)
+            index = self._indices.get(label)
+            if index is None:
+                index = self._indices[label] = self._meter.add(label)
+            self._meter.note(index, begin, nanoseconds, given, result)
+            return result
+
+        return call
+
+
+def summed(counts: Iterable[tuple[OpLabel, Iterable[int]]]) -> list[OpTime]:
+    """Labels with (calls, nanoseconds, rows, bytes, flops); a label that comes twice is one entry,
+    and one that never ran is none."""
+    totals: dict[OpLabel, NDArray[np.int64]] = {}
+    for label, count in counts:
+        added = np.array(list(count), dtype=np.int64)
+        if added[0]:
+            totals[label] = totals[label] + added if label in totals else added
+    return [
+        OpTime(
+            label.name,
+            label.module,
+            calls=calls,
+            seconds=nanoseconds / 1e9,
+            nbytes=nbytes,
+            flops=flops,
+            isa=label.isa,
+            dtype=label.dtype,
+            rows=rows,
+        )
+        for label, total in totals.items()
+        for calls, nanoseconds, rows, nbytes, flops in (total.tolist(),)
+    ]
+
+
+def call_cost(name: str, args: tuple[Any, ...], result: Any) -> tuple[int, int, int]:
+    """(rows, bytes, flops) of a call, as the native ops count theirs (csrc/cpu/ops.cpp)."""
+    outputs: tuple[Tensor, ...] = result if isinstance(result, tuple) else (result,)
+    first = outputs[0]
+    rows = first.shape[0]
+    read = [a for a in args if isinstance(a, Tensor) and a.dim() > 1 and a.shape[0] == rows]
+    moved = sum(tensor.nbytes for tensor in (*read, *outputs))
+    if name in ("linear", "logits"):
+        packed = args[1]
+        n, k = packed.weight.shape if isinstance(packed, DenseWeight) else packed.shape
+        weight = packed.weight if isinstance(packed, DenseWeight) else packed
+        return rows, moved + weight.nbytes, 2 * rows * n * k
+    if name == "paged_attention":
+        return rows, *_attention_cost(args, first)
+    if name == "embedding":
+        return rows, 2 * first.nbytes, 0
+    if name == "rope_kv_write":
+        turned = 0 if args[2] is None else 3 * (args[8] + args[9]) * args[10]
+        return rows, 2 * args[0].nbytes, rows * turned
+    return rows, moved, _FLOPS.get(name, 1) * first.numel()
+
+
+_FLOPS = {"rms_norm": 4, "add_rms_norm": 5, "layer_norm": 7, "add_layer_norm": 8}
+"""Of an element of the result; 1 where nothing else is said."""
+
+
+def _attention_cost(args: tuple[Any, ...], out: Tensor) -> tuple[int, int]:
+    cache: KVCache = next(arg for arg in args if isinstance(arg, KVCache))
+    meta: AttentionMetadata = next(arg for arg in args if isinstance(arg, AttentionMetadata))
+    window = next((arg for arg in args[4:5] if isinstance(arg, int)), None)
+    _, heads, head_dim = out.shape
+    _, kv_heads, _, _ = cache.k.shape
+    scales = 0 if cache.k_scale is None else cache.k_scale.itemsize
+    token_bytes = 2 * kv_heads * (head_dim * cache.k.itemsize + scales)
+    tokens = pairs = 0
+    for start, end, length in meta.spans:
+        rows = end - start
+        seen = np.arange(length - rows + 1, length + 1)
+        tokens += length if window is None else min(length, window + rows)
+        pairs += int((seen if window is None else np.minimum(seen, window)).sum())
+    return tokens * token_bytes + 2 * out.nbytes, 4 * pairs * heads * head_dim
+
+
+def _dtype(args: tuple[Any, ...], result: Any) -> str:
+    for arg in args:
+        if isinstance(arg, DenseWeight):
+            return _name(arg.weight.dtype)
+        if (kind := getattr(arg, "kind", None)) in _KIND_DTYPES:
+            return _KIND_DTYPES[kind]
+    first = result[0] if isinstance(result, tuple) and result else result
+    return _name(first.dtype) if isinstance(first, Tensor) else "float32"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,72 @@
+"""Counts a worker's steps and what their operations take: the source of an `OpProfile`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from quire.core.batch import SchedulerOutput, StepTimes
+from quire.core.op_profile import OpProfile
+from quire.ops.op_times import OpMeter
+
+_EMPTY = OpProfile(0, 0.0, 0.0, 0, 0, 0, [])
+
+
+class OpProfiler:
+    """Counts from `start` until `stop`, or for a number of steps.
+
+    Attributes:
+        active: it counts.
+    """
+
+    def __init__(self, meters: Sequence[OpMeter]) -> None:
+        self.active = False
+        self._meters = meters
+        self._max_steps = 0
+        self._profile = _EMPTY
+
+    def start(self, max_steps: int) -> None:
+        """Count anew, so many steps."""
+        self._profile = _EMPTY
+        self._max_steps = max_steps
+        self._count(on=True)
+
+    def note(self, batch: SchedulerOutput, seconds: float, times: StepTimes) -> None:
+        """A step has been computed."""
+        seen = self._profile
+        context = int((batch.num_computed_tokens + batch.num_scheduled_tokens).sum())
+        self._profile = OpProfile(
+            steps=seen.steps + batch.num_steps,
+            wall_seconds=seen.wall_seconds + seconds,
+            model_seconds=seen.model_seconds + times.model,
+            tokens=seen.tokens + batch.total_num_scheduled_tokens,
+            num_seqs=seen.num_seqs + len(batch.request_ids) * batch.num_steps,
+            context_tokens=seen.context_tokens + context * batch.num_steps,
+            ops=[],
+            prepare_seconds=seen.prepare_seconds + times.prepare,
+            sample_seconds=seen.sample_seconds + times.sample,
+        )
+        if self._profile.steps >= self._max_steps:
+            self._end()
+
+    def stop(self) -> OpProfile:
+        """What has been counted since the last start; empty if there was none."""
+        if self.active:
+            self._end()
+        return self._profile
+
+    @property
+    def steps(self) -> int:
+        """Counted since the last start."""
+        return self._profile.steps
+
+    def _end(self) -> None:
+        ops = [op for meter in self._meters for op in meter.op_times()]
+        self._profile = msgspec.structs.replace(self._profile, ops=ops)
+        self._count(on=False)
+
+    def _count(self, *, on: bool) -> None:
+        self.active = on
+        for meter in self._meters:
+            meter.count_ops(on)

@@ -1,0 +1,151 @@
+"""All profilers of one worker, and the calls by which they are used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.config import ProfilerConfig
+from quire.core.errors import ConfigError, InvalidRequestError
+from quire.profile.op_profiler import OpProfiler
+from quire.profile.worker_profiler import WorkerProfiler
+
+if TYPE_CHECKING:
+    from quire.ops.op_times import OpMeter
+    from quire.profile.torch_profiler import TorchProfiler
+
+MAX_OP_PROFILE_STEPS = 1000
+
+
+class ProfileStatus(msgspec.Struct):
+    """How far `start_profile` has come.
+
+    Attributes:
+        active: started and not stopped.
+        writing: a trace is on its way to its file.
+        files: names of those completed since the start, in the configured folder.
+        failures: why others could not be written.
+    """
+
+    active: bool = False
+    writing: bool = False
+    files: list[str] = []
+    failures: list[str] = []
+
+
+class Profiling:
+    """A worker's profilers.
+
+    Raises:
+        ConfigError: the profiler that is configured cannot work here.
+    """
+
+    def __init__(self, config: ProfilerConfig, meters: Sequence[OpMeter]) -> None:
+        self._torch: TorchProfiler | None = None
+        self._trace: WorkerProfiler | None = None
+        if config.profiler == "torch":
+            from quire.profile.torch_profiler import TorchProfiler
+
+            self._trace = self._torch = TorchProfiler(config, meters)
+        elif config.profiler == "cuda":
+            from quire.profile.cuda_profiler import CudaProfiler
+
+            self._trace = CudaProfiler(config)
+        self._ops = OpProfiler(meters)
+        self._calls: dict[str, Callable[..., Any]] = {
+            "start_profile": self.start_profile,
+            "stop_profile": self.stop_profile,
+            "profile_status": self.profile_status,
+            "start_op_profile": self.start_op_profile,
+            "stop_op_profile": self.stop_op_profile,
+            "op_profile_steps": self.op_profile_steps,
+        }
+
+    @property
+    def active(self) -> bool:
+        """Steps are to be passed to `run`."""
+        return self._ops.active or (self._trace is not None and self._trace.active)
+
+    def run(
+        self, batch: SchedulerOutput, execute: Callable[[SchedulerOutput], ModelOutput]
+    ) -> ModelOutput:
+        """`execute(batch)`, watched."""
+        if batch.empty:
+            return execute(batch)
+        begin = time.monotonic()
+        with self._trace.step(_step_name(batch)) if self._trace else nullcontext():
+            output = execute(batch)
+        if self._ops.active:
+            self._ops.note(batch, time.monotonic() - begin, output.times)
+        return output
+
+    def call(self, method: str, args: Sequence[Any]) -> Any:
+        """Run one of the methods below by name; results are plain data.
+
+        Raises:
+            InvalidRequestError: there is no such method.
+        """
+        if method not in self._calls:
+            raise InvalidRequestError(f"the engine core has no method {method!r}.")
+        return msgspec.to_builtins(self._calls[method](*args))
+
+    def start_profile(self) -> bool:
+        """Record from now on, as configured; False if that had been asked for already.
+
+        Raises:
+            ConfigError: nothing is configured.
+        """
+        trace = self._configured()
+        fresh = not trace.active
+        trace.start()
+        return fresh
+
+    def stop_profile(self) -> ProfileStatus:
+        """End the recording; its file is complete when `profile_status` says so."""
+        self._configured().stop()
+        return self.profile_status()
+
+    def profile_status(self) -> ProfileStatus:
+        trace, files = self._configured(), self._torch
+        if files is None:
+            return ProfileStatus(trace.active)
+        return ProfileStatus(trace.active, files.writing, files.files, files.failures)
+
+    def start_op_profile(self, max_steps: int = MAX_OP_PROFILE_STEPS) -> None:
+        """Count operations in so many steps; anew if they are counted already."""
+        self._ops.start(max_steps)
+
+    def stop_op_profile(self) -> Any:
+        """The `OpProfile` since the last start."""
+        return self._ops.stop()
+
+    def op_profile_steps(self) -> tuple[int, bool]:
+        """Steps counted since the last start, and whether more will be."""
+        return self._ops.steps, self._ops.active
+
+    def shutdown(self) -> None:
+        """Stop, and finish what is still written."""
+        if self._trace is not None:
+            self._trace.shutdown()
+
+    def _configured(self) -> WorkerProfiler:
+        if self._trace is None:
+            raise ConfigError(
+                "No profiler is configured.",
+                fix="Start with --profiler-config.profiler=torch and "
+                "--profiler-config.torch_profiler_dir=DIR.",
+                param="profiler_config",
+            )
+        return self._trace
+
+
+def _step_name(batch: SchedulerOutput) -> str:
+    return (
+        f"step {batch.step}: {len(batch.request_ids)} sequences, "
+        f"{batch.total_num_scheduled_tokens} tokens"
+    )

@@ -1,0 +1,116 @@
+"""Puts native operations into a trace of torch's: `python -m quire.profile.trace_file PARTS FILE`.
+
+The trace (Chrome's JSON format, which Perfetto and TensorBoard read) is copied as text; the
+operations become a thread of their own beside the one whose steps they belong to. A process of its
+own does this, so that the steps that go on meanwhile keep Python's lock.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import msgspec
+import numpy as np
+
+TORCH, RUNS, LABELS = "torch.json", "runs.npy", "labels.json"
+"""The parts: torch's trace, `OpRuns.runs`, and `TraceFacts` with the labels."""
+TRACK_NAME = "native ops"
+_TRACK = 2**30
+"""Added to the thread's id: its neighbour's."""
+_EVENTS = re.compile(rb'"traceEvents":\s*\[')
+_BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
+_HEAD_BYTES = 2**16
+_CHUNK_BYTES = 2**20
+_GZIP_LEVEL = 3
+_NICE = 10
+
+
+class TraceFacts(msgspec.Struct):
+    """Attributes:
+    pid, thread: of the system, where the steps were computed.
+    clock_offset_ns: the wall clock less the monotonic one.
+    labels: (name, module, isa, dtype) of each op.
+    """
+
+    pid: int
+    thread: int
+    clock_offset_ns: int
+    labels: list[tuple[str, str, str, str]] = []
+
+    def encode(self, labels: Sequence[tuple[str, str, str, str]]) -> bytes:
+        return msgspec.json.encode(msgspec.structs.replace(self, labels=list(labels)))
+
+
+def merge(parts: Path, target: Path) -> None:
+    """Write `target`, compressed if it ends in `.gz`; it is there when it is complete.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: the trace of torch is not as expected.
+    """
+    facts = msgspec.json.decode((parts / LABELS).read_bytes(), type=TraceFacts)
+    runs = np.load(parts / RUNS)
+    unfinished = parts / target.name
+    with (parts / TORCH).open("rb") as source, _open(unfinished) as out:
+        head = source.read(_HEAD_BYTES)
+        events = _EVENTS.search(head)
+        if events is None:
+            raise ValueError("torch's trace has no events")
+        base = _BASE.search(head)
+        out.write(head[: events.end()])
+        for event in _events(facts, runs, int(base[1]) if base else 0):
+            out.write(msgspec.json.encode(event) + b",\n")
+        out.write(head[events.end() :])
+        while chunk := source.read(_CHUNK_BYTES):
+            out.write(chunk)
+    os.replace(unfinished, target)
+
+
+def _events(facts: TraceFacts, runs: Any, base: int) -> Iterator[dict[str, Any]]:
+    """Events of one thread: its names, then a complete event for each run."""
+    track = {"pid": facts.pid, "tid": facts.thread + _TRACK}
+    yield {"ph": "M", "name": "thread_name", "ts": 0, **track, "args": {"name": TRACK_NAME}}
+    sort = {"sort_index": facts.thread}
+    yield {"ph": "M", "name": "thread_sort_index", "ts": 0, **track, "args": sort}
+    start = facts.clock_offset_ns - base
+    for label, begin, nanoseconds, rows, nbytes, flops in runs.tolist():
+        name, module, isa, dtype = facts.labels[label]
+        yield {
+            "ph": "X",
+            "cat": "native_op",
+            "name": f"{module} {name}",
+            **track,
+            "ts": (begin + start) / 1e3,
+            "dur": nanoseconds / 1e3,
+            "args": {
+                "rows": rows, "bytes": nbytes, "flops": flops, "isa": isa, "dtype": dtype,
+                "GB/s": round(nbytes / max(1, nanoseconds), 2),
+                "GFLOP/s": round(flops / max(1, nanoseconds), 2),
+            },
+        }  # fmt: skip
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path, "wb", _GZIP_LEVEL))
+    return path.open("wb")
+
+
+def main(argv: Sequence[str]) -> int:
+    os.nice(_NICE)
+    try:
+        merge(Path(argv[0]), Path(argv[1]))
+    except (OSError, ValueError) as error:
+        print(getattr(error, "strerror", None) or error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

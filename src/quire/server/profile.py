@@ -1,0 +1,58 @@
+"""POST /start_profile, /stop_profile and /profile_ops."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.engine.profiling import ProfilerBusyError
+from quire.server.body import decode, read_body
+from quire.server.errors import ApiError
+from quire.server.state import server_state
+
+
+class OpProfileRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Attributes:
+    steps: to profile.
+    timeout_s: answer with fewer when it has passed; an idle engine makes no steps.
+    """
+
+    steps: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
+    timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 5.0
+
+
+async def start_profile(request: Request) -> Response:
+    """Record the steps to come; 409 while that is done already, 400 without a profiler."""
+    if not await server_state(request).live_engine().profiling.start():
+        raise ApiError(
+            HTTPStatus.CONFLICT,
+            "A profile is being recorded already; POST /stop_profile ends it.",
+            code="profiler_busy",
+        )
+    return _json({"status": "recording"})
+
+
+async def stop_profile(request: Request) -> Response:
+    """End the recording and wait for its file: names in the folder that the operator configured."""
+    files = await server_state(request).live_engine().profiling.stop()
+    return _json({"status": "stopped", "files": files})
+
+
+async def profile_ops(request: Request) -> Response:
+    """What each operation of the next steps took: an `OpProfile`; 409 while another is made."""
+    server = server_state(request)
+    engine = server.live_engine()
+    wanted = decode(await read_body(request, server.max_body_bytes), OpProfileRequest)
+    try:
+        profile = await engine.profiling.ops(wanted.steps, wanted.timeout_s)
+    except ProfilerBusyError as error:
+        raise ApiError(HTTPStatus.CONFLICT, str(error), code=error.code) from None
+    return _json(profile)
+
+
+def _json(body: object) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
