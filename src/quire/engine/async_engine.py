@@ -56,6 +56,7 @@ class AsyncLLM:
         default_sampling_params: the model's own values for fields that a request leaves unset.
         phases: seconds spent in each part of the start, in order.
         facts: what the core runs on (see `messages.Ready`).
+        profiling: the core's profilers.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class AsyncLLM:
         self._sinks: dict[str, OutputSink] = {}
         self._lag: LoopLag | None = None
         self._calls: dict[int, asyncio.Future[Any]] = {}
-        self._profiling = ProfilingClient(resolved.config.profiler, self.call)
+        self.profiling = ProfilingClient(resolved.config.profiler, self.call)
         self._call_ids = itertools.count()
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._pool: TokenizerPool | None = None
@@ -258,18 +259,11 @@ class AsyncLLM:
         finally:
             del self._calls[call_id]
 
-    @property
-    def profiling(self) -> ProfilingClient:
-        """Its profilers."""
-        return self._profiling
-
     async def start_profile(self) -> None:
-        """Record the steps to come; see `LLM.start_profile`."""
-        await self._profiling.start()
+        await self.profiling.start()
 
     async def stop_profile(self) -> list[str]:
-        """End the recording, and wait for its files, whose names are returned."""
-        return await self._profiling.stop()
+        return await self.profiling.stop()
 
     def shutdown(self) -> None:
         """Stop the core; requests under way fail. Harmless when repeated."""

@@ -116,13 +116,8 @@ class Worker:
         return self._execute(batch)
 
     def call(self, method: str, args: list[Any]) -> Any:
-        """Run a method of `profile.profiling.Profiling`, between two steps.
-
-        Raises:
-            QuireError: there is no such method, or it cannot be done as the engine is configured.
-        """
-        if self._profiling is None:
-            raise RuntimeError("the worker is not started")
+        """Run a method of `profile.profiling.Profiling`, between two steps."""
+        assert self._profiling is not None, "the worker is not started"
         return self._profiling.call(method, args)
 
     def _execute(self, batch: SchedulerOutput) -> ModelOutput:
