@@ -135,11 +135,7 @@ class CallMeter:
 
 
 class TimedOps:
-    """A table of ops, each timed where it is called.
-
-    Attributes:
-        table: to be used in place of the one given, while anything is counted or traced.
-    """
+    """A table of ops, each timed where it is called."""
 
     def __init__(self, ops: OpTable, modules: Mapping[int, str]) -> None:
         self._labels = Labels(modules)
@@ -148,11 +144,13 @@ class TimedOps:
         self._sources = ops.sources
         names = [name for name in OP_NAMES if name not in _NOT_TIMED]
         timed: dict[str, Any] = {name: self._timed(name, getattr(ops, name)) for name in names}
-        self.table = replace(ops, **timed)
+        self._plain = ops
+        self._timing = replace(ops, **timed)
 
     @property
-    def active(self) -> bool:
-        return self._meter.active
+    def table(self) -> OpTable:
+        """The ops to call now: timed while they are counted or traced."""
+        return self._timing if self._meter.active else self._plain
 
     def count_ops(self, on: bool) -> None:
         self._meter.count(on)

@@ -49,21 +49,16 @@ class EagerModel:
 
     def __init__(self, decoder: Decoder, ops: OpTable, kv_caches: list[KVCache]) -> None:
         self.decoder = decoder
-        self._plain = ops
-        self._timed = TimedOps(ops, decoder.modules(kv_caches))
+        self._ops = TimedOps(ops, decoder.modules(kv_caches))
         self._kv_caches = kv_caches
-        self.meters: list[OpMeter] = [self._timed]
+        self.meters: list[OpMeter] = [self._ops]
 
     def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
         ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
-        return self.decoder.forward(self._ops, ids, positions, self._kv_caches, meta, rows)
+        return self.decoder.forward(self._ops.table, ids, positions, self._kv_caches, meta, rows)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.decoder.compute_logits(self._ops, hidden)
-
-    @property
-    def _ops(self) -> OpTable:
-        return self._timed.table if self._timed.active else self._plain
+        return self.decoder.compute_logits(self._ops.table, hidden)
 
 
 class PlannedModel:

@@ -1,0 +1,268 @@
+"""Where a step's time goes, module by module and operation by operation.
+
+    with layerwise_profile(llm) as profile:
+        llm.generate(prompts)
+    profile.results.print_model_table()
+
+Times are wall time of the CPU, and add up: what no operation accounts for has lines of its own
+("python" in the model, "other" in the step). The profile is plain data; no torch here.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+import msgspec
+
+from quire.core.op_profile import OpProfile, OpTime
+
+MAX_STEPS = 2**31 - 1
+
+
+class Engine(Protocol):
+    """An `LLM`, as far as it matters here."""
+
+    def call(self, method: str, *args: Any) -> Any: ...
+
+
+class PeakRates(Protocol):
+    """What the machine can do."""
+
+    def bandwidth_of(self, threads: int) -> float:
+        """Bytes a second."""
+
+    def flops_of(self, dtype: str, threads: int) -> float:
+        """Operations a second in products of this type."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A part of the step, and what it is made of.
+
+    Attributes:
+        calls: of the operation; 0 for a part that is none.
+        least_seconds: the time that its bytes and FLOPs would take at the machine's limits; None
+            where these are not known.
+        cuda_seconds: on a CUDA device.
+    """
+
+    name: str
+    seconds: float = 0.0
+    calls: int = 0
+    nbytes: int = 0
+    flops: int = 0
+    least_seconds: float | None = None
+    cuda_seconds: float = 0.0
+    children: dict[str, Node] = field(default_factory=dict)
+
+    def child(self, name: str) -> Node:
+        """The part of that name, made if it is not there."""
+        return self.children.setdefault(name, Node(name))
+
+    def add(self, op: OpTime, least_seconds: float | None) -> None:
+        self.seconds += op.seconds
+        self.nbytes += op.nbytes
+        self.flops += op.flops
+        if least_seconds is not None:
+            self.least_seconds = (self.least_seconds or 0.0) + least_seconds
+
+    def walk(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
+        """This and all parts of it, with the names that lead there, its own included."""
+        here = (*path, self.name)
+        yield here, self
+        for child in self.children.values():
+            yield from child.walk(here)
+
+    @property
+    def of_limit(self) -> float | None:
+        """Share of what the machine can do; None where it is not known, or nothing is moved."""
+        if self.least_seconds is None or not self.seconds:
+            return None
+        return self.least_seconds / self.seconds
+
+
+class LayerwiseResults:
+    """An `OpProfile` as a tree of modules and as a list of operations.
+
+    Args:
+        rates: the machine's; without them no share of a limit is given.
+        threads: that compute.
+
+    Attributes:
+        model: the step as a tree. A part's time is the sum of its parts', up to rounding.
+        summary: operations over all modules, the longest first.
+    """
+
+    def __init__(
+        self, profile: OpProfile, rates: PeakRates | None = None, threads: int = 1
+    ) -> None:
+        self.profile = profile
+        self._rates, self._threads = rates, threads
+        self.model = self._tree()
+        self.summary = self._operations()
+
+    def print_model_table(self, out: TextIO | None = None) -> None:
+        """Modules and their operations, each under what it is a part of."""
+        rows = [("  " * (len(path) - 1) + node.name, node) for path, node in self.model.walk()]
+        self._print(rows, out or sys.stdout)
+
+    def print_summary_table(self, out: TextIO | None = None) -> None:
+        """Operations over all modules."""
+        self._print([(node.name, node) for node in self.summary], out or sys.stdout)
+
+    def export_model_stats_table_csv(self, path: str | Path) -> None:
+        """Columns name, cpu_time_us, cuda_time_us, pct_time, trace: the way to the part, with
+        slashes."""
+        rows = [[*self._entry(node).values(), "/".join(names)] for names, node in self.model.walk()]
+        _write_csv(path, [*_COLUMNS, "trace"], rows)
+
+    def export_summary_stats_table_csv(self, path: str | Path) -> None:
+        """Columns name, cpu_time_us, cuda_time_us, pct_time, invocations."""
+        rows = [[*self._entry(node).values(), node.calls] for node in self.summary]
+        _write_csv(path, [*_COLUMNS, "invocations"], rows)
+
+    def convert_stats_to_dict(self) -> dict[str, Any]:
+        """`{"context": …, "summary_stats": […], "model_stats": {"entry": …, "children": […]}}`."""
+        context = msgspec.to_builtins(self.profile)
+        del context["ops"]
+        return {
+            "context": context,
+            "summary_stats": [self._details(node) for node in self.summary],
+            "model_stats": self._nested(self.model),
+        }
+
+    def _tree(self) -> Node:
+        seen = self.profile
+        step = Node("step", seen.wall_seconds)
+        step.child("prepare").seconds = seen.prepare_seconds
+        model = step.child("model")
+        for op in seen.ops:
+            least = self._least_seconds(op)
+            node = model
+            model.add(op, least)
+            for name in op.module.split("."):
+                node = node.child(name)
+                node.add(op, least)
+            node = node.child(op.name)
+            node.add(op, least)
+            node.calls += op.calls
+        model.child("python").seconds = max(0.0, seen.model_seconds - model.seconds)
+        model.seconds = max(seen.model_seconds, model.seconds)
+        step.child("sample").seconds = seen.sample_seconds
+        named = sum(part.seconds for part in step.children.values())
+        step.child("other").seconds = max(0.0, seen.wall_seconds - named)
+        for part in (step, model):
+            part.least_seconds = None  # they are more than operations
+        return step
+
+    def _operations(self) -> list[Node]:
+        found: dict[str, Node] = {}
+        for op in self.profile.ops:
+            name = f"{op.name} ({op.dtype}, {op.isa})"
+            node = found.setdefault(name, Node(name))
+            node.add(op, self._least_seconds(op))
+            node.calls += op.calls
+        return sorted(found.values(), key=lambda node: -node.seconds)
+
+    def _least_seconds(self, op: OpTime) -> float | None:
+        if self._rates is None:
+            return None
+        return max(
+            op.nbytes / self._rates.bandwidth_of(self._threads),
+            op.flops / self._rates.flops_of(op.dtype, self._threads),
+        )
+
+    def _share(self, node: Node) -> float:
+        return node.seconds / self.model.seconds if self.model.seconds else 0.0
+
+    def _entry(self, node: Node) -> dict[str, Any]:
+        return {
+            "name": node.name,
+            "cpu_time_us": round(node.seconds * 1e6, 3),
+            "cuda_time_us": round(node.cuda_seconds * 1e6, 3),
+            "pct_time": round(100 * self._share(node), 3),
+        }
+
+    def _details(self, node: Node) -> dict[str, Any]:
+        return self._entry(node) | {
+            "invocations": node.calls,
+            "bytes": node.nbytes,
+            "flops": node.flops,
+            "gb_s": _rate(node.nbytes, node.seconds),
+            "gflop_s": _rate(node.flops, node.seconds),
+            "of_limit": node.of_limit,
+        }
+
+    def _nested(self, node: Node) -> dict[str, Any]:
+        children = [self._nested(child) for child in node.children.values()]
+        return {"entry": self._details(node), "children": children}
+
+    def _print(self, rows: Iterable[tuple[str, Node]], out: TextIO) -> None:
+        lines = [_HEADINGS]
+        for name, node in rows:
+            moves = node.calls > 0 or node.nbytes > 0
+            lines.append(
+                (
+                    name,
+                    f"{node.seconds * 1e6:,.0f}",
+                    f"{node.cuda_seconds * 1e6:,.0f}",
+                    f"{self._share(node):.1%}",
+                    f"{node.calls:,}" if node.calls else "",
+                    f"{node.nbytes / 1e6:,.1f}" if moves else "",
+                    f"{_rate(node.nbytes, node.seconds):,.1f}" if moves else "",
+                    f"{_rate(node.flops, node.seconds):,.1f}" if moves else "",
+                    "" if node.of_limit is None else f"{node.of_limit:.0%}",
+                )
+            )
+        shown = [i for i in range(len(_HEADINGS)) if any(line[i] for line in lines[1:])]
+        widths = {i: max(len(line[i]) for line in lines) for i in shown}
+        for line in lines:
+            cells = [line[i].rjust(widths[i]) if i else line[i].ljust(widths[i]) for i in shown]
+            print("  ".join(cells).rstrip(), file=out)
+
+
+@dataclass(slots=True)
+class LayerwiseProfile:
+    """`results` is there when the profiled block has ended."""
+
+    results: LayerwiseResults = field(
+        default_factory=lambda: LayerwiseResults(OpProfile(0, 0.0, 0.0, 0, 0, 0, []))
+    )
+
+
+@contextmanager
+def layerwise_profile(
+    llm: Engine, rates: PeakRates | None = None, threads: int = 1
+) -> Iterator[LayerwiseProfile]:
+    """Profile every step that the engine makes inside; see the module."""
+    profile = LayerwiseProfile()
+    llm.call("start_op_profile", MAX_STEPS)
+    try:
+        yield profile
+    finally:
+        counted = msgspec.convert(llm.call("stop_op_profile"), OpProfile)
+        profile.results = LayerwiseResults(counted, rates, threads)
+
+
+_COLUMNS = ["name", "cpu_time_us", "cuda_time_us", "pct_time"]
+_HEADINGS = (
+    "name", "cpu µs", "cuda µs", "time", "calls", "MB", "GB/s", "GFLOP/s", "of limit",
+)  # fmt: skip
+
+
+def _rate(amount: int, seconds: float) -> float:
+    """In 10⁹ a second."""
+    return amount / seconds / 1e9 if seconds else 0.0
+
+
+def _write_csv(path: str | Path, columns: list[str], rows: Iterable[list[Any]]) -> None:
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
