@@ -37,7 +37,7 @@ def describe_machine() -> dict[str, Any]:
     found = hardware.detect()
     flags = set((cpu.get("flags") or cpu.get("Features") or "").split())
     return {
-        "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
+        "cpu": hardware.cpu_name(),
         "cores": found.cores,
         "isa": [flag for flag in _ISA_FLAGS if flag in flags],
         "memory_bytes": found.memory_bytes,

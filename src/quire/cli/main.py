@@ -19,6 +19,7 @@ COMMANDS = {
     "serve": ("quire.cli.serve", "serve OpenAI's API over HTTP"),
     "config": ("quire.cli.config", "print what `serve` would run with, and why"),
     "simulate": ("quire.simulate.main", "predict a load on hardware that need not be here"),
+    "explain": ("quire.cli.explain", "say why it is slow, and what would make it faster"),
     "bench": ("quire.bench.main", "measure speed, from kernels to serving, and quality"),
 }
 

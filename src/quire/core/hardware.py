@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def detect() -> Hardware:
     if limit is not None and limit < total:
         total, available = limit, min(available, max(0, limit - used))
     return Hardware(cores=_cores(), memory_bytes=total, available_bytes=available)
+
+
+def cpu_name() -> str:
+    """The processor's, as it gives it; the machine's kind where it gives none."""
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def _cores() -> int:

@@ -53,6 +53,7 @@ class AsyncLLM:
         engine.shutdown()
 
     Attributes:
+        args: what the user wrote; `resolved` is what became of it.
         default_sampling_params: the model's own values for fields that a request leaves unset.
         phases: seconds spent in each part of the start, in order.
         facts: what the core runs on (see `messages.Ready`).
@@ -63,6 +64,7 @@ class AsyncLLM:
         self, resolved: Resolved, tokenizer: Tokenizer, args: EngineArgs, client: CoreClient
     ) -> None:
         self.resolved = resolved
+        self.args = args
         self.tokenizer = tokenizer
         self.stats = EngineStats()
         self.default_sampling_params = sampling_defaults(resolved, args.generation_config)

@@ -50,6 +50,7 @@ class LLM:
         fields: the other fields of `EngineArgs`, by name.
 
     Attributes:
+        args: what the user wrote; `resolved` is what became of it.
         stats: what the engine has counted since it started.
         phases: seconds spent in each part of the start, in order.
         facts: what the core runs on (see `messages.Ready`).
@@ -64,6 +65,7 @@ class LLM:
         args = engine_args(model, fields)
         if args.max_itl_stretch is None:  # nobody watches the tokens come: long steps are best
             args = replace(args, max_itl_stretch=math.inf)
+        self.args = args
         self.resolved = resolve(args, detect())
         resolved_at = time.monotonic()
         self.tokenizer: Tokenizer = load_tokenizer(self.resolved)

@@ -107,6 +107,7 @@ class OutputProcessor:
                 f"request id {request.request_id!r} is in use.", param="request_id"
             )
         state = _RequestState(request, self._tokenizer)
+        self._stats.on_arrival(request.prompt_token_ids, request.children[0].cache_salt)
         self._requests[request.request_id] = state
         for sequence_id, sequence in zip(ids, state.sequences, strict=True):
             self._sequences[sequence_id] = (state, sequence)

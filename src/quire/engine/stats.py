@@ -9,6 +9,7 @@ from collections.abc import Callable
 from quire.core.messages import CoreTimes, SchedulerStats
 from quire.core.outputs import RequestMetrics
 from quire.engine.histogram import Histogram, RecentLatencies
+from quire.engine.repeats import RepeatedPrefixes
 from quire.engine.times import FrontTimes, joined
 
 logger = logging.getLogger(__name__)
@@ -33,8 +34,12 @@ class EngineStats:
         self.cached_tokens = 0
         self.finished: Counter[str] = Counter()
         """Sequences by finish reason."""
+        self.repeated_tokens = 0
+        """Of arriving prompts, those tokens that an earlier one had begun with."""
         self.rejected = 0
         """Requests refused because the queue was full."""
+        self.slow_outputs = 0
+        """Outputs that waited because their client had not read what it had been sent."""
         self.time_to_first_token = Histogram(LATENCIES)
         self.inter_token_latency = Histogram(LATENCIES)
         self.time_per_output_token = Histogram(LATENCIES)
@@ -65,6 +70,7 @@ class EngineStats:
         """When the latest step ended."""
         self.observer: Callable[[], None] | None = None
         """Called after every step."""
+        self._repeats = RepeatedPrefixes()
         self._finish_times: deque[float] = deque(maxlen=64)
         self._log_start: float | None = None
         self._log_prompt_tokens = 0
@@ -105,6 +111,10 @@ class EngineStats:
         self._log(now)
         if self.observer is not None:
             self.observer()
+
+    def on_arrival(self, prompt_token_ids: list[int], cache_salt: str | None = None) -> None:
+        """A request has come."""
+        self.repeated_tokens += self._repeats.note(prompt_token_ids, cache_salt)
 
     def on_first_token(self, metrics: RequestMetrics, prompt_tokens: int, cached: int) -> None:
         """The first token of a request (of the first of its n sequences to have one)."""

@@ -111,6 +111,8 @@ class Report(msgspec.Struct, frozen=True):
     limits: LimitsUsed | None
     notes: list[str] = []
     """What was not known, and so not looked at."""
+    offline: bool = False
+    """One thread did all, so that tokenizing and detokenizing are parts of its time."""
     rates: dict[str, float] = {}
     """What the engine did meanwhile: output_tok_s, prompt_tok_s, steps_s, running, waiting,
     kv_share."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from quire import __version__
 from quire.server.engine import Engine
 from quire.server.errors import HANDLERS
 from quire.server.feed import Feed, stream
+from quire.server.explain import explain_engine
 from quire.server.metrics import Metrics
 from quire.server.middleware import (
     OPEN_PATH,
@@ -67,6 +69,7 @@ def create_app(
             Route("/ready", ready),
             Route("/version", version),
             Route("/metrics", metrics),
+            Route("/explain", explain_engine),
             Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
             Route("/dashboard/stream", stream),
             Route("/dashboard/requests/{id}", request_timeline),
@@ -90,6 +93,7 @@ def create_app(
         max_queued_requests,
         chat_template,
     )
+    app.state.explaining = asyncio.Lock()
     app.state.metrics = Metrics(engine.stats, model_names[0])
 
     async def make_snapshot() -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from quire.core.config import EngineArgs
 from quire.core.sampling_params import SamplingParams
 from quire.engine.profiling import ProfilingClient
 from quire.engine.stats import EngineStats
@@ -13,11 +14,18 @@ from quire.engine.timeline import Timelines
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
+    from quire.engine.resolve import Resolved
     from quire.text.tokenizer import Tokenizer
 
 
 class Engine(Protocol):
     """An engine that serves one model to one event loop."""
+
+    @property
+    def args(self) -> EngineArgs: ...
+
+    @property
+    def resolved(self) -> Resolved: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...

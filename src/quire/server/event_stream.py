@@ -61,6 +61,9 @@ class StreamedAnswer(Protocol):
     def last_events(self) -> bytes:
         """Those after all outputs, before `[DONE]`."""
 
+    def held_up(self) -> None:
+        """An output joined one that waits for the client to read."""
+
     def close(self) -> None:
         """Abort what still runs."""
 
@@ -103,6 +106,8 @@ class EventStream(Response):
                 return
         elif (earlier := self._waiting.get(prompt)) is not None:
             self._waiting[prompt] = merge(earlier, output)
+            if self._begun:  # before, it is the stream that has yet to begin
+                self._answer.held_up()
         else:
             self._waiting[prompt] = output
         self._awake.set()

@@ -96,13 +96,23 @@ class MetricsCollector(Collector):
             family = CounterMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
             family.add_metric(list(self._labels.values()), value)
             yield family
-        rejected = CounterMetricFamily(
-            "quire:requests_rejected",
-            "Requests refused because the queue was full.",
-            labels=list(self._labels),
+        own = (
+            ("requests_rejected", "Requests refused: the queue was full.", self._stats.rejected),
+            (
+                "repeated_prompt_tokens",
+                "Prompt tokens that an earlier prompt had begun with, cached or not.",
+                self._stats.repeated_tokens,
+            ),
+            (
+                "slow_client_outputs",
+                "Outputs that waited for their client to read.",
+                self._stats.slow_outputs,
+            ),
         )
-        rejected.add_metric(list(self._labels.values()), self._stats.rejected)
-        yield rejected
+        for name, text, count in own:
+            counter = CounterMetricFamily(f"quire:{name}", text, labels=list(self._labels))
+            counter.add_metric(list(self._labels.values()), count)
+            yield counter
         success = CounterMetricFamily(
             "vllm:request_success",
             "Sequences finished, by the reason.",

@@ -145,6 +145,10 @@ class Answer:
 
     def __init__(self) -> None:
         self.closed = False
+        self.num_held_up = 0
+
+    def held_up(self) -> None:
+        self.num_held_up += 1
 
     async def submit(self, sink: Any) -> None:
         self.sink: OutputSink = sink(0)

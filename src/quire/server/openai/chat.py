@@ -143,6 +143,9 @@ class _Answer:
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
         await self.call.submit(0, sink(0))
 
+    def held_up(self) -> None:
+        self.call.held_up()
+
     def close(self) -> None:
         self.call.close()
 

@@ -130,6 +130,9 @@ class _Answer:
         for prompt in range(len(self.call.prompts)):
             await self.call.submit(prompt, sink(prompt))
 
+    def held_up(self) -> None:
+        self.call.held_up()
+
     def close(self) -> None:
         self.call.close()
 

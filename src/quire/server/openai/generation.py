@@ -57,6 +57,10 @@ class Generation:
             cache_salt=self.cache_salt,
         )
 
+    def held_up(self) -> None:
+        """Count an output that had to wait for its client."""
+        self.server.engine.stats.slow_outputs += 1
+
     def close(self) -> None:
         """Abort what still runs."""
         for request_id in self._request_ids:

@@ -1,0 +1,107 @@
+"""Evidence for `quire explain` from an offline run: a load, watched from its first step on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from quire.bench.engine import BenchEngine
+from quire.bench.workload import text_prompts, token_prompts
+from quire.core.errors import InvalidRequestError
+from quire.core.hardware import detect
+from quire.core.op_profile import OpProfile
+from quire.explain.evidence import Evidence, Window
+from quire.explain.limits import load_limits
+from quire.explain.probe import Probe
+
+PROFILED_STEPS = 100_000
+"""More than a run has: all its steps' operations are timed."""
+INFERRED_SECONDS = 8.0
+"""About how long a load takes that is made like a server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A load to explain, or to prove a change with.
+
+    Attributes:
+        concurrency: requests at once over HTTP; offline all are given at once.
+        input_len, output_len: tokens of a request; the former with its shared prefix.
+        prefix_len: tokens with which all prompts begin.
+        text: prompts are words, to be tokenized, and not token ids.
+    """
+
+    num_prompts: int = 8
+    input_len: int = 128
+    output_len: int = 64
+    prefix_len: int = 0
+    concurrency: int = 8
+    text: bool = False
+
+    def prompts(self, vocab_size: int, seed: list[int]) -> list[list[int]]:
+        """Token ids; another seed shares the prefix, and nothing else."""
+        own = token_prompts(self.num_prompts, self.input_len - self.prefix_len, vocab_size, seed)
+        shared = np.random.default_rng([0, vocab_size]).integers(0, vocab_size, self.prefix_len)
+        return [[*shared.tolist(), *prompt] for prompt in own]
+
+    def texts(self, seed: list[int]) -> list[str]:
+        """The same as words, about one a token."""
+        own = text_prompts(self.num_prompts, self.input_len - self.prefix_len, seed)
+        [shared] = text_prompts(1, self.prefix_len, [0])
+        return [f"{shared} {prompt}".strip() for prompt in own]
+
+
+def observe(engine: BenchEngine, demand: Demand, seed: list[int]) -> Evidence:
+    """Run a load on an offline engine, and keep what it did."""
+    llm = engine.llm
+    profiling = False
+    with suppress(InvalidRequestError):  # someone else profiles
+        llm.call("start_op_profile", PROFILED_STEPS)
+        profiling = True
+    ops: OpProfile | None = None
+    probe = Probe(llm.stats)
+    llm.stats.observer = probe.sample
+    try:
+        engine.generate(demand.prompts(engine.vocab_size, seed), demand.output_len)
+        window, host = probe.end()
+    finally:
+        llm.stats.observer = None
+        if profiling:
+            ops = msgspec.convert(llm.call("stop_op_profile"), OpProfile)
+    cores = detect().cores
+    return Evidence(
+        window=window,
+        args=llm.args,
+        config=replace(llm.resolved.config, prefix_caching_hash_seed=0),  # a secret
+        cores=cores,
+        offline=True,
+        ops=ops if ops is not None and ops.steps else None,
+        limits=load_limits(cores),
+        host=host,
+    )
+
+
+def demand_of(window: Window, max_model_len: int) -> Demand:
+    """A load like the one that a server had: as many requests at once, and as long."""
+    requests = max(1, window.requests)
+    concurrency = max(1, round(window.running + window.waiting))
+    prompt = max(1, round(window.prompt_tokens / requests))
+    if window.finished:
+        output = round(window.generation_tokens / window.finished)
+    else:  # all of them run longer than the window
+        output = round(window.generation_tokens / concurrency)
+    output = max(2, min(output, max_model_len // 2))
+    prompt = min(prompt, max_model_len - output)
+    rounds = INFERRED_SECONDS * window.output_tok_s / (output * concurrency)
+    shared = round(window.repeated_tokens / requests)
+    return Demand(
+        num_prompts=concurrency * max(1, round(rounds)),
+        input_len=prompt,
+        output_len=output,
+        prefix_len=min(shared, prompt - 1),
+        concurrency=concurrency,
+        text=window.share("tokenize") > 0.05,
+    )

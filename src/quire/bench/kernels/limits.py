@@ -1,0 +1,89 @@
+"""What this machine can do, for `quire explain`.
+
+Run as `python -m quire.bench.kernels.limits`, in a process of its own, it prints
+`explain.limits.Limits` as JSON.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quire.core.errors import QuireError
+from quire.core.hardware import cpu_name, detect
+from quire.explain.limits import Limits, save_limits
+
+if TYPE_CHECKING:
+    from quire.bench.kernels import timing
+    from quire.bench.kernels.case import Variant
+
+TYPES = (("float32", None), ("bfloat16", None), ("float16", None), ("bfloat16", "int8"))
+ROUNDS = 5
+BUFFER_BYTES = 2**29
+
+
+def measure() -> Limits:
+    """Measure with one thread and with all cores, in some seconds; the machine should be idle."""
+    import torch
+
+    cores = detect().cores
+    counts = sorted({1, cores})
+    with torch.inference_mode():
+        found = {threads: _measure(threads) for threads in counts}
+    bandwidth = {threads: limits.bandwidth for threads, (limits, _) in found.items()}
+    flops = {
+        name: {
+            threads: limits.flops(variants[name]) for threads, (limits, variants) in found.items()
+        }
+        for name in found[cores][1]
+    }
+    return Limits(cpu_name(), cores, bandwidth, flops)
+
+
+def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant]]:
+    """The best of some rounds, and the products that were tried, by the type of their inputs."""
+    import torch
+
+    from quire.bench.bandwidth import Reader
+    from quire.bench.kernels import timing
+    from quire.bench.kernels.case import Variant
+    from quire.ops.native import available_isas
+    from quire.ops.table import load_ops
+
+    torch.set_num_threads(threads)
+    found = timing.Limits(Reader(threads, BUFFER_BYTES))
+    variants = {
+        quantization or dtype: Variant(0, dtype, available_isas()[-1], quantization)
+        for dtype, quantization in TYPES
+    }
+    for name, variant in variants.items():
+        ops = load_ops("cpu", variant.isa, threads, variant.quantization)
+        found.add_products(ops, variant, with_torch=name != "int8")
+    for _ in range(ROUNDS):
+        found.measure()
+    return found, variants
+
+
+def measure_and_keep() -> Limits:
+    """`measure` in a fresh process, and where `explain.limits.load_limits` finds it.
+
+    Raises:
+        QuireError: it failed.
+    """
+    print("Measuring this machine's limits; some seconds.", file=sys.stderr)
+    command = [sys.executable, "-m", "quire.bench.kernels.limits"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise QuireError(
+            f"This machine's limits could not be measured: {done.stderr.decode()[-500:].strip()}"
+        )
+    limits = msgspec.json.decode(done.stdout, type=Limits)
+    save_limits(limits)
+    return limits
+
+
+if __name__ == "__main__":
+    print(msgspec.json.encode(measure()).decode())

@@ -1,0 +1,132 @@
+"""`quire explain --prove`: the engine as it is and the changed one, in turns, on the same load."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+from quire.bench.engine import open_engine
+from quire.bench.explained import Demand
+from quire.bench.progress import progress
+from quire.core.config import EngineArgs
+from quire.explain.report import Change, Proof
+
+START_TIMEOUT = 600.0
+
+Round = Callable[[int], float]
+"""One repetition of the load (−1 is the warm-up); output tokens a second."""
+
+
+def prove(
+    args: EngineArgs,
+    changes: Sequence[Change],
+    demand: Demand,
+    *,
+    repetitions: int,
+    served: bool,
+) -> list[Proof]:
+    """Measure what each change gains, by itself; changes that no engine flag makes are left out.
+
+    Args:
+        args: the engine as it is.
+        served: over HTTP, by a server each; else offline. Both engines of a pair are there all
+            the while, so that what else the machine does meets both alike.
+    """
+    side = served_side if served else offline_side
+    wanted = [change for change in changes if change.fields]
+    proofs = []
+    with ExitStack() as stack, progress(total=len(wanted) * repetitions, unit="round") as bar:
+        before = stack.enter_context(side(args, demand))
+        before(-1)
+        for change in wanted:
+            changed = replace(args, **change.fields)  # type: ignore[arg-type]
+            with side(changed, demand) as after:
+                after(-1)
+                pairs = []
+                for repetition in range(repetitions):
+                    pairs.append(_pair(before, after, repetition))
+                    bar.update()
+            proofs.append(_proof(change, pairs))
+    return proofs
+
+
+def _pair(before: Round, after: Round, repetition: int) -> tuple[float, float]:
+    """Both, the other one first every other time."""
+    if repetition % 2:
+        second = after(repetition)
+        return before(repetition), second
+    return before(repetition), after(repetition)
+
+
+def _proof(change: Change, pairs: list[tuple[float, float]]) -> Proof:
+    gains = [b / a - 1.0 for a, b in pairs]
+    return Proof(
+        flag=change.flag,
+        metric=change.metric,
+        before=statistics.median(a for a, _ in pairs),
+        after=statistics.median(b for _, b in pairs),
+        spread=(max(gains) - min(gains)) / 2,
+        estimated_gain=change.estimated_gain,
+        proven_gain=statistics.median(gains),
+        repetitions=len(pairs),
+    )
+
+
+@contextmanager
+def offline_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
+    """An `LLM` that generates for all prompts at once."""
+    with open_engine(argparse.Namespace(**asdict(args))) as engine:
+
+        def one_round(repetition: int) -> float:
+            prompts = demand.prompts(engine.vocab_size, [args.seed, repetition + 1])
+            start = time.perf_counter()
+            engine.generate(prompts, demand.output_len)
+            return demand.num_prompts * demand.output_len / (time.perf_counter() - start)
+
+        yield one_round
+
+
+@contextmanager
+def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
+    """A server of its own, and clients that each send a request when they have their answer."""
+    from quire.bench.http_client import HTTPClient
+    from quire.bench.serve import COMPLETIONS_PATH, Load, sample, send
+    from quire.bench.server_process import running_server
+
+    with running_server(argparse.Namespace(**asdict(args), start_timeout=START_TIMEOUT)) as url:
+
+        def one_round(repetition: int) -> float:
+            load = Load(
+                path=COMPLETIONS_PATH,
+                bodies=_bodies(args, demand, [args.seed, repetition + 1]),
+                arrivals=[0.0] * demand.num_prompts,
+                num_clients=demand.concurrency,
+                closed_loop=True,
+            )
+            outcomes, elapsed = asyncio.run(send(load, lambda: HTTPClient(url, {})))
+            return float(sample(outcomes, elapsed)["output_tok_s"])
+
+        yield one_round
+
+
+def _bodies(args: EngineArgs, demand: Demand, seed: list[int]) -> list[dict[str, Any]]:
+    prompts = demand.texts(seed) if demand.text else demand.prompts(_SAFE_VOCABULARY, seed)
+    common = {
+        "model": args.model,
+        "max_tokens": demand.output_len,
+        "temperature": 0.0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return [common | {"prompt": prompt} for prompt in prompts]
+
+
+_SAFE_VOCABULARY = 256
+"""Every vocabulary has so many tokens."""

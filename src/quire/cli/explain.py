@@ -1,0 +1,196 @@
+"""`quire explain`: what an engine loses its time to, and what would change it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.core import env
+from quire.core.errors import ConfigError, QuireError
+from quire.core.flags import add_engine_flags, engine_args_from, engine_flags_from
+
+if TYPE_CHECKING:
+    from quire.bench.explained import Demand
+    from quire.explain.evidence import Evidence
+    from quire.explain.report import Report
+
+_LOAD = {
+    "num_prompts": (8, "requests, all at once"),
+    "input_len": (128, "prompt tokens of each"),
+    "output_len": (64, "tokens to generate for each"),
+    "prefix_len": (0, "of the prompt tokens, those that all prompts begin with"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to explain, the load, the results and the engine's flags to `parser`."""
+    add = parser.add_argument_group("what to explain (default: an offline run)").add_argument
+    add("--url", metavar="URL", help="a running server, such as http://127.0.0.1:8000")
+    add(
+        "--window",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="with --url: how long to watch it (default: %(default)s)",
+    )
+    add("--profile", type=Path, metavar="FILE", help="what --save-profile wrote")
+    add(
+        "--measure",
+        action="store_true",
+        help="measure this machine's limits again; keep everything else off it for some seconds",
+    )
+    load = parser.add_argument_group("load of an offline run").add_argument
+    for name, (default, text) in _LOAD.items():
+        load(
+            f"--{name.replace('_', '-')}",
+            type=int,
+            default=default,
+            metavar="N",
+            help=f"{text} (default: %(default)s)",
+        )
+    prove = parser.add_argument_group("proof").add_argument
+    prove(
+        "--prove",
+        action="store_true",
+        help="run the engine as it is and with each change, in turns, and report what was gained; "
+        "of a server, by servers started beside it with a load like its own",
+    )
+    prove(
+        "--repetitions",
+        type=int,
+        default=3,
+        metavar="N",
+        help="of each pair (default: %(default)s)",
+    )
+    results = parser.add_argument_group("results").add_argument
+    results("--json", type=Path, metavar="FILE", help="write the report")
+    results("--plot", type=Path, metavar="FILE", help="draw the roofline, as PNG")
+    results("--save-profile", type=Path, metavar="FILE", help="keep the evidence")
+    add_engine_flags(parser)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Explain, print, write what was asked for.
+
+    Raises:
+        QuireError: there is nothing to explain, or it cannot be reached.
+    """
+    import msgspec
+
+    from quire.explain.analyse import explain
+    from quire.explain.text import render
+
+    _check(namespace)
+    evidence, demand = _evidence(namespace)
+    report = explain(evidence)
+    if namespace.prove:
+        report = _proven(report, evidence, demand, namespace.repetitions)
+    sys.stdout.write(render(report))
+    if namespace.json is not None:
+        namespace.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    if namespace.save_profile is not None:
+        evidence.save(namespace.save_profile)
+    if namespace.plot is not None:
+        from quire.explain.plot import plot
+
+        plot(namespace.plot, f"{Path(evidence.args.model).name}: {report.verdict.cause}", report)
+    return 0
+
+
+def _check(namespace: argparse.Namespace) -> None:
+    if namespace.url and namespace.profile:
+        raise ConfigError("--url and --profile are two sources; give one.", param="--profile")
+    for name in (*_LOAD, "repetitions"):
+        value, least = getattr(namespace, name), 0 if name == "prefix_len" else 1
+        if value < least:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} is {value}; it must be at least {least}.", param=flag)
+    if namespace.prefix_len >= namespace.input_len:
+        raise ConfigError(
+            f"--prefix-len is {namespace.prefix_len}, and prompts have {namespace.input_len} "
+            "tokens, of which each needs one of its own.",
+            param="--prefix-len",
+        )
+    if namespace.url or namespace.profile:
+        source = "--url" if namespace.url else "--profile"
+        if flags := engine_flags_from(engine_args_from(namespace)):
+            raise ConfigError(
+                f"{', '.join(flags)} cannot change the engine that {source} tells of.",
+                fix="Leave them out.",
+                param=flags[0].partition("=")[0],
+            )
+
+
+def _evidence(namespace: argparse.Namespace) -> tuple[Evidence, Demand]:
+    """What to explain, and a load to prove changes with."""
+    from quire.bench.explained import Demand, demand_of, observe
+    from quire.bench.kernels.limits import measure_and_keep
+    from quire.core.hardware import detect
+    from quire.explain.evidence import load
+    from quire.explain.limits import load_limits
+
+    offline = not (namespace.url or namespace.profile)
+    if namespace.measure or (offline and load_limits(detect().cores) is None):
+        measure_and_keep()
+    if offline:
+        from quire.bench.engine import open_engine
+
+        demand = Demand(**{name: getattr(namespace, name) for name in _LOAD})
+        with open_engine(namespace) as engine:
+            warm = Demand(num_prompts=1, input_len=4, output_len=2)
+            engine.generate(warm.prompts(engine.vocab_size, [0]), warm.output_len)
+            return observe(engine, demand, [namespace.seed, 0]), demand
+    evidence = (
+        load(namespace.profile) if namespace.profile else _ask(namespace.url, namespace.window)
+    )
+    return evidence, demand_of(evidence.window, evidence.config.scheduler.max_model_len)
+
+
+def _ask(url: str, window: float) -> Evidence:
+    """The evidence of a running server.
+
+    Raises:
+        QuireError: it does not answer, or refuses.
+    """
+    import urllib.error
+    import urllib.request
+
+    import msgspec
+
+    from quire.server.explain import Explained
+
+    base = url.rstrip("/").removesuffix("/v1")
+    headers = {"Authorization": f"Bearer {key}"} if (key := env.api_key()) else {}
+    asked = urllib.request.Request(
+        f"{base}/explain?evidence=true&window={window:g}", headers=headers
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=window + 60) as answer:
+            return msgspec.json.decode(answer.read(), type=Explained).evidence
+    except urllib.error.HTTPError as error:
+        body = error.read(2000).decode(errors="replace")
+        raise QuireError(f"{base} answered {error.code}: {body}") from None
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise QuireError(
+            f"{base} does not answer: {reason}.", fix="Check --url, and that the server runs."
+        ) from None
+    except msgspec.MsgspecError as error:
+        raise QuireError(f"{base} is no Quire server of this version: {error}.") from None
+
+
+def _proven(report: Report, evidence: Evidence, demand: Demand, repetitions: int) -> Report:
+    import msgspec
+
+    from quire.bench.prove import prove
+
+    proofs = prove(
+        evidence.args,
+        report.changes,
+        demand,
+        repetitions=repetitions,
+        served=not evidence.offline,
+    )
+    return msgspec.structs.replace(report, proofs=proofs)

@@ -1,0 +1,82 @@
+"""From evidence to a report: look for every cause, rank what is found."""
+
+from __future__ import annotations
+
+from quire.explain.causes import CAUSES
+from quire.explain.causes.case import Case, Suspect, open_case
+from quire.explain.evidence import Evidence
+from quire.explain.report import Change, Finding, Report
+
+MOST_CHANGES = 3
+IDLE = 0.5
+
+
+def explain(evidence: Evidence) -> Report:
+    """The verdict on an engine, and what to change."""
+    case = open_case(evidence)
+    found = [suspect for cause in CAUSES if (suspect := cause(case)) is not None]
+    found.sort(key=lambda s: (s.kind, -s.finding.share))
+    w = evidence.window
+    return Report(
+        window_s=w.seconds,
+        split={name: seconds / w.seconds for name, seconds in w.parts.items()},
+        verdict=found[0].finding if found else _nothing(case),
+        causes=[suspect.finding for suspect in found],
+        changes=_changes(found),
+        ops=case.lines,
+        limits=case.limits,
+        notes=_notes(evidence),
+        offline=evidence.offline,
+        rates={
+            "output_tok_s": w.output_tok_s,
+            "prompt_tok_s": w.prompt_tokens / w.seconds,
+            "steps_s": w.steps / w.seconds,
+            "running": w.running,
+            "waiting": w.waiting,
+            "kv_share": w.kv_share,
+        },
+    )
+
+
+def _changes(found: list[Suspect]) -> list[Change]:
+    """The most useful ones: of each cause the first, then the others; each field once."""
+    ordered = [s.changes[0] for s in found if s.changes]
+    ordered += [change for s in found for change in s.changes[1:]]
+    chosen: list[Change] = []
+    taken: set[str] = set()
+    for change in ordered:
+        names = set(change.fields) or {change.flag}
+        if not names & taken:
+            chosen.append(change)
+            taken |= names
+    return chosen[:MOST_CHANGES]
+
+
+def _nothing(case: Case) -> Finding:
+    w = case.window
+    idle = w.share("idle")
+    if not w.steps:
+        text = f"No step was computed in {w.seconds:.1f} s: there is nothing to explain."
+    elif idle > IDLE:
+        text = f"Nothing is amiss: for {idle:.0%} of the time the engine waited for requests."
+    else:
+        text = (
+            f"Nothing is amiss: the model takes {case.model:.0%} of the time, and no cause that is "
+            "known here costs 5 % of it."
+        )
+    return Finding("none", text, 0.0, {"idle": round(idle, 4), "model": round(case.model, 4)})
+
+
+def _notes(evidence: Evidence) -> list[str]:
+    """What was not known."""
+    notes = []
+    if evidence.ops is None or not evidence.ops.ops:
+        notes.append("The operations were not profiled: how near they are to limits is not known.")
+    if evidence.limits is None:
+        notes.append(
+            "This machine's limits have not been measured (quire explain --measure): gains rest on "
+            "a cautious guess at them."
+        )
+    if evidence.host is None:
+        notes.append("What else runs on this machine is not known.")
+    return notes

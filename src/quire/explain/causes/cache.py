@@ -1,0 +1,143 @@
+"""The KV cache: too small, given up too often, or not used for what it could."""
+
+from __future__ import annotations
+
+import math
+
+from quire.explain.causes.case import (
+    THROUGHPUT,
+    Case,
+    Suspect,
+    change,
+    saving,
+    suspect,
+)
+from quire.explain.report import Change
+
+FULL = 0.6
+"""Share of the blocks in use from which on a request that waits though seats are free waits for
+blocks: those that the running ones still need are kept for them."""
+
+
+def kv_cache_too_small(case: Case) -> Suspect | None:
+    """Requests wait for blocks, though the batch has seats."""
+    w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
+    if w.waiting < 0.5 or w.running > 0.95 * seats or w.kv_share < FULL:
+        return None
+    wanted = min(float(seats), w.running + w.waiting)
+    gain = case.estimate.batch_gain(wanted, _preemption_cost(case))
+    blocks = math.ceil(w.kv_blocks * wanted / max(w.running, 1.0))
+    return suspect(
+        "kv_cache_too_small",
+        f"The KV cache is {w.kv_share:.0%} full: {w.running:.1f} sequences run, {w.waiting:.1f} "
+        f"wait, and {seats - w.running:.0f} of {seats} seats are free"
+        + (f"; {w.preemptions} were preempted." if w.preemptions else "."),
+        saving(gain),
+        [_more_blocks(case, blocks, gain), *_int8(case, gain)],
+        kv_share=w.kv_share,
+        kv_blocks=w.kv_blocks,
+        running=w.running,
+        waiting=w.waiting,
+        max_num_seqs=seats,
+        preemptions=w.preemptions,
+    )
+
+
+def preemption(case: Case) -> Suspect | None:
+    """Sequences are thrown out, and what they had is computed again."""
+    w = case.window
+    cost = _preemption_cost(case)
+    if not w.preemptions:
+        return None
+    fits = max(1, math.floor(w.running * 0.8))
+    return suspect(
+        "preemption",
+        f"{w.preemptions} preemptions in {w.seconds:.1f} s had {w.recomputed_tokens} tokens "
+        f"computed again, {cost:.0%} of the time.",
+        cost,
+        [
+            _more_blocks(case, math.ceil(w.kv_blocks * 1.5), cost / max(1e-9, 1 - cost)),
+            change(
+                f"--max-num-seqs {fits}",
+                "runs only as many as keep their blocks to the end",
+                cost / 2,
+                max_num_seqs=fits,
+            ),
+        ],
+        preemptions=w.preemptions,
+        recomputed_tokens=w.recomputed_tokens,
+    )
+
+
+def prefix_misses(case: Case) -> Suspect | None:
+    """Prompts begin alike, and are computed all the same."""
+    e, w = case.evidence, case.window
+    missed = max(0, w.repeated_tokens - w.cached_tokens)
+    if not missed or not w.prompt_tokens:
+        return None
+    saved = case.estimate.cached_share(missed)
+    if not e.config.enable_prefix_caching:
+        best = change(
+            "--enable-prefix-caching",
+            "computes a prefix once, and finds its blocks again",
+            saved,
+            enable_prefix_caching=True,
+        )
+        what = "prefix caching is off"
+    elif w.kv_peak > 0.9 or not e.args.kv_offloading_size:
+        best = change(
+            "--kv-offloading-size 2",
+            "keeps in host memory what the KV cache has to give up",
+            saved,
+            kv_offloading_size=2.0,
+        )
+        what = "the cache had given them up"
+    else:
+        return None
+    return suspect(
+        "prefix_misses",
+        f"{missed:,} of {w.prompt_tokens:,} prompt tokens, {missed / w.prompt_tokens:.0%}, were "
+        f"the beginning of an earlier prompt, and were computed again: {what}.",
+        saved,
+        [best],
+        repeated_tokens=w.repeated_tokens,
+        cached_tokens=w.cached_tokens,
+        prompt_tokens=w.prompt_tokens,
+    )
+
+
+def _preemption_cost(case: Case) -> float:
+    """Share of the window that went to tokens computed again."""
+    return case.estimate.recomputing_share(case.window.recomputed_tokens)
+
+
+def _more_blocks(case: Case, blocks: int, gain: float) -> Change:
+    """The flag that this user sets the KV cache's size by."""
+    args, w = case.evidence.args, case.window
+    why = f"holds {blocks:,} blocks in place of {w.kv_blocks:,}"
+    fields: dict[str, bool | int | float | str | None]
+    if args.num_gpu_blocks_override is not None:
+        flag, fields = f"--num-gpu-blocks-override {blocks}", {"num_gpu_blocks_override": blocks}
+    elif args.kv_cache_memory_bytes is not None:
+        size = math.ceil(args.kv_cache_memory_bytes * blocks / max(1, w.kv_blocks) / 2**20) * 2**20
+        flag = f"--kv-cache-memory-bytes {size // 2**20}MiB"
+        fields = {"kv_cache_memory_bytes": size}
+    elif (share := args.gpu_memory_utilization) < 0.85:
+        more = min(0.9, round(share + 0.2, 2))
+        flag, fields = f"--gpu-memory-utilization {more}", {"gpu_memory_utilization": more}
+        why = "leaves the KV cache more of the memory"
+    else:
+        flag, fields = "--kv-cache-dtype int8", {"kv_cache_dtype": "int8"}
+        why = "holds nearly twice the tokens in the same memory"
+    return Change(flag, why, THROUGHPUT, gain, fields)
+
+
+def _int8(case: Case, gain: float) -> list[Change]:
+    """Twice the tokens in the same bytes, where that is not the change already made."""
+    args = case.evidence.args
+    if case.evidence.config.kv_cache_dtype == "int8" or args.num_gpu_blocks_override is not None:
+        return []
+    doubled = min(gain, case.estimate.batch_gain(2 * case.window.running))
+    why = "holds nearly twice the tokens in the same memory"
+    fields: dict[str, bool | int | float | str | None] = {"kv_cache_dtype": "int8"}
+    return [Change("--kv-cache-dtype int8", why, THROUGHPUT, doubled, fields)]

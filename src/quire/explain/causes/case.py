@@ -1,0 +1,92 @@
+"""What each cause is looked for in, and what finding one gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from quire.explain.estimate import Estimator
+from quire.explain.evidence import Evidence, Window
+from quire.explain.report import Cause, Change, Finding, LimitsUsed, OpLine
+from quire.explain.roofline import limits_used, op_lines
+
+WORTH = 0.05
+"""A cause that costs a smaller share of the time is none."""
+THROUGHPUT = "output tokens/s"
+MULTI_STEP = 8
+"""`--num-scheduler-steps` that is advised; more would only delay who arrives."""
+
+
+class Kind(IntEnum):
+    """What is amiss comes before what the machine cannot do better."""
+
+    WASTE = 0
+    LIMIT = 1
+    ELSEWHERE = 2
+    """The engine loses nothing by it."""
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A cause that was found, and what to do about it, the safest change first."""
+
+    finding: Finding
+    changes: list[Change]
+    kind: Kind = Kind.WASTE
+
+
+@dataclass(frozen=True)
+class Case:
+    """The evidence, and what follows from it for several causes."""
+
+    evidence: Evidence
+    estimate: Estimator
+    limits: LimitsUsed | None
+    lines: list[OpLine]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def window(self) -> Window:
+        return self.evidence.window
+
+    @property
+    def model(self) -> float:
+        """Share of the window in which the model computed."""
+        return self.window.share("model")
+
+    def faster_model(self, flag: str, why: str, ratio: float, **fields: object) -> Change:
+        """A change after which the model takes `ratio` of its time."""
+        return change(flag, why, self.model * (1.0 - ratio), **fields)
+
+
+def open_case(evidence: Evidence) -> Case:
+    limits = limits_used(evidence)
+    return Case(evidence, Estimator(evidence), limits, op_lines(evidence.ops, limits))
+
+
+def change(flag: str, why: str, saved: float, **fields: object) -> Change:
+    """A change that saves this share of the window's time."""
+    gain = saved / max(1e-9, 1.0 - saved)
+    return Change(flag, why, THROUGHPUT, gain, dict(fields))  # type: ignore[arg-type]
+
+
+def saving(gain: float) -> float:
+    """The share of the time that a gain in speed saves."""
+    return gain / (1.0 + gain)
+
+
+def suspect(
+    cause: Cause,
+    text: str,
+    share: float,
+    changes: Sequence[Change],
+    kind: Kind = Kind.WASTE,
+    **evidence: float | str,
+) -> Suspect | None:
+    """A finding, unless it is not worth one."""
+    if share < WORTH:
+        return None
+    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in evidence.items()}
+    useful = [c for c in changes if c.estimated_gain > 0.02]
+    return Suspect(Finding(cause, text, min(1.0, share), rounded), useful, kind)

@@ -1,0 +1,207 @@
+"""What the machine's cores and memory are used for, and what for nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quire.engine.resolve import ONE_THREAD_PARAMETERS
+from quire.explain.causes.case import Case, Kind, Suspect, saving, suspect
+from quire.explain.report import Change
+from quire.models.cost import product_dtype
+from quire.models.memory import parameter_count
+
+SATURATED = {"memory": 0.6, "compute": 0.35}
+"""Share of a limit from which on an operation counts as being at it."""
+
+
+def few_threads(case: Case) -> Suspect | None:
+    """Cores stand idle."""
+    e = case.evidence
+    threads = e.config.num_threads
+    small = parameter_count(e.config.model) < ONE_THREAD_PARAMETERS
+    if threads >= e.cores or (small and e.args.num_threads is None):
+        return None
+    ratio = case.estimate.model_ratio(num_threads=e.cores)
+    best = case.faster_model(
+        f"--num-threads {e.cores}",
+        "computes on every core that this process may use",
+        ratio,
+        num_threads=e.cores,
+    )
+    return suspect(
+        "few_threads",
+        f"{threads} of {e.cores} cores compute, and the model takes {case.model:.0%} of the time; "
+        f"all of them would take {ratio:.2f} times as long.",
+        saving(best.estimated_gain),
+        [best],
+        threads=threads,
+        cores=e.cores,
+        model_share=case.model,
+    )
+
+
+def wide_weights(case: Case) -> Suspect | None:
+    """float32 weights: twice the bytes and half the products a second of bfloat16."""
+    config = case.evidence.config
+    if config.dtype != "float32" or config.quantization is not None:
+        return None
+    kv = "bfloat16" if config.kv_cache_dtype == "float32" else config.kv_cache_dtype
+    ratio = case.estimate.model_ratio(dtype="bfloat16", kv_cache_dtype=kv)
+    best = case.faster_model(
+        "--dtype bfloat16", "halves the bytes of weights and KV cache", ratio, dtype="bfloat16"
+    )
+    int8 = case.estimate.model_ratio(quantization="int8")
+    more = case.faster_model(
+        "--quantization int8",
+        "quarters the bytes of linear weights, at a small loss of accuracy",
+        int8,
+        quantization="int8",
+    )
+    return suspect(
+        "wide_weights",
+        f"The weights are float32, and the model takes {case.model:.0%} of the time; in bfloat16 "
+        f"it would take {ratio:.2f} times as long.",
+        saving(best.estimated_gain),
+        [best, more],
+        model_share=case.model,
+        dtype="float32",
+    )
+
+
+def busy_neighbour(case: Case) -> Suspect | None:
+    """Other processes, or other virtual machines, take the cores that the kernels want."""
+    e, host = case.evidence, case.evidence.host
+    if host is None or host.others < 0.2:
+        return None
+    threads = e.config.num_threads
+    waited = min(0.95, host.waited / (threads * host.seconds))
+    wanted = host.others + threads * case.model
+    if not host.waited:  # the kernel does not tell
+        waited = case.model * max(0.0, 1.0 - host.cpus / wanted)
+    fewer = max(1, e.cores - round(host.others))
+    changes = []
+    if fewer < threads:
+        alone = case.estimate.model_ratio(num_threads=fewer)
+        pace = max(0.05, 1.0 - waited / max(case.model, 1e-9))
+        ratio = alone * pace
+        changes.append(
+            case.faster_model(
+                f"--num-threads {fewer}",
+                "leaves the neighbour its core: a thread that has lost its own holds up the rest",
+                ratio,
+                num_threads=fewer,
+            )
+        )
+    steal = host.steal / host.seconds
+    return suspect(
+        "busy_neighbour",
+        f"Others keep {host.others:.1f} of {host.cpus} CPUs busy"
+        + (f" ({steal:.1f} of them other virtual machines)" if steal > 0.05 else "")
+        + f", and the engine's threads waited {waited:.0%} of the time for one.",
+        waited,
+        changes,
+        others_cpus=host.others,
+        steal_cpus=steal,
+        waited_share=waited,
+        cpus=host.cpus,
+    )
+
+
+def memory_bandwidth(case: Case) -> Suspect | None:
+    """Operations read as fast as the memory gives: only fewer bytes help."""
+    at = _at_limit(case, "memory")
+    if at is None or case.limits is None or case.evidence.config.dtype == "float32":
+        return None  # float32 weights are a cause of their own
+    bandwidth = case.limits.bandwidth_bytes_s / 1e9
+    changes = _quantizations(case) + _narrow_kv(case)
+    return suspect(
+        "memory_bandwidth",
+        f"{at.share:.0%} of the time goes to reading memory at {at.reached:.0%} of its "
+        f"{bandwidth:.0f} GB/s{at.where}.",
+        at.share,
+        changes,
+        Kind.LIMIT,
+        share_at_limit=at.share,
+        of_limit=at.reached,
+        bandwidth_gb_s=bandwidth,
+    )
+
+
+def compute(case: Case) -> Suspect | None:
+    """Products run as fast as the cores multiply: only cheaper or fewer ones help."""
+    at = _at_limit(case, "compute")
+    if at is None or case.limits is None or case.evidence.config.dtype == "float32":
+        return None
+    product = product_dtype(case.evidence.config.dtype, case.evidence.config.quantization)
+    peak = case.limits.flops_s.get(product, 0.0) / 1e9
+    return suspect(
+        "compute",
+        f"{at.share:.0%} of the time goes to products at {at.reached:.0%} of the {peak:,.0f} "
+        f"GFLOP/s that the cores reach in {product}{at.where}.",
+        at.share,
+        _quantizations(case),
+        Kind.LIMIT,
+        share_at_limit=at.share,
+        of_limit=at.reached,
+        peak_gflop_s=peak,
+    )
+
+
+class _AtLimit(NamedTuple):
+    """What of the window is at a limit, how much of it is reached, and where most of all."""
+
+    share: float
+    reached: float
+    where: str
+
+
+def _at_limit(case: Case, bound: str) -> _AtLimit | None:
+    """By the profiled operations; without them by what a step needs."""
+    profile = case.evidence.ops
+    if profile is None or not profile.ops:
+        if not case.estimate.measured:
+            return None
+        nearer, reached = case.estimate.of_limit()
+        if nearer != bound or reached < SATURATED[bound]:
+            return None
+        return _AtLimit(case.model, reached, "")
+    at = [
+        line
+        for line in case.lines
+        if line.bound == bound and (line.of_limit or 0.0) >= SATURATED[bound]
+    ]
+    share = sum(line.share for line in at)
+    if not share:
+        return None
+    reached = sum((line.of_limit or 0.0) * line.share for line in at) / share
+    inside = min(1.0, sum(op.seconds for op in profile.ops) / max(1e-9, profile.model_seconds))
+    line = at[0]
+    rate = f"{line.gb_s:.0f} GB/s" if bound == "memory" else f"{line.gflop_s:,.0f} GFLOP/s"
+    where = f"; most in {line.name} {line.module}".rstrip() + f", at {rate}"
+    return _AtLimit(case.model * inside * share, reached, where)
+
+
+def _quantizations(case: Case) -> list[Change]:
+    config = case.evidence.config
+    if config.quantization is not None and config.quantization.startswith("int4"):
+        return []
+    choices = [("int4", "quarters bfloat16's bytes; look at the loss with quire bench quality")]
+    if config.quantization is None:
+        choices.insert(0, ("int8", "halves bfloat16's bytes, and multiplies faster"))
+    return [
+        case.faster_model(
+            f"--quantization {name}",
+            why,
+            case.estimate.model_ratio(quantization=name),
+            quantization=name,
+        )
+        for name, why in choices
+    ]
+
+
+def _narrow_kv(case: Case) -> list[Change]:
+    if case.evidence.config.kv_cache_dtype == "int8":
+        return []
+    ratio = case.estimate.model_ratio(kv_cache_dtype="int8")
+    why = "halves what attention reads"
+    return [case.faster_model("--kv-cache-dtype int8", why, ratio, kv_cache_dtype="int8")]

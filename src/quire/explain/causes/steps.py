@@ -1,0 +1,154 @@
+"""Time that is lost in and between steps, while there is work."""
+
+from __future__ import annotations
+
+import statistics
+
+from quire.explain.causes.case import MULTI_STEP, Case, Suspect, change, suspect
+
+
+def dispatch_overhead(case: Case) -> Suspect | None:
+    """The host hands out work more slowly than the kernels do it."""
+    e, w = case.evidence, case.window
+    between = _between_operations(case)
+    handing = _handing_over(case)
+    host = w.share("schedule", "prepare", "update", "core_send")
+    lost = between + handing + host
+    changes = []
+    if e.config.enforce_eager and between > 0:
+        changes.append(
+            change(
+                "--no-enforce-eager",
+                "replays the model's operations from a recorded plan, in one call",
+                between,
+                enforce_eager=False,
+            )
+        )
+    if e.config.num_scheduler_steps == 1 and w.waiting < 0.5:
+        once = (handing + w.share("schedule", "update", "core_send")) * _decoding(case)
+        changes.append(
+            change(
+                f"--num-scheduler-steps {MULTI_STEP}",
+                f"asks the scheduler once for {MULTI_STEP} tokens of each sequence",
+                once * (1.0 - 1.0 / MULTI_STEP),
+                num_scheduler_steps=MULTI_STEP,
+            )
+        )
+    if lost < 0.15:
+        return None
+    step = w.seconds / max(1, w.steps)
+    return suspect(
+        "dispatch_overhead",
+        f"Of each step's {step * 1e3:.2f} ms the kernels compute {1 - lost:.0%}; "
+        f"{between + handing:.0%} goes to handing them their work, {host:.0%} to scheduling, "
+        "preparing and telling of the step.",
+        lost,
+        changes,
+        between_operations=between,
+        handing_over=handing,
+        host=host,
+        step_ms=step * 1e3,
+    )
+
+
+def idle_gaps(case: Case) -> Suspect | None:
+    """The core does nothing between two steps although requests run."""
+    e, w = case.evidence, case.window
+    gap = w.share("receive")
+    changes = []
+    if not e.config.async_scheduling:
+        changes.append(
+            change(
+                "--async-scheduling",
+                "has the next step at hand while this one is computed",
+                min(gap, case.model),
+                async_scheduling=True,
+            )
+        )
+    if e.config.num_scheduler_steps == 1 and w.waiting < 0.5:
+        changes.append(
+            change(
+                f"--num-scheduler-steps {MULTI_STEP}",
+                f"leaves one gap where there were {MULTI_STEP}",
+                gap * _decoding(case) * (1.0 - 1.0 / MULTI_STEP),
+                num_scheduler_steps=MULTI_STEP,
+            )
+        )
+    if gap < 0.1:
+        return None
+    milliseconds = 1e3 * w.parts["receive"] / max(1, w.steps)
+    return suspect(
+        "idle_gaps",
+        f"Between two steps lie {milliseconds:.2f} ms in which nothing is computed, {gap:.0%} of "
+        f"the time, although {w.running:.1f} sequences run.",
+        gap,
+        sorted(changes, key=lambda c: -c.estimated_gain),
+        gap_ms=milliseconds,
+        gap_share=gap,
+        running=w.running,
+    )
+
+
+def rank_imbalance(case: Case) -> Suspect | None:
+    """One rank of a parallel engine keeps the others waiting."""
+    steps = case.evidence.ranks
+    if not steps:
+        return None
+    means = [statistics.fmean(rank) for rank in zip(*steps, strict=True)]
+    slowest = max(range(len(means)), key=means.__getitem__)
+    others = [mean for rank, mean in enumerate(means) if rank != slowest]
+    if not others:
+        return None
+    longest = sum(max(step) for step in steps)
+    # Ranks that share the work evenly would all take the mean.
+    lost = case.model * (1.0 - sum(map(statistics.fmean, steps)) / longest)
+    typical = statistics.median(others)
+    threads = max(1, case.evidence.cores // len(means))
+    return suspect(
+        "rank_imbalance",
+        f"Rank {slowest} takes {means[slowest] * 1e3:.2f} ms a step and the others "
+        f"{typical * 1e3:.2f} ms, so that they wait {1 - typical / means[slowest]:.0%} of the "
+        "model's time.",
+        lost,
+        [
+            change(
+                f"--num-threads {threads}",
+                f"gives each of the {len(means)} ranks its own share of {case.evidence.cores} "
+                "cores; what remains is the slow rank's machine",
+                lost,
+                num_threads=threads,
+            )
+        ],
+        slow_rank=slowest,
+        slow_ms=means[slowest] * 1e3,
+        typical_ms=typical * 1e3,
+        num_ranks=len(means),
+    )
+
+
+def _between_operations(case: Case) -> float:
+    """Share of the window within the model's computation and outside of its operations."""
+    profile = case.evidence.ops
+    if profile is not None and profile.ops and profile.model_seconds:
+        inside = sum(op.seconds for op in profile.ops) / profile.model_seconds
+        return case.model * max(0.0, 1.0 - inside)
+    if case.evidence.config.enforce_eager and case.estimate.measured:
+        predicted = case.estimate.model_seconds() / case.window.seconds
+        return max(0.0, case.model - predicted)
+    return 0.0
+
+
+def _handing_over(case: Case) -> float:
+    """Share of the window that the core waited for the worker beyond what that says to compute."""
+    w, profile = case.window, case.evidence.ops
+    if profile is None or profile.steps < 0.9 * w.steps:  # known only if every step was profiled
+        return 0.0
+    return max(0.0, w.parts["model"] - profile.model_seconds) / w.seconds
+
+
+def _decoding(case: Case) -> float:
+    """Share of the steps that compute one token a sequence: only these can be several at once."""
+    w = case.window
+    rows = max(1.0, w.running) * 1.5
+    steps = sum(count for _, count in w.step_sizes)
+    return sum(count for tokens, count in w.step_sizes if tokens <= rows) / max(1, steps)

@@ -1,0 +1,176 @@
+"""What a change would gain: the cost model, on the steps that were seen.
+
+Only ratios of the model's predictions count, and only for the part of the window that the model's
+computation took; so a machine that is slower than its limits in every respect alike changes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from quire.core.config import EngineConfig
+from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
+from quire.explain.evidence import Evidence
+from quire.models.cost import roofline
+
+FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
+"""Of the peak of small products that large ones, and attention, reach."""
+GROWING = ("prepare", "sample", "update", "core_send")
+"""Parts of a step that grow with its sequences; the others are the same for one or for many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """So many steps of one kind; see `StepCost.seconds`."""
+
+    count: int
+    tokens: float
+    seqs: float
+    context: float
+    """Tokens that a sequence attends to."""
+
+
+class Estimator:
+    """Predicts other configurations of the engine that the evidence is of."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._e = evidence
+        self._window = evidence.window
+        self._config = evidence.config
+        self._steps = list(self._mix())
+        self._cost = self._cost_of(self._config)
+
+    @property
+    def measured(self) -> bool:
+        """Whether the machine's limits were measured, and not guessed."""
+        return self._e.limits is not None
+
+    def model_seconds(self) -> float:
+        """What the cost model predicts for the steps that were seen."""
+        return self._seconds(self._cost, self._steps)
+
+    def model_ratio(self, **changes: object) -> float:
+        """Time of the model's computation with these fields of the configuration over without."""
+        changed = self._cost_of(replace(self._config, **changes))  # type: ignore[arg-type]
+        return self._seconds(changed, self._steps) / self._seconds(self._cost, self._steps)
+
+    def of_limit(self) -> tuple[str, float]:
+        """Which limit the steps that were seen are nearer to, and the share of it they reached:
+        by the bytes and operations that a step needs, where no operation was profiled."""
+        endless = 1e30
+        bounds = {
+            "memory": replace(
+                self._cost, flops_per_second=endless, attention_flops_per_second=endless
+            ),
+            "compute": replace(self._cost, bytes_per_second=endless),
+        }
+        seconds = {name: self._seconds(cost, self._steps) for name, cost in bounds.items()}
+        nearer = max(seconds, key=seconds.__getitem__)
+        return nearer, seconds[nearer] / max(1e-9, self._window.parts.get("model", 0.0))
+
+    def batch_gain(self, seqs: float, recomputed: float = 0.0) -> float:
+        """Gain in tokens a second if `seqs` sequences ran at once in place of those that did.
+
+        Args:
+            recomputed: share of the window that would fall away, with the preemptions.
+        """
+        w = self._window
+        now = max(w.running, 1.0)
+        if seqs <= now:
+            return 0.0
+        context = self._context()
+        small, large = (self._cost.seconds(max(1, round(n)), max(1, round(n)), round(n * context))
+                        for n in (now, seqs))  # fmt: skip
+        growth = seqs / now
+        model = w.share("model")
+        # The time of a token: prompts and what grows with the sequences cost each the same, the
+        # model's decoding becomes cheaper, and what a step costs at all is shared by more.
+        prompts = self.prompt_share
+        each = prompts + w.share(*GROWING) - min(recomputed, prompts)
+        shared = max(0.0, 1.0 - model - w.share(*GROWING) - w.share("idle"))
+        before = model + w.share(*GROWING) + shared
+        after = each + (model - prompts) * large / small / growth + shared / growth
+        return before / after - 1.0
+
+    @property
+    def prompt_share(self) -> float:
+        """Share of the window that prompts took, beyond the tokens of those who decoded."""
+        whole = self._seconds(self._cost, self._steps)
+        rows = max(1.0, self._window.running)
+        decode = [replace(s, tokens=min(s.tokens, rows)) for s in self._steps]
+        model = self._window.share("model")
+        return model * (1.0 - self._seconds(self._cost, decode) / whole) if whole else 0.0
+
+    def recomputing_share(self, tokens: int) -> float:
+        """Share of the window that computing so many of its prompt tokens took."""
+        return self.prompt_share * min(1.0, tokens / self._prompt_tokens())
+
+    def cached_share(self, tokens: int) -> float:
+        """Share of the window saved if so many of its prompt tokens were found in the cache: the
+        others still attend to them."""
+        requests = max(1, self._window.requests)
+        length = self._prompt_tokens() / requests
+        own = max(1.0, length - tokens / requests)
+        seconds = [
+            self._cost.seconds(
+                round(count * requests),
+                requests,
+                round(length * requests),
+                round(count * (length - count / 2) * requests),
+            )
+            for count in (length, own)
+        ]
+        return self.prompt_share * (1.0 - seconds[1] / seconds[0])
+
+    def _prompt_tokens(self) -> float:
+        """Of the tokens computed, those that did not give one each, as decoding does."""
+        w = self._window
+        return max(1.0, w.computed_tokens - (w.generation_tokens - w.requests))
+
+    def _mix(self) -> Iterator[Step]:
+        """The window's steps by size; those larger than the batch hold prompts."""
+        rows, context = max(1.0, self._window.running), self._context()
+        for tokens, count in self._window.step_sizes:
+            yield Step(count, tokens, min(rows, tokens), context)
+
+    def _context(self) -> float:
+        """Tokens that a running sequence has in the KV cache, on average."""
+        w = self._window
+        held = w.kv_share * w.kv_blocks * self._config.block_size
+        return max(1.0, held / max(1.0, w.running))
+
+    def _cost_of(self, config: EngineConfig) -> RooflineCost:
+        return roofline(
+            config.model,
+            self._hardware(config.num_threads),
+            dtype=config.dtype,
+            quantization=config.quantization,
+            kv_cache_dtype=config.kv_cache_dtype,
+        )
+
+    def _hardware(self, threads: int) -> HardwareProfile:
+        limits = self._e.limits
+        if limits is None:
+            return cautious_cpu(threads, 0)
+        types = ("float32", "float16", "bfloat16", "int8")
+        return HardwareProfile(
+            name="this",
+            memory_bytes=0,
+            bytes_per_second=limits.bandwidth_of(threads),
+            flops_per_second={dtype: limits.flops_of(dtype, threads) for dtype in types},
+            bandwidth_share=1.0,
+            flops_share=FLOPS_SHARE,
+            attention_share=ATTENTION_SHARE,
+            overhead_seconds=0.0,
+            seq_overhead_seconds=0.0,
+        )
+
+    @staticmethod
+    def _seconds(cost: RooflineCost, steps: list[Step]) -> float:
+        total = 0.0
+        for s in steps:
+            seqs = max(1, round(s.seqs))
+            context = max(round(s.tokens), round(seqs * s.context))
+            total += s.count * cost.seconds(max(1, round(s.tokens)), seqs, context)
+        return total

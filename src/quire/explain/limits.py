@@ -1,0 +1,67 @@
+"""What the machine can do: measured once while it is idle, and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from quire.core import env
+from quire.core.hardware import cpu_name
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """A machine's best.
+
+    Attributes:
+        cpu, cores: what it was measured on.
+        bandwidth: bytes a second that so many threads read from memory.
+        flops: operations a second in products that fit into the caches, by the type of their
+            inputs and the threads.
+    """
+
+    cpu: str
+    cores: int
+    bandwidth: dict[int, float]
+    flops: dict[str, dict[int, float]]
+
+    def bandwidth_of(self, threads: int) -> float:
+        """Bytes a second."""
+        return _at(self.bandwidth, threads)
+
+    def flops_of(self, dtype: str, threads: int) -> float:
+        """Operations a second; a type that was not measured counts as float32."""
+        return _at(self.flops.get(dtype) or self.flops["float32"], threads)
+
+
+def _at(known: dict[int, float], threads: int) -> float:
+    """What so many threads reach; between two numbers that were measured, in proportion."""
+    counts = sorted(known)
+    if threads >= counts[-1]:
+        return known[counts[-1]]
+    above = next(n for n in counts if n >= threads)
+    below = max((n for n in counts if n <= threads), default=0)
+    low, high = known.get(below, 0.0), known[above]
+    return low + (high - low) * (threads - below) / max(1, above - below)
+
+
+def limits_file() -> Path:
+    """Where this machine's are kept."""
+    return env.cache_dir() / "limits.json"
+
+
+def load_limits(cores: int) -> Limits | None:
+    """What was measured on this machine; None if nothing was, or it was another."""
+    try:
+        limits = msgspec.json.decode(limits_file().read_bytes(), type=Limits)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return limits if (limits.cpu, limits.cores) == (cpu_name(), cores) else None
+
+
+def save_limits(limits: Limits) -> None:
+    file = limits_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_suffix(".new")
+    temporary.write_bytes(msgspec.json.encode(limits))
+    temporary.replace(file)

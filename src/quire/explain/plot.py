@@ -1,0 +1,94 @@
+"""The roofline, as a picture: every operation of the model, and the machine's roofs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quire.core.errors import ConfigError
+from quire.explain.report import LimitsUsed, OpLine, Report
+
+COLOURS = {"memory": "#1f4e79", "compute": "#c55a11", "overhead": "#7f7f7f"}
+ROOF = "#333333"
+LABELS = 6
+
+
+def plot(path: Path, title: str, report: Report) -> None:
+    """Write a PNG: x operations a byte, y GFLOP/s, a dot an operation, its area its time.
+
+    Raises:
+        ConfigError: matplotlib is not installed, nothing was profiled, or the file cannot be
+            written.
+    """
+    if not report.ops or report.limits is None:
+        raise ConfigError("--plot: no operation was profiled, so there is nothing to draw.")
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError(
+            "--plot needs matplotlib.", fix="Install it: pip install 'quire[plot]'."
+        ) from None
+    figure = Figure(figsize=(10, 6.5), layout="constrained")
+    canvas: Any = FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set_title(title)
+    lines = [line for line in report.ops if line.gflop_s > 0]
+    _roofs(axes, report.limits, lines)
+    _dots(axes, lines)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("operations a byte moved")
+    axes.set_ylabel("GFLOP/s")
+    axes.grid(alpha=0.25, which="both")
+    axes.legend(loc="lower right")
+    try:
+        canvas.print_png(str(path))
+    except OSError as error:
+        raise ConfigError(f"The picture {path} cannot be written: {error.strerror}.") from None
+
+
+def _roofs(axes: Any, limits: LimitsUsed, lines: list[OpLine]) -> None:
+    """The slope of memory, and a flat roof for each type."""
+    used = {line.dtype for line in lines}
+    flops = {dtype: peak for dtype, peak in limits.flops_s.items() if peak and dtype in used}
+    bandwidth = limits.bandwidth_bytes_s
+    low = min([0.1, *(line.intensity for line in lines)]) / 2
+    highest = max(flops.values(), default=bandwidth)
+    x = np.geomspace(low, max(4 * highest / bandwidth, 2 * max(line.intensity for line in lines)))
+    axes.plot(x, np.minimum(bandwidth * x, highest) / 1e9, color=ROOF, lw=1.6)
+    words = "" if limits.source == "measured" else " (the best seen)"
+    at = low * 2
+    axes.annotate(
+        f"memory: {bandwidth / 1e9:.0f} GB/s{words}", (at, bandwidth * at / 1e9), (6, -14),
+        textcoords="offset points", color=ROOF,
+    )  # fmt: skip
+    for dtype, peak in flops.items():
+        beyond = x[x >= peak / bandwidth]
+        axes.plot(beyond, np.full_like(beyond, peak / 1e9), color=ROOF, lw=1.6)
+        axes.annotate(
+            f"{dtype}: {peak / 1e9:,.0f} GFLOP/s", (x[-1], peak / 1e9), (0, 4),
+            textcoords="offset points", ha="right", color=ROOF,
+        )  # fmt: skip
+
+
+def _dots(axes: Any, lines: list[OpLine]) -> None:
+    for bound, colour in COLOURS.items():
+        of_kind = [line for line in lines if line.bound == bound]
+        if of_kind:
+            axes.scatter(
+                [line.intensity for line in of_kind],
+                [line.gflop_s for line in of_kind],
+                s=[20 + 1600 * line.share for line in of_kind],
+                color=colour,
+                alpha=0.6,
+                edgecolor="white",
+                label=f"{bound}-bound" if bound != "overhead" else "far from both",
+            )
+    for line in sorted(lines, key=lambda line: -line.share)[:LABELS]:
+        axes.annotate(
+            f"{line.module or line.name} {line.share:.0%}", (line.intensity, line.gflop_s),
+            (9, -4), textcoords="offset points", fontsize=8,
+        )  # fmt: skip

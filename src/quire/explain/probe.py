@@ -1,0 +1,150 @@
+"""Watches a running engine's counters for a while, in the process that holds its front end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import msgspec
+
+from quire.engine.stats import EngineStats, Histogram
+from quire.explain.evidence import Window
+from quire.explain.host import HostUse, read_host, use_between
+
+CORE = ("receive", "schedule", "prepare", "model", "sample", "update", "core_send", "idle")
+"""Parts of `engine.times.PARTS` that are the core's, and add up to its wall time."""
+OFFLINE = (*CORE, "tokenize", "detokenize")
+"""The same offline, where one thread does all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Counters since the engine's start."""
+
+    moment: float
+    seconds: dict[str, float]
+    counts: dict[str, int]
+    sizes: list[int]
+    computed: float
+    lags: list[int]
+
+
+class Probe:
+    """Begins when it is made; `sample` it now and then, as often as its gauges change.
+
+    Args:
+        now: seconds on the monotonic clock, which the core's times are on.
+    """
+
+    def __init__(self, stats: EngineStats, now: Callable[[], float] = time.monotonic) -> None:
+        self._stats = stats
+        self._now = now
+        self._host = read_host()
+        self._first = self._totals()
+        self._last_sample = self._first.moment
+        self._sums = dict.fromkeys(("running", "waiting", "kv_share"), 0.0)
+        self._sampled = 0.0
+        self._kv_peak = 0.0
+
+    def sample(self) -> None:
+        """Count the gauges for the time since the last sample."""
+        now = self._now()
+        elapsed, self._last_sample = now - self._last_sample, now
+        s = self._stats.scheduler
+        self._sampled += elapsed
+        if s is None:
+            return
+        kv = self._stats.kv_cache_usage
+        self._kv_peak = max(self._kv_peak, kv)
+        for name, value in (
+            ("running", s.num_running), ("waiting", s.num_waiting), ("kv_share", kv),
+        ):  # fmt: skip
+            self._sums[name] += value * elapsed
+
+    def end(self) -> tuple[Window, HostUse | None]:
+        """What happened since the beginning."""
+        self.sample()
+        first, last = self._first, self._totals()
+        host = use_between(self._host, read_host())
+        counts = {name: count - first.counts[name] for name, count in last.counts.items()}
+        parts = {name: s - first.seconds[name] for name, s in last.seconds.items()}
+        scheduler = self._stats.scheduler
+        window = Window(
+            seconds=max(1e-9, last.moment - first.moment),
+            parts=parts,
+            step_sizes=_sizes(self._stats.iteration_tokens, first, last),
+            computed_tokens=round(last.computed - first.computed),
+            kv_peak=self._kv_peak,
+            kv_blocks=scheduler.kv_blocks_total if scheduler else 0,
+            loop_lag_p99=_p99(self._stats.event_loop_lag.bounds, first.lags, last.lags),
+            running=self._mean("running"),
+            waiting=self._mean("waiting"),
+            kv_share=self._mean("kv_share"),
+            **counts,
+        )
+        return _whole(window, OFFLINE if self._stats.front.offline else CORE), host
+
+    def _mean(self, name: str) -> float:
+        """Over the time that was sampled."""
+        return self._sums[name] / max(1e-9, self._sampled)
+
+    def _totals(self) -> _Totals:
+        stats, s = self._stats, self._stats.scheduler
+        counts = {
+            "steps": s.num_steps if s else 0,
+            "preemptions": s.num_preemptions if s else 0,
+            "requests": stats.time_to_first_token.count,
+            "finished": stats.e2e_request_latency.count,
+            "prompt_tokens": stats.prompt_tokens,
+            "generation_tokens": stats.generation_tokens,
+            "cached_tokens": stats.cached_tokens,
+            "repeated_tokens": stats.repeated_tokens,
+            "rejected": stats.rejected,
+            "slow_outputs": stats.slow_outputs,
+        }
+        sizes = stats.iteration_tokens
+        return _Totals(
+            self._now(),
+            stats.seconds(),
+            counts,
+            list(sizes.counts),
+            sizes.total,
+            list(stats.event_loop_lag.counts),
+        )
+
+
+def _whole(window: Window, core: tuple[str, ...]) -> Window:
+    """The window with the time since the core last told of itself, in which it has waited.
+
+    Its times come with each step's outputs, so that a wait shows only once it has ended.
+    """
+    missing = window.seconds - sum(window.parts.get(name, 0.0) for name in core)
+    parts = dict(window.parts)
+    parts["idle"] = parts.get("idle", 0.0) + max(0.0, missing)
+    return msgspec.structs.replace(window, parts=parts)
+
+
+def _sizes(histogram: Histogram, first: _Totals, last: _Totals) -> list[tuple[float, int]]:
+    """Steps by their tokens, from buckets: the middle of each, scaled to their true sum."""
+    counts = [b - a for a, b in zip(first.sizes, last.sizes, strict=True)]
+    bounds = [0.0, *histogram.bounds, 2 * histogram.bounds[-1]]
+    # Bounds are whole and inclusive: a bucket from 5 to 10 holds 6 … 10, one up to 1 holds 1 alone.
+    middles = [(low + 1 + high) / 2 for low, high in pairwise(bounds)]
+    guess = sum(m * n for m, n in zip(middles, counts, strict=True))
+    scale = (last.computed - first.computed) / guess if guess else 1.0
+    return [(max(1.0, m * scale), n) for m, n in zip(middles, counts, strict=True) if n]
+
+
+def _p99(bounds: tuple[float, ...], first: list[int], last: list[int]) -> float:
+    counts = [b - a for a, b in zip(first, last, strict=True)]
+    total, seen = sum(counts), 0
+    if not total:
+        return 0.0
+    for bound, count in zip((*bounds, math.inf), counts, strict=True):
+        seen += count
+        if seen >= 0.99 * total:
+            return bound if bound < math.inf else bounds[-1]
+    return bounds[-1]

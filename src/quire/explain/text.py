@@ -1,0 +1,126 @@
+"""A report for people: where the time goes, the verdict, the changes, what was measured."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from quire.engine.times import PARTS
+from quire.explain.probe import CORE, OFFLINE
+from quire.explain.report import LimitsUsed, OpLine, Report
+
+WIDTH = 96
+BAR = 32
+SHOWN = 0.002
+"""A part of a smaller share is left out."""
+MOST_LINES = 8
+
+
+def render(report: Report) -> str:
+    """The report in lines of at most `WIDTH` characters."""
+    sections = (
+        _head(report), _split(report), _verdict(report), _changes(report), _proofs(report),
+        _operations(report), _notes(report),
+    )  # fmt: skip
+    return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
+
+
+def _head(report: Report) -> Iterator[str]:
+    rates = report.rates
+    yield (
+        f"quire explain · {report.window_s:.1f} s · {rates['output_tok_s']:,.1f} tok/s out, "
+        f"{rates['prompt_tok_s']:,.1f} in · {rates['running']:.1f} running, "
+        f"{rates['waiting']:.1f} waiting · KV cache {rates['kv_share']:.0%}"
+    )
+
+
+def _split(report: Report) -> Iterator[str]:
+    yield "Where the core's time goes"
+    names = OFFLINE if report.offline else CORE
+    core = {name: report.split.get(name, 0.0) for name in names}
+    yield from _bars(core)
+    front = {n: s for n, s in report.split.items() if n not in core and n != "queue" and s > SHOWN}
+    if front:
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in front.items())
+        yield f"  beside it, of one core: {shares}"
+
+
+def _bars(shares: dict[str, float]) -> Iterator[str]:
+    for name, share in sorted(shares.items(), key=lambda item: -item[1]):
+        if share >= SHOWN:
+            text = textwrap.shorten(PARTS[name], WIDTH - BAR - 23, placeholder=" …")
+            yield f"  {name:<10} {_bar(share):<{BAR}} {share:>6.1%}  {text}"
+
+
+def _bar(share: float) -> str:
+    """Eighths of a character are drawn, too."""
+    eighths = round(min(1.0, share) * BAR * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    verdict = report.verdict
+    yield f"Verdict: {verdict.cause}" + (
+        f" ({verdict.share:.0%} of the time)" * bool(verdict.share)
+    )
+    yield from _wrapped(verdict.text, "  ")
+    for finding in report.causes:
+        if finding is not verdict and finding != verdict:
+            yield from _wrapped(
+                f"also {finding.cause} ({finding.share:.0%}): {finding.text}", "  ", "    "
+            )
+
+
+def _changes(report: Report) -> Iterator[str]:
+    if not report.changes:
+        return
+    yield "What to change, each by itself"
+    width = max(len(change.flag) for change in report.changes)
+    for change in report.changes:
+        gain = f"{change.estimated_gain:+.0%}"
+        lead = f"  {change.flag:<{width}}  {gain:>6} {change.metric}, estimated: "
+        yield from _wrapped(change.why, lead, " " * (width + 4))
+
+
+def _proofs(report: Report) -> Iterator[str]:
+    if not report.proofs:
+        return
+    yield "Proven here, A and B in turns"
+    for proof in report.proofs:
+        yield (
+            f"  {proof.flag}: {proof.before:,.1f} → {proof.after:,.1f} {proof.metric}, "
+            f"{proof.proven_gain:+.0%} ± {proof.spread:.0%} (estimated {proof.estimated_gain:+.0%})"
+        )
+
+
+def _operations(report: Report) -> Iterator[str]:
+    if not report.ops or report.limits is None:
+        return
+    yield f"Operations of the model ({_limits(report.limits)})"
+    yield f"  {'share':>6} {'GB/s':>7} {'GFLOP/s':>8} {'op/byte':>8}  {'of limit':<16} operation"
+    for line in report.ops[:MOST_LINES]:
+        yield f"  {line.share:>6.1%} {line.gb_s:>7.1f} {line.gflop_s:>8.1f} " + _against(line)
+    rest = report.ops[MOST_LINES:]
+    if rest:
+        yield f"  {sum(line.share for line in rest):>6.1%} in {len(rest)} more"
+
+
+def _against(line: OpLine) -> str:
+    reached = "" if line.of_limit is None else f"{line.of_limit:.0%} {line.bound}"
+    return f"{line.intensity:>8.1f}  {reached:<16} {line.name} {line.module}"[: WIDTH - 26]
+
+
+def _limits(limits: LimitsUsed) -> str:
+    products = ", ".join(f"{dtype} {f / 1e9:,.0f}" for dtype, f in limits.flops_s.items() if f)
+    how = "limits measured" if limits.source == "measured" else "limits: the best seen here"
+    return f"{how}: {limits.bandwidth_bytes_s / 1e9:.1f} GB/s; GFLOP/s: {products or 'none'}"
+
+
+def _notes(report: Report) -> Iterator[str]:
+    for note in report.notes:
+        yield from _wrapped(note, "note: ", "      ")
+
+
+def _wrapped(text: str, first: str, rest: str | None = None) -> list[str]:
+    following = first if rest is None else rest
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=following)

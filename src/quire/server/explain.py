@@ -1,0 +1,105 @@
+"""`GET /explain`: why is this server as slow as it is, and what would make it faster?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from dataclasses import replace
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.core.errors import InvalidRequestError
+from quire.core.hardware import detect
+from quire.core.op_profile import OpProfile
+from quire.explain.analyse import explain
+from quire.explain.evidence import Evidence
+from quire.explain.limits import load_limits
+from quire.explain.probe import Probe
+from quire.explain.report import Report
+from quire.server.connection import while_connected
+from quire.server.engine import Engine
+from quire.server.errors import invalid
+from quire.server.state import server_state
+
+WINDOW = 5.0
+LONGEST_WINDOW = 60.0
+SAMPLE_SECONDS = 0.05
+PROFILED_STEPS = 256
+"""Most steps of a window whose operations are timed."""
+
+
+class Explained(msgspec.Struct):
+    """With `?evidence=true`: the report, and all that it rests on."""
+
+    report: Report
+    evidence: Evidence
+
+
+async def explain_engine(request: Request) -> Response:
+    """Watch the engine for `?window=` seconds, and say what it lost its time to."""
+    seconds = _window(request.query_params.get("window"))
+    engine = server_state(request).live_engine()
+    # One at a time: a second one would take the first one's profile.
+    turn: asyncio.Lock = request.app.state.explaining
+
+    async def in_turn() -> Evidence:
+        async with turn:
+            return await watch(engine, seconds)
+
+    evidence = await while_connected(in_turn(), request.receive)
+    report = explain(evidence)
+    whole = request.query_params.get("evidence", "false") == "true"
+    body = msgspec.json.encode(Explained(report, evidence) if whole else report)
+    return Response(body, media_type="application/json")
+
+
+async def watch(engine: Engine, seconds: float) -> Evidence:
+    """What the engine does in the next `seconds`."""
+    profiling = await _start_profile(engine)
+    probe = Probe(engine.stats)
+    ops: OpProfile | None = None
+    try:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0:
+            await asyncio.sleep(min(SAMPLE_SECONDS, left))
+            probe.sample()
+        window, host = probe.end()
+    finally:
+        if profiling:
+            ops = msgspec.convert(await engine.call("stop_op_profile"), OpProfile)
+    config = replace(engine.resolved.config, prefix_caching_hash_seed=0)  # a secret
+    cores = detect().cores
+    return Evidence(
+        window=window,
+        args=engine.args,
+        config=config,
+        cores=cores,
+        ops=ops if ops is not None and ops.steps else None,
+        limits=load_limits(cores),
+        host=host,
+    )
+
+
+async def _start_profile(engine: Engine) -> bool:
+    """Whether the operations are being profiled now; not where someone else does it already."""
+    with contextlib.suppress(InvalidRequestError):
+        await engine.call("start_op_profile", PROFILED_STEPS)
+        return True
+    return False
+
+
+def _window(text: str | None) -> float:
+    try:
+        seconds = WINDOW if text is None else float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.1 <= seconds <= LONGEST_WINDOW:
+        raise invalid(
+            f"window is {text!r}; it must be a number of seconds from 0.1 to {LONGEST_WINDOW:g}.",
+            "window",
+        )
+    return seconds
