@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-SPREAD = {"p50", "p99"}
+SPREAD = {"mean", "p50", "p90", "p99"}
 LENGTHS = ("--input-len", "6", "--output-len", "4")
 CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "latency": (
@@ -29,7 +29,10 @@ CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         },
     ),
     "serve": (
-        (*LENGTHS, "--num-prompts", "3", "--num-clients", "2", "--endpoint", "chat"),
+        (
+            *("--num-prompts", "3", "--num-clients", "2", "--endpoint", "chat", "--slo", "e2e=60"),
+            *("--dataset-name", "multi-turn", "--num-turns", "2", *LENGTHS),
+        ),
         {
             *("num_clients", "request_rate", "ttft_ms", "itl_ms", "e2e_ms", "output_tok_s"),
             *("errors", "split", "event_loop_lag_ms"),
@@ -118,6 +121,8 @@ def check(name: str, row: dict[str, Any]) -> None:
     elif name == "serve":
         assert row["errors"] == 0
         assert all(set(row[key]) == SPREAD for key in ("ttft_ms", "itl_ms", "e2e_ms"))
+        assert row["slo_attainment"] == 1.0
+        assert row["prompt_tokens"] > 6, "answers are fed back, and there is a template"
     elif name == "startup":
         phases = row["phases"]
         assert isinstance(phases, dict)

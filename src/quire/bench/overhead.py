@@ -12,14 +12,15 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
-from quire.bench import serve
 from quire.bench.engine import BenchEngine, open_engine
 from quire.bench.http_client import HTTPClient
+from quire.bench.load import COMPLETIONS_PATH
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
-from quire.bench.report import Row
+from quire.bench.report import Row, print_grid
+from quire.bench.sender import Outcome, stream_one
 from quire.bench.server_process import running_server
 from quire.bench.split import Reading, between, read_metrics, read_stats
 from quire.bench.workload import token_prompts
@@ -86,13 +87,11 @@ async def _over_http(
     body = {"max_tokens": args.output_len, "temperature": 0.0}
     body |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
     clients = [HTTPClient(base_url) for _ in prompts]
-    outcomes = [serve.Outcome(time.monotonic()) for _ in prompts]
+    outcomes = [Outcome(time.monotonic()) for _ in prompts]
     control = HTTPClient(base_url)
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(
-                serve.stream_one(client, serve.COMPLETIONS_PATH, {**body, "prompt": p}, outcome)
-            )
+            group.create_task(stream_one(client, COMPLETIONS_PATH, {**body, "prompt": p}, outcome))
             for client, p, outcome in zip(clients, prompts, outcomes, strict=True)
         ]
         # A stream's first piece is its head.
@@ -166,3 +165,7 @@ def grid(row: Row) -> list[Row]:
                 line = {"streams": streams, "over": way, **numbers, "http_over_offline": ratio}
                 lines.append({**line, **one["split"]})
     return lines
+
+
+def print_result(row: Row, out: TextIO) -> None:
+    print_grid("bench overhead", grid(row), out)

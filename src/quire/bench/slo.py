@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from quire.core.errors import ConfigError
 
+METRICS = ("ttft", "tpot", "itl", "e2e")
+"""What a request's times are called."""
+PERCENTILES = (50.0, 90.0, 99.0)
 _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
-_VLLM_NAMES = {"e2el": "e2e"}
+VLLM_NAMES = {"e2el": "e2e"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,15 @@ class Slo:
     def _from_pairs(
         cls, pairs: Sequence[tuple[str, str, str]], flag: str, units: dict[str, float]
     ) -> Slo:
-        names = [field.name for field in fields(cls)]
         limits: dict[str, float] = {}
         for word, sign, value in pairs:
-            name = _VLLM_NAMES.get(word.strip().lower(), word.strip().lower())
+            name = VLLM_NAMES.get(word.strip().lower(), word.strip().lower())
             seconds = _seconds(value, units)
-            if name not in names or not sign or seconds is None or name in limits:
+            if name not in METRICS or not sign or seconds is None or name in limits:
                 example = "ttft=0.5,tpot=50ms" if flag == "--slo" else "ttft:500 tpot:50"
                 raise ConfigError(
                     f"{flag} has {word + sign + value!r}, which is not one of "
-                    f"{', '.join(names)} with a positive time, each once.",
+                    f"{', '.join(METRICS)} with a positive time, each once.",
                     fix=f"Write for example {flag} {example}.",
                     param=flag,
                 )
@@ -84,7 +86,7 @@ class Slo:
 
     def __str__(self) -> str:
         """As `parse` reads it."""
-        bounds = ((field.name, getattr(self, field.name)) for field in fields(self))
+        bounds = ((name, getattr(self, name)) for name in METRICS)
         return ",".join(f"{name}={value:g}" for name, value in bounds if value is not None)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from quire.bench import ablate
-from quire.bench.main import ABLATIONS, add_arguments
+from quire.bench.flags import ABLATIONS
+from quire.bench.main import add_arguments
 from quire.core.outputs import RequestMetrics
 
 

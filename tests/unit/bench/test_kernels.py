@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from quire.bench.flags import KERNEL_FAMILIES
 from quire.bench.kernels import attention, case, cases, command, timing
 from quire.bench.kernels.case import Case, Variant
 from quire.bench.kernels.cases import Setting
-from quire.bench.main import KERNEL_FAMILIES, add_arguments
+from quire.bench.main import add_arguments
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import ConfigError
 from quire.ops.native import available_isas

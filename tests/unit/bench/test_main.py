@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from quire.bench import quality, throughput
-from quire.bench.main import BENCHMARKS, KERNEL_FAMILIES, add_arguments, run
+from quire.bench.flags import KERNEL_FAMILIES
+from quire.bench.main import BENCHMARKS, add_arguments, run
 from quire.core.config import EngineArgs
 from quire.core.flags import engine_args_from
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from quire.bench.workload import arrival_times, text_prompts, token_prompts
+from quire.bench.workload import Ramp, arrival_times, lengths, text_prompts, token_prompts
 from quire.core.errors import ConfigError
 
 
@@ -53,3 +53,21 @@ def test_an_infinite_rate_has_no_gaps() -> None:
 def test_rates_that_cannot_be(rate: float, burstiness: float) -> None:
     with pytest.raises(ConfigError, match="must be positive"):
         arrival_times(1, rate, burstiness, [0])
+
+
+def test_a_ramp_goes_from_its_start_to_its_end() -> None:
+    linear = Ramp("linear", 1.0, 9.0)
+    assert linear.rates(5).tolist() == [1.0, 3.0, 5.0, 7.0, 9.0]
+    assert Ramp("exponential", 1.0, 16.0).rates(5).tolist() == pytest.approx([1, 2, 4, 8, 16])
+    gaps = np.diff(arrival_times(20_000, math.inf, 1.0, [1], linear))
+    assert np.mean(gaps[:2000]) == pytest.approx(1 / 1.4, rel=0.1)
+    assert np.mean(gaps[-2000:]) == pytest.approx(1 / 8.6, rel=0.1)
+    with pytest.raises(ConfigError, match="both must be positive"):
+        arrival_times(3, math.inf, 1.0, [1], Ramp("linear", 0.0, 1.0))
+
+
+def test_lengths_around_a_mean() -> None:
+    assert lengths(7, 0.0, 3, [0]) == [7, 7, 7]
+    found = lengths(100, 0.2, 2000, [0])
+    assert (min(found), max(found)) == (80, 120)
+    assert lengths(1, 0.5, 2, [0]) == [1, 1]

@@ -1,0 +1,167 @@
+"""Pictures of what `quire bench serve` measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quire.bench.report import Row, percentile
+from quire.bench.sender import Outcome
+from quire.bench.waits import gaps
+from quire.core.errors import ConfigError
+
+WAIT, FIRST, ANSWER, FAILED = "#c9c9c9", "#c55a11", "#1f4e79", "#b00020"
+BINS = 80
+SHORTEST = 0.05
+"""Milliseconds; chunks that come in one piece count as so far apart."""
+MOST_LANES = 400
+"""Of a timeline: more could not be told apart."""
+
+
+def check(folder: Path) -> None:
+    """Refuse before anything is measured what could not be drawn after.
+
+    Raises:
+        ConfigError: matplotlib is not installed, or the folder cannot be made.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "--plot-dir needs matplotlib.", fix="Install it: pip install 'quire[plot]'."
+        ) from None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"The folder {folder} cannot be made: {error.strerror}.", param="--plot-dir"
+        ) from None
+
+
+def draw(folder: Path, measured: Sequence[tuple[Row, Sequence[Outcome]]]) -> list[Path]:
+    """Write the PNGs of each rate's row and requests; their paths.
+
+    `itl.png` and `timeline.png`, with the rate in their names where there are several, and then
+    `throughput_latency.png`.
+
+    Raises:
+        ConfigError: a file cannot be written.
+    """
+    files = []
+    for row, outcomes in measured:
+        rate = f"_{row['request_rate']}" if len(measured) > 1 else ""
+        files.append(_write(folder / f"itl{rate}.png", itl_histogram(_title(row), outcomes)))
+        files.append(_write(folder / f"timeline{rate}.png", timeline(_title(row), outcomes)))
+    if len(measured) > 1:
+        figure = throughput_latency([row for row, _ in measured])
+        files.append(_write(folder / "throughput_latency.png", figure))
+    return files
+
+
+def itl_histogram(title: str, outcomes: Sequence[Outcome]) -> Any:
+    """How long clients waited between chunks, counted, with the percentiles marked."""
+    figure = _figure(8, 4.5, title)
+    axes = figure.subplots()
+    found = [gap * 1e3 for outcome in outcomes for gap in gaps(outcome)]
+    low, high = max(min(found, default=1.0), SHORTEST), max(found, default=10.0)
+    axes.hist(
+        np.maximum(found, low),
+        bins=np.geomspace(low, max(high, low * 1.1), BINS).tolist(),
+        color=ANSWER,
+    )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for share, style in ((0.5, "-"), (0.9, "--"), (0.99, ":")):
+        at = percentile(found, share)
+        label = f"p{share * 100:.0f} {at:,.3g} ms"
+        axes.axvline(max(at, low), color=FIRST, linestyle=style, label=label)
+    axes.set_xlabel("between two chunks of a stream, ms")
+    axes.set_ylabel("gaps")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def timeline(title: str, outcomes: Sequence[Outcome]) -> Any:
+    """A lane for each request, in the order in which their clocks started."""
+    lanes = sorted(outcomes, key=lambda o: o.start)
+    shown = f"{title}, the first {MOST_LANES} requests" if len(lanes) > MOST_LANES else title
+    lanes = lanes[:MOST_LANES]
+    figure = _figure(10, min(12.0, 2.0 + 0.12 * len(lanes)), shown)
+    axes = figure.subplots()
+    begin = min((o.start for o in lanes), default=0.0)
+    for lane, o in enumerate(lanes):
+        first = o.chunk_times[0] if o.chunk_times else o.end
+        last = o.chunk_times[-1] if o.chunk_times else o.end
+        parts = [(o.start, o.sent, WAIT), (o.sent, first, FIRST), (first, last, ANSWER)]
+        if o.error is not None:
+            parts = [(o.start, o.end, FAILED)]
+        for left, right, colour in parts:
+            axes.barh(lane, right - left, left=left - begin, height=0.8, color=colour)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("requests")
+    axes.set_ylim(len(lanes) - 0.5, -0.5)
+    for name, colour in (
+        *(("waits for a client", WAIT), ("to the first token", FIRST), ("answers", ANSWER)),
+        ("failed", FAILED),
+    ):
+        axes.barh(0, 0, color=colour, label=name)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
+    axes.grid(alpha=0.3, axis="x")
+    return figure
+
+
+def throughput_latency(rows: Sequence[Row]) -> Any:
+    """What a rate costs: throughput against TTFT and time per token, a point for each rate."""
+    figure = _figure(10, 4.5, _title(rows[0], rate=False))
+    rows = sorted(rows, key=lambda row: row["output_tok_s"])
+    rates = [row["output_tok_s"] for row in rows]
+    pairs = [
+        (metric, name)
+        for metric, name in (("ttft_ms", "TTFT"), ("tpot_ms", "time per token"))
+        if metric in rows[0]
+    ]
+    for axes, (metric, name) in zip(np.atleast_1d(figure.subplots(1, 2)), pairs, strict=False):
+        quantiles = [p for p in rows[0][metric] if p != "mean"]
+        for p, colour in zip(quantiles, (ANSWER, FIRST, FAILED, "#548235"), strict=False):
+            axes.plot(rates, [row[metric][p] for row in rows], "o-", color=colour, label=p)
+        for row in rows:
+            at = (row["output_tok_s"], row[metric][quantiles[-1]])
+            axes.annotate(str(row["request_rate"]), at, (4, 4), textcoords="offset points")
+        axes.set_xlabel("output tokens a second; at each point requests a second")
+        axes.margins(x=0.1)
+        axes.set_ylabel(f"{name}, ms")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+        axes.grid(alpha=0.3)
+    return figure
+
+
+def _title(row: Row, *, rate: bool = True) -> str:
+    words = [str(row["model"]), str(row["dataset_name"]), f"{row['num_prompts']} requests"]
+    if rate:
+        words.append(f"{row['request_rate']} a second, {row['num_clients']} clients")
+    return ", ".join(words)
+
+
+def _figure(width: float, height: float, title: str) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _write(path: Path, figure: Any) -> Path:
+    try:
+        figure.savefig(path, dpi=110)
+    except OSError as error:
+        raise ConfigError(
+            f"The picture {path} cannot be written: {error.strerror}.", param="--plot-dir"
+        ) from None
+    return path
