@@ -18,6 +18,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--screenshots", metavar="DIR", help="write the dashboard's pictures into this folder"
+    )
+
+
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
     """The folder of shared models and tokenizers beside the checkout; skips where absent."""

@@ -61,9 +61,13 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, *flags: str) -> Iterator[Server]:
-    """Serve the model in `folder` on a free port of this machine, until the end of the block."""
-    log = folder.parent / f"serve-{time.monotonic_ns()}.log"
+def serving(folder: Path, *flags: str, log_folder: Path | None = None) -> Iterator[Server]:
+    """Serve the model in `folder` on a free port of this machine, until the end of the block.
+
+    Args:
+        log_folder: where its output goes; beside the model by default.
+    """
+    log = (log_folder or folder.parent) / f"serve-{time.monotonic_ns()}.log"
     command = [*QUIRE, "serve", str(folder), "--port", "0", "--served-model-name", "tiny", *flags]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)

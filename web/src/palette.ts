@@ -20,15 +20,7 @@ export const PART_COLORS: Record<string, string> = {
 /** Every other part of a stack is hatched. */
 export const HATCHED_PARTS = new Set(["sample", "schedule", "receive", "idle", "tokenize", "send"]);
 
-export const OWNER_COLORS = [
-  "--blue",
-  "--orange",
-  "--green",
-  "--red",
-  "--pink",
-  "--sky",
-  "--yellow",
-];
+const OWNER_COLORS = ["--blue", "--orange", "--green", "--red", "--pink", "--sky", "--yellow"];
 
 export const SPAN_COLORS: Record<SpanKind, string> = {
   queue: "--idle",
@@ -45,11 +37,27 @@ export const BLOCK_NAMES: Record<BlockKind, string> = {
   free: "free",
 };
 
-/** A request keeps its colour while it lives. */
-export function ownerColor(id: string): string {
-  let hash = 0;
-  for (const letter of id) hash = (hash * 31 + letter.charCodeAt(0)) | 0;
-  return OWNER_COLORS[Math.abs(hash) % OWNER_COLORS.length] as string;
+/** Colours of requests: each keeps its own while it holds blocks, and the rarest goes to the next. */
+export class OwnerColors {
+  private readonly colors = new Map<string, string>();
+
+  /** To be called with all who hold blocks now. */
+  update(owners: readonly string[]): void {
+    const alive = new Set(owners);
+    for (const id of this.colors.keys()) if (!alive.has(id)) this.colors.delete(id);
+    for (const id of owners) if (!this.colors.has(id)) this.colors.set(id, this.rarest());
+  }
+
+  /** The name of a CSS variable. */
+  of(id: string | undefined): string {
+    return this.colors.get(id ?? "") ?? "--blue";
+  }
+
+  private rarest(): string {
+    const used = [...this.colors.values()];
+    const uses = (color: string) => used.filter((other) => other === color).length;
+    return OWNER_COLORS.reduce((best, color) => (uses(color) < uses(best) ? color : best));
+  }
 }
 
 export function cssColor(variable: string): string {

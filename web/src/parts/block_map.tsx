@@ -1,7 +1,7 @@
 // Every block a square, in the order of their numbers; a square stands for several where there
 // are more blocks than would fit.
 import { useCallback, useMemo, useRef } from "preact/hooks";
-import { cssColor, hatch, ownerColor } from "../palette";
+import { cssColor, hatch, type OwnerColors } from "../palette";
 import type { BlockKind, KvMap } from "../types";
 import { Canvas } from "./canvas";
 
@@ -16,6 +16,7 @@ export interface Selection {
 
 interface Props {
   map: KvMap;
+  colors: OwnerColors;
   selection: Selection;
   onSelect: (block: number | null) => void;
 }
@@ -25,7 +26,7 @@ interface Square {
   owner: number;
 }
 
-export function BlockMap({ map, selection, onSelect }: Props) {
+export function BlockMap({ map, colors, selection, onSelect }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const each = Math.ceil(map.num_blocks / MAX_SQUARES);
   const squares = useMemo(() => toSquares(map, each), [map, each]);
@@ -35,7 +36,8 @@ export function BlockMap({ map, selection, onSelect }: Props) {
   );
   const draw = useCallback(
     (context: CanvasRenderingContext2D, width: number) => {
-      drawSquares(context, width, squares, map.owners, selection, each);
+      const shown = map.owners.map((id) => cssColor(colors.of(id)));
+      drawSquares(context, width, squares, shown, selection, each);
     },
     [squares, selection],
   );
@@ -129,7 +131,7 @@ function drawSquares(
   context: CanvasRenderingContext2D,
   width: number,
   squares: Square[],
-  owners: string[],
+  colors: string[],
   selection: Selection,
   each: number,
 ): void {
@@ -141,7 +143,6 @@ function drawSquares(
     shared: cssColor("--ink"),
     owned: cssColor("--blue"),
   };
-  const colors = owners.map((id) => cssColor(ownerColor(id)));
   const cursor = selection.block === null ? -1 : Math.floor(selection.block / each);
   squares.forEach(({ kind, owner }, i) => {
     const x = (i % columns) * size;

@@ -1,7 +1,7 @@
 // The KV cache, block by block: who holds it, what is shared, what is kept, what is free.
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { count, percent, plural } from "../format";
-import { BLOCK_NAMES, ownerColor } from "../palette";
+import { BLOCK_NAMES, OwnerColors } from "../palette";
 import { BlockMap, type Selection } from "../parts/block_map";
 import { Empty, Panel } from "../parts/panel";
 import type { BlockKind, KvMap, Snapshot } from "../types";
@@ -18,6 +18,8 @@ export function KvView({ snapshot, onRequest }: Props) {
   const [selection, select] = useState<Selection>({ owner: null, block: null });
   const selectBlock = useCallback((block: number | null) => select({ owner: null, block }), []);
   const { byKind, byOwner } = useMemo(() => tally(map), [map]);
+  const colors = useMemo(() => new OwnerColors(), []);
+  colors.update(map.owners);
   if (!map.num_blocks) return <Empty>This engine has no KV-cache blocks.</Empty>;
   return (
     <div class="grid">
@@ -32,7 +34,7 @@ export function KvView({ snapshot, onRequest }: Props) {
           ))}
           <li class="dim">{plural(map.num_blocks, "block")}</li>
         </ul>
-        <BlockMap map={map} selection={selection} onSelect={selectBlock} />
+        <BlockMap map={map} colors={colors} selection={selection} onSelect={selectBlock} />
         <p class="told" role="status">
           {tell(map, selection, byOwner)}
         </p>
@@ -59,7 +61,7 @@ export function KvView({ snapshot, onRequest }: Props) {
                   >
                     <span
                       class="block"
-                      style={{ background: `var(${ownerColor(id)})` }}
+                      style={{ background: `var(${colors.of(id)})` }}
                       aria-hidden="true"
                     />
                     <code>{id}</code>
