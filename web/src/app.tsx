@@ -1,5 +1,6 @@
 // The page: its head, its tabs, and whatever stands in the way of showing them.
-import { useEffect, useReducer, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
+import { Chat } from "./chat";
 import type { Feed, Link } from "./feed";
 import { KeyDialog } from "./parts/key";
 import { Empty } from "./parts/panel";
@@ -10,7 +11,7 @@ import type { Explanation } from "./types";
 import { ExplainView } from "./views/explain";
 import { KvView } from "./views/kv";
 import { Overview } from "./views/overview";
-import { NEW_CONVERSATION, Playground } from "./views/playground";
+import { Playground } from "./views/playground";
 import { Prefixes } from "./views/prefixes";
 import { RequestDialog } from "./views/request";
 import { RooflineView, type Measured } from "./views/roofline";
@@ -33,6 +34,10 @@ export function App({ feed }: { feed: Feed }) {
   useEffect(() => feed.subscribe(() => redraw(0)), [feed]);
   const [tab, setTab] = useTab();
   const { link, snapshot } = feed;
+  const model = snapshot?.model;
+  useEffect(() => {
+    document.title = model ? `${model} · Quire` : "Quire";
+  }, [model]);
   return (
     <>
       <header class="top">
@@ -62,7 +67,8 @@ function View({ feed, tab }: { feed: Feed; tab: Tab }) {
   const [request, setRequest] = useState<string | null>(null);
   const [explanation, setExplanation] = useState<Explanation | null>(null);
   const [measured, setMeasured] = useState<Measured | null>(null);
-  const [conversation, setConversation] = useState(NEW_CONVERSATION);
+  const [, redraw] = useReducer((n: number) => n + 1, 0);
+  const chat = useMemo(() => new Chat(() => redraw(0)), []);
   const { snapshot, history, link } = feed;
   if (!snapshot) return <Empty>{waiting(link)}</Empty>;
   return (
@@ -73,9 +79,7 @@ function View({ feed, tab }: { feed: Feed; tab: Tab }) {
       {tab === "prefixes" && <Prefixes nodes={snapshot.prefix_tree.nodes} />}
       {tab === "explain" && <ExplainView explanation={explanation} onExplained={setExplanation} />}
       {tab === "roofline" && <RooflineView measured={measured} onMeasured={setMeasured} />}
-      {tab === "playground" && (
-        <Playground conversation={conversation} onChange={setConversation} onRequest={setRequest} />
-      )}
+      {tab === "playground" && <Playground chat={chat} onRequest={setRequest} />}
       {request && (
         <RequestDialog
           key={request}

@@ -1,0 +1,110 @@
+// A conversation with the model. It goes on while another view is shown.
+import { told } from "./api";
+import { count, seconds, short } from "./format";
+import { generate, type Message, type Settings, type Token } from "./generate";
+
+export interface Turn extends Message {
+  tokens: Token[];
+  /** The response's `X-Request-Id`; empty for what was asked. */
+  requestId: string;
+  /** What there is to say of it at its end. */
+  note: string;
+}
+
+export class Chat {
+  turns: Turn[] = [];
+  settings: Settings = { system: "", temperature: null, top_p: null, max_tokens: 256, seed: null };
+  draft = "";
+  error = "";
+  running: AbortController | null = null;
+
+  private frame = 0;
+
+  /** @param changed called whenever there is something new to show. */
+  constructor(private readonly changed: () => void) {}
+
+  set(part: Partial<Pick<Chat, "settings" | "draft">>): void {
+    Object.assign(this, part);
+    this.changed();
+  }
+
+  /** Forget everything but the settings. */
+  clear(): void {
+    this.stop();
+    this.turns = [];
+    this.error = "";
+    this.changed();
+  }
+
+  stop(): void {
+    this.running?.abort();
+  }
+
+  /** Send the draft, and follow the answer to its end. */
+  async send(): Promise<void> {
+    const text = this.draft.trim();
+    if (!text || this.running) return;
+    const abort = new AbortController();
+    this.running = abort;
+    this.turns = [...this.turns, { ...NEW_TURN, role: "user", content: text }];
+    this.draft = this.error = "";
+    this.changed();
+    try {
+      await this.follow(abort.signal);
+    } catch (error) {
+      if (!abort.signal.aborted) {
+        this.error = told(error);
+        this.draft ||= text; // to be tried again
+        if (this.turns.at(-1)?.role === "user") this.turns = this.turns.slice(0, -1);
+      }
+    }
+    this.running = null;
+    this.changed();
+  }
+
+  private async follow(signal: AbortSignal): Promise<void> {
+    const asked = this.turns;
+    const messages = asked.map(({ role, content }) => ({ role, content }));
+    const start = performance.now();
+    const { requestId, plain, pieces } = await generate(messages, this.settings, signal);
+    let reply: Turn = { ...NEW_TURN, requestId };
+    let first = 0;
+    let finish: string | null = null;
+    const tokens: Token[] = [];
+    const show = () => {
+      const cleared = this.turns[0] !== asked[0];
+      if (!cleared) this.turns = [...asked, reply];
+    };
+    try {
+      for await (const piece of pieces) {
+        if (!first && piece.tokens.length) first = performance.now();
+        tokens.push(...piece.tokens);
+        reply = { ...reply, tokens, content: reply.content + piece.text };
+        finish = piece.finish ?? finish;
+        show();
+        this.changedSoon();
+      }
+    } finally {
+      const now = performance.now();
+      const facts = [
+        `${count(tokens.length)} tokens`,
+        first ? `first after ${seconds((first - start) / 1000)}` : "",
+        tokens.length > 1 ? `${short(((tokens.length - 1) * 1000) / (now - first))} tok/s` : "",
+        finish === "length" ? "cut off by max tokens" : finish === null ? "stopped" : "",
+        plain ? "no chat template: plain completion" : "",
+      ];
+      reply = { ...reply, note: `${facts.filter(Boolean).join(" · ")}.` };
+      show();
+    }
+  }
+
+  /** Many tokens between two frames of the screen are shown at once. */
+  private changedSoon(): void {
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      this.changed();
+    });
+  }
+}
+
+const NEW_TURN: Turn = { role: "assistant", content: "", tokens: [], requestId: "", note: "" };
