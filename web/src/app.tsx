@@ -14,7 +14,7 @@ import { Overview } from "./views/overview";
 import { Playground } from "./views/playground";
 import { Prefixes } from "./views/prefixes";
 import { RequestDialog } from "./views/request";
-import { RooflineView, type Measured } from "./views/roofline";
+import { RooflineView } from "./views/roofline";
 import { Timeline } from "./views/timeline";
 
 const TABS = {
@@ -66,7 +66,6 @@ export function App({ feed }: { feed: Feed }) {
 function View({ feed, tab }: { feed: Feed; tab: Tab }) {
   const [request, setRequest] = useState<string | null>(null);
   const [explanation, setExplanation] = useState<Explanation | null>(null);
-  const [measured, setMeasured] = useState<Measured | null>(null);
   const [, redraw] = useReducer((n: number) => n + 1, 0);
   const chat = useMemo(() => new Chat(() => redraw(0)), []);
   const { snapshot, history, link } = feed;
@@ -78,7 +77,9 @@ function View({ feed, tab }: { feed: Feed; tab: Tab }) {
       {tab === "kv" && <KvView snapshot={snapshot} onRequest={setRequest} />}
       {tab === "prefixes" && <Prefixes nodes={snapshot.prefix_tree.nodes} />}
       {tab === "explain" && <ExplainView explanation={explanation} onExplained={setExplanation} />}
-      {tab === "roofline" && <RooflineView measured={measured} onMeasured={setMeasured} />}
+      {tab === "roofline" && (
+        <RooflineView explanation={explanation} onExplained={setExplanation} />
+      )}
       {tab === "playground" && <Playground chat={chat} onRequest={setRequest} />}
       {request && (
         <RequestDialog

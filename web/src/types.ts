@@ -105,10 +105,26 @@ export interface Change {
   estimated_gain: number;
 }
 
+/** One operation in one place of every layer, all calls together. */
+export interface OpLine {
+  name: string;
+  module: string;
+  dtype: string;
+  /** Of the time in all operations. */
+  share: number;
+  gb_s: number;
+  gflop_s: number;
+  /** Operations a byte. */
+  intensity: number;
+  bound: "memory" | "compute" | "overhead";
+  of_limit: number | null;
+}
+
 export interface Limits {
   bandwidth_bytes_s: number;
   flops_s: Record<string, number>;
-  source?: "measured" | "seen";
+  /** "seen": no more than the fastest operation of the window. */
+  source: "measured" | "seen";
 }
 
 export interface Explanation {
@@ -116,28 +132,7 @@ export interface Explanation {
   verdict: Finding;
   causes: Finding[];
   changes: Change[];
+  ops: OpLine[];
   limits: Limits | null;
-  notes?: string[];
-}
-
-export interface OpTime {
-  name: string;
-  module: string;
-  calls: number;
-  seconds: number;
-  nbytes: number;
-  flops: number;
-  isa: string;
-  dtype: string;
-  rows: number;
-}
-
-export interface OpProfile {
-  steps: number;
-  wall_seconds: number;
-  model_seconds: number;
-  tokens: number;
-  num_seqs: number;
-  context_tokens: number;
-  ops: OpTime[];
+  notes: string[];
 }

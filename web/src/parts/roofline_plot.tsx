@@ -1,8 +1,7 @@
 // The plot itself: both axes in powers of ten, a roof a type, a numbered point an operation.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { percent, short } from "../format";
-import type { Point } from "../roofline";
-import type { Limits } from "../types";
+import type { Limits, OpLine } from "../types";
 
 const LEFT = 56;
 const BOTTOM = 38;
@@ -12,13 +11,13 @@ const NUMBERED = 12;
 const DASHES = ["", "8 4", "2 4", "8 3 2 3", "12 4"];
 
 interface Props {
-  points: Point[];
+  ops: OpLine[];
   limits: Limits | null;
   marked: number | null;
   onMark: (at: number | null) => void;
 }
 
-export function RooflinePlot({ points, limits, marked, onMark }: Props) {
+export function RooflinePlot({ ops, limits, marked, onMark }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
   useEffect(() => {
@@ -30,25 +29,25 @@ export function RooflinePlot({ points, limits, marked, onMark }: Props) {
   }, []);
   const height = width < 560 ? 320 : 420;
   // A point without arithmetic, such as a copy, has no place on a logarithmic axis.
-  const drawn = points.map((p, at) => ({ p, at })).filter(({ p }) => p.flopsSecond > 0);
+  const drawn = ops.map((op, at) => ({ op, at })).filter(({ op }) => op.gflop_s > 0);
   const axes = makeAxes(
-    drawn.map(({ p }) => p),
+    drawn.map(({ op }) => op),
     limits,
     width,
     height,
   );
-  const shown = marked === null ? null : points[marked];
+  const shown = marked === null ? null : ops[marked];
   return (
     <div ref={box} class="roofline">
       {width > 0 && (
-        <svg width={width} height={height} role="img" aria-label={describe(points)}>
+        <svg width={width} height={height} role="img" aria-label={describe(ops)}>
           <Grid axes={axes} />
-          {limits && <Roofs axes={axes} limits={limits} points={points} />}
+          {limits && <Roofs axes={axes} limits={limits} ops={ops} />}
           {/* The largest first, so that small ones stay in sight. */}
-          {drawn.map(({ p, at }) => (
+          {drawn.map(({ op, at }) => (
             <Mark
               key={at}
-              point={p}
+              op={op}
               number={at + 1}
               axes={axes}
               dimmed={marked !== null && marked !== at}
@@ -60,7 +59,7 @@ export function RooflinePlot({ points, limits, marked, onMark }: Props) {
       <p class="told" role="status">
         {shown
           ? tell(shown)
-          : "Circles are nearer to memory's limit, squares to arithmetic's; areas are shares of the time."}
+          : "Circles are bound by memory, squares by arithmetic, diamonds by neither; the larger, the more of the time."}
       </p>
     </div>
   );
@@ -68,18 +67,18 @@ export function RooflinePlot({ points, limits, marked, onMark }: Props) {
 
 interface Axes {
   x: (intensity: number) => number;
-  y: (flops: number) => number;
+  y: (gflops: number) => number;
   decadesX: number[];
   decadesY: number[];
   width: number;
   height: number;
 }
 
-function makeAxes(points: Point[], limits: Limits | null, width: number, height: number): Axes {
-  const peaks = limits ? Object.values(limits.flops_s) : [];
-  const ridges = limits ? peaks.map((peak) => peak / limits.bandwidth_bytes_s) : [];
-  const [x0, x1] = decades([...points.map((p) => p.intensity), ...ridges.map((r) => r * 3)]);
-  const [y0, y1] = decades([...points.map((p) => p.flopsSecond), ...peaks.map((p) => p * 1.2)]);
+function makeAxes(ops: OpLine[], limits: Limits | null, width: number, height: number): Axes {
+  const peaks = Object.values(limits?.flops_s ?? {}).map((peak) => peak / 1e9);
+  const ridges = limits ? peaks.map((peak) => (peak * 1e9) / limits.bandwidth_bytes_s) : [];
+  const [x0, x1] = decades([...ops.map((op) => op.intensity), ...ridges.map((r) => r * 3)]);
+  const [y0, y1] = decades([...ops.map((op) => op.gflop_s), ...peaks.map((p) => p * 1.2)]);
   const scale = (from: number, to: number, start: number, end: number) => (value: number) =>
     start + ((Math.log10(value) - from) / (to - from)) * (end - start);
   const range = (from: number, to: number) =>
@@ -118,7 +117,7 @@ function Grid({ axes }: { axes: Axes }) {
         <g key={v}>
           <line x1={LEFT} x2={width - RIGHT} y1={y(v)} y2={y(v)} />
           <text x={LEFT - 6} y={y(v) + 4} text-anchor="end">
-            {power(v / 1e9)}
+            {power(v)}
           </text>
         </g>
       ))}
@@ -138,16 +137,18 @@ function power(value: number): string {
     : value.toExponential(0);
 }
 
-function Roofs({ axes, limits, points }: { axes: Axes; limits: Limits; points: Point[] }) {
+function Roofs({ axes, limits, ops }: { axes: Axes; limits: Limits; ops: OpLine[] }) {
   const { x, y, decadesX } = axes;
   const first = decadesX[0] ?? 1;
   const last = decadesX.at(-1) ?? 1;
-  const used = new Set(points.map((p) => p.dtype));
-  const all = Object.entries(limits.flops_s).sort((a, b) => b[1] - a[1]);
+  const used = new Set(ops.map((op) => op.dtype));
+  const all = Object.entries(limits.flops_s)
+    .map(([dtype, peak]): [string, number] => [dtype, peak / 1e9])
+    .sort((a, b) => b[1] - a[1]);
   const roofs = all.filter(([dtype]) => used.has(dtype));
   const shown = roofs.length ? roofs : all;
   const top = shown[0]?.[1] ?? 0;
-  const bandwidth = limits.bandwidth_bytes_s;
+  const bandwidth = limits.bandwidth_bytes_s / 1e9;
   return (
     <g class="roofs">
       <line x1={x(first)} y1={y(first * bandwidth)} x2={x(top / bandwidth)} y2={y(top)} />
@@ -161,7 +162,7 @@ function Roofs({ axes, limits, points }: { axes: Axes; limits: Limits; points: P
             stroke-dasharray={DASHES[i % DASHES.length]}
           />
           <text x={x(last)} y={y(peak) - 5} text-anchor="end">
-            {`${dtype} ${short(peak / 1e9)}`}
+            {`${dtype} ${short(peak)}`}
           </text>
         </g>
       ))}
@@ -170,29 +171,26 @@ function Roofs({ axes, limits, points }: { axes: Axes; limits: Limits; points: P
 }
 
 interface MarkProps {
-  point: Point;
+  op: OpLine;
   number: number;
   axes: Axes;
   dimmed: boolean;
   onMark: (on: boolean) => void;
 }
 
-function Mark({ point, number, axes, dimmed, onMark }: MarkProps) {
-  const x = axes.x(point.intensity);
-  const y = axes.y(point.flopsSecond);
-  const radius = 4 + 18 * Math.sqrt(point.share);
-  const name = `point ${point.bound} ${dimmed ? "dimmed" : ""}`;
+function Mark({ op, number, axes, dimmed, onMark }: MarkProps) {
+  const x = axes.x(op.intensity);
+  const y = axes.y(op.gflop_s);
+  const radius = 4 + 18 * Math.sqrt(op.share);
+  const side = radius * 1.78; // of a square of the circle's area
+  const turn = op.bound === "overhead" ? `rotate(45 ${x} ${y})` : undefined;
+  const name = `point ${op.bound} ${dimmed ? "dimmed" : ""}`;
   return (
     <g class={name} onMouseEnter={() => onMark(true)} onMouseLeave={() => onMark(false)}>
-      {point.bound === "compute" ? (
-        <rect
-          x={x - radius * 0.89}
-          y={y - radius * 0.89}
-          width={radius * 1.78}
-          height={radius * 1.78}
-        />
-      ) : (
+      {op.bound === "memory" ? (
         <circle cx={x} cy={y} r={radius} />
+      ) : (
+        <rect x={x - side / 2} y={y - side / 2} width={side} height={side} transform={turn} />
       )}
       {number <= NUMBERED && (
         <text x={x} y={y + 4} text-anchor="middle">
@@ -203,12 +201,13 @@ function Mark({ point, number, axes, dimmed, onMark }: MarkProps) {
   );
 }
 
-function tell(p: Point): string {
-  const limit = p.ofLimit === null ? "" : `, ${percent(p.ofLimit)} of the ${p.bound} limit`;
-  return `${p.name} ${p.module}: ${percent(p.share)} of the time, ${short(p.bytesSecond / 1e9)} GB/s, ${short(p.flopsSecond / 1e9)} GFLOP/s${limit}.`;
+function tell(op: OpLine): string {
+  const limit = op.of_limit === null ? "" : `, ${percent(op.of_limit)} of its limit`;
+  const speed = `${short(op.gb_s)} GB/s, ${short(op.gflop_s)} GFLOP/s`;
+  return `${op.name} ${op.module}: ${percent(op.share)} of the time, ${speed}${limit}.`;
 }
 
-function describe(points: Point[]): string {
-  const top = points.slice(0, 3).map((p) => `${p.name} ${p.module} ${percent(p.share)}`);
-  return `Roofline of ${points.length} operations; most time in ${top.join(", ")}`;
+function describe(ops: OpLine[]): string {
+  const top = ops.slice(0, 3).map((op) => `${op.name} ${op.module} ${percent(op.share)}`);
+  return `Roofline of ${ops.length} operations; most time in ${top.join(", ")}`;
 }

@@ -1,6 +1,6 @@
 // Records what the engine does for a few seconds, as a trace that Perfetto opens.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, told } from "../api";
+import { call, callJson, told } from "../api";
 import { Dialog, ErrorNote } from "./panel";
 
 const LENGTHS = [1, 3, 10];
@@ -21,7 +21,7 @@ type State =
   | { is: "ready"; error?: string }
   | { is: "recording"; left: number }
   | { is: "saving" }
-  | { is: "done"; where: string[] };
+  | { is: "done"; files: string[] };
 
 function TraceDialog({ onClose }: { onClose: () => void }) {
   const [state, setState] = useState<State>({ is: "ready" });
@@ -49,8 +49,8 @@ function TraceDialog({ onClose }: { onClose: () => void }) {
     clearInterval(timer.current);
     setState({ is: "saving" });
     try {
-      const response = await call("POST", "/stop_profile");
-      setState({ is: "done", where: paths(await response.text()) });
+      const { files } = await callJson<{ files: string[] }>("POST", "/stop_profile");
+      setState({ is: "done", files });
     } catch (reason) {
       setState({ is: "ready", error: told(reason) });
     }
@@ -97,31 +97,17 @@ function TraceDialog({ onClose }: { onClose: () => void }) {
       {state.is === "done" && (
         <div role="status">
           <p>
-            {state.where.length
-              ? "On the server's disk:"
-              : "Written on the server; its log says where."}
+            {state.files.length
+              ? "On the server, in the folder that it was started with:"
+              : "No step ran meanwhile, so that there is nothing to look at."}
           </p>
-          {state.where.map((path) => (
-            <p key={path}>
-              <code class="id">{path}</code>
+          {state.files.map((name) => (
+            <p key={name}>
+              <code class="id">{name}</code>
             </p>
           ))}
         </div>
       )}
     </Dialog>
   );
-}
-
-/** Every string in a JSON answer that is a path. */
-function paths(text: string): string[] {
-  try {
-    const found: string[] = [];
-    JSON.parse(text, (_, value: unknown) => {
-      if (typeof value === "string" && value.includes("/")) found.push(value);
-      return value;
-    });
-    return found;
-  } catch {
-    return [];
-  }
 }

@@ -1,49 +1,28 @@
 // The server's verdict on its own speed, and what to change.
 import { useState } from "preact/hooks";
-import { callJson, told } from "../api";
 import { percent, seconds, short } from "../format";
+import { AskButton, useExplain, type ExplainProps } from "../parts/ask";
 import { Empty, ErrorNote, Panel } from "../parts/panel";
 import type { Change, Explanation, Finding } from "../types";
 
-interface Props {
-  explanation: Explanation | null;
-  onExplained: (explanation: Explanation) => void;
-}
-
-export function ExplainView({ explanation, onExplained }: Props) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState("");
-
-  async function ask(): Promise<void> {
-    setBusy(true);
-    setError("");
-    try {
-      onExplained(await callJson<Explanation>("GET", "/explain"));
-    } catch (reason) {
-      setError(told(reason));
-    }
-    setBusy(false);
-  }
-
+export function ExplainView(props: ExplainProps) {
+  const { explanation } = props;
+  const asking = useExplain(props);
   return (
-    <div class="grid" aria-busy={busy}>
+    <div class="grid" aria-busy={asking.busy}>
       <Panel
         title="Why is it as fast as it is?"
         class="wide"
-        aside={
-          <button type="button" class="primary" disabled={busy} onClick={ask}>
-            {busy ? "Looking …" : explanation ? "Ask again" : "Explain"}
-          </button>
-        }
+        aside={<AskButton asking={asking} verb="Explain" />}
       >
-        {error && <ErrorNote>{error}</ErrorNote>}
+        {asking.error && <ErrorNote>{asking.error}</ErrorNote>}
         {explanation ? (
           <Verdict explanation={explanation} />
         ) : (
-          !error && (
+          !asking.error && (
             <Empty>
-              Looks at the last seconds of work and names what limits it. Best asked under the load
-              you care about.
+              Watches the work of some seconds and names what limits it. Best asked under the load
+              that you care about.
             </Empty>
           )
         )}
@@ -55,7 +34,7 @@ export function ExplainView({ explanation, onExplained }: Props) {
 }
 
 function Verdict({ explanation }: { explanation: Explanation }) {
-  const { verdict, window_s, notes = [] } = explanation;
+  const { verdict, window_s, notes } = explanation;
   return (
     <div class="verdict" role="status">
       <p class="cause">

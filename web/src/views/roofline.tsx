@@ -1,99 +1,70 @@
 // What each operation reaches of what the machine can do.
 import { useState } from "preact/hooks";
-import { callJson, told } from "../api";
-import { count, percent, plural, seconds, short } from "../format";
+import { percent, seconds, short } from "../format";
+import { AskButton, useExplain, type ExplainProps } from "../parts/ask";
 import { Empty, ErrorNote, Panel } from "../parts/panel";
 import { RooflinePlot } from "../parts/roofline_plot";
-import { points, type Point } from "../roofline";
-import type { Explanation, Limits, OpProfile } from "../types";
+import type { Explanation, OpLine } from "../types";
 
-const STEPS = 100;
-const TIMEOUT_S = 15;
-
-export interface Measured {
-  profile: OpProfile;
-  limits: Limits | null;
-}
-
-interface Props {
-  measured: Measured | null;
-  onMeasured: (measured: Measured) => void;
-}
-
-export function RooflineView({ measured, onMeasured }: Props) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState("");
+export function RooflineView(props: ExplainProps) {
+  const { explanation } = props;
+  const asking = useExplain(props);
   const [marked, mark] = useState<number | null>(null);
-  const rows = measured ? points(measured.profile, measured.limits) : [];
-
-  async function measure(): Promise<void> {
-    setBusy(true);
-    setError("");
-    try {
-      const body = { steps: STEPS, timeout_s: TIMEOUT_S };
-      const profile = await callJson<OpProfile>("POST", "/profile_ops", body);
-      const { limits } = await callJson<Explanation>("GET", "/explain");
-      onMeasured({ profile, limits });
-    } catch (reason) {
-      setError(told(reason));
-    }
-    setBusy(false);
-  }
-
+  const ops = explanation?.ops ?? [];
   return (
-    <div class="grid" aria-busy={busy}>
-      <Panel
-        title="Roofline"
-        class="wide"
-        aside={
-          <button type="button" class="primary" disabled={busy} onClick={measure}>
-            {busy ? "Measuring …" : measured ? "Measure again" : "Measure"}
-          </button>
-        }
-      >
-        {error && <ErrorNote>{error}</ErrorNote>}
-        {rows.length > 0 && measured ? (
+    <div class="grid" aria-busy={asking.busy}>
+      <Panel title="Roofline" class="wide" aside={<AskButton asking={asking} verb="Measure" />}>
+        {asking.error && <ErrorNote>{asking.error}</ErrorNote>}
+        {explanation && ops.length > 0 ? (
           <>
-            <p class="dim">{summary(measured)}</p>
-            <RooflinePlot points={rows} limits={measured.limits} marked={marked} onMark={mark} />
+            <p class="dim">{summary(explanation)}</p>
+            <RooflinePlot ops={ops} limits={explanation.limits} marked={marked} onMark={mark} />
           </>
         ) : (
-          !error && <Empty>{hint(busy, measured)}</Empty>
+          !asking.error && <Empty>{hint(explanation)}</Empty>
         )}
       </Panel>
-      {rows.length > 0 && <Table rows={rows} marked={marked} onMark={mark} />}
+      {ops.length > 0 && <Table ops={ops} marked={marked} onMark={mark} />}
     </div>
   );
 }
 
-function hint(busy: boolean, measured: Measured | null): string {
-  if (busy) return `Waiting for up to ${STEPS} steps, ${TIMEOUT_S} seconds at most …`;
-  if (measured) return `Nothing ran in ${TIMEOUT_S} seconds. Send requests while it measures.`;
-  return `Times every operation of the next ${STEPS} steps. It needs requests under way.`;
+function hint(explanation: Explanation | null): string {
+  if (explanation) return "Nothing ran meanwhile. Send requests while it measures.";
+  return "Times every operation of the next seconds. It needs requests under way.";
 }
 
-function summary({ profile, limits }: Measured): string {
-  const ops = profile.ops.reduce((sum, op) => sum + op.seconds, 0);
-  const parts = [
-    `${plural(profile.steps, "step")}, ${count(profile.tokens)} tokens`,
-    `${seconds(profile.model_seconds / profile.steps)} in the model a step`,
-    `${percent(ops / profile.model_seconds)} of it in the operations below`,
-  ];
-  if (limits) parts.push(`memory gives ${short(limits.bandwidth_bytes_s / 1e9)} GB/s`);
-  return `${parts.join("; ")}.`;
+function summary({ window_s, limits }: Explanation): string {
+  const seen = `Operations of ${seconds(window_s)}`;
+  if (!limits) return `${seen}.`;
+  const memory = `memory gives ${short(limits.bandwidth_bytes_s / 1e9)} GB/s`;
+  if (limits.source === "measured") return `${seen}; ${memory}, as measured.`;
+  return (
+    `${seen}; ${memory} at least: the fastest of them stands for the limit, ` +
+    "until `quire explain --measure` on an idle machine has measured it."
+  );
 }
 
 interface TableProps {
-  rows: Point[];
+  ops: OpLine[];
   marked: number | null;
   onMark: (at: number | null) => void;
 }
 
-function Table({ rows, marked, onMark }: TableProps) {
+const NUMBERS: [string, (op: OpLine) => string][] = [
+  ["time", (op) => percent(op.share)],
+  ["GB/s", (op) => short(op.gb_s)],
+  ["GFLOP/s", (op) => short(op.gflop_s)],
+  ["FLOP/B", (op) => short(op.intensity)],
+  ["bound by", (op) => op.bound],
+  ["reached", (op) => percent(op.of_limit)],
+];
+
+function Table({ ops, marked, onMark }: TableProps) {
   return (
     <Panel title="Operations" class="wide">
       <div class="scroll" tabIndex={0} role="region" aria-label="Operations">
-        <table class="ops">
+        <table>
           <thead>
             <tr>
               <th scope="col">#</th>
@@ -103,7 +74,7 @@ function Table({ rows, marked, onMark }: TableProps) {
               <th scope="col" class="text">
                 module
               </th>
-              {["time", "a call", "GB/s", "GFLOP/s", "FLOP/B", "limit", "reached"].map((title) => (
+              {NUMBERS.map(([title]) => (
                 <th key={title} scope="col">
                   {title}
                 </th>
@@ -111,27 +82,23 @@ function Table({ rows, marked, onMark }: TableProps) {
             </tr>
           </thead>
           <tbody>
-            {rows.map((p, i) => (
+            {ops.map((op, i) => (
               <tr
-                key={`${p.name} ${p.module} ${p.dtype}`}
+                key={`${op.name} ${op.module}`}
                 class={marked === i ? "marked" : ""}
                 onMouseEnter={() => onMark(i)}
                 onMouseLeave={() => onMark(null)}
               >
                 <td>{i + 1}</td>
                 <th scope="row" class="text">
-                  {p.name}
+                  {op.name}
                 </th>
                 <td class="text">
-                  <code>{p.module}</code> <span class="dim">{p.dtype}</span>
+                  <code>{op.module}</code> <span class="dim">{op.dtype}</span>
                 </td>
-                <td>{percent(p.share)}</td>
-                <td>{seconds(p.seconds / p.calls)}</td>
-                <td>{short(p.bytesSecond / 1e9)}</td>
-                <td>{short(p.flopsSecond / 1e9)}</td>
-                <td>{short(p.intensity)}</td>
-                <td>{p.bound}</td>
-                <td>{percent(p.ofLimit)}</td>
+                {NUMBERS.map(([title, format]) => (
+                  <td key={title}>{format(op)}</td>
+                ))}
               </tr>
             ))}
           </tbody>
