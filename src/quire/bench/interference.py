@@ -68,11 +68,13 @@ async def _row(args: argparse.Namespace, engine_args: EngineArgs) -> Row:
 
 
 async def one_round(engine: AsyncLLM, args: argparse.Namespace, repetition: int) -> Row:
-    """Let the streams decode by themselves, then send one long prompt after another.
+    """Let the streams decode by themselves, send one long prompt after another, and let them decode
+    by themselves again: their contexts have grown meanwhile, which alone makes a step longer.
 
     Returns:
-        Gaps between the tokens of all streams, idle and while prompts were computed; the median
-        time to an arrival's first token; and prompt tokens a second until then.
+        Gaps between the tokens of all streams, idle (before and after) and while prompts were
+        computed; the median time to an arrival's first token; and prompt tokens a second until
+        then.
     """
     vocab, seed = engine.model_config.vocab_size, [args.seed, repetition + 1]
     prompts = token_prompts(args.num_streams, args.input_len, vocab, [*seed, 0])
@@ -85,9 +87,12 @@ async def one_round(engine: AsyncLLM, args: argparse.Namespace, repetition: int)
         loaded = time.monotonic()
         waits = [await first_token_seconds(engine, prompt) for prompt in arrivals]
         end = time.monotonic()
+        await streams.go_on(args.idle_tokens)
+        idle_again = time.monotonic()
     finally:
         await streams.stop()
-    alone, beside = streams.gaps(idle, loaded), streams.gaps(loaded, end)
+    alone = streams.gaps(idle, loaded) + streams.gaps(end, idle_again)
+    beside = streams.gaps(loaded, end)
     cells = {
         f"{name}_p{p}_ms": percentile(gaps, p / 100) * 1e3
         for name, gaps in (("idle", alone), ("itl", beside))
@@ -115,7 +120,14 @@ class Streams:
 
     async def reach(self, count: int) -> None:
         """Wait until every stream was told so often."""
-        while min(map(len, self._times)) < count:
+        await self._wait([count] * len(self._times))
+
+    async def go_on(self, count: int) -> None:
+        """Wait until every stream was told so often again."""
+        await self._wait([len(times) + count for times in self._times])
+
+    async def _wait(self, counts: list[int]) -> None:
+        while any(len(times) < n for times, n in zip(self._times, counts, strict=True)):
             for task in self._tasks:
                 if task.done():
                     task.result()

@@ -101,6 +101,238 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(row.get("max", {}).get("errors") for row in rows) else 0
 
 
+def _latency(group: argparse._ArgumentGroup) -> None:
+    _lengths(group)
+    group.add_argument("--batch-size", type=_count, default=1, metavar="N", help=_DEFAULT)
+
+
+def _throughput(group: argparse._ArgumentGroup) -> None:
+    _lengths(group)
+    group.add_argument("--num-prompts", type=_count, default=64, metavar="N", help=_DEFAULT)
+
+
+def _startup(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--input-len", type=_count, default=16, metavar="N", help=_DEFAULT)
+
+
+def _serve(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--base-url",
+        metavar="URL",
+        help="an OpenAI-compatible server, such as http://127.0.0.1:8000 (default: start "
+        "`quire serve` with the engine flags, and stop it at the end)",
+    )
+    add("--endpoint", choices=["completions", "chat"], default="completions", help=_DEFAULT)
+    _lengths(group)
+    add("--num-prompts", type=_count, default=32, metavar="N", help=_DEFAULT)
+    add(
+        "--num-clients",
+        type=_count,
+        default=8,
+        metavar="N",
+        help="connections, and so requests at once " + _DEFAULT,
+    )
+    add(
+        "--request-rate",
+        type=float,
+        default=float("inf"),
+        metavar="R",
+        help="requests a second; inf sends each as soon as a client is free " + _DEFAULT,
+    )
+    add(
+        "--burstiness",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="shape of the gamma distribution of the gaps between requests: 1 is a Poisson "
+        "process, less is burstier " + _DEFAULT,
+    )
+    add(
+        "--prompts",
+        choices=["tokens", "text"],
+        default="tokens",
+        help="random token ids, or --input-len common words; chat always takes words " + _DEFAULT,
+    )
+    add(
+        "--vocab-size",
+        type=_count,
+        default=256,
+        metavar="N",
+        help="random token ids are below this; every vocabulary has the default " + _DEFAULT,
+    )
+    add(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="ask for all of --output-len; a server that refuses the field needs --no-ignore-eos",
+    )
+    _start_timeout(group)
+
+
+def _start_timeout(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--start-timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long the server started here may take to be ready " + _DEFAULT,
+    )
+
+
+def _overhead(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--streams",
+        type=_count,
+        nargs="+",
+        default=[1, 8, 32, 128],
+        metavar="N",
+        help="at once; one measurement each (default: 1 8 32 128)",
+    )
+    add("--input-len", type=_count, default=16, metavar="N", help="prompt tokens " + _DEFAULT)
+    add("--output-len", type=_count, default=128, metavar="N", help="of a stream " + _DEFAULT)
+    _start_timeout(group)
+
+
+def _interference(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--num-streams",
+        type=_count,
+        default=8,
+        metavar="N",
+        help="requests that decode all the while " + _DEFAULT,
+    )
+    add("--input-len", type=_count, default=128, metavar="N", help="a stream's prompt " + _DEFAULT)
+    add(
+        "--idle-tokens",
+        type=_count,
+        default=64,
+        metavar="N",
+        help="tokens of each stream before the first arrival and after the last, as the measure "
+        + _DEFAULT,
+    )
+    add(
+        "--num-arrivals",
+        type=_count,
+        default=2,
+        metavar="N",
+        help="prompts that arrive, each when the one before has its token " + _DEFAULT,
+    )
+    add("--arrival-len", type=_count, default=4096, metavar="N", help="their tokens " + _DEFAULT)
+    add(
+        "--budgets",
+        nargs="+",
+        type=_budget,
+        metavar="N",
+        help="values of --max-num-batched-tokens to compare, a row each; `auto` is the engine's "
+        "choice (default: what --max-num-batched-tokens says)",
+    )
+
+
+def _kernels(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--model",
+        nargs="+",
+        default=["qwen3-0.6b"],
+        help="presets or models whose shapes to take (default: qwen3-0.6b)",
+    )
+    add("--op", nargs="+", choices=KERNEL_FAMILIES, help="families of operations (default: all)")
+    add(
+        "--rows",
+        type=_count,
+        nargs="+",
+        default=[1, 4, 16, 64, 512],
+        metavar="N",
+        help="tokens of a step; sequences, where attention decodes (default: 1 4 16 64 512)",
+    )
+    add(
+        "--context",
+        type=_count,
+        nargs="+",
+        default=[256, 2048],
+        metavar="N",
+        help="tokens of a sequence, where attention decodes (default: 256 2048)",
+    )
+    add("--isa", nargs="+", metavar="NAME", help="instruction sets (default: the most capable)")
+    choices.add_flags(group, dtype=["bfloat16"])
+    add("--num-threads", type=_count, metavar="N", help="(default: one a core)")
+    add("--block-size", type=_count, default=16, metavar="N", help="of the KV cache " + _DEFAULT)
+    add(
+        "--max-num-seqs",
+        type=_count,
+        default=64,
+        metavar="N",
+        help="most rows of logits, and most decoding sequences, to measure " + _DEFAULT,
+    )
+    add("--torch", action="store_true", help="time what torch has for it beside each operation")
+    add(
+        "--seconds",
+        type=float,
+        default=0.03,
+        metavar="S",
+        help="of a repetition; one call at least " + _DEFAULT,
+    )
+    add("--seed", type=int, default=0, metavar="N", help=_DEFAULT)
+
+
+def _ablate(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--switch", nargs="+", choices=ABLATIONS, default=ABLATIONS, help="(default: all)")
+    _lengths(group)
+    add(
+        "--num-streams", type=_count, default=8, metavar="N", help="that decode at once " + _DEFAULT
+    )
+    add(
+        "--prefix-len",
+        type=_count,
+        default=1024,
+        metavar="N",
+        help="tokens of a shared prefix, and of a long prompt " + _DEFAULT,
+    )
+
+
+def _quality(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--model",
+        nargs="+",
+        default=["embedded", "embedded-draft"],
+        help="built-in names, folders, files or hub ids (default: embedded embedded-draft)",
+    )
+    add(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="to predict, blank lines between documents (default: stories that come with Quire)",
+    )
+    choices.add_flags(group)
+    add("--num-threads", type=_count, metavar="N", help="(default: the engine's choice)")
+
+
+def _lengths(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--input-len", type=_count, default=128, metavar="N", help="prompt tokens " + _DEFAULT
+    )
+    group.add_argument(
+        "--output-len", type=_count, default=64, metavar="N", help="tokens to generate " + _DEFAULT
+    )
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def _budget(text: str) -> str:
+    return text if text == "auto" else str(_count(text))
+
+
+_DEFAULT = "(default: %(default)s)"
 _FLAGS: dict[str, tuple[str, Callable[[argparse._ArgumentGroup], None]]] = {
     "latency": (
         "one batch offline: prefill, decode, and the share of the memory floor",
