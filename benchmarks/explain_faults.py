@@ -212,15 +212,15 @@ FAULTS: dict[str, Fault] = {
 def served_evidence(args: EngineArgs, demand: Demand) -> Evidence:
     """A server under the load, and what it says of itself meanwhile."""
     from quire.bench.http_client import HTTPClient
-    from quire.bench.serve import COMPLETIONS_PATH, Load, send
+    from quire.bench.load import COMPLETIONS_PATH, Load, Request
+    from quire.bench.sender import send
     from quire.bench.server_process import running_server
 
     namespace = argparse.Namespace(**asdict(args), start_timeout=START_TIMEOUT)
     with running_server(namespace) as url:
         load = Load(
             path=COMPLETIONS_PATH,
-            bodies=_bodies(args, demand, [0, 0]),
-            arrivals=[0.0] * demand.num_prompts,
+            requests=[Request(body) for body in _bodies(args, demand, [0, 0])],
             num_clients=demand.concurrency,
             closed_loop=True,
         )

@@ -72,7 +72,8 @@ def interference(group: argparse._ArgumentGroup) -> None:
         type=count,
         default=64,
         metavar="N",
-        help="tokens of each stream before the first arrival, as the measure " + DEFAULT,
+        help="tokens of each stream before the first arrival and after the last, as the measure "
+        + DEFAULT,
     )
     add(
         "--num-arrivals",

@@ -96,16 +96,19 @@ def offline_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
 def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
     """A server of its own, and clients that each send a request when they have their answer."""
     from quire.bench.http_client import HTTPClient
-    from quire.bench.serve import COMPLETIONS_PATH, Load, sample, send
+    from quire.bench.load import COMPLETIONS_PATH, Load, Request
+    from quire.bench.sender import send
     from quire.bench.server_process import running_server
+    from quire.bench.waits import sample
 
     with running_server(argparse.Namespace(**asdict(args), start_timeout=START_TIMEOUT)) as url:
 
         def one_round(repetition: int) -> float:
             load = Load(
                 path=COMPLETIONS_PATH,
-                bodies=_bodies(args, demand, [args.seed, repetition + 1]),
-                arrivals=[0.0] * demand.num_prompts,
+                requests=[
+                    Request(body) for body in _bodies(args, demand, [args.seed, repetition + 1])
+                ],
                 num_clients=demand.concurrency,
                 closed_loop=True,
             )

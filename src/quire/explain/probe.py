@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import msgspec
 
-from quire.engine.stats import EngineStats, Histogram
+from quire.engine.histogram import Histogram
+from quire.engine.stats import EngineStats
 from quire.explain.evidence import Window
 from quire.explain.host import HostUse, read_host, use_between
 

@@ -60,13 +60,13 @@ class ThreadProfile:
             raise InvalidRequestError("Python is not being profiled.")
         profile.disable()
         profile.create_stats()
-        return marshal.dumps(profile.stats)  # type: ignore[attr-defined]
+        return marshal.dumps(profile.stats)
 
 
 def table(stats: pstats.Stats | str | Path, top: int = TOP) -> str:
     """The functions that took the most time of their own, of some statistics or of a file."""
     out = io.StringIO()
     shown = stats if isinstance(stats, pstats.Stats) else pstats.Stats(str(stats))
-    shown.stream = out  # type: ignore[attr-defined]
+    shown.stream = out
     shown.strip_dirs().sort_stats("tottime").print_stats(top)
     return out.getvalue().strip()

@@ -17,8 +17,8 @@ from starlette.routing import Route
 from quire import __version__
 from quire.server.engine import Engine
 from quire.server.errors import HANDLERS
-from quire.server.feed import Feed, stream
 from quire.server.explain import explain_engine
+from quire.server.feed import Feed, stream
 from quire.server.metrics import Metrics
 from quire.server.middleware import (
     OPEN_PATH,
@@ -30,9 +30,9 @@ from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
 from quire.server.openai.models import list_models, retrieve_model
 from quire.server.pages import page_routes
+from quire.server.profile import profile_ops, start_profile, stop_profile
 from quire.server.requests import request_timeline
 from quire.server.snapshot import take_snapshot
-from quire.server.profile import profile_ops, start_profile, stop_profile
 from quire.server.state import (
     DEFAULT_MAX_BODY_BYTES,
     DEFAULT_MAX_QUEUED_REQUESTS,
