@@ -67,6 +67,6 @@ def table(stats: pstats.Stats | str | Path, top: int = TOP) -> str:
     """The functions that took the most time of their own, of some statistics or of a file."""
     out = io.StringIO()
     shown = stats if isinstance(stats, pstats.Stats) else pstats.Stats(str(stats))
-    shown.stream = out
+    shown.stream = out  # type: ignore[attr-defined]
     shown.strip_dirs().sort_stats("tottime").print_stats(top)
     return out.getvalue().strip()
