@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import subprocess
 import sys
 from argparse import Namespace
@@ -24,6 +26,24 @@ def test_offline() -> None:
     text = output_of("offline.py")
     assert text.startswith("Once upon a time ...")
     assert "The little dog ..." in text
+
+
+def test_simple_profiling(tmp_path: Path) -> None:
+    text = output_of("simple_profiling.py", "embedded", str(tmp_path))
+    assert text.count(" ...") == 4
+    [trace] = tmp_path.iterdir()
+    assert f"The trace is in {trace}" in text
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert sum(event.get("cat") == "native_op" for event in events) > 100
+
+
+def test_automatic_prefix_caching() -> None:
+    _, first, second = output_of("automatic_prefix_caching.py").splitlines()
+    total = int(first.split()[0])
+    assert total > 500
+    assert f"{total} tokens, 0 of them cached" in first
+    cached = int(second.split()[2])
+    assert total - 32 < cached < total
 
 
 def test_openai_client() -> None:

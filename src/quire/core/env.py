@@ -68,6 +68,11 @@ def given() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def quiet_torch_profiler() -> None:
+    """Set `KINETO_LOG_LEVEL=6` unless it is set, or torch announces every recording."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+
 def child_environment(**overrides: str) -> dict[str, str]:
     """A copy of this process's environment for a child process, with `overrides` set."""
     return {**os.environ, **overrides}

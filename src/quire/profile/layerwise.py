@@ -23,6 +23,8 @@ import msgspec
 from quire.core.op_profile import OpProfile, OpTime
 
 MAX_STEPS = 2**31 - 1
+FROM_CACHE = 1.1
+"""A share of the machine's limits that says more of caches than of noise."""
 
 
 class Engine(Protocol):
@@ -108,9 +110,19 @@ class LayerwiseResults:
         self.summary = self._operations()
 
     def print_model_table(self, out: TextIO | None = None) -> None:
-        """Modules and their operations, each under what it is a part of."""
-        rows = [("  " * (len(path) - 1) + node.name, node) for path, node in self.model.walk()]
-        self._print(rows, out or sys.stdout)
+        """Modules and their operations, each under what it is a part of; a module that is one
+        operation has one line. "cache" stands where memory alone could not have been so fast.
+        """
+        self._print(self._lines(self.model), out or sys.stdout)
+
+    def _lines(self, node: Node, depth: int = 0) -> Iterator[tuple[str, Node]]:
+        only = next(iter(node.children.values())) if len(node.children) == 1 else None
+        if only is not None and only.calls:
+            yield "  " * depth + f"{node.name} ({only.name})", only
+            return
+        yield "  " * depth + node.name, node
+        for child in node.children.values():
+            yield from self._lines(child, depth + 1)
 
     def print_summary_table(self, out: TextIO | None = None) -> None:
         """Operations over all modules."""
@@ -217,7 +229,7 @@ class LayerwiseResults:
                     f"{node.nbytes / 1e6:,.1f}" if moves else "",
                     f"{_rate(node.nbytes, node.seconds):,.1f}" if moves else "",
                     f"{_rate(node.flops, node.seconds):,.1f}" if moves else "",
-                    "" if node.of_limit is None else f"{node.of_limit:.0%}",
+                    _limit(node.of_limit),
                 )
             )
         shown = [i for i in range(len(_HEADINGS)) if any(line[i] for line in lines[1:])]
@@ -254,6 +266,12 @@ _COLUMNS = ["name", "cpu_time_us", "cuda_time_us", "pct_time"]
 _HEADINGS = (
     "name", "cpu µs", "cuda µs", "time", "calls", "MB", "GB/s", "GFLOP/s", "of limit",
 )  # fmt: skip
+
+
+def _limit(share: float | None) -> str:
+    if share is None:
+        return ""
+    return f"{share:.0%}" if share <= FROM_CACHE else "cache"
 
 
 def _rate(amount: int, seconds: float) -> float:

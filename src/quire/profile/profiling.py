@@ -13,6 +13,7 @@ from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import ProfilerConfig
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.profile.op_profiler import OpProfiler
+from quire.profile.python import ThreadProfile
 from quire.profile.worker_profiler import WorkerProfiler
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Profiling:
 
             self._trace = CudaProfiler(config)
         self._ops = OpProfiler(meters)
+        self._python = ThreadProfile()  # of the core's thread; of the steps' if they overlap
         self._calls: dict[str, Callable[..., Any]] = {
             "start_profile": self.start_profile,
             "stop_profile": self.stop_profile,
@@ -64,6 +66,8 @@ class Profiling:
             "start_op_profile": self.start_op_profile,
             "stop_op_profile": self.stop_op_profile,
             "op_profile_steps": self.op_profile_steps,
+            "start_python_profile": self._python.start,
+            "stop_python_profile": self._python.stop,
         }
 
     @property
@@ -85,14 +89,14 @@ class Profiling:
         return output
 
     def call(self, method: str, args: Sequence[Any]) -> Any:
-        """Run one of the methods below by name; results are plain data.
+        """Run one of the methods below, or of `ThreadProfile`, by name; results are plain data.
 
         Raises:
             InvalidRequestError: there is no such method.
         """
         if method not in self._calls:
             raise InvalidRequestError(f"the engine core has no method {method!r}.")
-        return msgspec.to_builtins(self._calls[method](*args))
+        return msgspec.to_builtins(self._calls[method](*args), builtin_types=(bytes,))
 
     def start_profile(self) -> bool:
         """Record from now on, as configured; False if that had been asked for already.

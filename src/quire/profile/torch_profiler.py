@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from quire.core import env
 from quire.core.config import ProfilerConfig
 from quire.core.errors import ConfigError
 from quire.ops.op_times import OpMeter, OpRuns
@@ -66,6 +67,7 @@ class TorchProfiler(WorkerProfiler):
                 f"The folder for traces, {self._folder}, cannot be made: {error.strerror}.",
                 param="--profiler-config",
             ) from None
+        env.quiet_torch_profiler()
         self._warm_up()
 
     @property
