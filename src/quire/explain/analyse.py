@@ -14,7 +14,8 @@ IDLE = 0.5
 def explain(evidence: Evidence) -> Report:
     """The verdict on an engine, and what to change."""
     case = open_case(evidence)
-    found = [suspect for cause in CAUSES if (suspect := cause(case)) is not None]
+    causes = CAUSES if evidence.window.steps else ()
+    found = [suspect for cause in causes if (suspect := cause(case)) is not None]
     found.sort(key=lambda s: (s.kind, -s.finding.share))
     w = evidence.window
     return Report(

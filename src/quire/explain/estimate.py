@@ -52,6 +52,8 @@ class Estimator:
 
     def model_ratio(self, **changes: object) -> float:
         """Time of the model's computation with these fields of the configuration over without."""
+        if not self._steps:
+            return 1.0
         changed = self._cost_of(replace(self._config, **changes))  # type: ignore[arg-type]
         return self._seconds(changed, self._steps) / self._seconds(self._cost, self._steps)
 

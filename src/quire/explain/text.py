@@ -96,7 +96,7 @@ def _proofs(report: Report) -> Iterator[str]:
 def _operations(report: Report) -> Iterator[str]:
     if not report.ops or report.limits is None:
         return
-    yield f"Operations of the model ({_limits(report.limits)})"
+    yield f"Operations of the model ({_limits(report.limits, report.ops)})"
     yield f"  {'share':>6} {'GB/s':>7} {'GFLOP/s':>8} {'op/byte':>8}  {'of limit':<16} operation"
     for line in report.ops[:MOST_LINES]:
         yield f"  {line.share:>6.1%} {line.gb_s:>7.1f} {line.gflop_s:>8.1f} " + _against(line)
@@ -110,8 +110,10 @@ def _against(line: OpLine) -> str:
     return f"{line.intensity:>8.1f}  {reached:<16} {line.name} {line.module}"[: WIDTH - 26]
 
 
-def _limits(limits: LimitsUsed) -> str:
-    products = ", ".join(f"{dtype} {f / 1e9:,.0f}" for dtype, f in limits.flops_s.items() if f)
+def _limits(limits: LimitsUsed, lines: list[OpLine]) -> str:
+    used = {line.dtype for line in lines if line.gflop_s}
+    peaks = {dtype: f for dtype, f in limits.flops_s.items() if f and dtype in used}
+    products = ", ".join(f"{dtype} {f / 1e9:,.0f}" for dtype, f in peaks.items())
     how = "limits measured" if limits.source == "measured" else "limits: the best seen here"
     return f"{how}: {limits.bandwidth_bytes_s / 1e9:.1f} GB/s; GFLOP/s: {products or 'none'}"
 

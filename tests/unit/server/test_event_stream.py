@@ -129,6 +129,7 @@ async def test_a_client_that_does_not_read_costs_bounded_memory(
         answer.sink.put(delta(f"{i} ", finished=i == 999))
         await asyncio.sleep(0)
     assert len(stream._waiting) == 1
+    assert answer.num_held_up > 900
     release.set()
     await task
     assert len(sent) == 3  # what was under way, all the rest in one, and [DONE]

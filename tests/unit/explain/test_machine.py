@@ -1,0 +1,60 @@
+"""Limits and the use of the cores."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from quire.core.hardware import cpu_name
+from quire.explain.host import HostReading, read_host, use_between
+from quire.explain.limits import Limits, load_limits, save_limits
+from tests.unit.explain.made import LIMITS
+
+
+def test_limits_between_the_measured_ones() -> None:
+    assert LIMITS.bandwidth_of(1) == 15e9
+    assert LIMITS.bandwidth_of(4) == LIMITS.bandwidth_of(9) == 40e9
+    assert 15e9 < LIMITS.bandwidth_of(2) < LIMITS.bandwidth_of(3) < 40e9
+    assert LIMITS.flops_of("int8", 2) == pytest.approx(400e9)
+    assert LIMITS.flops_of("float16", 4) == 200e9  # was not measured
+
+
+def test_limits_are_kept_for_the_machine_they_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path / "new"))
+    assert load_limits(4) is None
+    mine = Limits(cpu_name(), 4, LIMITS.bandwidth, LIMITS.flops)
+    save_limits(mine)
+    assert load_limits(4) == mine
+    assert load_limits(8) is None
+    save_limits(LIMITS)
+    assert load_limits(4) is None
+    (tmp_path / "new" / "limits.json").write_text("{")
+    assert load_limits(4) is None
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="needs /proc")
+def test_the_cores_are_watched() -> None:
+    first = read_host()
+    end = time.process_time() + 0.05
+    while time.process_time() < end:
+        pass
+    use = use_between(first, read_host())
+    assert use is not None
+    assert use.own >= 0.03
+    assert use.cpus == os.cpu_count()
+    assert use.waited >= 0.0
+    assert use_between(first, None) is None
+
+
+def test_processes_that_come_and_go() -> None:
+    first = HostReading(0.0, 10.0, 0.0, {1: 5.0, 2: 3.0}, {(1, 1): 1.0})
+    last = HostReading(2.0, 13.0, 0.5, {1: 6.0, 3: 0.5}, {(1, 1): 1.25, (3, 3): 0.25})
+    use = use_between(first, last)
+    assert use is not None
+    assert (use.own, use.waited, use.busy, use.steal) == (1.5, 0.5, 3.0, 0.5)
+    assert use.others == pytest.approx(0.75)

@@ -1,0 +1,113 @@
+"""`GET /explain`: a server that is watched, and says what it lost its time to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from quire.core.op_profile import OpProfile, OpTime
+from quire.explain import probe
+from quire.explain.report import Report
+from quire.server.explain import Explained
+from tests.unit.server.fake_engine import Running, running
+
+
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else runs on the machine is not what these tests are about."""
+    monkeypatch.setattr(probe, "read_host", lambda: None)
+
+
+async def explained(app: Running, **query: Any) -> Report:
+    response = await app.http.get("/explain", params={"window": 0.3, **query})
+    assert response.status_code == 200, response.text
+    return msgspec.json.decode(response.content, type=Report)
+
+
+async def test_an_idle_server_is_idle() -> None:
+    async with running() as app:
+        report = await explained(app)
+        assert report.verdict.cause == "none"
+        assert report.split["idle"] == pytest.approx(1.0, abs=0.01)
+        assert report.window_s >= 0.3
+        assert report.notes
+
+
+async def test_a_server_under_load() -> None:
+    async with running(seconds=0.004) as app:
+        requests = [
+            asyncio.create_task(app.complete(max_tokens=250, ignore_eos=True)) for _ in range(3)
+        ]
+        while app.engine.stats.generation_tokens < 6:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.001)
+        report = await explained(app)
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+        assert report.rates["running"] > 0
+        assert report.rates["output_tok_s"] > 0
+        assert report.verdict.cause == "idle_gaps"  # it sleeps before each step
+
+
+async def test_the_operations_are_profiled_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = OpTime("linear", "layers.0.mlp.up", 1, 0.1, 10**9, 10**9, "x", "float32", 1)
+    profile = OpProfile(1, 0.2, 0.15, 1, 1, 1, [op])
+    async with running() as app:
+        calls: list[Any] = []
+        call = app.core.call
+
+        def answer(method: str, args: list[Any]) -> Any:
+            calls.append((method, args))
+            if method == "start_op_profile":
+                return None
+            return (
+                msgspec.to_builtins(profile) if method == "stop_op_profile" else call(method, args)
+            )
+
+        monkeypatch.setattr(app.core, "call", answer)
+        report = await explained(app)
+        assert [line.module for line in report.ops] == ["mlp.up"]
+        assert [method for method, _ in calls] == ["start_op_profile", "stop_op_profile"]
+
+
+async def test_the_evidence_comes_along_if_asked_for() -> None:
+    async with running() as app:
+        response = await app.http.get("/explain", params={"window": 0.1, "evidence": "true"})
+        explained = msgspec.json.decode(response.content, type=Explained)
+        assert explained.evidence.config.prefix_caching_hash_seed == 0
+        assert explained.report.window_s == explained.evidence.window.seconds
+
+
+@pytest.mark.parametrize("window", ["0", "61", "nan", "soon", "-1"])
+async def test_a_bad_window_is_refused(window: str) -> None:
+    async with running() as app:
+        response = await app.http.get("/explain", params={"window": window})
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["param"] == "window"
+        assert window in error["message"]
+
+
+async def test_two_at_once_take_turns() -> None:
+    async with running() as app:
+        first, second = await asyncio.gather(explained(app), explained(app))
+        assert first.window_s > 0
+        assert second.window_s > 0
+
+
+async def test_a_key_is_needed_where_one_is_set() -> None:
+    async with running(api_keys=["secret"]) as app:
+        assert (await app.http.get("/explain")).status_code == 401
+
+
+async def test_metrics_count_repeats_and_slow_clients() -> None:
+    async with running() as app:
+        for _ in range(2):
+            response = await app.complete(prompt=list(range(1, 20)) * 8)
+            assert response.status_code == 200, response.text
+        text = (await app.http.get("/metrics")).text
+        assert 'quire:repeated_prompt_tokens_total{engine="0",model_name="echo"} 128.0' in text
+        assert "quire:slow_client_outputs_total" in text
