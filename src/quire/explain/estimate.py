@@ -1,7 +1,8 @@
 """What a change would gain: the cost model, on the steps that were seen.
 
 Only ratios of the model's predictions count, and only for the part of the window that the model's
-computation took; so a machine that is slower than its limits in every respect alike changes none.
+computation took. The nearer limit is taken to be what the steps reached of it, so that the
+prediction for the steps that were seen is what they took.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from quire.models.cost import roofline
 
 FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
 """Of the peak of small products that large ones, and attention, reach."""
+REACHED = (0.2, 3.0)
+"""Shares of a limit between which what was reached is looked for."""
 GROWING = ("prepare", "sample", "update", "core_send")
 """Parts of a step that grow with its sequences; the others are the same for one or for many."""
 
@@ -39,6 +42,9 @@ class Estimator:
         self._window = evidence.window
         self._config = evidence.config
         self._steps = list(self._mix())
+        self._reached = {"memory": 1.0, "compute": 1.0}
+        self._uncalibrated = self._cost_of(self._config)
+        self._calibrate()
         self._cost = self._cost_of(self._config)
 
     @property
@@ -47,8 +53,8 @@ class Estimator:
         return self._e.limits is not None
 
     def model_seconds(self) -> float:
-        """What the cost model predicts for the steps that were seen."""
-        return self._seconds(self._cost, self._steps)
+        """What the cost model predicts for the steps that were seen, of limits as measured."""
+        return self._seconds(self._uncalibrated, self._steps)
 
     def model_ratio(self, **changes: object) -> float:
         """Time of the model's computation with these fields of the configuration over without."""
@@ -60,16 +66,41 @@ class Estimator:
     def of_limit(self) -> tuple[str, float]:
         """Which limit the steps that were seen are nearer to, and the share of it they reached:
         by the bytes and operations that a step needs, where no operation was profiled."""
-        endless = 1e30
-        bounds = {
-            "memory": replace(
-                self._cost, flops_per_second=endless, attention_flops_per_second=endless
-            ),
-            "compute": replace(self._cost, bytes_per_second=endless),
+        nearer = self._nearer(self._steps)
+        seconds = self._seconds(self._alone()[nearer], self._steps)
+        return nearer, seconds / max(1e-9, self._window.parts.get("model", 0.0))
+
+    def _nearer(self, steps: list[Step]) -> str:
+        """The limit that these steps are nearer to, "memory" or "compute"."""
+        alone = self._alone()
+        return max(alone, key=lambda name: self._seconds(alone[name], steps))
+
+    def _alone(self) -> dict[str, RooflineCost]:
+        """The cost with one limit and not the other."""
+        cost, endless = self._uncalibrated, 1e30
+        return {
+            "memory": replace(cost, flops_per_second=endless, attention_flops_per_second=endless),
+            "compute": replace(cost, bytes_per_second=endless),
         }
-        seconds = {name: self._seconds(cost, self._steps) for name, cost in bounds.items()}
-        nearer = max(seconds, key=seconds.__getitem__)
-        return nearer, seconds[nearer] / max(1e-9, self._window.parts.get("model", 0.0))
+
+    def _calibrate(self) -> None:
+        """Find the share of the nearer limit with which the steps seen take what they took."""
+        measured = self._window.parts.get("model", 0.0)
+        if not self._steps or measured <= 0.0:
+            return
+        rows = 1.5 * max(1.0, self._window.running)
+        kinds = [
+            [s for s in self._steps if (s.tokens <= rows) is decodes] for decodes in (True, False)
+        ]
+        most = max(kinds, key=lambda steps: self._seconds(self._uncalibrated, steps))
+        nearer = self._nearer(most)
+        low, high = REACHED
+        for _ in range(30):
+            self._reached[nearer] = (low * high) ** 0.5
+            if self._seconds(self._cost_of(self._config), self._steps) > measured:
+                low = self._reached[nearer]
+            else:
+                high = self._reached[nearer]
 
     def batch_gain(self, seqs: float, recomputed: float = 0.0) -> float:
         """Gain in tokens a second if `seqs` sequences ran at once in place of those that did.
@@ -154,16 +185,22 @@ class Estimator:
     def _hardware(self, threads: int) -> HardwareProfile:
         limits = self._e.limits
         if limits is None:
-            return cautious_cpu(threads, 0)
+            guess = cautious_cpu(threads, 0)
+            return replace(
+                guess,
+                bandwidth_share=self._reached["memory"],
+                flops_share=self._reached["compute"],
+                attention_share=0.5 * self._reached["compute"],
+            )
         types = ("float32", "float16", "bfloat16", "int8")
         return HardwareProfile(
             name="this",
             memory_bytes=0,
             bytes_per_second=limits.bandwidth_of(threads),
             flops_per_second={dtype: limits.flops_of(dtype, threads) for dtype in types},
-            bandwidth_share=1.0,
-            flops_share=FLOPS_SHARE,
-            attention_share=ATTENTION_SHARE,
+            bandwidth_share=self._reached["memory"],
+            flops_share=FLOPS_SHARE * self._reached["compute"],
+            attention_share=ATTENTION_SHARE * self._reached["compute"],
             overhead_seconds=0.0,
             seq_overhead_seconds=0.0,
         )
