@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -33,22 +34,24 @@ import msgspec
 from quire.bench.engine import open_engine
 from quire.bench.explained import Demand, observe
 from quire.bench.kernels.limits import measure_and_keep
-from quire.bench.prove import START_TIMEOUT, _bodies, prove
+from quire.bench.prove import START_TIMEOUT, offline_side, proof_of, prove, request_bodies
 from quire.bench.report import write_json
-from quire.cli.explain import _ask
+from quire.cli.explain import ask
 from quire.core.config import EngineArgs
 from quire.core.hardware import detect
+from quire.core.op_profile import OpTime
 from quire.engine.core import EngineCore
 from quire.explain.analyse import explain
 from quire.explain.evidence import Evidence
 from quire.explain.limits import load_limits
+from quire.explain.report import Change, Proof
 from quire.ops import table
 from quire.ops.table import OP_NAMES, OpTable
 
 OPT: dict[str, Any] = {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"}
 QWEN = {**OPT, "model": "qwen3-0.6b", "max_model_len": 2048}
 DISPATCH_SECONDS, GAP_SECONDS = 100e-6, 8e-3
-RULES = 160
+RULES = 2000
 """Of the slow tokenizer: a pass over the text each."""
 
 
@@ -203,7 +206,7 @@ FAULTS: dict[str, Fault] = {
         "tokenization",
         "--tokenizer-pool-size",
         {"model": "embedded"},
-        Demand(num_prompts=96, input_len=800, output_len=4, concurrency=8, text=True),
+        Demand(num_prompts=80, input_len=800, output_len=4, concurrency=8, text=True),
         served=True,
     ),
 }
@@ -220,7 +223,7 @@ def served_evidence(args: EngineArgs, demand: Demand) -> Evidence:
     with running_server(namespace) as url:
         load = Load(
             path=COMPLETIONS_PATH,
-            requests=[Request(body) for body in _bodies(args, demand, [0, 0])],
+            requests=[Request(body) for body in request_bodies(args, demand, [0, 0])],
             num_clients=demand.concurrency,
             closed_loop=True,
         )
@@ -230,9 +233,21 @@ def served_evidence(args: EngineArgs, demand: Demand) -> Evidence:
         clients.start()
         time.sleep(0.5)
         try:
-            return _ask(url, 3.0)
+            return ask(url, 3.0)
         finally:
             clients.join()
+
+
+def without_neighbour(args: EngineArgs, change: Change, demand: Demand, repetitions: int) -> Proof:
+    """The same engine beside the neighbour and alone, in turns."""
+    pairs = []
+    with offline_side(args, demand) as one_round:
+        one_round(-1)
+        for repetition in range(repetitions):
+            with neighbour():
+                beside = one_round(repetition)
+            pairs.append((beside, one_round(repetition + repetitions)))
+    return proof_of(change, pairs)
 
 
 def run(name: str, fault: Fault, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -254,7 +269,7 @@ def run(name: str, fault: Fault, args: argparse.Namespace, folder: Path) -> dict
         report = explain(evidence)
         first = [change for change in report.changes if change.flag.startswith(fault.flag)][:1]
         proofs = []
-        if name != "rank" and not args.no_proof:
+        if name not in {"rank", "neighbour"} and not args.no_proof:
             proofs = prove(
                 engine_args,
                 first,
@@ -262,6 +277,8 @@ def run(name: str, fault: Fault, args: argparse.Namespace, folder: Path) -> dict
                 repetitions=args.repetitions,
                 served=fault.served,
             )
+    if name == "neighbour" and first and not args.no_proof:
+        proofs = [without_neighbour(engine_args, first[0], fault.demand, args.repetitions)]
     if args.save is not None:
         save(evidence, args.save / f"{name}.json")
     flag = report.changes[0].flag if report.changes else ""
@@ -286,11 +303,26 @@ def run(name: str, fault: Fault, args: argparse.Namespace, folder: Path) -> dict
 
 
 def save(evidence: Evidence, path: Path) -> None:
-    """Without what is this machine's alone: paths of the model and the tokenizer."""
+    """Layers summed up, and without paths."""
     args = replace(evidence.args, tokenizer=None)
     config = replace(evidence.config, model_path=args.model)
     path.parent.mkdir(parents=True, exist_ok=True)
-    msgspec.structs.replace(evidence, args=args, config=config).save(path)
+    ops = evidence.ops and msgspec.structs.replace(evidence.ops, ops=summed(evidence.ops.ops))
+    msgspec.structs.replace(evidence, args=args, config=config, ops=ops).save(path)
+
+
+def summed(ops: Sequence[OpTime]) -> list[OpTime]:
+    """One operation in place of the same of all layers."""
+    sums: dict[tuple[str, str], OpTime] = {}
+    for op in ops:
+        op = msgspec.structs.replace(op, module=re.sub(r"layers\.\d+", "layers.0", op.module))
+        if (same := sums.get((op.name, op.module))) is not None:
+            totals = ("calls", "seconds", "nbytes", "flops", "rows")
+            op = msgspec.structs.replace(
+                op, **{name: getattr(op, name) + getattr(same, name) for name in totals}
+            )
+        sums[op.name, op.module] = op
+    return list(sums.values())
 
 
 def main() -> None:

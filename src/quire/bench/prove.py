@@ -52,7 +52,7 @@ def prove(
                 for repetition in range(repetitions):
                     pairs.append(_pair(before, after, repetition))
                     bar.update()
-            proofs.append(_proof(change, pairs))
+            proofs.append(proof_of(change, pairs))
     return proofs
 
 
@@ -64,7 +64,8 @@ def _pair(before: Round, after: Round, repetition: int) -> tuple[float, float]:
     return before(repetition), after(repetition)
 
 
-def _proof(change: Change, pairs: list[tuple[float, float]]) -> Proof:
+def proof_of(change: Change, pairs: list[tuple[float, float]]) -> Proof:
+    """What pairs of before and after show: medians, of the gains too."""
     gains = [b / a - 1.0 for a, b in pairs]
     return Proof(
         flag=change.flag,
@@ -107,7 +108,8 @@ def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
             load = Load(
                 path=COMPLETIONS_PATH,
                 requests=[
-                    Request(body) for body in _bodies(args, demand, [args.seed, repetition + 1])
+                    Request(body)
+                    for body in request_bodies(args, demand, [args.seed, repetition + 1])
                 ],
                 num_clients=demand.concurrency,
                 closed_loop=True,
@@ -118,7 +120,8 @@ def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
         yield one_round
 
 
-def _bodies(args: EngineArgs, demand: Demand, seed: list[int]) -> list[dict[str, Any]]:
+def request_bodies(args: EngineArgs, demand: Demand, seed: list[int]) -> list[dict[str, Any]]:
+    """The requests of one repetition, for `POST /v1/completions`."""
     prompts = demand.texts(seed) if demand.text else demand.prompts(_SAFE_VOCABULARY, seed)
     common = {
         "model": args.model,

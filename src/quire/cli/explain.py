@@ -143,12 +143,12 @@ def _evidence(namespace: argparse.Namespace) -> tuple[Evidence, Demand]:
             engine.generate(warm.prompts(engine.vocab_size, [0]), warm.output_len)
             return observe(engine, demand, [namespace.seed, 0]), demand
     evidence = (
-        load(namespace.profile) if namespace.profile else _ask(namespace.url, namespace.window)
+        load(namespace.profile) if namespace.profile else ask(namespace.url, namespace.window)
     )
     return evidence, demand_of(evidence.window, evidence.config.scheduler.max_model_len)
 
 
-def _ask(url: str, window: float) -> Evidence:
+def ask(url: str, window: float) -> Evidence:
     """The evidence of a running server.
 
     Raises:

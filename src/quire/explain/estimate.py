@@ -19,6 +19,8 @@ FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
 """Of the peak of small products that large ones, and attention, reach."""
 REACHED = (0.2, 3.0)
 """Shares of a limit between which what was reached is looked for."""
+THREADING = 0.85
+"""Of the time that more threads should save, what they do: they meet after every operation."""
 GROWING = ("prepare", "sample", "update", "core_send")
 """Parts of a step that grow with its sequences; the others are the same for one or for many."""
 
@@ -62,6 +64,17 @@ class Estimator:
             return 1.0
         changed = self._cost_of(replace(self._config, **changes))  # type: ignore[arg-type]
         return self._seconds(changed, self._steps) / self._seconds(self._cost, self._steps)
+
+    def threads_ratio(self, before: float, after: float) -> float:
+        """Time of the model's computation with so many threads over that with so many before; a
+        thread that has its core for half of the time counts half."""
+        if not self._steps:
+            return 1.0
+        first, second = (
+            self._seconds(self._cost_of(self._config, n), self._steps) for n in (before, after)
+        )
+        ratio = second / first
+        return 1.0 - THREADING * (1.0 - ratio) if after > before else ratio
 
     def of_limit(self) -> tuple[str, float]:
         """Which limit the steps that were seen are nearer to, and the share of it they reached:
@@ -173,19 +186,19 @@ class Estimator:
         held = w.kv_share * w.kv_blocks * self._config.block_size
         return max(1.0, held / max(1.0, w.running))
 
-    def _cost_of(self, config: EngineConfig) -> RooflineCost:
+    def _cost_of(self, config: EngineConfig, threads: float | None = None) -> RooflineCost:
         return roofline(
             config.model,
-            self._hardware(config.num_threads),
+            self._hardware(config.num_threads if threads is None else threads),
             dtype=config.dtype,
             quantization=config.quantization,
             kv_cache_dtype=config.kv_cache_dtype,
         )
 
-    def _hardware(self, threads: int) -> HardwareProfile:
+    def _hardware(self, threads: float) -> HardwareProfile:
         limits = self._e.limits
         if limits is None:
-            guess = cautious_cpu(threads, 0)
+            guess = cautious_cpu(max(1, round(threads)), 0)
             return replace(
                 guess,
                 bandwidth_share=self._reached["memory"],

@@ -25,6 +25,7 @@ class Window(msgspec.Struct, frozen=True):
         prompt_tokens, cached_tokens: of these requests; the latter from the prefix cache.
         repeated_tokens: of prompts that arrived, those that an earlier one had begun with.
         running, waiting: sequences, mean over time.
+        demand: most sequences that ran and waited at a time.
         kv_share, kv_peak: of the KV blocks in use, mean and most.
         kv_blocks: in all.
         slow_outputs: outputs that waited for a client to read.
@@ -47,6 +48,7 @@ class Window(msgspec.Struct, frozen=True):
     slow_outputs: int = 0
     running: float = 0.0
     waiting: float = 0.0
+    demand: int = 0
     kv_share: float = 0.0
     kv_peak: float = 0.0
     kv_blocks: int = 0

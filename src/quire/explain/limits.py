@@ -25,16 +25,16 @@ class Limits(msgspec.Struct, frozen=True):
     bandwidth: dict[int, float]
     flops: dict[str, dict[int, float]]
 
-    def bandwidth_of(self, threads: int) -> float:
+    def bandwidth_of(self, threads: float) -> float:
         """Bytes a second."""
         return _at(self.bandwidth, threads)
 
-    def flops_of(self, dtype: str, threads: int) -> float:
+    def flops_of(self, dtype: str, threads: float) -> float:
         """Operations a second; a type that was not measured counts as float32."""
         return _at(self.flops.get(dtype) or self.flops["float32"], threads)
 
 
-def _at(known: dict[int, float], threads: int) -> float:
+def _at(known: dict[int, float], threads: float) -> float:
     """What so many threads reach; between two numbers that were measured, in proportion."""
     counts = sorted(known)
     if threads >= counts[-1]:

@@ -49,6 +49,7 @@ class Probe:
         self._sums = dict.fromkeys(("running", "waiting", "kv_share"), 0.0)
         self._sampled = 0.0
         self._kv_peak = 0.0
+        self._demand = 0
 
     def sample(self) -> None:
         """Count the gauges for the time since the last sample."""
@@ -60,6 +61,7 @@ class Probe:
             return
         kv = self._stats.kv_cache_usage
         self._kv_peak = max(self._kv_peak, kv)
+        self._demand = max(self._demand, s.num_running + s.num_waiting)
         for name, value in (
             ("running", s.num_running), ("waiting", s.num_waiting), ("kv_share", kv),
         ):  # fmt: skip
@@ -78,6 +80,7 @@ class Probe:
             parts=parts,
             step_sizes=_sizes(self._stats.iteration_tokens, first, last),
             computed_tokens=round(last.computed - first.computed),
+            demand=self._demand,
             kv_peak=self._kv_peak,
             kv_blocks=scheduler.kv_blocks_total if scheduler else 0,
             loop_lag_p99=_p99(self._stats.event_loop_lag.bounds, first.lags, last.lags),

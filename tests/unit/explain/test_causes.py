@@ -80,7 +80,7 @@ FAULTS = {
             ops=UNBOUND,
             host=HostUse(10.0, 4, busy=39.0, own=29.0, steal=0.0, waited=12.0),
         ),
-        "--num-threads 3",
+        "--num-threads 4",
     ),
     "kv_cache_too_small": (
         healthy(

@@ -24,7 +24,7 @@ def kv_cache_too_small(case: Case) -> Suspect | None:
     w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
     if w.waiting < 0.5 or w.running > 0.95 * seats or w.kv_share < FULL:
         return None
-    wanted = min(float(seats), w.running + w.waiting)
+    wanted = min(float(seats), max(w.running + w.waiting, w.demand))
     gain = case.estimate.batch_gain(wanted, _preemption_cost(case))
     blocks = math.ceil(w.kv_blocks * wanted / max(w.running, 1.0))
     return suspect(

@@ -21,7 +21,7 @@ def few_threads(case: Case) -> Suspect | None:
     small = parameter_count(e.config.model) < ONE_THREAD_PARAMETERS
     if threads >= e.cores or (small and e.args.num_threads is None):
         return None
-    ratio = case.estimate.model_ratio(num_threads=e.cores)
+    ratio = case.estimate.threads_ratio(threads, e.cores)
     best = case.faster_model(
         f"--num-threads {e.cores}",
         "computes on every core that this process may use",
@@ -78,17 +78,24 @@ def busy_neighbour(case: Case) -> Suspect | None:
     wanted = host.others + threads * case.model
     if not host.waited:  # the kernel does not tell
         waited = case.model * max(0.0, 1.0 - host.cpus / wanted)
+    kept = threads * (1.0 - waited)
+    alone = case.estimate.threads_ratio(kept, threads)
+    changes = [
+        case.faster_model(
+            f"--num-threads {threads}",
+            "as now, once the neighbours have cores of their own (taskset, a container's limit): "
+            "no flag gives back what others take",
+            alone,
+        )
+    ]
     fewer = max(1, e.cores - round(host.others))
-    changes = []
     if fewer < threads:
-        alone = case.estimate.model_ratio(num_threads=fewer)
-        pace = max(0.05, 1.0 - waited / max(case.model, 1e-9))
-        ratio = alone * pace
         changes.append(
             case.faster_model(
                 f"--num-threads {fewer}",
-                "leaves the neighbour its core: a thread that has lost its own holds up the rest",
-                ratio,
+                "leaves the neighbours their cores, so that no thread waits for one that has lost "
+                "its own",
+                case.estimate.threads_ratio(kept, fewer),
                 num_threads=fewer,
             )
         )
@@ -98,7 +105,7 @@ def busy_neighbour(case: Case) -> Suspect | None:
         f"Others keep {host.others:.1f} of {host.cpus} CPUs busy"
         + (f" ({steal:.1f} of them other virtual machines)" if steal > 0.05 else "")
         + f", and the engine's threads waited {waited:.0%} of the time for one.",
-        waited,
+        saving(changes[0].estimated_gain),
         changes,
         others_cpus=host.others,
         steal_cpus=steal,
