@@ -1,7 +1,7 @@
 """What a change would gain: the cost model, on the steps that were seen.
 
 Only ratios of the model's predictions count, and only for the part of the window that the model's
-computation took. The nearer limit is taken to be what the steps reached of it, so that the
+computation took. The limit that counts is taken to be what the steps reached of it, so that the
 prediction for the steps that were seen is what they took.
 """
 
@@ -79,14 +79,9 @@ class Estimator:
     def of_limit(self) -> tuple[str, float]:
         """Which limit the steps that were seen are nearer to, and the share of it they reached:
         by the bytes and operations that a step needs, where no operation was profiled."""
-        nearer = self._nearer(self._steps)
-        seconds = self._seconds(self._alone()[nearer], self._steps)
-        return nearer, seconds / max(1e-9, self._window.parts.get("model", 0.0))
-
-    def _nearer(self, steps: list[Step]) -> str:
-        """The limit that these steps are nearer to, "memory" or "compute"."""
-        alone = self._alone()
-        return max(alone, key=lambda name: self._seconds(alone[name], steps))
+        times = {name: self._seconds(cost, self._steps) for name, cost in self._alone().items()}
+        nearer = max(times, key=times.__getitem__)
+        return nearer, times[nearer] / max(1e-9, self._window.parts.get("model", 0.0))
 
     def _alone(self) -> dict[str, RooflineCost]:
         """The cost with one limit and not the other."""
@@ -102,11 +97,16 @@ class Estimator:
         if not self._steps or measured <= 0.0:
             return
         rows = 1.5 * max(1.0, self._window.running)
-        kinds = [
-            [s for s in self._steps if (s.tokens <= rows) is decodes] for decodes in (True, False)
-        ]
-        most = max(kinds, key=lambda steps: self._seconds(self._uncalibrated, steps))
-        nearer = self._nearer(most)
+        decode, prompts = (
+            self._seconds(
+                self._uncalibrated, [s for s in self._steps if (s.tokens <= rows) is decodes]
+            )
+            for decodes in (True, False)
+        )
+        # What a step of few rows takes beyond its products is the same for more rows, as reading
+        # weights is; what a long one takes grows with its tokens.
+        alone = self._seconds(self._alone()["compute"], self._steps)
+        nearer = "memory" if decode > prompts and alone < measured else "compute"
         low, high = REACHED
         for _ in range(30):
             self._reached[nearer] = (low * high) ** 0.5
