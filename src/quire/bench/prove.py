@@ -14,6 +14,7 @@ from typing import Any
 from quire.bench.engine import open_engine
 from quire.bench.explained import Demand
 from quire.bench.progress import progress
+from quire.core import env
 from quire.core.config import EngineArgs
 from quire.explain.report import Change, Proof
 
@@ -103,6 +104,7 @@ def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
     from quire.bench.waits import sample
 
     with running_server(argparse.Namespace(**asdict(args), start_timeout=START_TIMEOUT)) as url:
+        headers = {"Authorization": f"Bearer {key}"} if (key := env.api_key()) else {}
 
         def one_round(repetition: int) -> float:
             load = Load(
@@ -114,7 +116,7 @@ def served_side(args: EngineArgs, demand: Demand) -> Iterator[Round]:
                 num_clients=demand.concurrency,
                 closed_loop=True,
             )
-            outcomes, elapsed = asyncio.run(send(load, lambda: HTTPClient(url, {})))
+            outcomes, elapsed = asyncio.run(send(load, lambda: HTTPClient(url, headers)))
             return float(sample(outcomes, elapsed)["output_tok_s"])
 
         yield one_round

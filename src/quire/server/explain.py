@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from starlette.responses import Response
 from quire.core.errors import InvalidRequestError
 from quire.core.hardware import detect
 from quire.core.op_profile import OpProfile
+from quire.engine.profiling import ProfilerBusyError
 from quire.explain.analyse import explain
 from quire.explain.evidence import Evidence
 from quire.explain.limits import load_limits
@@ -58,9 +58,8 @@ async def explain_engine(request: Request) -> Response:
 
 async def watch(engine: Engine, seconds: float) -> Evidence:
     """What the engine does in the next `seconds`."""
-    profiling = await _start_profile(engine)
     probe = Probe(engine.stats)
-    ops: OpProfile | None = None
+    profile = asyncio.create_task(_profile(engine, seconds))
     try:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
@@ -68,9 +67,9 @@ async def watch(engine: Engine, seconds: float) -> Evidence:
             await asyncio.sleep(min(SAMPLE_SECONDS, left))
             probe.sample()
         window, host = probe.end()
+        ops = await profile
     finally:
-        if profiling:
-            ops = msgspec.convert(await engine.call("stop_op_profile"), OpProfile)
+        profile.cancel()
     config = replace(engine.resolved.config, prefix_caching_hash_seed=0)  # a secret
     cores = detect().cores
     return Evidence(
@@ -84,12 +83,13 @@ async def watch(engine: Engine, seconds: float) -> Evidence:
     )
 
 
-async def _start_profile(engine: Engine) -> bool:
-    """Whether the operations are being profiled now; not where someone else does it already."""
-    with contextlib.suppress(InvalidRequestError):
-        await engine.call("start_op_profile", PROFILED_STEPS)
-        return True
-    return False
+async def _profile(engine: Engine, seconds: float) -> OpProfile | None:
+    """Of some steps in the next `seconds`; None where someone else makes one now."""
+    try:
+        profile = await engine.profiling.ops(PROFILED_STEPS, seconds)
+    except (ProfilerBusyError, InvalidRequestError):
+        return None
+    return msgspec.convert(profile, OpProfile)
 
 
 def _window(text: str | None) -> float:

@@ -56,21 +56,25 @@ async def test_the_operations_are_profiled_meanwhile(monkeypatch: pytest.MonkeyP
     op = OpTime("linear", "layers.0.mlp.up", 1, 0.1, 10**9, 10**9, "x", "float32", 1)
     profile = OpProfile(1, 0.2, 0.15, 1, 1, 1, [op])
     async with running() as app:
-        calls: list[Any] = []
         call = app.core.call
 
         def answer(method: str, args: list[Any]) -> Any:
-            calls.append((method, args))
-            if method == "start_op_profile":
-                return None
-            return (
-                msgspec.to_builtins(profile) if method == "stop_op_profile" else call(method, args)
-            )
+            if not method.endswith(("op_profile", "op_profile_steps")):
+                return call(method, args)
+            return {
+                "stop_op_profile": msgspec.to_builtins(profile),
+                "op_profile_steps": (1, False),
+            }.get(method)
 
         monkeypatch.setattr(app.core, "call", answer)
         report = await explained(app)
         assert [line.module for line in report.ops] == ["mlp.up"]
-        assert [method for method, _ in calls] == ["start_op_profile", "stop_op_profile"]
+
+
+async def test_someone_elses_profile_is_left_alone() -> None:
+    async with running() as app, app.engine.profiling._ops:
+        report = await explained(app)
+        assert report.ops == []
 
 
 async def test_the_evidence_comes_along_if_asked_for() -> None:
