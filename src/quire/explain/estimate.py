@@ -88,7 +88,7 @@ class Estimator:
         cost, endless = self._uncalibrated, 1e30
         return {
             "memory": replace(cost, flops_per_second=endless, attention_flops_per_second=endless),
-            "compute": replace(cost, bytes_per_second=endless),
+            "compute": replace(cost, bytes_per_second=endless, kv_bytes_per_second=endless),
         }
 
     def _calibrate(self) -> None:

@@ -22,9 +22,9 @@ LIMITS = Limits(
     4,
     {1: 15e9, 4: 40e9},
     {
-        "float32": {1: 50e9, 4: 200e9},
-        "bfloat16": {1: 100e9, 4: 400e9},
-        "int8": {1: 200e9, 4: 800e9},
+        "float32": {1: 200e9, 4: 800e9},
+        "bfloat16": {1: 400e9, 4: 1600e9},
+        "int8": {1: 800e9, 4: 3200e9},
     },
 )
 ARGS = EngineArgs(model="opt-125m", load_format="dummy", dtype="bfloat16")

@@ -60,7 +60,7 @@ FAULTS = {
     ),
     "compute": (
         healthy(
-            ops=profile(("linear", "layers.0.mlp.up", 9.0, 1.0, 300.0), model_seconds=9.1),
+            ops=profile(("linear", "layers.0.mlp.up", 9.0, 1.0, 1200.0), model_seconds=9.1),
             step_sizes=[(2048.0, 100)],
             computed_tokens=204_800,
             prompt_tokens=204_000,
@@ -87,9 +87,10 @@ FAULTS = {
             ops=UNBOUND,
             waiting=20.0,
             kv_share=0.9,
-            args={"num_gpu_blocks_override": 1000},
+            kv_blocks=200,
+            args={"num_gpu_blocks_override": 200},
         ),
-        "--num-gpu-blocks-override 3500",
+        "--num-gpu-blocks-override 700",
     ),
     "preemption": (
         healthy(

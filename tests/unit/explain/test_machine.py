@@ -18,8 +18,8 @@ def test_limits_between_the_measured_ones() -> None:
     assert LIMITS.bandwidth_of(1) == 15e9
     assert LIMITS.bandwidth_of(4) == LIMITS.bandwidth_of(9) == 40e9
     assert 15e9 < LIMITS.bandwidth_of(2) < LIMITS.bandwidth_of(3) < 40e9
-    assert LIMITS.flops_of("int8", 2) == pytest.approx(400e9)
-    assert LIMITS.flops_of("float16", 4) == 200e9  # was not measured
+    assert LIMITS.flops_of("int8", 2) == pytest.approx(1600e9)
+    assert LIMITS.flops_of("float16", 4) == 800e9  # was not measured
 
 
 def test_limits_are_kept_for_the_machine_they_are_of(
