@@ -1,1 +1,1 @@
-"""Measurements: `quire bench latency|throughput|serve|startup`. Public interfaces only."""
+"""Measurements: `quire bench`. Public interfaces only."""

@@ -1,8 +1,9 @@
-"""The flags of each benchmark but `serve`, which has `serve_flags`, and `compare`."""
+"""The flags of each benchmark but `serve`, which has `serve_flags`."""
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 
 from quire.bench import choices
@@ -15,6 +16,8 @@ ABLATIONS = (
     *("async-scheduling", "multi-step", "plan", "int8-kv-cache", "prefix-caching"),
     "chunked-prefill",
 )
+PEER_NAMES = ("transformers", "vllm", "llama-cpp-python")
+TASKS = ("prefill", "decode", "batch", "startup")
 DEFAULT = "(default: %(default)s)"
 
 
@@ -151,6 +154,30 @@ def ablate(group: argparse._ArgumentGroup) -> None:
         default=1024,
         metavar="N",
         help="tokens of a shared prefix, and of a long prompt " + DEFAULT,
+    )
+
+
+def compare(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME=PYTHON",
+        help=f"the interpreter of an environment that has {', '.join(PEER_NAMES)}; may be "
+        "repeated (those installed beside Quire are found)",
+    )
+    add("--peers-only", action="store_true", help="compare with no others than those of --peer")
+    add("--tasks", nargs="+", choices=TASKS, help="(default: all; startup with weights on disk)")
+    _lengths(group)
+    add("--num-prompts", type=count, default=16, metavar="N", help="of batch, at once " + DEFAULT)
+    add(
+        "--files",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "quire-peers",
+        metavar="DIR",
+        help="where a preset's weights as GGUF are kept, for peers that read nothing else "
+        + DEFAULT,
     )
 
 

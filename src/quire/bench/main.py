@@ -24,6 +24,7 @@ BENCHMARKS = Registry(
         "quality": "quire.bench.quality:run",
         "overhead": "quire.bench.overhead:run",
         "ablate": "quire.bench.ablate:run",
+        "compare": "quire.bench.compare:run",
     },
 )
 """Each takes the parsed flags and gives a row, or a list of rows."""
@@ -32,6 +33,7 @@ _PRINTERS = Registry(
     {
         "serve": "quire.bench.serve:print_result",
         "overhead": "quire.bench.overhead:print_result",
+        "compare": "quire.bench.compare:print_result",
     },
 )
 """Of results that are not shown as all others: what `run` gave, and where to print."""
@@ -117,11 +119,13 @@ _FLAGS: dict[str, tuple[str, Callable[[argparse._ArgumentGroup], None]]] = {
     ),
     "overhead": ("the time that is not the model's, over HTTP and offline", flags.overhead),
     "ablate": ("every optimisation off and on, and what it gains", flags.ablate),
+    "compare": ("Quire and other engines on the same work, in turns", flags.compare),
     "quality": ("perplexity and drift of every combination of types", flags.quality),
 }
 _DEFAULTS = {
     "overhead": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
     "ablate": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
+    "compare": {"model": "opt-125m", "dtype": "bfloat16"},
 }
 """Of the engine's flags, where a benchmark asks for something else."""
 _MANY_ENGINES = {"kernels", "quality"}

@@ -76,3 +76,14 @@ def quiet_torch_profiler() -> None:
 def child_environment(**overrides: str) -> dict[str, str]:
     """A copy of this process's environment for a child process, with `overrides` set."""
     return {**os.environ, **overrides}
+
+
+def of_child(**changes: str) -> dict[str, str]:
+    """This process's environment with `changes`, for a process that it starts."""
+    return {**os.environ, **changes}
+
+
+def set_defaults(**values: str) -> None:
+    """Set variables that are not set, for a library that reads them when it is imported."""
+    for name, value in values.items():
+        os.environ.setdefault(name, value)

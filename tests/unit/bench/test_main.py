@@ -23,7 +23,7 @@ def parse(*argv: str) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-ONE_ENGINE = ("ablate", "latency", "overhead", "serve", "startup", "throughput")
+ONE_ENGINE = ("ablate", "compare", "latency", "overhead", "serve", "startup", "throughput")
 MANY_ENGINES = ("kernels", "quality")
 
 
@@ -56,7 +56,7 @@ def test_families_of_kernels() -> None:
     assert tuple(FAMILIES) == KERNEL_FAMILIES
 
 
-def test_there_are_seven() -> None:
+def test_there_are_ten() -> None:
     assert BENCHMARKS.names() == sorted([*ONE_ENGINE, *MANY_ENGINES, "interference"])
     assert all(callable(BENCHMARKS.load(name)) for name in BENCHMARKS.names())
 

