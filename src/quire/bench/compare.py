@@ -3,6 +3,7 @@
 Every engine is a process in an environment of its own (`peers`). All are in memory together, and a
 repetition gives each of them the same prompts, one after another, in reversed order every other
 time; a ratio is taken within a repetition, so that what slows the machine for a while slows both.
+Whose turn it is not is stopped.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -168,6 +170,7 @@ class Engine:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            start_new_session=True,  # its own children stop and end with it
         )
         ready = self._read()
         self.version = ready["engine"]
@@ -177,22 +180,26 @@ class Engine:
         """What the driver answers: `elapsed`, and the moments of each of the `requests`."""
         assert self._process is not None
         assert self._process.stdin is not None
-        try:
+        self._signal(signal.SIGCONT)
+        with suppress(BrokenPipeError):  # reading says why
             self._process.stdin.write(json.dumps(asdict(work)) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # reading says why
         return self._read()
 
     def stop(self) -> None:
         """End the process, if there is one."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            self._process.communicate()
+            self._process = None
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def _read(self) -> dict[str, Any]:
         assert self._process is not None
@@ -201,6 +208,7 @@ class Engine:
         line = self._process.stdout.readline()
         if line:
             answer: dict[str, Any] = json.loads(line)
+            self._signal(signal.SIGSTOP)  # threads that spin for work would cost the others theirs
             return answer
         self._process.wait()
         self._log.seek(0)
