@@ -46,7 +46,9 @@ ONLY_FROM: dict[str, set[str]] = {
     "bench": _PUBLIC | {"engine.resolve", "profile", "explain"},
     "bench.kernels": {"ops"},
     "bench.floor": {"models.memory"},
-    "tune": _PUBLIC | {"engine.resolve", "explain", "bench", "simulate"},
+    "tune": _PUBLIC
+    | {"engine.resolve", "executor.memory", "models.cost", "models.memory"}
+    | {"explain", "bench", "simulate"},
     # The simulator runs the real scheduler and engine core over a modelled executor.
     "simulate": _PUBLIC
     | {"kv", "scheduler", "models.cost", "models.memory", "engine.core", "engine.resolve"}

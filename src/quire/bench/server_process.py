@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -17,9 +19,13 @@ from contextlib import contextmanager
 from quire.core.errors import QuireError
 from quire.core.flags import engine_args_from, engine_flags_from
 
-_MAIN = "from quire.cli.main import main; raise SystemExit(main())"
+_MAIN = (
+    "import os; from quire.bench import server_process; server_process.end_with(os.getppid());"
+    "from quire.cli.main import main; raise SystemExit(main())"
+)
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 15.0
+_PARENT_POLL_SECONDS = 1.0
 
 
 @contextmanager
@@ -48,6 +54,18 @@ def running_server(args: argparse.Namespace) -> Iterator[str]:
             yield url
         finally:
             stop(process)
+
+
+def end_with(parent: int) -> None:
+    """Ask this process to end soon after its parent has: also one that was killed leaves no server
+    behind, which would slow whatever is measured next."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_SECONDS)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 def free_port() -> int:

@@ -20,6 +20,7 @@ COMMANDS = {
     "config": ("quire.cli.config", "print what `serve` would run with, and why"),
     "simulate": ("quire.simulate.main", "predict a load on hardware that need not be here"),
     "explain": ("quire.cli.explain", "say why it is slow, and what would make it faster"),
+    "tune": ("quire.tune.main", "find the configuration that serves most under an objective"),
     "bench": ("quire.bench.main", "measure speed, from kernels to serving, and quality"),
 }
 

@@ -18,6 +18,8 @@ from typing import Any
 
 from quire.core.config import EngineArgs, ProfilerConfig
 from quire.core.profiler_config import parse_profiler_config
+from quire.core.config import EngineArgs
+from quire.core.registry import did_you_mean
 
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -122,6 +124,34 @@ def engine_flags_from(args: EngineArgs) -> list[str]:
         else:
             flags.append(f"--{name}={value}")
     return flags
+
+
+def field_value(name: str, word: str) -> Any:
+    """The value of a field of `EngineArgs` that a word of a command line spells.
+
+    `none` is None where the field may be unset; a switch takes true or false.
+
+    Raises:
+        argparse.ArgumentTypeError: the word spells none, or the field is unknown.
+    """
+    hints = typing.get_type_hints(EngineArgs)
+    if name not in hints:
+        raise argparse.ArgumentTypeError(f"unknown flag {name!r}; {did_you_mean(name, hints)}")
+    hint = hints[name]
+    if word == "none" and types.NoneType in typing.get_args(hint):
+        return None
+    if hint is bool:
+        if word not in ("true", "false"):
+            raise argparse.ArgumentTypeError(f"{name} is true or false, not {word!r}")
+        return word == "true"
+    options = _value_options(name, hint)
+    choices = options.get("choices")
+    if choices is not None and word not in choices:
+        raise argparse.ArgumentTypeError(f"{name} is one of {', '.join(choices)}, not {word!r}")
+    try:
+        return options.get("type", str)(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{name} cannot be {word!r}") from None
 
 
 def field_docs(cls: type) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""`quire tune`: the configuration that serves the most requests under an objective."""

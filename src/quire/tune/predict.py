@@ -1,0 +1,219 @@
+"""What the simulator expects of a configuration, once it has seen what this machine does.
+
+The real scheduler runs under a virtual clock on the load that is measured. What a step takes comes
+from a roofline of which three numbers are fitted to the first measurements: the bandwidth, the rate
+of products, and the time beside the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.bench.slo import Slo
+from quire.core.config import EngineArgs
+from quire.core.cost import cautious_cpu
+from quire.core.errors import QuireError
+from quire.core.hardware import Hardware
+from quire.engine.resolve import resolve
+from quire.executor.memory import plan_memory
+from quire.models.cost import roofline
+from quire.models.memory import kv_bytes_per_token, weight_bytes
+from quire.simulate.fleet import Outcome, Replica, simulate
+from quire.simulate.router import new_router
+from quire.simulate.workload import Workload
+from quire.tune.objective import Measurement, best_rate
+from quire.tune.space import Configuration, apply, key
+
+LESSONS = 3
+"""Configurations that the roofline is fitted to; later ones only show how far it is right."""
+STEPS = (1.0, 0.5, 0.25, 0.12)
+"""Of the fit, in powers of two: a factor of 2 at first, of 1.09 at last."""
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much more a machine gives than the cautious first guess: powers of two.
+
+    Attributes:
+        bandwidth, products: rates.
+        overhead: seconds beside the model.
+    """
+
+    bandwidth: float = 0.0
+    products: float = 0.0
+    overhead: float = 0.0
+
+
+class Simulator:
+    """Predicts measurements.
+
+    Args:
+        start: what configurations are applied to.
+        workload: the load at a rate, requests a second.
+        num_clients: requests at once at most.
+    """
+
+    def __init__(
+        self,
+        start: EngineArgs,
+        hardware: Hardware,
+        workload: Callable[[float], Workload],
+        num_clients: int,
+        slo: Slo,
+        attainment: float,
+    ) -> None:
+        self._start = start
+        self._hardware = hardware
+        self._workload = workload
+        self._num_clients = num_clients
+        self._slo = slo
+        self._attainment = attainment
+        self._scale = Scale()
+        self._lessons: dict[str, list[tuple[Configuration, Measurement]]] = {}
+        self._known: dict[str, Measurement | None] = {}
+
+    def learn(self, configuration: Configuration, measurement: Measurement) -> None:
+        """Fit to all measurements of the first configurations."""
+        name = key(configuration)
+        if name not in self._lessons and len(self._lessons) == LESSONS:
+            return
+        lessons = self._lessons.setdefault(name, [])
+        lessons.append((configuration, measurement))
+        if len(lessons) == 1:  # everything at once tells most
+            self._fit()
+
+    def predict(self, configuration: Configuration) -> Measurement | None:
+        """See `search.Predictor`."""
+        name = key(configuration)
+        if name not in self._known:
+            self._known[name] = self._best(configuration)
+        return self._known[name]
+
+    def measure(self, configuration: Configuration, rate: float) -> Measurement:
+        """The measurement that a server with this configuration would give.
+
+        Raises:
+            QuireError: it could not run.
+        """
+        return self._simulate(configuration, rate, self._scale)
+
+    def _best(self, configuration: Configuration) -> Measurement | None:
+        try:
+            return best_rate(lambda rate: self.measure(configuration, rate), self._attainment).best
+        except QuireError:
+            return None
+
+    def _fit(self) -> None:
+        """Move one number at a time, by ever smaller steps, while that brings the simulation
+        nearer to what was measured."""
+        error = self._error(self._scale)
+        for step in STEPS:
+            moved = True
+            while moved:
+                moved = False
+                for name in ("bandwidth", "products", "overhead"):
+                    for sign in (step, -step):
+                        tried = replace(self._scale, **{name: getattr(self._scale, name) + sign})
+                        found = self._error(tried)
+                        if found < 0.999 * error:
+                            self._scale, error, moved = tried, found, True
+                            break
+        self._known.clear()
+
+    def _error(self, scale: Scale) -> float:
+        """Squares of the logarithms of simulated over measured."""
+        total = 0.0
+        for lessons in self._lessons.values():
+            configuration, real = lessons[0]
+            guess = self._simulate(configuration, real.rate, scale)
+            pairs = [
+                (guess.requests_s, real.requests_s),
+                (guess.ttft_ms.get("p50"), real.ttft_ms.get("p50")),
+                (guess.itl_ms.get("p50"), real.itl_ms.get("p50")),
+            ]
+            total += sum(math.log(a / b) ** 2 for a, b in pairs if a and b)
+        return total
+
+    def _simulate(self, configuration: Configuration, rate: float, scale: Scale) -> Measurement:
+        workload = self._workload(rate)
+        replica = self._replica(apply(self._start, configuration), scale)
+        clients = min(self._num_clients, len(workload))
+        outcome = simulate(workload, [replica], new_router("round-robin"), clients)
+        return measurement_of(outcome, rate, self._slo)
+
+    def _replica(self, args: EngineArgs, scale: Scale) -> Replica:
+        config = resolve(args, self._hardware).config
+        guess = cautious_cpu(config.num_threads, config.memory_budget_bytes)
+        profile = replace(
+            guess,
+            bytes_per_second=guess.bytes_per_second * 2**scale.bandwidth,
+            flops_per_second={
+                name: rate * 2**scale.products for name, rate in guess.flops_per_second.items()
+            },
+            overhead_seconds=guess.overhead_seconds * 2**scale.overhead,
+            seq_overhead_seconds=guess.seq_overhead_seconds * 2**scale.overhead,
+        )
+        cost = roofline(
+            config.model,
+            profile,
+            dtype=config.dtype,
+            quantization=config.quantization,
+            kv_cache_dtype=config.kv_cache_dtype,
+        )
+        plan = plan_memory(
+            config,
+            runtime=0,
+            weights=weight_bytes(config.model, config.dtype, config.quantization),
+            kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
+        )
+        return Replica(config, plan.num_blocks, cost)
+
+
+def measurement_of(outcome: Outcome, rate: float, slo: Slo) -> Measurement:
+    """What a client would have measured of a simulation.
+
+    A request's own gaps are not kept, so that a bound of ITL is held against the 99th percentile
+    of all gaps.
+    """
+    done = np.isfinite(outcome.last)
+    # A request waits from the moment at which it was due, even while every client is busy.
+    begun = outcome.sent if math.isinf(rate) else outcome.workload.arrivals
+    ttft, e2e = outcome.first - begun, outcome.last - begun
+    following = np.maximum(outcome.tokens - 1, 1)
+    tpot = np.where(outcome.tokens > 1, (outcome.last - outcome.first) / following, np.nan)
+    itl = outcome.gaps.percentile(0.99)
+    met = done & _within(ttft, slo.ttft) & _within(tpot, slo.tpot) & _within(e2e, slo.e2e)
+    if slo.itl is not None and itl > slo.itl:
+        met[:] = False
+    elapsed = max(float(np.nanmax(outcome.last, initial=0.0)), 1e-9)
+    gaps = {f"p{p}": outcome.gaps.percentile(p / 100) * 1e3 for p in PERCENTILES}
+    return Measurement(
+        rate=rate,
+        goodput=float(met.sum()) / elapsed,
+        attainment=float(met.mean()),
+        requests_s=float(done.sum()) / elapsed,
+        output_tok_s=float(outcome.tokens.sum()) / elapsed,
+        ttft_ms=_spread(ttft[done]),
+        tpot_ms=_spread(tpot[done & (outcome.tokens > 1)]),
+        itl_ms=gaps,
+        e2e_ms=_spread(e2e[done]),
+    )
+
+
+def _within(seconds: NDArray[np.float64], bound: float | None) -> NDArray[np.bool_]:
+    """Whether each keeps to the bound; a time that a request does not have does."""
+    if bound is None:
+        return np.ones(len(seconds), dtype=np.bool_)
+    return ~(seconds > bound + 1e-9)
+
+
+def _spread(seconds: NDArray[np.float64]) -> dict[str, float]:
+    if not len(seconds):
+        return {}
+    return {f"p{p}": float(np.percentile(seconds, p)) * 1e3 for p in PERCENTILES}

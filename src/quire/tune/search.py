@@ -1,0 +1,329 @@
+"""The order in which configurations are measured, and why the others are not.
+
+Nothing here is random, and nothing is remembered but what was measured: the same measurements lead
+to the same search. So a search that was cut off is resumed by running it again over a study that
+answers at once what it has measured before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import msgspec
+
+from quire.core.errors import QuireError
+from quire.tune.objective import GAIN, Found, Measure, Measurement, best_rate, classic_rate
+from quire.tune.space import (
+    LIMITS,
+    MEMORY,
+    UNMODELLED,
+    Configuration,
+    Space,
+    configurations,
+    key,
+    show_value,
+)
+
+PATIENCE = 3
+"""Configurations in a row that may fail to be better before the limits are taken as found."""
+ROUNDS = 2
+"""The limits and the other fields are searched in turn so many times at most."""
+ERROR = (0.05, 0.3)
+"""The least and the most that a prediction is distrusted."""
+
+Bench = Callable[[Configuration], AbstractContextManager[Measure]]
+"""Starts a server with a configuration; it ends with the block."""
+
+
+class Predictor(Protocol):
+    """Knows before it is measured how good a configuration is, roughly."""
+
+    def learn(self, configuration: Configuration, measurement: Measurement) -> None:
+        """Be told what was measured."""
+
+    def predict(self, configuration: Configuration) -> Measurement | None:
+        """The measurement at the best rate; None where no rate keeps to the objective, or the
+        configuration cannot run."""
+
+
+class Trial(msgspec.Struct):
+    """A configuration that was measured.
+
+    Attributes:
+        stage: "start", "limits", "grid", or the field that it tries another value of.
+        runs: all measurements, in order.
+        best: the one to hold it to; None where it was not better, or kept to no objective.
+        why: what ended the search for its rate.
+        predicted: goodput by the simulator, before the configuration was measured.
+    """
+
+    configuration: Configuration
+    stage: str
+    runs: list[Measurement]
+    best: Measurement | None
+    why: str
+    predicted: float | None = None
+
+    @property
+    def goodput(self) -> float:
+        return self.best.goodput if self.best else 0.0
+
+
+class Pruned(msgspec.Struct):
+    """A configuration that was not measured, and the reason."""
+
+    configuration: Configuration
+    predicted: float | None
+    why: str
+
+
+class Result(msgspec.Struct):
+    """What a search ended with. `best` is None where nothing kept to the objective; no other was
+    better by as much as noise is (`GAIN`)."""
+
+    trials: list[Trial]
+    pruned: list[Pruned]
+    best: Trial | None
+
+    @property
+    def start(self) -> Trial:
+        return self.trials[0]
+
+
+class Search:
+    """Measures what the predictor thinks best, until nothing better is to be expected.
+
+    Args:
+        start: what everything is compared with; measured first.
+        attainment: share of the requests that has to keep to the objective.
+        max_runs: configurations to measure at most, the start counted.
+        why_not: why a configuration cannot run; None if it can.
+        told: is told of each trial as it ends.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        start: Configuration,
+        bench: Bench,
+        predictor: Predictor,
+        *,
+        attainment: float,
+        max_runs: int,
+        why_not: Callable[[Configuration], str | None] = lambda configuration: None,
+        told: Callable[[Trial], None] = lambda trial: None,
+    ) -> None:
+        self._space = space
+        self._start = start
+        self._bench = bench
+        self._predictor = predictor
+        self._attainment = attainment
+        self._max_runs = max_runs
+        self._why_not = why_not
+        self._told = told
+        self._trials: dict[str, Trial] = {}
+        self._pruned: dict[str, Pruned] = {}
+        self._best: Trial | None = None
+
+    def run(self) -> Result:
+        """Search.
+
+        Raises:
+            QuireError: the start cannot be measured.
+        """
+        self._measure(self._start, "start")
+        for _ in range(ROUNDS):
+            self._limits()
+            best = self._best
+            self._others()
+            if self._best is best:
+                break
+        trials = list(self._trials.values())
+        pruned = [p for name, p in self._pruned.items() if name not in self._trials]
+        return Result(trials, pruned, self._best)
+
+    def _limits(self) -> None:
+        """All combinations of the limits of a step, the most promising first."""
+        base = self._champion() | {
+            name: self._space[name][-1] for name in MEMORY & self._space.keys()
+        }
+        space = {n: vs if n in LIMITS else [base[n]] for n, vs in self._space.items()}
+        candidates = list(configurations(space))
+        failures = 0
+        while failures < PATIENCE and not self._is_spent():
+            chosen = self._most_promising(candidates)
+            if chosen is None:
+                return
+            trial = self._measure(chosen, "limits")
+            failures = 0 if trial is self._best else failures + 1
+        for candidate in candidates:
+            if not {key(candidate)} & {*self._trials, *self._pruned}:
+                self._prune(candidate, "more promising ones were no better")
+
+    def _others(self) -> None:
+        """The fields that are not limits, one at a time, each against the best so far."""
+        for name in [n for n in self._space if n not in (*LIMITS, *MEMORY)]:
+            for value in self._space[name]:
+                champion = self._champion()
+                candidate = {**champion, name: value}
+                if key(candidate) in self._trials or self._is_spent():
+                    continue
+                if self._is_promising(candidate) or name in UNMODELLED:
+                    self._measure(candidate, name)
+
+    def _most_promising(self, candidates: Iterable[Configuration]) -> Configuration | None:
+        """Of those not measured yet, whichever is predicted best; of equals the most familiar."""
+        champion = self._champion()
+        left = [c for c in candidates if key(c) not in self._trials and self._is_promising(c)]
+
+        def rank(candidate: Configuration) -> tuple[float, int]:
+            changes = sum(candidate[name] != champion[name] for name in candidate)
+            return -round(math.log(self._predicted(candidate) or 1e-9), 2), changes
+
+        return min(left, key=rank, default=None)
+
+    def _is_promising(self, candidate: Configuration) -> bool:
+        """Whether a measurement might show it to be the best; if not, it is pruned."""
+        if (why := self._why_not(candidate)) is not None:
+            self._prune(candidate, why)
+            return False
+        found = self._predictor.predict(candidate)
+        if found is None:
+            self._prune(candidate, "it is predicted to keep to the objective at no rate")
+            return False
+        for trial in self._trials.values():
+            if self._predictor.predict(trial.configuration) == found:
+                self._prune(candidate, "the simulator sees no difference from one measured")
+                return False
+        champion = self._predicted(self._champion())
+        if champion is not None and found.goodput * (1.0 + self._error()) < champion:
+            self._prune(
+                candidate, f"predicted {found.goodput:.3g} requests/s, the best {champion:.3g}"
+            )
+            return False
+        self._pruned.pop(key(candidate), None)
+        return True
+
+    def _error(self) -> float:
+        """How far predictions were apart, relative to measurements: what they are trusted for."""
+        errors = [
+            math.log(trial.goodput / trial.predicted)
+            for trial in self._trials.values()
+            if trial.best and trial.predicted
+        ]
+        spread = max(errors) - min(errors) if len(errors) > 1 else 0.1
+        return min(max(spread, ERROR[0]), ERROR[1])
+
+    def _measure(self, configuration: Configuration, stage: str) -> Trial:
+        best = self._best
+        trial = Trial(configuration, stage, [], None, "", self._predicted(configuration))
+        is_start = not self._trials
+        self._trials[key(configuration)] = trial
+
+        def guess() -> float | None:
+            found = self._predictor.predict(configuration)
+            return found.rate if found is not None and math.isfinite(found.rate) else None
+
+        try:
+            with self._bench(configuration) as measure:
+                found = best_rate(
+                    self._recorded(trial, measure),
+                    self._attainment,
+                    guess=guess,
+                    beat=best.best if best else None,
+                )
+        except QuireError as error:
+            if is_start:
+                raise
+            found = Found(None, f"it failed: {error}")
+        trial.best, trial.why = found.best, found.why
+        if trial.predicted is None and trial.best is not None:
+            trial.predicted = self._predicted(configuration)
+        if trial.best is not None and (best is None or trial.goodput >= GAIN * best.goodput):
+            self._best = trial
+        self._told(trial)
+        return trial
+
+    def _recorded(self, trial: Trial, measure: Measure) -> Measure:
+        def recorded(rate: float) -> Measurement:
+            found = measure(rate)
+            trial.runs.append(found)
+            self._predictor.learn(trial.configuration, found)
+            return found
+
+        return recorded
+
+    def _prune(self, configuration: Configuration, why: str) -> None:
+        predicted = self._predicted(configuration)
+        self._pruned[key(configuration)] = Pruned(configuration, predicted, why)
+
+    def _predicted(self, configuration: Configuration) -> float | None:
+        found = self._predictor.predict(configuration)
+        return found.goodput if found else None
+
+    def _champion(self) -> Configuration:
+        """The best so far, or the start while nothing kept to the objective."""
+        return self._best.configuration if self._best else self._start
+
+    def _is_spent(self) -> bool:
+        return len(self._trials) >= self._max_runs
+
+
+def grid(
+    space: Space,
+    start: Configuration,
+    bench: Bench,
+    *,
+    attainment: float,
+    why_not: Callable[[Configuration], str | None] = lambda configuration: None,
+    find: Callable[[Measure, float], Found] = classic_rate,
+    told: Callable[[Trial], None] = lambda trial: None,
+) -> Result:
+    """Measure the start and then every combination, each at the rate that `find` ends with.
+
+    Args:
+        why_not: why a combination cannot run; None if it can.
+    """
+    trials: dict[str, Trial] = {}
+    pruned: list[Pruned] = []
+    for configuration in [start, *(start | chosen for chosen in configurations(space))]:
+        if key(configuration) in trials:
+            continue
+        if (why := why_not(configuration)) is not None:
+            pruned.append(Pruned(configuration, None, why))
+            continue
+        stage = "grid" if trials else "start"
+        trial = trials[key(configuration)] = Trial(configuration, stage, [], None, "")
+        try:
+            with bench(configuration) as measure:
+                found = find(_kept(measure, trial.runs), attainment)
+        except QuireError as error:
+            found = Found(None, f"it failed: {error}")
+        trial.best, trial.why = found.best, found.why
+        told(trial)
+    return Result(list(trials.values()), pruned, best_of(trials.values()))
+
+
+def _kept(measure: Measure, runs: list[Measurement]) -> Measure:
+    def kept(rate: float) -> Measurement:
+        runs.append(measure(rate))
+        return runs[-1]
+
+    return kept
+
+
+def best_of(trials: Iterable[Trial]) -> Trial | None:
+    """The trial with the highest goodput, the first of equals; None where none has any."""
+    good = [trial for trial in trials if trial.best is not None]
+    return max(good, key=lambda trial: trial.goodput, default=None)
+
+
+def describe(trial: Trial) -> str:
+    """A trial's outcome in a few words."""
+    if trial.best is None:
+        return trial.why
+    rate = "all at once" if math.isinf(trial.best.rate) else f"at {show_value(trial.best.rate)}/s"
+    return f"{trial.best.goodput:.3g} requests/s within the objective, sent {rate}"

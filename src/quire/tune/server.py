@@ -1,0 +1,153 @@
+"""Measurements of real servers on this machine: one a configuration, one load a rate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import threading
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from quire.bench.load import Load, make_load
+from quire.bench.serve import measure as bench_serve
+from quire.bench.server_process import running_server
+from quire.core.config import EngineArgs
+from quire.core.errors import ConfigError, QuireError
+from quire.simulate.workload import NO_PREFIX, Workload
+from quire.tune.objective import Measure, Measurement
+from quire.tune.space import Configuration, apply
+
+PROFILE_STEPS = 300
+PROFILE_SECONDS = 20.0
+
+
+class ServerBench:
+    """Starts servers and loads them.
+
+    Args:
+        args: the flags of `quire bench serve`, its engine's among them.
+        start: the engine that configurations are applied to.
+    """
+
+    def __init__(self, args: argparse.Namespace, start: EngineArgs) -> None:
+        self._args = args
+        self._start = start
+
+    @contextmanager
+    def __call__(self, configuration: Configuration) -> Iterator[Measure]:
+        """A server with the configuration, which ends with the block.
+
+        Raises:
+            QuireError: it does not become ready.
+        """
+        args = self._namespace(configuration)
+        with running_server(args) as url:
+            yield lambda rate: _measure(args, url, rate)
+
+    def profile(
+        self, configuration: Configuration, rate: float
+    ) -> tuple[Measurement, dict[str, Any] | None]:
+        """One more measurement, and the profile of the operations meanwhile; None where the
+        server has no profiler."""
+        args = self._namespace(configuration)
+        profiles: list[dict[str, Any] | None] = []
+        with running_server(args) as url:
+            _measure(args, url, rate)  # so that the profile sees nothing for the first time
+            thread = threading.Thread(target=lambda: profiles.append(_profile_ops(url)))
+            thread.start()
+            found = _measure(args, url, rate)
+            thread.join()
+        return found, profiles[0]
+
+    def _namespace(self, configuration: Configuration) -> argparse.Namespace:
+        return argparse.Namespace(
+            **{**vars(self._args), **asdict(apply(self._start, configuration))}
+        )
+
+
+def workload_at(args: argparse.Namespace, rate: float) -> Workload:
+    """The load at a rate as the simulator takes it; later turns of conversations are left out."""
+    load = make_load(_at_rate(args, rate), args.model, repetition=0)
+    prompts = [_token_ids(request.body) for request in load.requests]
+    return Workload(
+        arrivals=np.array([request.arrival for request in load.requests]),
+        input_lens=np.array([len(prompt) for prompt in prompts]),
+        output_lens=np.array([request.body["max_tokens"] for request in load.requests]),
+        prefixes=np.full(len(prompts), NO_PREFIX),
+        prefix_lens=np.zeros(len(prompts), dtype=np.int64),
+        prompts=prompts,
+    )
+
+
+def check_load(args: argparse.Namespace) -> Load:
+    """The load, all at once.
+
+    Raises:
+        ConfigError: its flags are wrong, or it has arrival times of its own.
+    """
+    load = make_load(_at_rate(args, math.inf), args.model, repetition=0)
+    if not load.closed_loop:
+        raise ConfigError(
+            "The load says itself when requests arrive; tuning is about how fast they may.",
+            fix="Leave out traces and ramps.",
+            param="--dataset-name",
+        )
+    return load
+
+
+def _at_rate(args: argparse.Namespace, rate: float) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(args), "request_rate": rate})
+
+
+def _measure(args: argparse.Namespace, url: str, rate: float) -> Measurement:
+    _forget_prompts(url)
+    row = bench_serve(_at_rate(args, rate), url)
+    return Measurement(
+        rate=rate,
+        goodput=row["goodput"],
+        attainment=row["slo_attainment"],
+        requests_s=row["requests_s"],
+        output_tok_s=row["output_tok_s"],
+        ttft_ms=row["ttft_ms"],
+        tpot_ms=row["tpot_ms"],
+        itl_ms=row["itl_ms"],
+        e2e_ms=row["e2e_ms"],
+        split=row["split"],
+    )
+
+
+def _forget_prompts(url: str) -> None:
+    """Empty the prefix cache: every rate sends the same prompts."""
+    request = urllib.request.Request(f"{url}/reset_prefix_cache", method="POST")
+    try:
+        urllib.request.urlopen(request, timeout=10).close()
+    except (urllib.error.URLError, OSError) as error:
+        raise QuireError(f"The server did not empty its prefix cache: {error}.") from None
+
+
+def _profile_ops(url: str) -> dict[str, Any] | None:
+    body = json.dumps({"steps": PROFILE_STEPS, "timeout_s": PROFILE_SECONDS}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/profile_ops", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=2 * PROFILE_SECONDS) as response:
+            profile: dict[str, Any] = json.load(response)
+            return profile
+    except (urllib.error.URLError, OSError, ValueError):
+        return None
+
+
+def _token_ids(body: dict[str, Any]) -> list[int]:
+    """A prompt's tokens, or one a word that begins alike where the texts do."""
+    prompt = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
+    if isinstance(prompt, str):
+        return [zlib.crc32(word.encode()) for word in prompt.split()] or [0]
+    return [int(token) for token in prompt]

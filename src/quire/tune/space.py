@@ -1,0 +1,157 @@
+"""The configurations to choose from: fields of `EngineArgs`, and the values of each."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from quire.core.config import EngineArgs
+from quire.core.errors import ConfigError
+from quire.core.flags import field_value
+
+Configuration = dict[str, Any]
+"""Field of `EngineArgs` → value, for all fields of a space."""
+Space = dict[str, list[Any]]
+
+LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_itl_stretch")
+"""Fields that act on one another, and are searched together."""
+GRID: Space = {
+    "max_num_seqs": [8, 16, 32, 64, 128, 256],
+    "max_num_batched_tokens": [256, 512, 1024, 2048, 4096],
+}
+"""Of `--method grid`, as in vLLM's auto_tune script, and smaller batches for smaller machines."""
+_LIMITS: Space = {
+    "max_num_seqs": [4, 8, 16, 32, 64, 128, 256],
+    "max_num_batched_tokens": [None, 256, 512, 1024, 2048, 4096, 8192],
+    "max_itl_stretch": [None, 1.2, 2.0, 3.0, math.inf],
+}
+_OTHERS: Space = {
+    "num_scheduler_steps": [1, 4],
+    "async_scheduling": [False, True],
+    "block_size": [8, 16, 32],
+}
+_LOSSY: Space = {"quantization": [None, "int8", "int4"], "kv_cache_dtype": ["auto", "int8"]}
+_SIZES = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
+MEMORY = ("gpu_memory_utilization", *_SIZES)
+"""Fields that bound the KV cache; the last value of each gives it the most room."""
+UNMODELLED = {"block_size"}
+"""Fields whose effect on speed the simulator does not know."""
+
+
+def search_space(
+    start: EngineArgs,
+    cores: int,
+    *,
+    given: Mapping[str, list[Any]],
+    held: Sequence[str],
+    lossy: bool,
+) -> Space:
+    """The fields of `--method search`, the start's own value first among each one's.
+
+    The share of the memory is to be added, once it is known.
+
+    Args:
+        given: fields with the values to try, in place of these or beside them.
+        held: fields to leave as the start has them.
+        lossy: whether to try types that change what the model says.
+    """
+    threads = {1, max(1, cores // 2), cores} - {cores if start.num_threads is None else None}
+    space: Space = {**_LIMITS, "num_threads": sorted(threads), **_OTHERS}
+    if lossy:
+        space |= _LOSSY
+    space |= {name: [None] for name in _SIZES if getattr(start, name) is not None}
+    space |= {"gpu_memory_utilization": [], **given}
+    space |= {name: [] for name in held}
+    return {
+        name: list(dict.fromkeys([getattr(start, name), *values])) for name, values in space.items()
+    }
+
+
+def grid_space(given: Mapping[str, list[Any]]) -> Space:
+    """The fields of `--method grid`."""
+    return {**GRID, **given}
+
+
+def configurations(space: Space) -> Iterator[Configuration]:
+    """Every combination, those left out in which one field overrules another's value."""
+    for values in itertools.product(*space.values()):
+        chosen = dict(zip(space, values, strict=True))
+        tokens, stretch = chosen.get("max_num_batched_tokens"), chosen.get("max_itl_stretch")
+        if not (tokens is not None and stretch is not None and len(space["max_itl_stretch"]) > 1):
+            yield chosen
+
+
+def start_of(start: EngineArgs, space: Space) -> Configuration:
+    """The start as a point of the space."""
+    return {name: getattr(start, name) for name in space}
+
+
+def apply(start: EngineArgs, configuration: Configuration) -> EngineArgs:
+    """The start with the fields of a configuration."""
+    return replace(start, **configuration)
+
+
+def key(configuration: Configuration) -> str:
+    """A text that names the configuration."""
+    return json.dumps(configuration, sort_keys=True)
+
+
+def differences(one: Configuration, other: Configuration) -> dict[str, tuple[Any, Any]]:
+    """Field → its values in both, where they differ."""
+    return {name: (one[name], other[name]) for name in one if one[name] != other[name]}
+
+
+def show(configuration: Configuration, beside: Configuration) -> str:
+    """What of a configuration differs from another, as flags; "the start" if nothing does."""
+    changed = differences(beside, configuration)
+    words = [f"{name.replace('_', '-')}={show_value(new)}" for name, (_, new) in changed.items()]
+    return " ".join(words) or "the start"
+
+
+def show_value(value: Any) -> str:
+    """As one would write it: `auto` for what is unset."""
+    if value is None:
+        return "auto"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def file_values(args: EngineArgs) -> dict[str, Any]:
+    """The fields that a config file has to say: what differs from the defaults."""
+    defaults = asdict(EngineArgs())
+    values = asdict(args)
+    return {
+        field.name: values[field.name]
+        for field in fields(EngineArgs)
+        if values[field.name] != defaults[field.name]
+    }
+
+
+def parse_space(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Fields and values from `max-num-seqs=8,16,none` and the like.
+
+    Raises:
+        ConfigError: a field is unknown or comes twice, or a value is wrong.
+    """
+    space: dict[str, list[Any]] = {}
+    for text in texts:
+        name, sign, words = text.partition("=")
+        name = name.strip().lstrip("-").replace("-", "_")
+        if not sign or not words or name in space:
+            raise ConfigError(
+                f"--space has {text!r}.",
+                fix="Write for example --space max-num-seqs=8,16,32, each field once.",
+                param="--space",
+            )
+        try:
+            values = [field_value(name, word.strip()) for word in words.split(",")]
+        except argparse.ArgumentTypeError as error:
+            raise ConfigError(f"--space {text}: {error}.", param="--space") from None
+        space[name] = list(dict.fromkeys(values))
+    return space

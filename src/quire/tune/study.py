@@ -1,0 +1,227 @@
+"""What was measured, on disk: an Optuna study, of which a killed search loses the run in flight.
+
+Optuna keeps the journal and shows it (`optuna-dashboard`); which configuration is next, `search`
+decides. A measurement is one line of the journal, synced when it is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from quire.core.errors import ConfigError, QuireError
+from quire.tune.objective import Measure, Measurement
+from quire.tune.search import Bench, Trial
+from quire.tune.space import Configuration, Space, key
+
+if TYPE_CHECKING:
+    import optuna
+
+_JOURNAL = "study.log"
+_RUN = "run "
+_CONFIGURATION = "configuration"
+_FAILURE = "failure"
+FREE = {"gpu_memory_utilization"}
+"""Fields whose values are found, not chosen from a list."""
+
+
+class _Kept:
+    """A trial as the journal has it."""
+
+    def __init__(self, trial: optuna.trial.FrozenTrial) -> None:
+        attributes = trial.user_attrs
+        found = [value for name, value in attributes.items() if name.startswith(_RUN)]
+        runs = [msgspec.convert(value, Measurement) for value in found]
+        self.runs = {run.rate: run for run in runs}
+        self.failure: str | None = attributes.get(_FAILURE)
+        self.is_finished = trial.state.is_finished()
+        self.number = trial.number
+        self.trial_id = trial._trial_id
+
+
+class Study:
+    """The measurements of one objective on one workload, model and space.
+
+    Args:
+        folder: made if it is not there.
+        settings: what the measurements depend on beside the configuration. A folder that was made
+            with others is refused.
+        space: the fields and all their values.
+
+    Raises:
+        ConfigError: Optuna is not installed, the folder is in use, or belongs to other settings.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], space: Space) -> None:
+        optuna = _import_optuna()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._load(optuna, folder, settings, space)
+        except BlockingIOError:
+            self.close()
+            raise ConfigError(
+                f"Another `quire tune` is at work in {folder}.",
+                fix="Wait for it, or give another --study.",
+                param="--study",
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, optuna: Any, folder: Path, settings: Mapping[str, Any], space: Space) -> None:
+        """Open the journal, or begin it."""
+        journal = folder / _JOURNAL
+        _drop_torn_line(journal)
+        backend = optuna.storages.journal.JournalFileBackend(str(journal))
+        self._study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(backend),
+            sampler=optuna.samplers.RandomSampler(),
+            study_name="quire tune",
+            direction="maximize",
+            load_if_exists=True,
+        )
+        self._distributions = {
+            name: optuna.distributions.FloatDistribution(0.0, 1.0)
+            if name in FREE
+            else optuna.distributions.CategoricalDistribution(values)
+            for name, values in space.items()
+        }
+        self._check(folder, {**settings, "space": space})
+        self._kept = {
+            trial.user_attrs[_CONFIGURATION]: _Kept(trial)
+            for trial in self._study.get_trials(deepcopy=False)
+        }
+        self.resumed = sum(len(kept.runs) for kept in self._kept.values())
+        """Measurements that were there already."""
+
+    def close(self) -> None:
+        """Let others open the folder."""
+        self._lock.close()
+
+    def note(self, name: str) -> Any:
+        """A value kept with `keep`; None if there is none."""
+        return self._study.user_attrs.get(name)
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a JSON value beside the measurements."""
+        self._study.set_user_attr(name, value)
+
+    def bench(self, real: Bench) -> Bench:
+        """`real`, but what was measured before is answered without it, failures included."""
+
+        @contextmanager
+        def remembered(configuration: Configuration) -> Iterator[Measure]:
+            kept = self._open(configuration)
+            with ExitStack() as stack:
+                server: list[Measure] = []
+
+                def measure(rate: float) -> Measurement:
+                    if rate in kept.runs:
+                        return kept.runs[rate]
+                    if kept.failure is not None:
+                        raise QuireError(kept.failure)
+                    try:
+                        if not server:
+                            server.append(stack.enter_context(real(configuration)))
+                        found = server[0](rate)
+                    except QuireError as error:
+                        kept.failure = str(error)
+                        self._set(kept, _FAILURE, kept.failure)
+                        raise
+                    self._set(kept, f"{_RUN}{len(kept.runs)}", msgspec.to_builtins(found))
+                    kept.runs[rate] = found
+                    return found
+
+                yield measure
+
+        return remembered
+
+    def finish(self, trial: Trial) -> None:
+        """Enter a trial's result; one that is there already stays."""
+        from optuna.trial import TrialState
+
+        kept = self._open(trial.configuration)
+        if kept.is_finished:
+            return
+        if trial.best is not None:
+            self._study.tell(kept.number, trial.goodput)
+        else:
+            state = TrialState.PRUNED if trial.runs else TrialState.FAIL
+            self._study.tell(kept.number, state=state)
+        kept.is_finished = True
+
+    def _open(self, configuration: Configuration) -> _Kept:
+        """The configuration's trial, entered if it is new."""
+        import optuna
+
+        name = key(configuration)
+        if name not in self._kept:
+            self._study.add_trial(
+                optuna.trial.create_trial(
+                    state=optuna.trial.TrialState.RUNNING,
+                    params=configuration,
+                    distributions=self._distributions,
+                    user_attrs={_CONFIGURATION: name},
+                )
+            )
+            self._kept[name] = _Kept(self._study.get_trials(deepcopy=False)[-1])
+        return self._kept[name]
+
+    def _set(self, kept: _Kept, name: str, value: Any) -> None:
+        import optuna
+
+        optuna.trial.Trial(self._study, kept.trial_id).set_user_attr(name, value)
+
+    def _check(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Enter the settings of a new study; refuse one with others."""
+        plain = msgspec.json.decode(msgspec.json.encode(_spelled(settings)))
+        known = self._study.user_attrs.get("settings")
+        if known is None:
+            self._study.set_user_attr("settings", plain)
+        elif known != plain:
+            changed = sorted(n for n in {*known, *plain} if known.get(n) != plain.get(n))
+            raise ConfigError(
+                f"The study in {folder} was made with another {', '.join(changed)}: its "
+                "measurements say nothing here.",
+                fix="Give another --study, or delete that folder.",
+                param="--study",
+            )
+
+
+def _spelled(value: Any) -> Any:
+    """Infinity as text, which JSON has no number for."""
+    if isinstance(value, Mapping):
+        return {name: _spelled(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(item) for item in value]
+    return "inf" if value == float("inf") else value
+
+
+def _drop_torn_line(journal: Path) -> None:
+    """Cut off the end of a journal that was killed in the middle of a line."""
+    if not journal.exists():
+        return
+    data = journal.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with journal.open("r+b") as file:
+            file.truncate(whole)
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError(
+            "`quire tune` keeps its measurements with Optuna, which is not installed.",
+            fix="Install it: pip install 'quire[tune]'.",
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
