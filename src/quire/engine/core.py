@@ -17,6 +17,7 @@ from quire.core.messages import AddRequest, CoreOutput, CoreTimes, Ready, StepOu
 from quire.core.request import FinishReason, Request
 from quire.core.stopwatch import Stopwatch
 from quire.executor.base import Executor
+from quire.kv.snapshot import kv_snapshot
 from quire.models.cost import first_guess
 from quire.scheduler.scheduler import Scheduler
 
@@ -177,6 +178,7 @@ class EngineCore:
         utilities: dict[str, Callable[..., Any]] = {
             "reset_prefix_cache": self.scheduler.reset_prefix_cache,
             "check_integrity": self.scheduler.check_integrity,
+            "kv_snapshot": partial(kv_snapshot, self.scheduler.kv),
         }
         if method not in utilities:
             return self.executor.call(method, args)

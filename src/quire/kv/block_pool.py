@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+
+NO_PARENT = -1
 
 
 class BlockPool:
@@ -30,6 +33,7 @@ class BlockPool:
         self._ref_count = [0] * num_blocks
         self._hash: list[bytes | None] = [None] * num_blocks
         self._cached: dict[bytes, int] = {}
+        self._parent = array("i", [NO_PARENT]) * num_blocks
         self._on_evict = on_evict
 
     @property
@@ -110,13 +114,29 @@ class BlockPool:
                     idle[block] = None
                     idle.move_to_end(block)
 
-    def remember(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
-        """Enter full blocks into the prefix cache, but for those whose equal is there already."""
-        own, cached = self._hash, self._cached
+    def remember(
+        self, blocks: Sequence[int], hashes: Sequence[bytes], before: bytes | None = None
+    ) -> None:
+        """Enter full blocks into the prefix cache, but for those whose equal is there already.
+
+        Args:
+            before: hash of what comes before the first of these, which follow each other.
+        """
+        own, cached, parents = self._hash, self._cached, self._parent
+        parent = NO_PARENT if before is None else cached.get(before, NO_PARENT)
         for block, block_hash in zip(blocks, hashes, strict=True):
             if own[block] is None and block_hash not in cached:
                 own[block] = block_hash
                 cached[block_hash] = block
+                parents[block] = parent
+                parent = block
+            else:
+                parent = cached.get(block_hash, NO_PARENT)
+
+    def cached_blocks(self) -> tuple[list[int], array[int]]:
+        """The blocks of the prefix cache in the order in which they were entered; and by block, the
+        one that came before it when it was entered, which may have been entered anew since."""
+        return list(self._cached.values()), self._parent
 
     def forget(self, block: int) -> None:
         """Drop a block from the prefix cache, if it is there."""

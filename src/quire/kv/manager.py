@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from quire.core.batch import BlockLoad
@@ -79,6 +79,10 @@ class KVCacheManager:
     def table(self, request_id: str) -> list[int]:
         """The block table of a request that holds blocks."""
         return self._tables[request_id]
+
+    def tables(self) -> Mapping[str, list[int]]:
+        """All block tables, by request."""
+        return self._tables
 
     def find_prefix(self, request: Request) -> list[int]:
         """The blocks that already hold the longest known prefix of `request`.
@@ -289,7 +293,9 @@ class KVCacheManager:
             blocks = self._tables[request.request_id][known:full]
             if NO_BLOCK in blocks:  # given back before its tokens were known
                 blocks = _held(blocks)
-            self.pool.remember(blocks, hashes[full - len(blocks) : full])
+            first = full - len(blocks)
+            before = hashes[first - 1] if first else None
+            self.pool.remember(blocks, hashes[first:full], before)
             self.entered += blocks
             self._num_entered[request.request_id] = known = full
         return known * self.block_size

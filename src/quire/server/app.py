@@ -32,7 +32,7 @@ from quire.server.openai.models import list_models, retrieve_model
 from quire.server.pages import page_routes
 from quire.server.profile import profile_ops, start_profile, stop_profile
 from quire.server.requests import request_timeline
-from quire.server.snapshot import take_snapshot
+from quire.server.snapshot import Camera
 from quire.server.state import (
     DEFAULT_MAX_BODY_BYTES,
     DEFAULT_MAX_QUEUED_REQUESTS,
@@ -96,9 +96,10 @@ def create_app(
     app.state.explaining = asyncio.Lock()
     app.state.metrics = Metrics(engine.stats, model_names[0])
 
+    camera = Camera(server)
+
     async def make_snapshot() -> bytes:
-        server.live_engine()
-        return msgspec.json.encode(take_snapshot(server))
+        return msgspec.json.encode(await camera.take())
 
     app.state.feed = Feed(make_snapshot)
     return app

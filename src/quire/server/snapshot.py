@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,11 +12,18 @@ from quire import __version__
 from quire.engine.histogram import Percentiles
 from quire.engine.stats import EngineStats
 from quire.engine.timeline import Lane
+from quire.kv.snapshot import BlockMap, KVSnapshot, PrefixTree
+from quire.server.engine import Engine
 from quire.server.state import ServerState
+
+BlockKind = Literal["free", "cached", "owned", "shared"]
 
 MAX_LANES = 200
 LANE_SECONDS = 60.0
 """How long a request that has ended keeps its lane."""
+PATIENCE = 0.5
+"""Seconds that a snapshot waits for the core, which answers between two steps."""
+_KINDS: tuple[BlockKind, ...] = ("free", "cached", "owned", "shared")
 
 
 class Totals(msgspec.Struct):
@@ -40,6 +48,35 @@ class Totals(msgspec.Struct):
     finished: dict[str, int] = {}
 
 
+class KVMap(msgspec.Struct):
+    """The KV blocks in order, as runs of equal ones: kind, owner, number of blocks."""
+
+    num_blocks: int
+    blocks_per_cell: int
+    """If above 1, so many blocks each are told as what most of them are."""
+    runs: list[tuple[BlockKind, int, int]]
+    owners: list[str]
+    """Ids of lanes; a run's owner is an index of it, or -1."""
+
+
+class PrefixNode(msgspec.Struct):
+    """A run of blocks at whose inner ends no other prefix goes on."""
+
+    id: int
+    parent: int | None
+    """The nearest node above it that is told of."""
+    tokens: int
+    blocks: int
+    users: int
+    """Requests that hold its first block."""
+
+
+class PrefixNodes(msgspec.Struct):
+    num_nodes: int
+    """How many the tree has; the largest are told of."""
+    nodes: list[PrefixNode]
+
+
 class Snapshot(msgspec.Struct):
     """One event of the stream."""
 
@@ -56,9 +93,9 @@ class Snapshot(msgspec.Struct):
     """Where the time went since the start, by the names of `engine.times.PARTS`."""
     latency: dict[str, Percentiles]
     """Seconds, over the last minute: ttft, itl, e2e, queue (see `engine.histogram`)."""
-    kv_map: dict[str, Any]
+    kv_map: KVMap
     lanes: list[Lane]
-    prefix_tree: dict[str, Any]
+    prefix_tree: PrefixNodes
     devices: list[Any]
 
 
@@ -84,21 +121,74 @@ def totals(stats: EngineStats) -> Totals:
     return found
 
 
-def take_snapshot(server: ServerState) -> Snapshot:
-    """The engine as it is now; call it in the event loop's thread."""
-    engine, now = server.engine, time.monotonic()
-    return Snapshot(
-        now=now,
-        wall=time.time(),
-        model=server.model_names[0],
-        version=__version__,
-        max_model_len=engine.max_model_len,
-        max_num_seqs=engine.max_num_seqs,
-        stats=totals(engine.stats),
-        seconds=engine.stats.seconds(),
-        latency=engine.stats.recent.percentiles(now),
-        kv_map={"num_blocks": 0, "runs": [], "owners": []},
-        lanes=[t.lane() for t in engine.timelines.recent(now - LANE_SECONDS, MAX_LANES)],
-        prefix_tree={"nodes": []},
-        devices=[],
+def kv_map(found: BlockMap) -> KVMap:
+    kinds = [_KINDS[kind] for kind in found.kind]
+    runs = list(zip(kinds, found.owner, found.count, strict=True))
+    return KVMap(found.num_blocks, found.blocks_per_cell, runs, found.owners)
+
+
+def prefix_nodes(found: PrefixTree) -> PrefixNodes:
+    columns = zip(found.id, found.parent, found.blocks, found.users, strict=True)
+    return PrefixNodes(
+        found.num_nodes,
+        [
+            PrefixNode(node, None if parent < 0 else parent, blocks * found.block_size, blocks, n)
+            for node, parent, blocks, n in columns
+        ],
     )
+
+
+class Camera:
+    """Takes snapshots of a served model.
+
+    The KV cache's part comes from the core. While a step lasts longer than `PATIENCE`, the part is
+    the one before: the stream goes on.
+    """
+
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
+        self._kv_map = KVMap(0, 1, [], [])
+        self._prefix_nodes = PrefixNodes(0, [])
+        self._asked: asyncio.Task[Any] | None = None
+
+    async def take(self) -> Snapshot:
+        """The engine as it is now.
+
+        Raises:
+            EngineDeadError: it has died.
+        """
+        engine = self._server.live_engine()
+        await self._ask(engine)
+        now = time.monotonic()
+        return Snapshot(
+            now=now,
+            wall=time.time(),
+            model=self._server.model_names[0],
+            version=__version__,
+            max_model_len=engine.max_model_len,
+            max_num_seqs=engine.max_num_seqs,
+            stats=totals(engine.stats),
+            seconds=engine.stats.seconds(),
+            latency=engine.stats.recent.percentiles(now),
+            kv_map=self._kv_map,
+            lanes=[t.lane() for t in engine.timelines.recent(now - LANE_SECONDS, MAX_LANES)],
+            prefix_tree=self._prefix_nodes,
+            devices=[],
+        )
+
+    async def _ask(self, engine: Engine) -> None:
+        """Have the core tell of its KV cache, unless it has not answered the question before."""
+        if self._asked is None:
+            self._asked = asyncio.create_task(engine.call("kv_snapshot"))
+            self._asked.add_done_callback(_retrieve)
+        await asyncio.wait({self._asked}, timeout=PATIENCE)
+        if self._asked.done():
+            asked, self._asked = self._asked, None
+            found = msgspec.convert(asked.result(), KVSnapshot)
+            self._kv_map, self._prefix_nodes = kv_map(found.map), prefix_nodes(found.tree)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Nobody may be left to learn that the core has died."""
+    if not task.cancelled():
+        task.exception()

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from starlette.types import Message, Scope
 
+from quire.kv.snapshot import KVSnapshot, kv_snapshot
 from quire.server import feed as feed_module
+from quire.server import snapshot as snapshot_module
 from quire.server.errors import ApiError
 from quire.server.feed import MAX_VIEWERS, Feed
 from tests.unit.server.fake_engine import Running, running
@@ -121,6 +123,50 @@ async def test_every_number_agrees_with_the_metrics() -> None:
     assert latency["itl"]["count"] == metrics["vllm:inter_token_latency_seconds_count"]
     assert 0 < latency["e2e"]["p50"] <= latency["e2e"]["p99"]
     assert (snapshot["model"], snapshot["max_model_len"]) == ("echo", 256)
+
+
+async def test_the_kv_cache_is_drawn_with_its_owners() -> None:
+    async with running(seconds=0.001) as app, dashboard(app) as viewer:
+        await app.complete(prompt="z" * 30, max_tokens=1)
+        prompts = [chr(97 + i) * 20 for i in range(3)]
+        tasks = [
+            asyncio.create_task(app.complete(prompt=p, max_tokens=200, ignore_eos=True))
+            for p in prompts
+        ]
+        snapshot = await newest(viewer)
+        while len(snapshot["kv_map"]["owners"]) < 3:
+            snapshot = await newest(viewer)
+        for task in tasks:
+            task.cancel()
+    kv_map = snapshot["kv_map"]
+    assert kv_map["num_blocks"] == sum(count for _, _, count in kv_map["runs"]) == 64
+    assert set(kv_map["owners"]) <= {lane["id"] for lane in snapshot["lanes"]}
+    owned = {owner for kind, owner, _ in kv_map["runs"] if kind == "owned"}
+    assert owned == {0, 1, 2}
+    assert {kind for kind, _, _ in kv_map["runs"]} >= {"owned", "cached", "free"}
+    nodes = snapshot["prefix_tree"]["nodes"]
+    assert [n["tokens"] for n in nodes] == [8 * n["blocks"] for n in nodes]
+    assert {n["parent"] for n in nodes} == {None}
+    assert [lane["state"] for lane in snapshot["lanes"]] == ["finished", *["running"] * 3]
+
+
+async def test_a_core_that_is_busy_does_not_hold_up_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as app, dashboard(app) as viewer:
+        before = await newest(viewer)
+        monkeypatch.setattr(snapshot_module, "PATIENCE", 0.001)
+        answer = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(app.engine, "call", lambda _: _wait(answer))
+        late = [await newest(viewer) for _ in range(2)]
+        assert late[1]["now"] > late[0]["now"]
+        assert late[1]["kv_map"] == before["kv_map"]
+        answer.set_result(kv_snapshot(app.core.scheduler.kv))
+        await newest(viewer)
+
+
+async def _wait(answer: asyncio.Future[KVSnapshot]) -> KVSnapshot:
+    return await answer
 
 
 async def test_who_does_not_read_holds_up_nobody() -> None:

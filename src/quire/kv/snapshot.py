@@ -1,0 +1,155 @@
+"""The KV cache as a picture: whose each block is, and which prefixes it holds.
+
+Taken between two steps, so it works on whole columns: a millisecond for ten thousand blocks.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import chain
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.kv.manager import KVCacheManager
+
+FREE, CACHED, OWNED, SHARED = range(4)
+"""Of a block: nobody uses it; nor, but it holds a known prefix; one does; several do."""
+MAX_RUNS = 4096
+MAX_NODES = 200
+
+Ints = NDArray[np.int64]
+
+
+class BlockMap(msgspec.Struct):
+    """Blocks in order, as runs of equal ones; a picture of too many runs is made coarser."""
+
+    num_blocks: int
+    owners: list[str]
+    """Ids of the requests that hold blocks."""
+    kind: list[int]
+    """By run: `FREE`, `CACHED`, `OWNED` or `SHARED`."""
+    owner: list[int]
+    """By run: an index of `owners`, where the kind is `OWNED`; else -1."""
+    count: list[int]
+    """By run: its blocks."""
+    blocks_per_cell: int = 1
+    """If above 1, so many blocks each are told as what most of them are."""
+
+
+class PrefixTree(msgspec.Struct):
+    """Known prefixes. A node is a run of blocks at whose inner ends no other prefix goes on.
+
+    The columns have an entry a node, the longest first.
+    """
+
+    block_size: int
+    num_nodes: int
+    """How many there are; at most `MAX_NODES` are told of."""
+    id: list[int]
+    """Its first block."""
+    parent: list[int]
+    """The nearest node above it that is told of; -1 for none."""
+    blocks: list[int]
+    users: list[int]
+    """How many requests hold its first block."""
+
+
+class KVSnapshot(msgspec.Struct):
+    """What the core answers when the dashboard asks."""
+
+    map: BlockMap
+    tree: PrefixTree
+
+
+def kv_snapshot(kv: KVCacheManager) -> KVSnapshot:
+    """The KV cache as it is now."""
+    num_blocks, tables = kv.pool.num_blocks, kv.tables()
+    held = _column(list(chain.from_iterable(tables.values())))
+    holder = np.repeat(np.arange(len(tables)), list(map(len, tables.values())))
+    if len(held) and held.min() < 0:  # places before a sliding window
+        held, holder = held[held >= 0], holder[held >= 0]
+    users = np.bincount(held, minlength=num_blocks)
+    owner = np.full(num_blocks, -1, dtype=np.int64)
+    owner[held] = holder
+    blocks, before = kv.pool.cached_blocks()
+    cached = _column(blocks)
+    tree = _tree(cached, np.frombuffer(before, dtype=np.int32), users, kv.block_size)
+    return KVSnapshot(_map(users, owner, cached, list(tables)), tree)
+
+
+def _column(numbers: list[int]) -> Ints:
+    packed = struct.pack(f"{len(numbers)}q", *numbers)  # a sixth of what np.array takes
+    return np.frombuffer(packed, dtype=np.int64)
+
+
+def _map(users: Ints, owner: Ints, cached: Ints, owners: list[str]) -> BlockMap:
+    num_blocks = len(users)
+    kind = np.full(num_blocks, FREE)
+    kind[cached] = CACHED
+    kind[users == 1] = OWNED
+    kind[users > 1] = SHARED
+    codes = 4 * (np.where(kind == OWNED, owner, -1) + 1) + kind
+    starts, per_cell = _starts(codes), 1
+    if len(starts) > MAX_RUNS:
+        per_cell = -(-num_blocks // MAX_RUNS)
+        whole = np.pad(codes, (0, -num_blocks % per_cell), mode="edge").reshape(-1, per_cell)
+        codes = np.sort(whole, axis=1)[:, per_cell // 2]  # what most are, if most are alike
+        starts = _starts(codes)
+    ends = np.minimum(np.append(starts[1:], len(codes)) * per_cell, num_blocks)
+    found, counts = codes[starts], ends - starts * per_cell
+    return BlockMap(
+        num_blocks,
+        owners,
+        (found % 4).tolist(),
+        (found // 4 - 1).tolist(),
+        counts.tolist(),
+        per_cell,
+    )
+
+
+def _starts(codes: Ints) -> Ints:
+    """Where runs of equal numbers begin."""
+    return np.concatenate([[0], np.flatnonzero(codes[1:] != codes[:-1]) + 1])
+
+
+def _tree(cached: Ints, before: NDArray[np.int32], users: Ints, block_size: int) -> PrefixTree:
+    """The tree of the prefix cache.
+
+    Args:
+        cached: blocks in the order in which they were entered.
+        before: by block, its parent. That was entered before its child; where it now comes later,
+            the block has been given to another prefix since.
+    """
+    count = len(cached)
+    if not count:
+        return PrefixTree(block_size, 0, [], [], [], [])
+    here = np.arange(count)
+    place = np.full(len(users) + 1, -1)  # the last one is that of no block
+    place[cached] = here
+    parent = place[before[cached]]
+    parent[parent >= here] = -1
+    children = np.bincount(parent + 1, minlength=count + 1)[1:]
+    is_head = (parent < 0) | (children[parent] > 1)
+    head = np.where(is_head, here, parent)
+    while not np.array_equal(head, further := head[head]):  # twice as far each time
+        head = further
+    lengths = np.bincount(head, minlength=count)
+    heads = np.flatnonzero(is_head)
+    above = np.full(count + 1, -1)  # the last one is that of no node
+    above[heads] = np.where(parent[heads] >= 0, head[parent[heads]], -1)
+    longest = heads[np.argsort(-lengths[heads], kind="stable")[:MAX_NODES]]
+    told = np.zeros(count + 1, dtype=bool)
+    told[longest] = told[-1] = True
+    ancestor = above[longest]
+    while not (known := told[ancestor]).all():
+        ancestor = np.where(known, ancestor, above[ancestor])
+    return PrefixTree(
+        block_size,
+        len(heads),
+        cached[longest].tolist(),
+        np.where(ancestor >= 0, cached[ancestor], -1).tolist(),
+        lengths[longest].tolist(),
+        users[cached[longest]].tolist(),
+    )
