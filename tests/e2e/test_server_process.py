@@ -50,7 +50,9 @@ def test_sigterm_finishes_what_is_under_way(tiny_model: Path) -> None:
         request.start()
         while not server.metric("num_requests_running"):
             time.sleep(0.01)
-        status = server.stop(signal.SIGTERM)
+        with server.http.stream("GET", "/dashboard/stream") as stream:
+            status = server.stop(signal.SIGTERM)  # it does not wait for who only watches
+            assert "event: snapshot" in stream.iter_lines()
         request.join(30)
         assert status == 0
         assert answers[0].json()["usage"]["completion_tokens"] == 300

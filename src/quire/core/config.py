@@ -140,6 +140,10 @@ class EngineArgs:
     tokenizer_pool_size: int = 1
     """Processes that tokenize long prompts and render chats, beside the server's own; 0: threads of
     the server do, and Python lets only one of them run at a time. The offline engine has none."""
+    otlp_traces_endpoint: str | None = None
+    """URL of an OpenTelemetry collector that takes traces by HTTP, such as
+    http://localhost:4318/v1/traces: each request becomes a trace, part of the client's where it
+    sends `traceparent`. Needs the extra `otel`."""
     generation_config: Literal["auto", "vllm"] = "auto"
     """`auto`: unset sampling values come from the model's generation_config.json; `vllm`: not."""
     profiler_config: ProfilerConfig | None = None

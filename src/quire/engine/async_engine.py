@@ -8,7 +8,7 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,6 +35,7 @@ from quire.engine.stream import OutputSink, OutputStream
 from quire.engine.timeline import Timelines
 from quire.engine.tokenizer_pool import TokenizerPool
 from quire.engine.tokenizer_worker import ChatPrompt
+from quire.engine.tracing import request_tracer
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ class AsyncLLM:
         self.phases: dict[str, float] = {}
         self.facts: dict[str, Any] = {}
         self._client = client
-        self._output = OutputProcessor(tokenizer, self.stats)
+        self._tracer = request_tracer(args)
+        self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
         self._input: InputProcessor | None = None
         self._sinks: dict[str, OutputSink] = {}
         self._lag: LoopLag | None = None
@@ -183,6 +185,7 @@ class AsyncLLM:
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request, as `sampling_params.output_kind` asks; the last is `finished`.
 
@@ -196,7 +199,7 @@ class AsyncLLM:
         params = sampling_params or SamplingParams(**self.default_sampling_params)
         request_id = request_id or uuid.uuid4().hex
         stream = OutputStream(params.output_kind)
-        await self.submit(prompt, params, request_id, stream, priority, cache_salt)
+        await self.submit(prompt, params, request_id, stream, priority, cache_salt, trace_headers)
         try:
             finished = False
             while not finished:
@@ -214,6 +217,7 @@ class AsyncLLM:
         sink: OutputSink,
         priority: int = 0,
         cache_salt: str | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> None:
         """Start a request whose outputs go to `sink` at once, in the step that gives them.
 
@@ -227,7 +231,7 @@ class AsyncLLM:
             self._num_arriving -= sampling_params.n
         if self._error is not None:
             raise self._error
-        self._output.add(request)
+        self._output.add(request, trace_headers)
         self._sinks[request_id] = sink
         try:
             for child in request.children:
@@ -276,6 +280,8 @@ class AsyncLLM:
         if self._pool is not None:
             self._pool.shutdown()
         self._client.shutdown()
+        if self._tracer is not None:
+            self._tracer.shutdown()
 
     async def _process(
         self,

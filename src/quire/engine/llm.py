@@ -28,6 +28,7 @@ from quire.engine.process import load_core
 from quire.engine.resolve import engine_args, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
 from quire.engine.tokenizer_worker import ChatPrompt
+from quire.engine.tracing import request_tracer
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,8 @@ class LLM:
             logger.info(note)
         self.sampling_defaults = sampling_defaults(self.resolved, args.generation_config)
         self.stats = EngineStats()
-        self._output = OutputProcessor(self.tokenizer, self.stats)
+        self._tracer = request_tracer(args)
+        self._output = OutputProcessor(self.tokenizer, self.stats, self._tracer)
         self._core, ready = load_core(self.resolved.config)
         self._input = InputProcessor(self.resolved, self.tokenizer, ready)
         self._ids = itertools.count()
@@ -198,6 +200,8 @@ class LLM:
         if not self._closed:
             self._closed = True
             self._core.shutdown()
+            if self._tracer is not None:
+                self._tracer.shutdown()
 
     def __enter__(self) -> Self:
         return self

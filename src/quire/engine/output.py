@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quire.core.errors import InvalidRequestError
@@ -12,7 +13,8 @@ from quire.core.sampling_params import RequestOutputKind
 from quire.engine.input import ProcessedRequest
 from quire.engine.sequence import SequenceState, position_logprobs
 from quire.engine.stats import EngineStats
-from quire.engine.timeline import Timelines
+from quire.engine.timeline import Timeline, Timelines
+from quire.engine.tracing import EndedRequest, RequestTracer
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -37,9 +39,16 @@ class _RequestState:
         "prompt_logprobs",
         "request",
         "sequences",
+        "timelines",
+        "trace_headers",
     )
 
-    def __init__(self, request: ProcessedRequest, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        request: ProcessedRequest,
+        tokenizer: Tokenizer,
+        trace_headers: Mapping[str, str] | None,
+    ) -> None:
         self.request = request
         self.kind = request.params.output_kind
         self.sequences = [
@@ -50,6 +59,8 @@ class _RequestState:
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
         self.metrics = RequestMetrics(arrival_time=request.arrival_time)
+        self.timelines: list[Timeline] = []
+        self.trace_headers = trace_headers or {}
 
     def output(self, touched: list[SequenceState]) -> RequestOutput:
         """An answer with the sequences of this step (DELTA) or with all of them."""
@@ -72,14 +83,20 @@ class _RequestState:
 class OutputProcessor:
     """Holds every request from `add` until its last output.
 
+    Args:
+        tracer: told of every request that has ended.
+
     Attributes:
         timelines: what happened to them, and to the latest that have ended.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stats: EngineStats) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stats: EngineStats, tracer: RequestTracer | None = None
+    ) -> None:
         self.timelines = Timelines()
         self._tokenizer = tokenizer
         self._stats = stats
+        self._tracer = tracer
         self._requests: dict[str, _RequestState] = {}
         self._sequences: dict[str, tuple[_RequestState, SequenceState]] = {}
 
@@ -95,8 +112,13 @@ class OutputProcessor:
     def request_ids(self) -> list[str]:
         return list(self._requests)
 
-    def add(self, request: ProcessedRequest) -> None:
+    def add(
+        self, request: ProcessedRequest, trace_headers: Mapping[str, str] | None = None
+    ) -> None:
         """Expect outputs for a request.
+
+        Args:
+            trace_headers: see `tracing.TRACE_HEADERS`.
 
         Raises:
             InvalidRequestError: its id, or one of its sequences', is in use.
@@ -106,12 +128,13 @@ class OutputProcessor:
             raise InvalidRequestError(
                 f"request id {request.request_id!r} is in use.", param="request_id"
             )
-        state = _RequestState(request, self._tokenizer)
+        state = _RequestState(request, self._tokenizer, trace_headers)
         self._stats.on_arrival(request.prompt_token_ids, request.children[0].cache_salt)
         self._requests[request.request_id] = state
         for sequence_id, sequence in zip(ids, state.sequences, strict=True):
             self._sequences[sequence_id] = (state, sequence)
-            self.timelines.begin(sequence_id, request, sequence, state.metrics)
+            timeline = self.timelines.begin(sequence_id, request, sequence, state.metrics)
+            state.timelines.append(timeline)
 
     def process(self, step: StepOutputs) -> ProcessedStep:
         """Take in one step; at most one `RequestOutput` a request comes back."""
@@ -206,3 +229,15 @@ class OutputProcessor:
             len(state.sequences),
             request.params.max_tokens,
         )
+        if self._tracer is not None:
+            self._tracer.put(
+                EndedRequest(
+                    request.request_id,
+                    request.params,
+                    len(request.prompt_token_ids),
+                    state.num_cached_tokens,
+                    state.metrics,
+                    state.timelines,
+                    state.trace_headers,
+                )
+            )

@@ -179,7 +179,7 @@ class Timeline:
 
     def story(self) -> list[TimelineEvent]:
         """Every event in words, in order."""
-        arrived = f"arrived with {self.prompt_tokens} prompt tokens"
+        arrived = f"arrived with a prompt of {_tokens(self.prompt_tokens)}"
         lines = [TimelineEvent(self.arrival, "arrived", self.prompt_tokens, arrived)]
         seated = False
         for event in self._in_order():
@@ -192,7 +192,7 @@ class Timeline:
             text = f"first token, {seconds:.3f} s after arrival"
             lines.append(TimelineEvent(first, "first_token", 1, text))
         if self.finished is not None:
-            text = f"ended ({self.finish_reason}) after {self.output_tokens} output tokens"
+            text = f"ended ({self.finish_reason}) after {_tokens(self.output_tokens)}"
             lines.append(TimelineEvent(self.finished, "finished", self.output_tokens, text))
         return sorted(lines, key=lambda line: line.t)
 
@@ -205,6 +205,7 @@ class Timeline:
             "queue": _between(m.arrival_time, m.first_scheduled_time),
             "prefill": _between(m.first_scheduled_time, m.first_token_time),
             "decode": _between(m.first_token_time, m.last_token_time),
+            "inference": _between(m.first_scheduled_time, m.last_token_time),
         }
 
     def _in_order(self) -> list[_Noted]:
@@ -243,19 +244,20 @@ class Timelines:
         request: ProcessedRequest,
         sequence: SequenceState,
         metrics: RequestMetrics,
-    ) -> None:
-        self._alive[sequence_id] = Timeline(sequence_id, request, sequence, metrics)
+    ) -> Timeline:
+        timeline = Timeline(sequence_id, request, sequence, metrics)
+        self._alive[sequence_id] = timeline
+        return timeline
 
     def note(self, event: RequestEvent) -> None:
         if timeline := self._alive.get(event.request_id):  # or it was aborted meanwhile
             timeline.note(event)
 
-    def end(self, sequence_id: str, now: float) -> Timeline:
+    def end(self, sequence_id: str, now: float) -> None:
         """A sequence has ended, as its state says."""
         timeline = self._alive.pop(sequence_id)
         timeline.end(now)
         self._finished.append(timeline)
-        return timeline
 
     def find(self, wanted: Callable[[Timeline], bool]) -> list[Timeline]:
         """All for which `wanted` holds, the newest first."""
@@ -281,13 +283,17 @@ class Timelines:
 
 
 _TEXTS: dict[str, Callable[[_Noted], str]] = {
-    "load": lambda e: f"{e.tokens} tokens are on their way back from host memory",
+    "load": lambda e: f"{_tokens(e.tokens)} on the way back from host memory",
     "load_failed": lambda _: "its blocks did not come back from host memory; it waits again",
-    "admitted": lambda e: f"admitted; {e.tokens} tokens were in the KV cache",
-    "resumed": lambda e: f"runs again; {e.tokens} tokens were in the KV cache",
-    "prefill": lambda e: f"computed {e.tokens} tokens in {1e3 * (e.end - e.time):.1f} ms",
-    "preempted": lambda e: f"preempted after {e.given} output tokens: others needed its KV blocks",
+    "admitted": lambda e: f"admitted, with {_tokens(e.tokens)} in the KV cache",
+    "resumed": lambda e: f"runs again, with {_tokens(e.tokens)} in the KV cache",
+    "prefill": lambda e: f"computed {_tokens(e.tokens)} in {1e3 * (e.end - e.time):.1f} ms",
+    "preempted": lambda e: f"preempted after {_tokens(e.given)}: others needed its KV blocks",
 }
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
 
 
 def _between(start: float, end: float) -> float | None:

@@ -69,6 +69,7 @@ class Engine(Protocol):
         sink: OutputSink,
         priority: int = 0,
         cache_salt: str | None = None,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> None:
         """Start a request; its outputs, as `output_kind` asks for them, go to `sink`."""
         ...

@@ -18,7 +18,7 @@ class RequestTimeline(Lane, kw_only=True):
 
     events: list[TimelineEvent]
     metrics: dict[str, float | None]
-    """Seconds of the request's parts: ttft, e2e, queue, prefill, decode."""
+    """Seconds of the request's parts: ttft, e2e, queue, prefill, decode, inference."""
     finish_reason: str | None
     related: list[str]
     """The sequences of the same response: n for each of its prompts."""

@@ -13,6 +13,7 @@ from quire.engine.histogram import Percentiles
 from quire.engine.stats import EngineStats
 from quire.engine.timeline import Lane
 from quire.kv.snapshot import BlockMap, KVSnapshot, PrefixTree
+from quire.profile.devices import Device, DeviceReading, devices
 from quire.server.engine import Engine
 from quire.server.state import ServerState
 
@@ -96,7 +97,7 @@ class Snapshot(msgspec.Struct):
     kv_map: KVMap
     lanes: list[Lane]
     prefix_tree: PrefixNodes
-    devices: list[Any]
+    devices: list[DeviceReading]
 
 
 def totals(stats: EngineStats) -> Totals:
@@ -150,6 +151,7 @@ class Camera:
         self._kv_map = KVMap(0, 1, [], [])
         self._prefix_nodes = PrefixNodes(0, [])
         self._asked: asyncio.Task[Any] | None = None
+        self._devices: list[Device] | None = None
 
     async def take(self) -> Snapshot:
         """The engine as it is now.
@@ -173,8 +175,14 @@ class Camera:
             kv_map=self._kv_map,
             lanes=[t.lane() for t in engine.timelines.recent(now - LANE_SECONDS, MAX_LANES)],
             prefix_tree=self._prefix_nodes,
-            devices=[],
+            devices=await asyncio.to_thread(self._read_devices),
         )
+
+    def _read_devices(self) -> list[DeviceReading]:
+        """In a thread: sensors are many small files."""
+        if self._devices is None:
+            self._devices = devices()
+        return [device.read() for device in self._devices]
 
     async def _ask(self, engine: Engine) -> None:
         """Have the core tell of its KV cache, unless it has not answered the question before."""

@@ -13,6 +13,7 @@ from typing import cast
 from starlette.requests import Request
 
 from quire.core.errors import EngineDeadError
+from quire.engine.tracing import TRACE_HEADERS
 from quire.server.engine import Engine
 from quire.server.errors import ApiError
 
@@ -98,6 +99,13 @@ def server_state(request: Request) -> ServerState:
 def request_id(request: Request) -> str:
     """The id that the response's `X-Request-Id` header carries."""
     return cast(str, request.scope["state"]["request_id"])
+
+
+def trace_headers(request: Request) -> dict[str, str] | None:
+    """What makes a request part of the client's own trace, where it is sent."""
+    if TRACE_HEADERS[0] not in request.headers:
+        return None
+    return {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers}
 
 
 def choose_request_id(offered: str | None) -> str:

@@ -89,13 +89,14 @@ def test_a_life() -> None:
         "prefill",
         "finished",
     ]
-    assert found.story()[-1].text == "ended (length) after 4 output tokens"
+    assert found.story()[-1].text == "ended (length) after 4 tokens"
     assert found.durations() == {
         "ttft": 3.0,
         "e2e": 8.0,
         "queue": 1.0,
         "prefill": 2.0,
         "decode": 5.0,
+        "inference": 7.0,
     }
 
 

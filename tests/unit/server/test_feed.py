@@ -148,6 +148,7 @@ async def test_the_kv_cache_is_drawn_with_its_owners() -> None:
     assert [n["tokens"] for n in nodes] == [8 * n["blocks"] for n in nodes]
     assert {n["parent"] for n in nodes} == {None}
     assert [lane["state"] for lane in snapshot["lanes"]] == ["finished", *["running"] * 3]
+    assert snapshot["devices"][0]["kind"] == "cpu"
 
 
 async def test_a_core_that_is_busy_does_not_hold_up_the_stream(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.unit.server.fake_engine import Running, running
 
 
@@ -86,3 +88,20 @@ async def test_every_token_has_its_interval() -> None:
         for (_, _, end, _), (_, start, _, _) in zip(lane.spans, lane.spans[1:], strict=False):
             assert end is not None
             assert start >= end
+
+
+async def test_a_client_s_trace_headers_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as app:
+        submit, seen = app.engine.submit, []
+
+        async def watched(*args: Any, **kwargs: Any) -> None:
+            seen.append(kwargs["trace_headers"])
+            await submit(*args, **kwargs)
+
+        monkeypatch.setattr(app.engine, "submit", watched)
+        app.http.headers.update({"traceparent": "00-1-2-01", "tracestate": "a=b", "baggage": "c"})
+        await app.complete()
+        await app.chat()
+        del app.http.headers["traceparent"]
+        await app.chat()
+    assert seen == [{"traceparent": "00-1-2-01", "tracestate": "a=b"}] * 2 + [None]

@@ -39,7 +39,7 @@ from quire.server.openai.protocol import (
     Delta,
 )
 from quire.server.openai.sampling import chat_params
-from quire.server.state import request_id, server_state
+from quire.server.state import request_id, server_state, trace_headers
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -56,6 +56,7 @@ async def create_chat_completion(request: Request) -> Response:
         server,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
+        trace_headers=trace_headers(request),
     )
     answer = _Answer(call, body)
     if body.stream:

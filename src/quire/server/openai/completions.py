@@ -33,7 +33,7 @@ from quire.server.openai.protocol import (
     CompletionResponse,
 )
 from quire.server.openai.sampling import completion_params
-from quire.server.state import request_id, server_state
+from quire.server.state import request_id, server_state, trace_headers
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
@@ -63,6 +63,7 @@ async def create_completion(request: Request) -> Response:
         server,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
+        trace_headers=trace_headers(request),
     )
     answer = _Answer(call, body)
     if body.stream:

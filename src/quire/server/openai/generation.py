@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ class Generation:
     server: ServerState
     priority: int = 0
     cache_salt: str | None = None
+    trace_headers: Mapping[str, str] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     _request_ids: list[str] = field(default_factory=list)
 
@@ -55,6 +56,7 @@ class Generation:
             sink,
             priority=self.priority,
             cache_salt=self.cache_salt,
+            trace_headers=self.trace_headers,
         )
 
     def held_up(self) -> None:

@@ -1,0 +1,112 @@
+"""What somebody who watches costs those who are served.
+
+    python benchmarks/dashboard.py [--clients 8] [--viewers 1] [the engine's flags]
+
+Rounds of streams take turns with and without `--viewers` connections to the dashboard's stream;
+`ratio` is the tokens a second of the watched rounds over those of the others, the median of
+neighbours. Each request stays in the picture for a minute, so that later snapshots are larger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from quire.bench.http_client import HTTPClient
+from quire.bench.server_process import running_server
+from quire.core.flags import add_engine_flags
+
+
+def main() -> int:
+    args = _arguments()
+    with running_server(args) as url:
+        result = asyncio.run(_measure(url, args))
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=8, metavar="N")
+    parser.add_argument("--viewers", type=int, default=1, metavar="N")
+    parser.add_argument("--output-len", type=int, default=256, metavar="N")
+    parser.add_argument("--repetitions", type=int, default=9, metavar="N")
+    parser.add_argument("--start-timeout", type=float, default=600.0, metavar="S")
+    add_engine_flags(parser)
+    return parser.parse_args()
+
+
+class _Watched:
+    """What viewers have got."""
+
+    def __init__(self) -> None:
+        self.snapshots = 0
+        self.num_bytes = 0
+
+    @asynccontextmanager
+    async def by(self, viewers: int, url: str) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self._watch(url)) for _ in range(viewers)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, url: str) -> None:
+        where = urlsplit(url)
+        reader, writer = await asyncio.open_connection(where.hostname, where.port)
+        try:
+            writer.write(b"GET /dashboard/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            while data := await reader.read(2**16):
+                self.num_bytes += len(data)
+                self.snapshots += data.count(b"event: snapshot\n")
+        finally:
+            writer.close()
+
+
+async def _measure(url: str, args: argparse.Namespace) -> dict[str, object]:
+    await _round(url, args)
+    watched = _Watched()
+    rates: list[float] = []
+    ratios: list[float] = []
+    for repetition in range(args.repetitions):
+        pair = [0.0, 0.0]
+        # Who goes first takes turns too: the machine's mood has a trend.
+        for viewed in (repetition % 2, 1 - repetition % 2):
+            async with watched.by(args.viewers * viewed, url):
+                pair[viewed] = await _round(url, args)
+        rates.append(pair[0])
+        ratios.append(pair[1] / pair[0])
+    return {
+        "clients": args.clients,
+        "viewers": args.viewers,
+        "snapshots": watched.snapshots,
+        "bytes_a_snapshot": round(watched.num_bytes / max(watched.snapshots, 1)),
+        "output_tok_s": statistics.median(rates),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+    }
+
+
+async def _round(url: str, args: argparse.Namespace) -> float:
+    """Tokens a second of all clients."""
+    body = {"prompt": "Once upon a time", "max_tokens": args.output_len, "temperature": 0.0}
+    body |= {"ignore_eos": True, "stream": True}
+    clients = [HTTPClient(url) for _ in range(args.clients)]
+    start = time.monotonic()
+    await asyncio.gather(*(c.exchange("POST", "/v1/completions", body) for c in clients))
+    seconds = time.monotonic() - start
+    for client in clients:
+        await client.close()
+    return args.clients * args.output_len / seconds
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
