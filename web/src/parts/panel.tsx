@@ -41,13 +41,17 @@ interface DialogProps {
   children: ComponentChildren;
 }
 
-/** The browser's own modal dialog: it keeps the focus inside and gives it back. */
+/** The browser's own modal dialog: it keeps the focus inside. */
 export function Dialog({ title, class: name = "", onClose, children }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const element = dialog.current;
+    const before = document.activeElement as HTMLElement | null;
     element?.showModal();
-    return () => element?.close();
+    return () => {
+      element?.close();
+      before?.focus();
+    };
   }, []);
   return (
     <dialog

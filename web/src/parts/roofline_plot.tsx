@@ -193,7 +193,7 @@ function Mark({ op, number, axes, dimmed, onMark }: MarkProps) {
         <rect x={x - side / 2} y={y - side / 2} width={side} height={side} transform={turn} />
       )}
       {number <= NUMBERED && (
-        <text x={x} y={y + 4} text-anchor="middle">
+        <text x={radius < 8 ? x + radius + 6 : x} y={y + 4} text-anchor="middle">
           {number}
         </text>
       )}

@@ -1,0 +1,263 @@
+"""The dashboard in a real browser, before a real server under load.
+
+`pytest tests/e2e/test_dashboard.py --screenshots docs/images` writes the pictures of the docs.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.serving import Server, serving
+
+pytest.importorskip("playwright", reason="playwright comes with the dev extra")
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.browser import PHONE, chromium, dashboard
+
+# In the page, for between two calls from here a fast model might have said all.
+STOP_AFTER_FIVE_TOKENS = """() => new MutationObserver((_, observer) => {
+    const [, second] = document.querySelectorAll(".turn.assistant");
+    if (!second || second.querySelectorAll(".token").length < 5) return;
+    observer.disconnect();
+    document.querySelector(".ask button").click();
+}).observe(document.body, {childList: true, subtree: true})"""
+TILES = ("Generated", "Running", "Waiting")
+TABS = ("overview", "timeline", "kv", "prefixes", "explain", "roofline", "playground")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The built-in model; the browser comes first, so that nothing starts where there is none."""
+    logs = tmp_path_factory.mktemp("dashboard")
+    flags = ("--num-gpu-blocks-override", "384", "--max-num-seqs", "8", "--num-threads", "1")
+    with serving(Path("embedded"), *flags, log_folder=logs) as running:
+        yield running
+
+
+@pytest.fixture
+def pictures(request: pytest.FixtureRequest) -> Path | None:
+    """Where screenshots go; None: nowhere."""
+    folder = request.config.getoption("--screenshots")
+    return Path(folder) if folder else None
+
+
+@contextmanager
+def load(server: Server) -> Iterator[None]:
+    """Ten clients, some of whose prompts begin alike, until the end of the block."""
+    over = threading.Event()
+
+    def ask(seed: int) -> None:
+        draw = random.Random(seed)
+        beginning = "Once upon a time there was a little dog who liked to play by the river. "
+        with httpx.Client(base_url=server.url, timeout=60) as http:
+            while not over.is_set():
+                text = beginning * draw.choice((1, 3, 3, 6)) + "Then " * draw.randint(1, 40)
+                fields = {"max_tokens": draw.randint(100, 500), "ignore_eos": True}
+                http.post("/v1/completions", json={"prompt": text, "temperature": 1, **fields})
+
+    clients = [threading.Thread(target=ask, args=(seed,)) for seed in range(10)]
+    for client in clients:
+        client.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for client in clients:
+            client.join()
+
+
+def counters(server: Server) -> dict[str, float]:
+    """The samples of /metrics, by the names that the page gives them."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(server.http.get("/metrics").text):
+        for sample in family.samples:
+            extra = [
+                f'{k}="{v}"' for k, v in sample.labels.items() if k not in ("model_name", "engine")
+            ]
+            found[sample.name + (f"{{{','.join(extra)}}}" if extra else "")] = sample.value
+    return found
+
+
+def number(text: str | None) -> float:
+    assert text is not None
+    return float(text.replace(",", "").removesuffix(" s"))
+
+
+def test_every_view_shows_the_load(server: Server, browser: Browser, pictures: Path | None) -> None:
+    with load(server), dashboard(browser, server.url) as shown:
+        page = shown.page
+
+        def snap(name: str) -> None:
+            if pictures:
+                page.wait_for_timeout(300)
+                page.screenshot(path=pictures / f"dashboard-{name}.png")
+
+        expect(page.locator(".link")).to_have_text("live")
+        expect(page.locator(".model b")).to_have_text("tiny")
+        tile = {name: page.locator(".tile", has_text=name) for name in TILES}
+        expect(tile["Generated"]).to_have_text(re.compile(r"^Generated[1-9].* tok/s$"))
+        expect(tile["Running"]).to_have_text("Running8 of 8")
+        expect(tile["Waiting"]).to_have_text(re.compile(r"^Waiting[12] $"))
+        if pictures:
+            page.wait_for_timeout(20_000)
+        assert "model" in (page.locator(".bar").first.get_attribute("aria-label") or "")
+        assert page.locator(".plot canvas").count() == 5
+        snap("overview")
+
+        shown.show("timeline")
+        page.locator(".lane").nth(9).wait_for()
+        snap("timeline")
+        page.locator(".lane").nth(9).click()
+        drill = page.locator("dialog")
+        expect(drill.locator("tbody tr").first).to_contain_text("arrived")
+        assert "prompt tokens" in drill.inner_text()
+        snap("request")
+        page.keyboard.press("Escape")
+        expect(drill).to_have_count(0)
+    server.wait_until_idle()
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    return page.locator(selector).all_inner_texts()
+
+
+def test_every_number_agrees_with_metrics(server: Server, browser: Browser) -> None:
+    for n in range(3):
+        server.complete(prompt="a story that begins alike " * 20, max_tokens=10 + n)
+    server.wait_until_idle()
+    with dashboard(browser, server.url) as shown:
+        page = shown.page
+        page.locator(".counters summary").click()
+        expect(page.locator("[data-metric='vllm:num_requests_running']")).to_have_text("0")
+        known = counters(server)
+        cells = page.locator("[data-metric]")
+        assert cells.count() >= 9
+        for cell in cells.all():
+            name = cell.get_attribute("data-metric") or ""
+            assert number(cell.text_content()) == known[name], name
+        for part in ("queue", "receive", "schedule", "model", "sample", "update", "tokenize"):
+            shown_seconds = number(page.locator(f"[data-part={part}]").text_content())
+            name = f'quire:time_seconds_total{{part="{part}"}}'
+            assert shown_seconds == pytest.approx(known[name], abs=0.001), part
+        hits = known["vllm:prefix_cache_hits_total"] / known["vllm:prefix_cache_queries_total"]
+        [tile] = [t for t in texts(page, ".tile") if t.startswith("Prefix hits")]
+        assert float(tile.split()[2]) == pytest.approx(hits * 100, abs=0.51)
+
+
+def test_keys_reach_everything(server: Server, browser: Browser) -> None:
+    server.complete(prompt="for the timeline")
+    with dashboard(browser, server.url) as shown:
+        page = shown.page
+        expect(page.locator(".tile").first).to_be_visible()
+        page.locator("#tab-overview").focus()
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#tab-timeline")).to_have_attribute("aria-selected", "true")
+        page.locator(".lane").first.wait_for()
+        while "lane" not in (page.evaluate("document.activeElement.className") or ""):
+            page.keyboard.press("Tab")
+        lane = page.evaluate("document.activeElement.textContent")
+        page.keyboard.press("Enter")
+        expect(page.locator("dialog tbody tr").first).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.locator("dialog")).to_have_count(0)
+        assert page.evaluate("document.activeElement.textContent") == lane
+
+
+def test_a_phone_scrolls_down_and_not_sideways(
+    server: Server, browser: Browser, pictures: Path | None
+) -> None:
+    with dashboard(browser, server.url, PHONE, "dark") as shown:
+        shown.page.locator(".tile").first.wait_for()
+        background = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == "rgb(16, 19, 23)"
+        for tab in TABS:
+            shown.show(tab)
+            assert shown.overflow() <= 0, tab
+            if pictures and tab in ("overview", "kv", "timeline"):
+                shown.page.wait_for_timeout(2500)
+                shown.page.screenshot(path=pictures / f"dashboard-{tab}-phone.png")
+
+
+def test_the_playground_streams_with_probabilities(
+    server: Server, browser: Browser, pictures: Path | None
+) -> None:
+    with dashboard(browser, f"{server.url}/#playground") as shown:
+        page = shown.page
+        page.get_by_label("Max tokens").fill("60")
+        page.get_by_label("Seed").fill("7")
+        page.get_by_label("Message", exact=True).fill("Tell me a story about a fox.")
+        page.keyboard.press("Enter")
+        expect(page.locator(".note")).to_contain_text("tokens")
+        answer = page.locator(".turn.assistant .tokens")
+        asked = {
+            "messages": [{"role": "user", "content": "Tell me a story about a fox."}],
+            "max_tokens": 60,
+            "seed": 7,
+        }
+        same = server.http.post("/v1/chat/completions", json=asked).json()
+        assert answer.inner_text() == same["choices"][0]["message"]["content"]
+        page.locator(".token").nth(3).hover()
+        chances = page.locator(".alternatives li")
+        assert chances.count() >= 5
+        assert any("%" in text for text in chances.all_inner_texts())
+        if pictures:
+            page.screenshot(path=pictures / "dashboard-playground.png")
+        page.get_by_role("button", name="its timeline").click()
+        expect(page.locator("dialog tbody tr").last).to_contain_text("ended")
+        page.keyboard.press("Escape")
+
+        page.evaluate(STOP_AFTER_FIVE_TOKENS)
+        page.get_by_label("Message", exact=True).fill("Another one.")
+        page.keyboard.press("Enter")
+        expect(page.locator(".note").nth(1)).to_contain_text("stopped")
+    server.wait_until_idle()
+
+
+def test_a_key_is_asked_for_and_a_lost_server_found_again(server: Server, browser: Browser) -> None:
+    """The server has no key here and stays up: what its answers would be comes from the test."""
+    refused: dict[str, Any] = {"status": 401, "json": {"error": {"message": "The key is wrong."}}}
+    with dashboard(browser, server.url) as shown:
+        page = shown.page
+        page.route(
+            "**/dashboard/stream",
+            lambda route: (
+                route.continue_()
+                if route.request.headers.get("authorization") == "Bearer secret"
+                else route.fulfill(**refused)
+            ),
+        )
+        page.reload()
+        expect(page.locator("dialog input")).to_be_visible()
+        page.locator("dialog input").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("does not know")
+        page.locator("dialog input").fill("secret")
+        page.keyboard.press("Enter")
+        expect(page.locator(".link")).to_have_text("live")
+        page.unroute_all(behavior="ignoreErrors")
+
+        page.route("**/dashboard/stream", lambda route: route.abort())
+        page.reload()
+        expect(page.locator(".link")).to_contain_text("disconnected")
+        expect(page.locator(".empty")).to_contain_text("cannot be reached")
+        page.unroute_all(behavior="ignoreErrors")
+        expect(page.locator(".link")).to_have_text("live")
+        # Chromium tells of each failed request by itself.
+        shown.complaints[:] = [c for c in shown.complaints if "Failed to load resource" not in c]
