@@ -9,7 +9,7 @@ import random
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The built-in model; the browser comes first, so that nothing starts where there is none."""
     logs = tmp_path_factory.mktemp("dashboard")
     flags = ("--num-gpu-blocks-override", "384", "--max-num-seqs", "8", "--num-threads", "1")
-    with serving(Path("embedded"), *flags, log_folder=logs) as running:
+    named = ("--served-model-name", "embedded")
+    with serving(Path("embedded"), *flags, *named, log_folder=logs) as running:
         yield running
 
 
@@ -107,10 +108,11 @@ def test_every_view_shows_the_load(server: Server, browser: Browser, pictures: P
         def snap(name: str) -> None:
             if pictures:
                 page.wait_for_timeout(300)
-                page.screenshot(path=pictures / f"dashboard-{name}.png")
+                whole = name in ("overview", "explain", "roofline")
+                page.screenshot(path=pictures / f"dashboard-{name}.png", full_page=whole)
 
         expect(page.locator(".link")).to_have_text("live")
-        expect(page.locator(".model b")).to_have_text("tiny")
+        expect(page.locator(".model b")).to_have_text("embedded")
         tile = {name: page.locator(".tile", has_text=name) for name in TILES}
         expect(tile["Generated"]).to_have_text(re.compile(r"^Generated[1-9].* tok/s$"))
         expect(tile["Running"]).to_have_text("Running8 of 8")
@@ -123,6 +125,7 @@ def test_every_view_shows_the_load(server: Server, browser: Browser, pictures: P
 
         shown.show("timeline")
         page.locator(".lane").nth(9).wait_for()
+        page.get_by_label("Show").select_option("3")
         snap("timeline")
         page.locator(".lane").nth(9).click()
         drill = page.locator("dialog")
@@ -144,6 +147,8 @@ def test_every_number_agrees_with_metrics(server: Server, browser: Browser) -> N
     server.wait_until_idle()
     with dashboard(browser, server.url) as shown:
         page = shown.page
+        bar = page.locator(".bar").first
+        expect(bar).to_have_attribute("aria-label", re.compile("idle 100 %"))
         page.locator(".counters summary").click()
         expect(page.locator("[data-metric='vllm:num_requests_running']")).to_have_text("0")
         known = counters(server)
@@ -183,7 +188,8 @@ def test_keys_reach_everything(server: Server, browser: Browser) -> None:
 def test_a_phone_scrolls_down_and_not_sideways(
     server: Server, browser: Browser, pictures: Path | None
 ) -> None:
-    with dashboard(browser, server.url, PHONE, "dark") as shown:
+    loaded = load(server) if pictures else nullcontext()
+    with loaded, dashboard(browser, server.url, PHONE, "dark") as shown:
         shown.page.locator(".tile").first.wait_for()
         background = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert background == "rgb(16, 19, 23)"
@@ -191,7 +197,7 @@ def test_a_phone_scrolls_down_and_not_sideways(
             shown.show(tab)
             assert shown.overflow() <= 0, tab
             if pictures and tab in ("overview", "kv", "timeline"):
-                shown.page.wait_for_timeout(2500)
+                shown.page.wait_for_timeout(6000)
                 shown.page.screenshot(path=pictures / f"dashboard-{tab}-phone.png")
 
 

@@ -42,6 +42,7 @@ export function sample(before: Snapshot, after: Snapshot): Sample {
       rate((s) => s.seconds[part] ?? 0),
     );
   }
+  split["idle"] = idle(split, after.stats.num_running === 0);
   const { stats } = after;
   return {
     wall: after.wall,
@@ -56,6 +57,16 @@ export function sample(before: Snapshot, after: Snapshot): Sample {
     split,
     snapshot: after,
   };
+}
+
+/**
+ * Seconds a second that the core waited for requests. It tells of its time with each step only: while
+ * nothing runs, whatever is not told of is idleness, and what a first step tells was before.
+ */
+function idle(split: Record<string, number>, atRest: boolean): number {
+  const busy = CORE_PARTS.reduce((sum, p) => sum + (p === "idle" ? 0 : (split[p] ?? 0)), 0);
+  const most = Math.max(0, 1 - busy);
+  return atRest ? most : Math.min(most, split["idle"] ?? 0);
 }
 
 /** Whether `after` is not from the same run of the server as `before`. */

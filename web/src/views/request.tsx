@@ -8,11 +8,11 @@ import { Dialog, Empty, ErrorNote } from "../parts/panel";
 import type { RequestTimeline } from "../types";
 
 const METRICS: Record<string, string> = {
-  ttft: "to the first token",
-  queue: "in line",
-  prefill: "prefill",
-  decode: "decode",
-  e2e: "in all",
+  ttft: "First token",
+  queue: "In line",
+  prefill: "Prefill",
+  decode: "Decode",
+  e2e: "In all",
 };
 
 interface Props {

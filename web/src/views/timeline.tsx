@@ -19,7 +19,7 @@ interface Props {
 }
 
 export function Timeline({ snapshot, onRequest }: Props) {
-  const [span, setSpan] = useState(30);
+  const [span, setSpan] = useState(10);
   const [frozen, setFrozen] = useState<Snapshot | null>(null);
   const shown = frozen ?? snapshot;
   const start = shown.now - span;
