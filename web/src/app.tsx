@@ -31,7 +31,11 @@ const NAMES = Object.keys(TABS) as Tab[];
 
 export function App({ feed }: { feed: Feed }) {
   const [, redraw] = useReducer((n: number) => n + 1, 0);
-  useEffect(() => feed.subscribe(() => redraw(0)), [feed]);
+  useEffect(() => {
+    const unsubscribe = feed.subscribe(() => redraw(0));
+    feed.connect();
+    return unsubscribe;
+  }, [feed]);
   const [tab, setTab] = useTab();
   const { link, snapshot } = feed;
   const model = snapshot?.model;
@@ -95,36 +99,32 @@ function View({ feed, tab }: { feed: Feed; tab: Tab }) {
 }
 
 function Tabs({ tab, onTab }: { tab: Tab; onTab: (tab: Tab) => void }) {
-  const tabs = useRef<HTMLDivElement>(null);
+  const bar = useRef<HTMLElement>(null);
   // On a phone the tabs are wider than the screen.
   useEffect(() => {
-    const chosen = tabs.current?.querySelector<HTMLElement>("[aria-selected=true]");
-    if (tabs.current && chosen) tabs.current.scrollLeft = chosen.offsetLeft - 60;
+    const chosen = bar.current?.querySelector<HTMLElement>("[aria-selected=true]");
+    if (bar.current && chosen) bar.current.scrollLeft = chosen.offsetLeft - 60;
   }, [tab]);
   return (
-    <div
-      ref={tabs}
-      class="tabs"
-      role="tablist"
-      aria-label="Views"
-      onKeyDown={(e) => rove(e, "[role=tab]")}
-    >
-      {NAMES.map((name) => (
-        <button
-          key={name}
-          type="button"
-          role="tab"
-          id={`tab-${name}`}
-          aria-selected={tab === name}
-          aria-controls="view"
-          tabIndex={tab === name ? 0 : -1}
-          onClick={() => onTab(name)}
-          onFocus={() => onTab(name)}
-        >
-          {TABS[name]}
-        </button>
-      ))}
-    </div>
+    <nav ref={bar} class="tabs">
+      <div role="tablist" aria-label="Views" onKeyDown={(e) => rove(e, "[role=tab]")}>
+        {NAMES.map((name) => (
+          <button
+            key={name}
+            type="button"
+            role="tab"
+            id={`tab-${name}`}
+            aria-selected={tab === name}
+            aria-controls="view"
+            tabIndex={tab === name ? 0 : -1}
+            onClick={() => onTab(name)}
+            onFocus={() => onTab(name)}
+          >
+            {TABS[name]}
+          </button>
+        ))}
+      </div>
+    </nav>
   );
 }
 

@@ -2,6 +2,4 @@ import { render } from "preact";
 import { App } from "./app";
 import { Feed } from "./feed";
 
-const feed = new Feed();
-feed.connect();
-render(<App feed={feed} />, document.body);
+render(<App feed={new Feed()} />, document.body);

@@ -55,8 +55,7 @@ export function Prefixes({ nodes }: { nodes: PrefixNode[] }) {
                   }}
                 />
                 <span class="run-label" style={label(start / longest)}>
-                  {`${count(node.tokens)} tok`}
-                  {node.users > 0 && ` · ${plural(node.users, "user")}`}
+                  {caption(node)}
                 </span>
               </li>
             ))}
@@ -85,9 +84,14 @@ function label(start: number): { left: string } {
   return { left: `min(${start * 100}%, 100% - 130px)` };
 }
 
+function caption(node: PrefixNode): string {
+  const tokens = `${count(node.tokens)} tok`;
+  return node.users ? `${tokens} · ${plural(node.users, "user")}` : tokens;
+}
+
 function describe(node: PrefixNode, start: number): string {
-  const range = `Tokens ${count(start)}–${count(start + node.tokens - 1)}`;
-  return `${range}: ${plural(node.blocks, "block")}, ${plural(node.users, "user")}`;
+  const range = `tokens ${count(start)}–${count(start + node.tokens - 1)}`;
+  return `${caption(node)}: ${range}, ${plural(node.blocks, "block")}`;
 }
 
 /** Depth first, the widest branch of each node first; what has no parent here is a root. */
