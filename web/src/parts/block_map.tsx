@@ -143,6 +143,7 @@ function drawSquares(
     shared: cssColor("--ink"),
     owned: cssColor("--blue"),
   };
+  const background = cssColor("--panel");
   const cursor = selection.block === null ? -1 : Math.floor(selection.block / each);
   squares.forEach(({ kind, owner }, i) => {
     const x = (i % columns) * size;
@@ -153,7 +154,7 @@ function drawSquares(
     context.fillStyle = mine ?? paints[kind];
     context.fillRect(x, y, inner, inner);
     if (kind === "shared" && inner > 5) {
-      context.fillStyle = cssColor("--panel");
+      context.fillStyle = background;
       context.fillRect(x + inner / 3, y + inner / 3, inner / 3, inner / 3);
     }
     if (i === cursor) {

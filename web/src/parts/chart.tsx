@@ -69,7 +69,7 @@ export function Chart(props: Props) {
         {series.map((s) => (
           <li key={s.label} title={s.title}>
             <Swatch color={s.color} hatched={s.hatched} dash={s.dash} />
-            {s.label} <b>{format_(s.values[at], format)}</b>
+            {s.label} <b>{shown(s.values[at], format)}</b>
           </li>
         ))}
       </ul>
@@ -98,7 +98,7 @@ export function Swatch({ color, hatched, dash }: SwatchProps) {
   );
 }
 
-function format_(value: number | null | undefined, format: (value: number) => string): string {
+function shown(value: number | null | undefined, format: (value: number) => string): string {
   return value === null || value === undefined ? "–" : format(value);
 }
 

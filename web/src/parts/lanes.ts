@@ -23,7 +23,8 @@ export const SPAN_MEANINGS: Record<SpanKind, string> = {
   preempted: "put back in line: the KV cache was full",
 };
 
-type Paints = Record<SpanKind, string | CanvasPattern>;
+/** What spans, the seams between them and their labels are painted with. */
+type Paints = Record<SpanKind | "seam" | "label", string | CanvasPattern>;
 
 export function spanPaints(): Paints {
   const paint = (kind: SpanKind) => cssColor(SPAN_COLORS[kind]);
@@ -33,6 +34,8 @@ export function spanPaints(): Paints {
     prefill: paint("prefill"),
     decode: paint("decode"),
     preempted: hatch(SPAN_COLORS.preempted),
+    seam: cssColor("--panel"),
+    label: cssColor("--on-color"),
   };
 }
 
@@ -69,11 +72,11 @@ function drawSpan(
   context.fillRect(left, top + (height - tall) / 2, width, tall);
   if (kind !== "prefill") return;
   // A seam, so that chunks that touch can be counted.
-  context.fillStyle = cssColor("--panel");
+  context.fillStyle = paints.seam;
   context.fillRect(left + width - 1, top, width > 4 ? 1 : 0, height);
   const label = String(tokens);
   if (width < 8 + label.length * 7) return;
-  context.fillStyle = cssColor("--on-color");
+  context.fillStyle = paints.label;
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.fillText(label, Math.max(left, 0) + 4, top + height / 2 + 0.5);
@@ -81,7 +84,7 @@ function drawSpan(
 
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60];
 
-/** Vertical lines at round times from `from`, at most one each 90 pixels. */
+/** Vertical lines at round times of `span` seconds, at most one each 90 pixels. */
 export function drawGrid(
   context: CanvasRenderingContext2D,
   span: number,
@@ -92,11 +95,12 @@ export function drawGrid(
   const step = STEPS.find((s) => (s / span) * width >= 90) ?? 60;
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "top";
+  const [line, text] = [cssColor("--line"), cssColor("--dim")];
   for (let i = 0; i * step <= span * 1.0001; i += 1) {
     const x = (i * step * width) / span;
-    context.fillStyle = cssColor("--line");
+    context.fillStyle = line;
     context.fillRect(Math.round(x), 0, 1, height);
-    context.fillStyle = cssColor("--dim");
+    context.fillStyle = text;
     context.textAlign = x > width - 40 ? "right" : "left";
     context.fillText(label(i * step), x > width - 40 ? x - 3 : x + 3, 2);
   }
