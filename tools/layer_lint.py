@@ -49,6 +49,8 @@ ONLY_FROM: dict[str, set[str]] = {
     "tune": _PUBLIC
     | {"engine.resolve", "executor.memory", "models.cost", "models.memory"}
     | {"explain", "bench", "simulate"},
+    "tune": _PUBLIC | {"engine.resolve", "explain", "bench", "simulate"},
+    "tune.kernels": {"ops"},
     # The simulator runs the real scheduler and engine core over a modelled executor.
     "simulate": _PUBLIC
     | {"kv", "scheduler", "models.cost", "models.memory", "engine.core", "engine.resolve"}

@@ -22,6 +22,7 @@ COMMANDS = {
     "explain": ("quire.cli.explain", "say why it is slow, and what would make it faster"),
     "tune": ("quire.tune.main", "find the configuration that serves most under an objective"),
     "bench": ("quire.bench.main", "measure speed, from kernels to serving, and quality"),
+    "tune kernels": ("quire.tune.kernels.main", "fit the kernels to this machine and a model"),
 }
 
 _EPILOG = """\
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status: 0, 1 for a failure, 2 for a mistake in the flags."""
     began = time.monotonic()
     words = list(sys.argv[1:] if argv is None else argv)
-    name = words[0] if words else "--help"
+    count = 2 if " ".join(words[:2]) in COMMANDS else 1
+    name, rest = " ".join(words[:count]) or "--help", words[count:]
     if name in {"-h", "--help", "help"}:
         print(_help())
         return 0
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: unknown command {name}; {did_you_mean(name, COMMANDS)}", file=sys.stderr)
         return 2
     try:
-        return _run(name, words[1:], began)
+        return _run(name, rest, began)
     except QuireError as error:
         if env.log_level() == "DEBUG":
             traceback.print_exc()
@@ -72,8 +74,8 @@ def _run(name: str, words: Sequence[str], began: float) -> int:
 
 def _help() -> str:
     lines = ["usage: quire COMMAND ...", "", "LLM inference and serving.", ""]
-    lines += [f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items()]
-    lines += [f"  {'version':<10} print the version", "", _EPILOG]
+    lines += [f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items()]
+    lines += [f"  {'version':<12} print the version", "", _EPILOG]
     return "\n".join(lines)
 
 

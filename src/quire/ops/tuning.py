@@ -131,10 +131,12 @@ class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         attention: Collection[TunedAttention],
     ) -> KernelTuning:
         """The same, with these in place of all that was known of the `measured` shapes."""
+        products = [t for t in self.gemm if t.shape not in measured] + [*gemm]
+        attentions = [t for t in self.attention if t.shape not in measured] + [*attention]
         return msgspec.structs.replace(
             self,
-            gemm=[t for t in self.gemm if t.shape not in measured] + [*gemm],
-            attention=[t for t in self.attention if t.shape not in measured] + [*attention],
+            gemm=sorted(products, key=lambda t: (t.shape, t.rows)),
+            attention=sorted(attentions, key=lambda t: t.shape),
         )
 
 

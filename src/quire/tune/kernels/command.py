@@ -1,0 +1,193 @@
+"""What `quire tune kernels` does: searches, here or in processes of their own, and one file."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from pathlib import Path
+
+import torch
+
+from quire.bench import choices
+from quire.bench.kernels.case import Variant
+from quire.bench.kernels.cases import Setting
+from quire.checkpoint.presets import preset_config
+from quire.core.config import ModelConfig
+from quire.core.errors import ConfigError
+from quire.core.hardware import detect
+from quire.ops.native import available_isas
+from quire.ops.table import load_ops
+from quire.ops.tuning import (
+    Shape,
+    TunedAttention,
+    TunedGemm,
+    load_tuning,
+    save_tuning,
+    tuned_folder,
+)
+from quire.tune.kernels.search import search
+from quire.tune.kernels.subjects import Task, attention, products
+
+_TYPES = {"gemm": "quantization", "attention": "kv_cache_dtype"}
+"""Operation → the flag that changes it, beside `--dtype`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Searches that one process does one after the other: an operation of a model."""
+
+    op: str
+    model: ModelConfig
+    variant: Variant
+    threads: int
+    args: argparse.Namespace
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One shape's, or one range of its rows'; `entry` is None where nothing real was gained."""
+
+    label: str
+    shape: Shape
+    entry: TunedGemm | TunedAttention | None
+
+
+def tune(args: argparse.Namespace) -> int:
+    """Search everything that is asked for; the exit status.
+
+    Raises:
+        ConfigError: flags that this machine, or the engine, cannot heed.
+    """
+    isa = args.isa or available_isas()[-1]
+    threads = args.num_threads or detect().cores
+    _check(args, isa, threads)
+    jobs = [job for op in args.op for job in _jobs(args, op, isa, threads)]
+    outcomes: list[Outcome] = []
+    for outcome in _run_all(jobs, args.jobs, threads):
+        outcomes.append(outcome)
+        print(_line(outcome), flush=True)
+    _write(outcomes, isa, threads, args.output)
+    return 0
+
+
+def outcomes_of(job: Job) -> Iterator[Outcome]:
+    """Every subject of a job, one after the other."""
+    torch.set_num_threads(job.threads)
+    torch.manual_seed(job.args.seed)
+    for task in _tasks(job):
+        with torch.inference_mode():
+            found = search(task.subject, job.args.repetitions, job.args.seconds)
+        yield Outcome(task.label, task.shape, None if found is None else task.entry(found))
+
+
+def run_job(job: Job) -> list[Outcome]:
+    return list(outcomes_of(job))
+
+
+def _tasks(job: Job) -> Iterator[Task]:
+    args, variant = job.args, job.variant
+    setting = Setting(
+        job.model,
+        load_ops("cpu", variant.isa, job.threads, variant.quantization),
+        variant,
+        rows=args.rows,
+        contexts=args.context,
+        block_size=16,
+        max_num_seqs=max(args.rows),
+        with_torch=False,
+    )
+    return products(setting) if job.op == "gemm" else attention(setting, job.threads)
+
+
+def _jobs(args: argparse.Namespace, op: str, isa: str, threads: int) -> Iterator[Job]:
+    fields = {"dtype": args.dtype, _TYPES[op]: getattr(args, _TYPES[op])}
+    for model in args.model:
+        dummy = preset_config(model) is not None
+        base = {"model": model, "load_format": "dummy" if dummy else "auto", "ops": "cpu"}
+        for chosen, config in choices.combinations(base, fields):
+            types = {_TYPES[op]: getattr(chosen, _TYPES[op])}
+            variant = Variant(0, chosen.dtype, isa, **types)
+            yield Job(op, config, variant, threads, args)
+
+
+def _run_all(jobs: list[Job], count: int, threads: int) -> Iterator[Outcome]:
+    """The jobs' outcomes: in turn in this process, or as they come from `count` others."""
+    if count == 1:
+        yield from itertools.chain.from_iterable(map(outcomes_of, jobs))
+        return
+    context = multiprocessing.get_context("spawn")
+    places: Queue[list[int]] = context.Queue()
+    cpus = core_cpus()
+    for i in range(count):
+        places.put(cpus[i * threads : (i + 1) * threads])
+    with ProcessPoolExecutor(count, context, initializer=_settle, initargs=(places,)) as pool:
+        pending: list[Future[list[Outcome]]] = [pool.submit(run_job, job) for job in jobs]
+        for done in as_completed(pending):
+            yield from done.result()
+
+
+def _settle(places: Queue[list[int]]) -> None:
+    """Keep this process to cores that no other search has."""
+    os.sched_setaffinity(0, places.get())
+
+
+def core_cpus() -> list[int]:
+    """One CPU of each core that this process may run on."""
+    cores: dict[str, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        name = siblings.read_text().strip() if siblings.exists() else str(cpu)
+        cores.setdefault(name, cpu)
+    return list(cores.values())
+
+
+def _check(args: argparse.Namespace, isa: str, threads: int) -> None:
+    if isa not in available_isas():
+        raise ConfigError(
+            f"--isa {isa}: this machine cannot run it.",
+            fix=f"It can run {', '.join(available_isas())}.",
+            param="--isa",
+        )
+    cores = detect().cores
+    if args.jobs > 1 and args.jobs * threads > cores:
+        raise ConfigError(
+            f"--jobs {args.jobs} of {threads} threads need {args.jobs * threads} cores, and this "
+            f"machine has {cores}: they would time each other.",
+            fix=f"Use --jobs {max(1, cores // threads)}, or fewer --num-threads.",
+            param="--jobs",
+        )
+
+
+def _line(outcome: Outcome) -> str:
+    entry = outcome.entry
+    if entry is None:
+        return f"{outcome.label}: the kernel's own values"
+    values = {f: v for f in entry.tuning.__struct_fields__ if (v := getattr(entry.tuning, f))}
+    chosen = ", ".join(f"{field} {value}" for field, value in values.items())
+    return f"{outcome.label}: {entry.gain:.1%} faster with {chosen}"
+
+
+def _write(outcomes: list[Outcome], isa: str, threads: int, output: Path | None) -> None:
+    """Put what was found in the place of what was known of these shapes."""
+    known = load_tuning(isa, threads)
+    entries = [outcome.entry for outcome in outcomes if outcome.entry is not None]
+    found = known.with_results(
+        {outcome.shape for outcome in outcomes},
+        [entry for entry in entries if isinstance(entry, TunedGemm)],
+        [entry for entry in entries if isinstance(entry, TunedAttention)],
+    )
+    print(f"{len(entries)} of {len(outcomes)} gained.", end=" ")
+    if found == known:
+        print("Nothing to write.")
+        return
+    file = save_tuning(found, output)
+    used = output is None or output == tuned_folder()
+    print(f"Written to {file}" + (", which engines load from now on." if used else "."))
+    sys.stdout.flush()

@@ -1,0 +1,132 @@
+"""Values that make calls faster than the kernel's own do, by more than the noise.
+
+One field after the other: candidates are timed in turns, round by round, so that what slows the
+machine slows all of them. Two rounds leave the best two; more rounds decide whether one of these is
+taken, against what was best before. At the end the whole is timed anew against the kernel's own
+values: a gain that was luck is not there again.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from quire.bench.kernels.case import Call
+from quire.bench.kernels.timing import Clock
+from quire.bench.report import percentile
+
+LEAST_GAIN = 0.02
+"""Less is not worth a line in a file."""
+_SCREENING = 2
+_FINALISTS = 2
+
+Values = Mapping[str, int]
+"""Field → value; what is not named is the kernel's own."""
+Times = list[list[float]]
+"""Seconds, by call and round."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is tuned together.
+
+    Attributes:
+        calls: on rotating arguments; all count alike, and none may become slower.
+        fields: field → the values to try.
+        apply: sets values for the calls that follow.
+    """
+
+    calls: Sequence[Call]
+    fields: Mapping[str, Sequence[int]]
+    apply: Callable[[Values], None]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Of some values over others, from rounds in which both were timed.
+
+    Attributes:
+        value: 0.1 is 10 % faster, by the geometric mean of the calls' medians.
+        spread: the middle half of the rounds' gains.
+        worst: the call that gains least, its own spread in its favour.
+    """
+
+    value: float
+    spread: float
+    worst: float
+
+    @property
+    def is_real(self) -> bool:
+        return self.value > max(LEAST_GAIN, self.spread) and self.worst >= 0.0
+
+
+@dataclass(frozen=True)
+class Found:
+    values: dict[str, int]
+    gain: float
+
+
+def compare(base: Times, times: Times) -> Gain:
+    """How much faster `times` are than `base`."""
+    calls = [[b / t for b, t in zip(*pair, strict=True)] for pair in zip(base, times, strict=True)]
+    rounds = [_mean(ratios) for ratios in zip(*calls, strict=True)]
+    return Gain(
+        value=_mean([statistics.median(ratios) for ratios in calls]) - 1,
+        spread=_middle_half(rounds),
+        worst=min(statistics.median(ratios) + _middle_half(ratios) for ratios in calls) - 1,
+    )
+
+
+class Race:
+    """Times a subject's calls under several settings, in turns.
+
+    Args:
+        seconds: of one call in one round; one call at least.
+    """
+
+    def __init__(self, subject: Subject, seconds: float) -> None:
+        self._subject = subject
+        subject.apply({})
+        self._clocks = [Clock(call, seconds) for call in subject.calls]
+
+    def run(self, settings: Sequence[Values], rounds: int) -> list[Times]:
+        """The times of each setting; every other round goes through them backwards."""
+        found: list[Times] = [[[] for _ in self._clocks] for _ in settings]
+        for number in range(rounds):
+            order = range(len(settings))
+            for i in reversed(order) if number % 2 else order:
+                self._subject.apply(settings[i])
+                for clock, times in zip(self._clocks, found[i], strict=True):
+                    clock.repeat()
+                    times.append(clock.samples[-1])
+        return found
+
+
+def search(subject: Subject, rounds: int, seconds: float) -> Found | None:
+    """The best values, and what they gain over the kernel's own; None where none really do."""
+    race = Race(subject, seconds)
+    best: dict[str, int] = {}
+    for field, values in subject.fields.items():
+        tries = [best | {field: value} for value in values]
+        for count, final in ((_SCREENING, False), (rounds, True)):
+            base, *times = race.run([best, *tries], count)
+            gains = [compare(base, t) for t in times]
+            ranked = sorted(range(len(tries)), key=lambda i: -gains[i].value)
+            if final and gains[ranked[0]].is_real:
+                best = tries[ranked[0]]
+            tries = [tries[i] for i in ranked[:_FINALISTS] if gains[i].value > 0]
+            if not tries:
+                break
+    gain = compare(*race.run([{}, best], 2 * rounds + 1)) if best else None
+    subject.apply({})
+    return Found(best, gain.value) if gain is not None and gain.is_real else None
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, ratios)))
+
+
+def _middle_half(ratios: Sequence[float]) -> float:
+    return percentile(ratios, 0.75) - percentile(ratios, 0.25)

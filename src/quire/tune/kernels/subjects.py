@@ -1,0 +1,156 @@
+"""The products and the attention of a model, as subjects of a search.
+
+Their cases are those of `quire bench kernels`, with arguments that no cache can hold; in between
+stands what sets a candidate's values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from torch import Tensor
+
+from quire.bench.kernels import attention as attention_cases
+from quire.bench.kernels import cases as product_cases
+from quire.bench.kernels.case import Call
+from quire.bench.kernels.cases import Setting
+from quire.ops import native_attention
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.native import NativeKernels
+from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.table import LinearWeight
+from quire.ops.tuning import (
+    AttentionTuning,
+    GemmTuning,
+    Shape,
+    TunedAttention,
+    TunedGemm,
+)
+from quire.tune.kernels.search import Found, Subject, Values
+
+_KIB = 1 << 10
+_ANY_ROWS = 1 << 40
+_PREFETCHES = (-1, 2048, 8192, 32768)
+_GROUPS = tuple(size * _KIB for size in (32, 64, 128, 256, 512))
+_CHUNKS = tuple(size * _KIB for size in (128, 512, 1024))
+_THREAD_TASKS = (2, 4, 16, 32)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A subject, what it is about, and what to write into the file of what was found.
+
+    Attributes:
+        label: for people.
+        entry: what was found, as the file has it.
+    """
+
+    label: str
+    shape: Shape
+    subject: Subject
+    entry: Callable[[Found], TunedGemm | TunedAttention]
+
+
+def ranges(last_rows: Sequence[int]) -> list[tuple[int, int]]:
+    """Ranges of rows that end there: 1, 8 and 32 give 1 to 1, 2 to 8, 9 to 32."""
+    return [(before + 1, last) for before, last in pairwise([0, *sorted(set(last_rows))])]
+
+
+def products(setting: Setting) -> Iterator[Task]:
+    """Every linear layer, for every range of rows; `setting.rows` are the ranges' ends.
+
+    A range is tuned at its first and its last number of rows together.
+    """
+    packed: list[PackedLinear] = []
+    pack = setting.ops.pack_linear
+
+    def remembered(*args: object, **kwargs: object) -> LinearWeight:
+        packed.append(pack(*args, **kwargs))
+        return packed[-1]
+
+    parts = ranges(setting.rows)
+    ends = sorted({end for part in parts for end in part})
+    ops = replace(setting.ops, pack_linear=remembered)
+    for cases in product_cases.gemm(replace(setting, rows=ends, ops=ops)):
+        weights = packed[:]
+        packed.clear()
+        known = {case.variant.rows: case for case in cases}
+        for first, last in parts:
+            if last in known:
+                calls = [known[rows].call for rows in dict.fromkeys((first, last))]
+                label = f"gemm {cases[0].name} {cases[0].shape}, rows {first} to {last}"
+                yield _product(label, weights, (first, last), calls, setting.variant.isa)
+
+
+def attention(setting: Setting, threads: int) -> Iterator[Task]:
+    """Attention of the model's heads, decoding and prefilling together."""
+    kernels, pool = NativeKernels(setting.variant.isa), Pool(threads)
+    chosen = AttentionTuning()
+
+    def attend(
+        q: Tensor, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None
+    ) -> Tensor:
+        return native_attention.paged_attention(
+            kernels.handle, pool, q, cache, meta, scale, window, tuning=chosen
+        )
+
+    def apply(values: Values) -> None:
+        nonlocal chosen
+        chosen = AttentionTuning(**values)
+
+    m = setting.model
+    heads = m.num_attention_heads, m.num_key_value_heads, m.head_dim
+    dtype = setting.variant.kv_cache_dtype
+    kv_dtype = dtype if dtype not in (None, "auto") else setting.variant.dtype
+    ops = replace(setting.ops, paged_attention=attend)
+    found = [c for group in attention_cases.attention(replace(setting, ops=ops)) for c in group]
+    subject = Subject(
+        [case.call for case in found],
+        {"thread_tasks": _THREAD_TASKS, "tall_rows": (4, 8, 16, 32)},
+        apply,
+    )
+
+    def entry(result: Found) -> TunedAttention:
+        return TunedAttention(*heads, kv_dtype, AttentionTuning(**result.values), result.gain)
+
+    label = f"attention {heads[0]}/{heads[1]}x{heads[2]} {kv_dtype}"
+    yield Task(label, ("attention", *heads, kv_dtype), subject, entry)
+
+
+def _product(
+    label: str,
+    weights: Sequence[PackedLinear],
+    rows: tuple[int, int],
+    calls: Sequence[Call],
+    isa: str,
+) -> Task:
+    one = weights[0]
+    (n, k), kind, group = one.shape, one.kind, one.group
+
+    def apply(values: Values) -> None:
+        for weight in weights:
+            weight.tune({_ANY_ROWS: GemmTuning(**values)})
+
+    def entry(result: Found) -> TunedGemm:
+        return TunedGemm(kind, n, k, group, rows, GemmTuning(**result.values), result.gain)
+
+    subject = Subject(calls, _fields(kind, rows, tiles=isa.startswith("amx")), apply)
+    return Task(f"{label}, {kind}", ("gemm", kind, n, k, group), subject, entry)
+
+
+def _fields(kind: str, rows: tuple[int, int], *, tiles: bool) -> dict[str, Sequence[int]]:
+    """What such a product heeds."""
+    fields: dict[str, Sequence[int]] = {
+        "group_bytes": _GROUPS,
+        "thread_tasks": _THREAD_TASKS,
+        "ahead_bytes": _PREFETCHES,
+    }
+    if kind == "u4" and tiles:
+        fields["vector_rows"] = (-1, 2, 8, 16)
+    if rows[1] > 4 and (not tiles or kind in {"f32", "f16"}):
+        fields["pass_rows"] = (4, 5, 6, 8)
+    if rows[1] > 32 and kind != "u4":
+        fields["chunk_bytes"] = _CHUNKS
+    return fields
