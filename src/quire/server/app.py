@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire import __version__
+from quire.profile.devices import Device
 from quire.server.engine import Engine
 from quire.server.errors import HANDLERS
 from quire.server.explain import explain_engine
@@ -49,6 +50,7 @@ def create_app(
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS,
     chat_template: str | None = None,
+    devices: Sequence[Device] = (),
 ) -> Starlette:
     """The ASGI application that serves `engine`.
 
@@ -58,6 +60,7 @@ def create_app(
         max_body_bytes: the largest request body; more is 413.
         max_queued_requests: sequences that may wait beyond those of a batch; more is 429.
         chat_template: its Jinja source, in place of the model's own.
+        devices: whose power, heat and load go into the metrics.
     """
     middleware = [Middleware(RequestIdMiddleware), Middleware(LastResortMiddleware)]
     if api_keys:
@@ -95,6 +98,7 @@ def create_app(
     )
     app.state.explaining = asyncio.Lock()
     app.state.metrics = Metrics(engine.stats, model_names[0])
+    app.state.metrics = Metrics(engine.stats, model_names[0], devices)
 
     camera = Camera(server)
 

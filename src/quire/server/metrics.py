@@ -17,6 +17,8 @@ from quire.core.messages import HostTierStats
 from quire.engine.histogram import Histogram
 from quire.engine.stats import EngineStats
 from quire.engine.times import PARTS
+from quire.profile.devices import Device
+from quire.server.device_metrics import DeviceCollector
 
 _REASONS = ("stop", "length", "abort", "error")
 
@@ -156,9 +158,10 @@ class MetricsCollector(Collector):
 class Metrics:
     """The exposition of one engine; its registry is its own, never the library's global one."""
 
-    def __init__(self, stats: EngineStats, model_name: str) -> None:
+    def __init__(self, stats: EngineStats, model_name: str, devices: Sequence[Device] = ()) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(MetricsCollector(stats, model_name))
+        self._registry.register(DeviceCollector(devices))
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format, version 1.0.0."""

@@ -24,6 +24,7 @@ import uvicorn
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.engine.async_engine import AsyncLLM
+from quire.profile.devices import devices
 from quire.server.app import create_app
 from quire.server.protocol import TransportProtocol
 from quire.server.state import DEFAULT_MAX_BODY_BYTES, DEFAULT_MAX_QUEUED_REQUESTS
@@ -113,6 +114,7 @@ async def _serve(
             max_body_bytes=options.max_body_bytes,
             max_queued_requests=options.max_queued_requests,
             chat_template=options.chat_template,
+            devices=devices(),
         )
         server = _Server(
             uvicorn.Config(
