@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, cast
 
 from starlette.types import Receive, Scope, Send
@@ -12,7 +15,8 @@ _TRANSPORT = "quire.transport"
 
 
 class TransportProtocol(H11Protocol):
-    """Tells each request the transport of its connection, as an ASGI extension."""
+    """Tells each request the transport of its connection, as an ASGI extension, and its response
+    the date, for which uvicorn would wake up every second."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -23,6 +27,15 @@ class TransportProtocol(H11Protocol):
             await app(scope, receive, send)
 
         self.app = app_with_transport
+
+    def data_received(self, data: bytes) -> None:
+        self.server_state.default_headers = _headers_of(int(time.time()))
+        super().data_received(data)
+
+
+@lru_cache(maxsize=1)
+def _headers_of(second: int) -> list[tuple[bytes, bytes]]:
+    return [(b"date", formatdate(second, usegmt=True).encode())]
 
 
 def transport_of(scope: Scope) -> asyncio.WriteTransport | None:

@@ -85,7 +85,15 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but signals end the program with status 0 instead of being raised again."""
+    """uvicorn, but it sleeps while nobody asks, where uvicorn looks ten times a second whether to
+    stop; and signals end the program with status 0 instead of being raised again."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stopped = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        await self._stopped.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -95,6 +103,7 @@ class _Server(uvicorn.Server):
         """Finish what is under way; called again: do not even that."""
         self.force_exit = self.should_exit
         self.should_exit = True
+        self._stopped.set()
 
 
 async def _serve(

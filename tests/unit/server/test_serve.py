@@ -1,12 +1,19 @@
 """Where the server listens, and where it refuses to."""
 
+import asyncio
+import re
 import socket
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 
 import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
-from quire.server.serve import ServeOptions, bind, serve
+from quire.server.protocol import TransportProtocol
+from quire.server.serve import ServeOptions, _Server, bind, serve
 
 
 def test_bind_takes_any_free_port() -> None:
@@ -44,3 +51,31 @@ def test_an_address_that_is_not_ours(host: str) -> None:
 def test_open_to_the_network_needs_a_key(host: str) -> None:
     with pytest.raises(ConfigError, match="--allow-no-key"):
         serve(EngineArgs(), ServeOptions(host=host), 0.0)
+
+
+async def test_an_idle_server_sleeps_and_tells_the_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def forbidden(delay: float) -> None:
+        raise AssertionError(f"the server looks around every {delay} s")
+
+    listener = bind("127.0.0.1", 0)
+    listener.listen()
+    server = _Server(
+        uvicorn.Config(app, http=TransportProtocol, ws="none", lifespan="off", log_config=None)
+    )
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    with monkeypatch.context() as patch:
+        patch.setattr("uvicorn.server.asyncio.sleep", forbidden)
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        head = (await reader.read()).decode()
+    date = re.search(r"^date: (.*)\r$", head, re.MULTILINE)
+    assert date is not None
+    age = datetime.now(UTC) - parsedate_to_datetime(date[1])
+    assert timedelta(seconds=-2) < age < timedelta(seconds=60)
+    writer.close()
+    server.stop()
+    await serving
