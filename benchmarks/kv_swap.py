@@ -24,15 +24,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from quire import LLM, SamplingParams
 from quire.core.batch import BlockCopies, BlockLoad, BlockStore
 from quire.core.config import EngineConfig
 from quire.models.cost import first_guess
-from quire.runner.kv_host import HostKV, checksum
+from quire.runner.kv_host import HostKV
 from quire.runner.kv_tensors import allocate_kv_caches
 
 BLOCK = 16
@@ -47,11 +45,6 @@ def seconds_of(call: Any) -> float:
     return time.perf_counter() - start
 
 
-def checksums(rows: list[NDArray[np.int64]]) -> None:
-    for row in rows:
-        checksum(row, b"")
-
-
 def prompt(length: int, seed: int) -> dict[str, list[int]]:
     rng = Random(seed)
     return {"prompt_token_ids": [rng.randrange(100, 30_000) for _ in range(length)]}
@@ -63,14 +56,14 @@ def first_token(llm: LLM, asked: dict[str, list[int]]) -> float:
 
 
 def copies(config: EngineConfig, repetitions: int) -> dict[int, dict[str, float]]:
-    """Seconds of storing, checking and loading sequences of each length."""
+    """Seconds of storing and loading sequences of each length, and gigabytes a second."""
     blocks = max(LENGTHS) // BLOCK
     dtype = getattr(torch, config.kv_cache_dtype)
     caches = allocate_kv_caches(config.model, blocks, BLOCK, dtype)
     for cache in caches:
         cache.k.zero_()
         cache.v.zero_()
-    host = HostKV(caches, blocks)
+    host = HostKV(caches, blocks, threads=config.num_threads)
     keys = [b"%d" % i for i in range(blocks)]
     order = Random(0).sample(range(blocks), blocks)
     stores = [BlockStore(*row) for row in zip(order, range(blocks), keys, strict=True)]
@@ -79,15 +72,15 @@ def copies(config: EngineConfig, repetitions: int) -> dict[int, dict[str, float]
     found: dict[int, dict[str, float]] = {}
     for length in LENGTHS:
         count = length // BLOCK
-        out, check, back = [], [], []
+        out, back = [], []
         storing = BlockCopies([], [], stores[:count], [])
         loading = BlockCopies([], [], [], loads[:count])
-        rows = [host.slots[slot] for slot in range(count)]
         for _ in range(max(5, repetitions)):
             out.append(seconds_of(partial(host.copy, storing)))
-            check.append(seconds_of(partial(checksums, rows)))
             back.append(seconds_of(partial(host.copy, loading)))
-        found[length] = {"out": min(out), "check": min(check), "back": min(back)}
+        gigabytes = count * host.slots[0].nbytes / 1e9
+        found[length] = {"out": min(out), "back": min(back)}
+        found[length]["gb_s"] = 2 * gigabytes / (min(out) + min(back))
     return found
 
 
@@ -104,17 +97,17 @@ def swap_or_recompute(model: str, repetitions: int) -> dict[str, Any]:
     for length, copy in copies(config, repetitions).items():
         rows[length] = {
             "copy_s": copy["out"] + copy["back"],
-            "checksum_share": 2 * copy["check"] / (copy["out"] + copy["back"]),
+            "copy_gb_s": copy["gb_s"],
             "compute_s": compute[length],
             "predicted_copy_s": 2 * cost.copy_seconds(length),
             "predicted_compute_s": cost.seconds(length, 1, length, length * (length + 1) // 2),
         }
-    print("tokens   copied there and back   computed     predicted: copied   computed   checksums")
+    print("tokens   copied there and back   computed     predicted: copied   computed   copy GB/s")
     for length, row in rows.items():
         print(
             f"{length:6d}   {row['copy_s'] * 1e3:18.1f} ms {row['compute_s'] * 1e3:8.0f} ms "
             f"{row['predicted_copy_s'] * 1e3:18.1f} ms {row['predicted_compute_s'] * 1e3:7.0f} ms "
-            f"{row['checksum_share']:10.0%}"
+            f"{row['copy_gb_s']:11.1f}"
         )
     return {str(length): row for length, row in rows.items()}
 

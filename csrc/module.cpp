@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bind_attention.h"
+#include "bind_blocks.h"
 #include "bind_fused.h"
 #include "bind_gemm.h"
 #include "bind_plan.h"
@@ -107,6 +108,7 @@ NB_MODULE(_native, m) {
 
   bind_gemm(m);
   bind_attention(m);
+  bind_blocks(m);
   bind_fused(m);
   bind_plan(m);
   bind_sample(m);

@@ -1,37 +1,28 @@
 #include "packed_file.h"
 
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <system_error>
+
+#include "checksum.h"
 
 namespace quire {
 
 namespace {
 
 constexpr int64_t kChunk = 2 << 20;  // a huge page: one thread touches it first
-constexpr uint64_t kPrime = 0x9e3779b97f4a7c15;
 
 struct Chunk {
   uint8_t* data;
   int64_t bytes, offset;  // in the file
 };
 
-// Every step can be undone, so a change of one word always shows.
 uint64_t checksum(const Chunk& chunk) {
-  uint64_t lanes[4] = {static_cast<uint64_t>(chunk.offset), 1, 2, 3};
-  int64_t at = 0;
-  for (; at + 32 <= chunk.bytes; at += 32) {
-    uint64_t words[4];
-    memcpy(words, chunk.data + at, 32);
-    for (int lane = 0; lane < 4; ++lane) lanes[lane] = (lanes[lane] ^ words[lane]) * kPrime;
-  }
-  for (; at < chunk.bytes; ++at) lanes[0] = (lanes[0] ^ chunk.data[at]) * kPrime;
-  uint64_t sum = 0;
-  for (const uint64_t lane : lanes) sum = ((sum ^ lane) * kPrime) ^ sum >> 32;
-  return sum;
+  Checksum sum(static_cast<uint64_t>(chunk.offset));
+  sum.add<false>(chunk.data, chunk.bytes, nullptr);
+  return sum.value();
 }
 
 int read_chunk(int fd, const Chunk& chunk) {

@@ -190,6 +190,19 @@ def read_packed(pool: Pool, fd: int, offset: int, weights: list[PackedWeight], /
 def write_packed(pool: Pool, fd: int, offset: int, weights: list[PackedWeight], /) -> int:
     """The reverse of `read_packed`, with the same checksum."""
 
+def copy_blocks(
+    pool: Pool,
+    parts: list[tuple[int, int, int]],
+    moves: list[tuple[int, int, int]],
+    load: bool,
+    /,
+) -> list[int]:
+    """Copies blocks to rows, or back if `load`; a move is a task. GIL released.
+
+    parts: address, bytes of a block, and bytes from one to the next, of each tensor. moves: block,
+    address of its row, and where its checksum begins. Returns the checksums.
+    """
+
 def linear(
     kernels: Kernels,
     pool: Pool,

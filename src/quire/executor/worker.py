@@ -174,7 +174,7 @@ def _host_tier(config: EngineConfig, kv_caches: list[KVCache]) -> HostKV | None:
     tiers = config.tiers
     if not tiers.num_slots:
         return None
-    host = HostKV(kv_caches, tiers.num_slots)
+    host = HostKV(kv_caches, tiers.num_slots, threads=config.num_threads)
     block_bytes = host.slots[0].nbytes
     logger.info(
         "host KV %.2f GiB: %d blocks for preempted requests, %d for evicted prefixes",
