@@ -14,8 +14,6 @@ import numpy as np
 from quire.core.batch import Column
 from quire.core.cost import StepCost
 
-QUANTUM = 4
-"""Prompt tokens are given out in multiples of this, and so many at least: prompts never starve."""
 MEMORY = 16
 """Steps of a size over which what was seen is averaged."""
 STALE = 500
@@ -64,16 +62,15 @@ class StepBudget:
         behind = int(computed[prompts[0]]) if len(prompts) else 0
         crowd = max(1.0, (len(prompts) + waiting) / num_decodes)
         limit = crowd * self._stretch * self.decode_seconds(num_decodes, context)
-        # Bisection over multiples of the quantum; one is always given, and each prompt's token.
-        least = max(1, -(-len(prompts) // QUANTUM))
-        fits, fails = least, (self.max_tokens - num_decodes) // QUANTUM + 1
+        # Bisection. A token is always given, and one of each prompt: they never starve.
+        fits, fails = max(1, len(prompts)), self.max_tokens - num_decodes + 1
         while fails - fits > 1:
             middle = (fits + fails) // 2
-            if self.mixed_seconds(num_decodes, context, middle * QUANTUM, behind) <= limit:
+            if self.mixed_seconds(num_decodes, context, middle, behind) <= limit:
                 fits = middle
             else:
                 fails = middle
-        total = num_decodes + fits * QUANTUM
+        total = num_decodes + fits
         if self._mixed.count(total) >= TRIALS:
             larger = 1 << total.bit_length()
             if not self._mixed.count(larger):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -30,7 +32,7 @@ class Steps:
         return self.count in self.failing
 
 
-def make(num_blocks: int = 8, steps: Steps | None = None) -> EngineCore:
+def make(num_blocks: int = 8, steps: Callable[[SchedulerOutput], bool] | None = None) -> EngineCore:
     config = EngineConfig(
         model_path="modelled",
         model=ModelConfig("llama", VOCAB, 1, 1, 1, 1, 1, 1, 1000),
@@ -145,6 +147,25 @@ def test_utility_calls() -> None:
     assert finish(core)["b"][0].num_cached_tokens == 0
     with pytest.raises(InvalidRequestError, match="no method 'reboot'"):
         core.call("reboot", [])
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_batch_is_kept_unless_told_otherwise(keep: bool) -> None:
+    batches: list[list[str]] = []
+
+    def note(batch: SchedulerOutput) -> bool:
+        batches.append(batch.request_ids)
+        return False
+
+    core = make(steps=note)
+    core.call("keep_batches", [keep])
+    core.add(ask("a", max_tokens=8))
+    told = finish(core)["a"]
+    assert [token for output in told for token in output.new_token_ids] == modelled_tokens(
+        [1] * 10, 8, VOCAB
+    )
+    decoding = [ids for ids in batches if ids]
+    assert len({id(ids) for ids in decoding}) == (1 if keep else len(decoding))
 
 
 def test_times_cover_the_cores_clock() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.batch import Column
 from quire.core.cost import RooflineCost
-from quire.scheduler.budget import QUANTUM, StepBudget
+from quire.scheduler.budget import StepBudget
 
 STRETCH = 1.75
 GUESS = RooflineCost(1e9, 1e5, 1e9, 1e8, 1e5, 1e10, 1e11, 1e11)
@@ -60,9 +60,9 @@ def test_it_finds_the_chunk_that_keeps_the_pace(row_ms: float, num_decodes: int)
     machine = Machine(read=0.04, row=row_ms / 1e3)
     tokens = settle(new_budget(), machine, num_decodes)
     ratio = machine.seconds(tokens) / machine.seconds(num_decodes)
-    smallest = machine.seconds(num_decodes + QUANTUM) / machine.seconds(num_decodes)
+    smallest = machine.seconds(num_decodes + 1) / machine.seconds(num_decodes)
     assert ratio <= max(1.1 * STRETCH, smallest)
-    roomier = machine.seconds(tokens + max(2 * QUANTUM, tokens // 3)) / machine.seconds(num_decodes)
+    roomier = machine.seconds(tokens + max(2, tokens // 3)) / machine.seconds(num_decodes)
     assert tokens == 2048 or roomier > STRETCH
 
 
@@ -78,7 +78,7 @@ def test_a_busy_neighbour_is_forgotten() -> None:
 def test_prompts_are_never_starved() -> None:
     slow = new_budget()
     settle(slow, Machine(read=0.001, row=0.1), 4)
-    assert slow.tokens(columns(1, 1, 500), columns(9, 9, 0)) == 2 + QUANTUM
+    assert slow.tokens(columns(1, 1, 500), columns(9, 9, 0)) == 2 + 1
     many = slow.tokens(columns(1, *[500] * 30), columns(9, *[0] * 30))
     assert many >= 31
 
