@@ -49,7 +49,6 @@ ONLY_FROM: dict[str, set[str]] = {
     "tune": _PUBLIC
     | {"engine.resolve", "executor.memory", "models.cost", "models.memory"}
     | {"explain", "bench", "simulate"},
-    "tune": _PUBLIC | {"engine.resolve", "explain", "bench", "simulate"},
     "tune.kernels": {"ops"},
     # The simulator runs the real scheduler and engine core over a modelled executor.
     "simulate": _PUBLIC
