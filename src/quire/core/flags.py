@@ -18,7 +18,6 @@ from typing import Any
 
 from quire.core.config import EngineArgs, ProfilerConfig
 from quire.core.profiler_config import parse_profiler_config
-from quire.core.config import EngineArgs
 from quire.core.registry import did_you_mean
 
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
