@@ -5,6 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+_PROFILER = {
+    "VLLM_TORCH_PROFILER_DIR": "torch_profiler_dir",
+    "VLLM_TORCH_PROFILER_RECORD_SHAPES": "torch_profiler_record_shapes",
+    "VLLM_TORCH_PROFILER_WITH_PROFILE_MEMORY": "torch_profiler_with_memory",
+    "VLLM_TORCH_PROFILER_WITH_STACK": "torch_profiler_with_stack",
+    "VLLM_PROFILER_DELAY_ITERS": "delay_iterations",
+    "VLLM_PROFILER_MAX_ITERS": "max_iterations",
+}
+"""vLLM's variables → fields of `ProfilerConfig`."""
+
 
 def cpu_isa() -> str | None:
     """`QUIRE_CPU_ISA`: force one native kernel table; fails loudly.
@@ -38,16 +48,9 @@ def hf_offline() -> bool:
 
 
 def profiler_fields() -> dict[str, str]:
-    """Fields of `ProfilerConfig` that vLLM's variables set, as they are spelled there."""
-    names = {
-        "VLLM_TORCH_PROFILER_DIR": "torch_profiler_dir",
-        "VLLM_TORCH_PROFILER_RECORD_SHAPES": "torch_profiler_record_shapes",
-        "VLLM_TORCH_PROFILER_WITH_PROFILE_MEMORY": "torch_profiler_with_memory",
-        "VLLM_TORCH_PROFILER_WITH_STACK": "torch_profiler_with_stack",
-        "VLLM_PROFILER_DELAY_ITERS": "delay_iterations",
-        "VLLM_PROFILER_MAX_ITERS": "max_iterations",
-    }
-    return {field: os.environ[name] for name, field in names.items() if os.environ.get(name)}
+    """Fields of `ProfilerConfig` that vLLM's variables (`VLLM_TORCH_PROFILER_DIR` …) set, as they
+    are spelled there."""
+    return {field: os.environ[name] for name, field in _PROFILER.items() if os.environ.get(name)}
 
 
 def let_idle_threads_sleep() -> None:
@@ -63,7 +66,7 @@ def given() -> dict[str, str]:
     """The variables that change what Quire does, of those that are set."""
     names = (
         *("QUIRE_CPU_ISA", "QUIRE_CACHE_DIR", "QUIRE_LOG_LEVEL", "QUIRE_API_KEY", "VLLM_API_KEY"),
-        *("HF_HUB_OFFLINE", "OMP_WAIT_POLICY"),
+        *("HF_HUB_OFFLINE", "OMP_WAIT_POLICY", *_PROFILER),
     )
     return {name: os.environ[name] for name in names if name in os.environ}
 
