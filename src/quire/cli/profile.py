@@ -1,0 +1,185 @@
+"""`quire profile`: one offline run, taken apart by module, by operation and by Python function."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import dataclasses
+import json
+import pstats
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.cli.serve import engine_args
+from quire.core.config import EngineArgs, ProfilerConfig
+from quire.core.flags import add_engine_flags
+
+if TYPE_CHECKING:
+    from quire.engine.llm import LLM
+    from quire.profile.layerwise import LayerwiseResults
+
+Prompts = list[list[int]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the model, what to run, what to write, and the engine's flags to `parser`."""
+    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
+    run_group = parser.add_argument_group("run")
+    for flag, default, text in (
+        ("--input-len", 128, "tokens a prompt"),
+        ("--output-len", 32, "tokens generated for each; 1 profiles the prompts alone"),
+        ("--num-prompts", 4, "prompts, all at once"),
+    ):
+        text += " (default: %(default)s)"
+        run_group.add_argument(flag, type=_positive, default=default, metavar="N", help=text)
+    out = parser.add_argument_group("output")
+    out.add_argument(
+        "--layerwise", action="store_true", help="a table of all modules, each under its parent"
+    )
+    out.add_argument("--json", type=Path, metavar="FILE", help="both tables, nested")
+    out.add_argument(
+        "--csv", type=Path, metavar="FILE", help="the table of modules, or of operations"
+    )
+    out.add_argument(
+        "--trace", type=Path, metavar="DIR", help="run again, into a trace for Perfetto"
+    )
+    out.add_argument(
+        "--python", type=Path, metavar="DIR",
+        help="run again under cProfile: the front end's thread and the core's; for pstats",
+    )  # fmt: skip
+    add_engine_flags(parser)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Profile, print the tables, write the files.
+
+    Raises:
+        QuireError: what keeps the model from starting or from running.
+    """
+    args = _engine_args(namespace)
+    prompts = _operations(namespace, args)
+    if namespace.python is not None:
+        _python(args, prompts, namespace.output_len, namespace.python)
+    return 0
+
+
+def _engine_args(namespace: argparse.Namespace) -> EngineArgs:
+    args = engine_args(namespace)
+    if namespace.trace is None:
+        return args
+    config = dataclasses.replace(
+        args.profiler_config or ProfilerConfig(),
+        profiler="torch",
+        torch_profiler_dir=str(namespace.trace),
+    )
+    return dataclasses.replace(args, profiler_config=config)
+
+
+def _operations(namespace: argparse.Namespace, args: EngineArgs) -> Prompts:
+    """Profile the operations, and make the trace; the prompts that were run."""
+    from quire.bench.kernels.limits import measure_and_keep
+    from quire.bench.workload import token_prompts
+    from quire.core.hardware import detect
+    from quire.engine.llm import LLM
+    from quire.explain.limits import load_limits
+    from quire.profile.layerwise import layerwise_profile
+
+    limits = load_limits(detect().cores) or measure_and_keep()
+    with LLM(**dataclasses.asdict(args)) as llm:
+        config = llm.resolved.config
+        warm_up, prompts = (
+            token_prompts(
+                namespace.num_prompts, namespace.input_len, config.model.vocab_size, [args.seed, i]
+            )
+            for i in range(2)
+        )
+        _generate(llm, warm_up, 2)
+        llm.call("reset_prefix_cache")
+        with layerwise_profile(llm, limits, config.num_threads) as profile:
+            _generate(llm, prompts, namespace.output_len)
+        _report(namespace, args, profile.results)
+        if namespace.trace is not None:
+            llm.call("reset_prefix_cache")
+            llm.start_profile()
+            _generate(llm, prompts, namespace.output_len)
+            for path in llm.stop_profile():
+                print(f"trace: {path} (open it at ui.perfetto.dev, or in TensorBoard)")
+    return prompts
+
+
+def _generate(llm: LLM, prompts: Prompts, output_len: int) -> None:
+    from quire.core.sampling_params import SamplingParams
+
+    params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
+    llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+
+
+def _report(namespace: argparse.Namespace, args: EngineArgs, results: LayerwiseResults) -> None:
+    seen = results.profile
+    in_ops = sum(op.seconds for op in seen.ops)
+    print(
+        f"{args.model}: {seen.steps} steps, {seen.tokens} tokens, "
+        f"{seen.num_seqs / max(1, seen.steps):.1f} sequences a step, {seen.wall_seconds:.3f} s; "
+        f"model {seen.model_seconds / seen.wall_seconds:.1%}, "
+        f"operations {in_ops / seen.wall_seconds:.1%}\n"
+    )
+    if namespace.layerwise:
+        results.print_model_table()
+        print()
+    results.print_summary_table()
+    if namespace.csv is not None:
+        if namespace.layerwise:
+            results.export_model_stats_table_csv(namespace.csv)
+        else:
+            results.export_summary_stats_table_csv(namespace.csv)
+    if namespace.json is not None:
+        text = json.dumps(results.convert_stats_to_dict(), indent=2)
+        namespace.json.write_text(text + "\n", encoding="utf-8")
+
+
+def _python(args: EngineArgs, prompts: Prompts, output_len: int, folder: Path) -> None:
+    """Profile Python in the same run, with the core in its own process."""
+    from quire.profile.python import table
+
+    front, core = asyncio.run(_profiled(args, prompts, output_len))
+    folder.mkdir(parents=True, exist_ok=True)
+    pstats.Stats(front).dump_stats(folder / "front.pstats")
+    (folder / "core.pstats").write_bytes(core)
+    for name in ("front", "core"):
+        path = folder / f"{name}.pstats"
+        print(f"\nPython of the {name}, {path}:\n{table(path)}")
+
+
+async def _profiled(
+    args: EngineArgs, prompts: Prompts, output_len: int
+) -> tuple[cProfile.Profile, bytes]:
+    """The front end's profile, and the core's as pstats keeps it."""
+    from quire.core.sampling_params import SamplingParams
+    from quire.engine.async_engine import AsyncLLM
+
+    params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
+    engine = await AsyncLLM.start(args)
+
+    async def one(prompt: list[int]) -> None:
+        async for _ in engine.generate({"prompt_token_ids": prompt}, params):
+            pass
+
+    try:
+        await one(prompts[0][:1])  # what only the first request pays for
+        await engine.call("start_python_profile")
+        front = cProfile.Profile()
+        front.enable()
+        await asyncio.gather(*map(one, prompts))
+        front.disable()
+        core: bytes = await engine.call("stop_python_profile")
+    finally:
+        engine.shutdown()
+    return front, core
+
+
+def _positive(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return count
