@@ -292,6 +292,8 @@ def run(name: str, fault: Fault, args: argparse.Namespace, folder: Path) -> dict
         "estimated_gain": first[0].estimated_gain if first else None,
         "proven_gain": proofs[0].proven_gain if proofs else None,
         "spread": proofs[0].spread if proofs else None,
+        "before": proofs[0].before if proofs else None,
+        "after": proofs[0].after if proofs else None,
         "within_30": None,
         "text": report.verdict.text,
     }

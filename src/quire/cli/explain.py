@@ -88,15 +88,21 @@ def run(namespace: argparse.Namespace) -> int:
     if namespace.prove:
         report = _proven(report, evidence, demand, namespace.repetitions)
     sys.stdout.write(render(report))
-    if namespace.json is not None:
-        namespace.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
-    if namespace.save_profile is not None:
-        evidence.save(namespace.save_profile)
+    for path, what in ((namespace.json, report), (namespace.save_profile, evidence)):
+        if path is not None:
+            _write(path, msgspec.json.format(msgspec.json.encode(what)) + b"\n")
     if namespace.plot is not None:
         from quire.explain.plot import plot
 
         plot(namespace.plot, f"{Path(evidence.args.model).name}: {report.verdict.cause}", report)
     return 0
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _check(namespace: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from quire.bench import prove as proving
 from quire.bench.explained import Demand, demand_of
 from quire.bench.prove import prove
+from quire.bench.server_process import running_server
 from quire.cli.main import main
 from quire.core.config import EngineArgs
 from quire.explain.evidence import load
@@ -73,6 +75,7 @@ def test_an_offline_run_is_explained(
         (["--url", "http://127.0.0.1:1", "--num-threads", "2"], "--num-threads=2 cannot change"),
         (["--url", "http://127.0.0.1:1"], "does not answer"),
         (["--url", "a", "--profile", "b"], "give one"),
+        (["--json", "no/such/folder/r.json"], "cannot be written"),
     ],
 )
 def test_mistakes_are_told(
@@ -128,6 +131,15 @@ def test_a_change_is_tried_on_real_servers() -> None:
     [proof] = prove(EngineArgs(), [change], demand, repetitions=1, served=True)
     assert proof.before > 0
     assert proof.after > 0
+
+
+def test_a_running_server_is_explained(limits: None, capsys: pytest.CaptureFixture[str]) -> None:
+    args = argparse.Namespace(**dataclasses.asdict(EngineArgs()), start_timeout=60.0)
+    with running_server(args) as url:
+        assert main(["explain", "--url", f"{url}/v1", "--window", "0.2"]) == 0
+        assert "Verdict: none" in capsys.readouterr().out
+        assert main(["explain", "--url", url, "--window", "99"]) == 1
+        assert "from 0.1 to 60" in capsys.readouterr().err
 
 
 def test_a_load_like_a_servers() -> None:

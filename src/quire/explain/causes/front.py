@@ -48,8 +48,8 @@ def tokenization(case: Case) -> Suspect | None:
             return None
         more = lanes + 1
         busy = share + w.share("http", "detokenize", "send") + (1.0 - idle) * e.config.num_threads
-        speed = min(more / lanes, e.cores / max(busy, 1e-9))
-        lost = min(idle, saving(max(0.0, speed - 1.0)))
+        room = saving(max(0.0, e.cores / max(busy, 1e-9) - 1.0))
+        lost = min(idle, room, min(1.0, share / lanes) * (1.0 - lanes / more))
         why = f"tokenizes in {more} processes at once"
         changes = [change(f"--tokenizer-pool-size {more}", why, lost, tokenizer_pool_size=more)]
         where = f"in {lanes} process{'es' if lanes > 1 else ''}, and the core waits {idle:.0%}"
