@@ -1,0 +1,124 @@
+"""Does `quire tune` find what an exhaustive grid finds, with a third of its runs?
+
+    python benchmarks/tune_vs_grid.py --study DIR [--slo ttft=0.4,tpot=40ms] [--json FILE]
+
+Both methods measure real servers of the opt-125m shape over the same configurations, and look for
+rates in the same way, each with measurements of its own. What the search has chosen is then judged
+by the grid's measurement of it. Everything measured is kept in DIR: the script may be killed and
+started again, also in pieces (`timeout 100 python …`), and ends with a line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from quire.bench.machine import describe_machine, git_commit
+from quire.bench.report import write_json
+from quire.core.hardware import detect
+from quire.tune import flags
+from quire.tune.objective import best_rate
+from quire.tune.predict import Simulator
+from quire.tune.search import Result, Search, Trial, describe, grid
+from quire.tune.server import ServerBench, workload_at
+from quire.tune.space import show, start_of
+from quire.tune.study import Study
+
+SPACE: dict[str, list[Any]] = {
+    "max_num_seqs": [64, 4, 8, 16, 32],
+    "max_num_batched_tokens": [None, 256, 512, 1024],
+}
+LOAD = [
+    *("--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len", "512"),
+    *("--num-prompts", "32", "--input-len", "64", "--output-len", "24"),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--slo", default="ttft=0.4,tpot=40ms")
+    parser.add_argument("--study", type=Path, required=True)
+    parser.add_argument("--json", type=Path)
+    own = parser.parse_args()
+    command = argparse.ArgumentParser()
+    flags.add(command)
+    args, start, slo = flags.check(
+        command.parse_args(["opt-125m", "--slo", own.slo, *LOAD, "--attainment", "0.9"])
+    )
+    bench = ServerBench(args, start)
+    first = start_of(start, SPACE)
+
+    def told(study: Study, name: str) -> Any:
+        def tell(trial: Trial) -> None:
+            study.finish(trial)
+            text = f"{name}: {show(trial.configuration, first)}: {describe(trial)}"
+            print(text, file=sys.stderr, flush=True)
+
+        return tell
+
+    settings = {"slo": str(slo), "load": LOAD}
+    found = Study(own.study / "search", settings, SPACE)
+    simulator = Simulator(
+        start,
+        detect(),
+        lambda rate: workload_at(args, rate),
+        args.num_clients,
+        slo,
+        args.attainment,
+    )
+    searched = Search(
+        SPACE,
+        first,
+        found.bench(bench),
+        simulator,
+        attainment=args.attainment,
+        max_runs=24,
+        told=told(found, "search"),
+    ).run()
+    whole = Study(own.study / "grid", settings, SPACE)
+    exhaustive = grid(
+        SPACE,
+        first,
+        whole.bench(bench),
+        attainment=args.attainment,
+        find=best_rate,
+        told=told(whole, "grid"),
+    )
+    row = compare(searched, exhaustive) | {
+        "bench": "tune_vs_grid",
+        "model": "opt-125m",
+        "slo": str(slo),
+        "machine": describe_machine(),
+        "commit": git_commit(),
+    }
+    for name, value in row.items():
+        print(f"  {name:<18} {value}")
+    if own.json is not None:
+        write_json(own.json, row)
+    return 0
+
+
+def compare(searched: Result, exhaustive: Result) -> dict[str, Any]:
+    """The share of the grid's best goodput, and of its runs, that the search has."""
+    assert searched.best is not None
+    assert exhaustive.best is not None
+    chosen = searched.best.configuration
+    [judged] = [t for t in exhaustive.trials if t.configuration == chosen]
+    servers = (len(searched.trials), len(exhaustive.trials))
+    loads = tuple(sum(len(t.runs) for t in result.trials) for result in (searched, exhaustive))
+    return {
+        "search_best": chosen,
+        "grid_best": exhaustive.best.configuration,
+        "grid_goodput": exhaustive.best.goodput,
+        "share_of_best": judged.goodput / exhaustive.best.goodput,
+        "servers": servers,
+        "loads": loads,
+        "share_of_servers": servers[0] / servers[1],
+        "share_of_loads": loads[0] / loads[1],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""The flags of `quire tune`, and what they come to."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.core.config import EngineArgs
+from quire.core.errors import ConfigError
+from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
+
+if TYPE_CHECKING:
+    from quire.bench.slo import Slo
+
+LOAD = (
+    *("dataset_name", "dataset_path", "num_prompts", "num_clients", "input_len", "output_len"),
+    *("range_ratio", "num_prefixes", "prefix_len", "num_turns", "prompts", "vocab_size"),
+    *("burstiness", "endpoint", "ignore_eos", "repetitions", "seed"),
+)
+"""Flags of `bench serve` that make the load."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the objective's, the search's, the load's and the engine's flags to `parser`."""
+    from quire.bench import serve_flags
+    from quire.bench.slo import METRICS, PERCENTILES
+
+    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
+    _add_objective(parser.add_argument_group("objective"))
+    _add_search(parser.add_argument_group("search"))
+    serve_flags.add(parser.add_argument_group("load, as of `quire bench serve`"))
+    parser.set_defaults(
+        num_clients=None,
+        goodput=None,
+        plot_dir=None,
+        percentile_metrics=METRICS,
+        metric_percentiles=PERCENTILES,
+    )
+    add_config_flag(parser)
+    add_engine_flags(parser)
+
+
+def _add_objective(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--slo",
+        metavar="BOUNDS",
+        help="what a request may wait for, such as ttft=0.5,tpot=50ms,e2e=10; also itl, of which "
+        "a request's p99 counts",
+    )
+    group.add_argument(
+        "--attainment",
+        type=_attainment,
+        default=0.95,
+        metavar="X",
+        help="share of the requests that has to keep to it (default: %(default)s)",
+    )
+
+
+def _add_search(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--method",
+        choices=["search", "grid"],
+        default="search",
+        help="search: what the simulator expects most of comes first, until nothing better is to "
+        "be expected; grid: every max-num-seqs with every max-num-batched-tokens, at rates that "
+        "fall by one request a second, as vLLM's auto_tune script does (default: %(default)s)",
+    )
+    add(
+        "--space",
+        action="append",
+        default=[],
+        metavar="FIELD=V,…",
+        help="values of an engine flag to try, such as max-num-seqs=8,16,32 or "
+        "max-num-batched-tokens=none,512; may be repeated",
+    )
+    add(
+        "--hold",
+        nargs="+",
+        default=[],
+        metavar="FIELD",
+        help="engine flags to leave as they are; the others are where the search starts",
+    )
+    add(
+        "--allow-quantization",
+        action="store_true",
+        help="try types that change what the model says: quantization, and a KV cache of int8",
+    )
+    add(
+        "--max-runs",
+        type=_count,
+        default=24,
+        metavar="N",
+        help="configurations that a search measures at most (default: %(default)s)",
+    )
+    add(
+        "--repetitions",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="loads of a measurement, of which the medians count (default: %(default)s)",
+    )
+    add(
+        "--study",
+        type=Path,
+        metavar="DIR",
+        help="where the measurements are kept, and the report; started again with it, a search "
+        "goes on where it was (default: tune-MODEL)",
+    )
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the config file to write, .yaml or .toml (default: DIR/config.yaml)",
+    )
+
+
+def check(args: argparse.Namespace) -> tuple[argparse.Namespace, EngineArgs, Slo]:
+    """The flags, completed, the engine to start from, and the objective.
+
+    Raises:
+        ConfigError: a flag is wrong, or is what tuning is to find.
+    """
+    from quire.bench.datasets import complete
+    from quire.bench.slo import Slo
+    from quire.tune.server import check_load
+
+    if args.slo is None:
+        raise ConfigError(
+            "There is no objective.", fix="Give one: --slo ttft=1,tpot=100ms.", param="--slo"
+        )
+    if args.base_url is not None:
+        raise ConfigError(
+            "--base-url is a server that runs; tuning starts its own.", param="--base-url"
+        )
+    if math.isfinite(args.request_rate) or args.request_rates is not None:
+        raise ConfigError("The request rate is what tuning finds.", param="--request-rate")
+    if args.output is not None and args.output.suffix not in (".toml", ".yaml", ".yml"):
+        raise ConfigError("--output must end in .yaml or .toml.", param="--output")
+    slo, given_clients = Slo.parse(args.slo), args.num_clients is not None
+    start = engine_args_from(args)
+    if args.model_tag is not None:
+        if start.model not in (EngineArgs().model, args.model_tag):
+            raise ConfigError(
+                f"MODEL is {args.model_tag} and --model is {start.model}; give one of them.",
+                param="--model",
+            )
+        args = argparse.Namespace(**{**vars(args), "model": args.model_tag})
+        start = engine_args_from(args)
+    args = complete(argparse.Namespace(**{**vars(args), "num_clients": args.num_clients or 1}))
+    args.num_prompts = len(check_load(args))
+    if not given_clients:
+        args.num_clients = args.num_prompts
+    return args, start, slo
+
+
+def held_fields(names: list[str]) -> list[str]:
+    from quire.core.registry import did_you_mean
+
+    held = [name.strip().lstrip("-").replace("-", "_") for name in names]
+    known = asdict(EngineArgs())
+    for name in held:
+        if name not in known:
+            raise ConfigError(
+                f"--hold {name}: unknown flag; {did_you_mean(name, known)}", param="--hold"
+            )
+    return held
+
+
+def describe_load(args: argparse.Namespace) -> str:
+    lengths = (
+        f" of {args.input_len} and {args.output_len} tokens"
+        if args.input_len and args.output_len
+        else ""
+    )
+    return (
+        f"{args.num_prompts} requests{lengths} (`{args.dataset_name}`), "
+        f"at most {args.num_clients} at once"
+    )
+
+
+def plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _attainment(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not in (0, 1]")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
