@@ -51,8 +51,10 @@ def test_sigterm_finishes_what_is_under_way(tiny_model: Path) -> None:
         while not server.metric("num_requests_running"):
             time.sleep(0.01)
         with server.http.stream("GET", "/dashboard/stream") as stream:
-            status = server.stop(signal.SIGTERM)  # it does not wait for who only watches
-            assert "event: snapshot" in stream.iter_lines()
+            lines = stream.iter_lines()
+            assert next(lines) == "event: snapshot"
+            status = server.stop(signal.SIGTERM)
+            list(lines)  # raises unless the stream was ended
         request.join(30)
         assert status == 0
         assert answers[0].json()["usage"]["completion_tokens"] == 300
