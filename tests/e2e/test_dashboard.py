@@ -48,8 +48,11 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     logs = tmp_path_factory.mktemp("dashboard")
     flags = ("--num-gpu-blocks-override", "384", "--max-num-seqs", "8", "--num-threads", "1")
     named = ("--served-model-name", "embedded")
-    with serving(Path("embedded"), *flags, *named, log_folder=logs) as running:
-        yield running
+    traces = ("--profiler-config.profiler=torch", f"--profiler-config.torch_profiler_dir={logs}")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("QUIRE_CACHE_DIR", str(logs))  # nothing measured here before
+        with serving(Path("embedded"), *flags, *named, *traces, log_folder=logs) as running:
+            yield running
 
 
 @pytest.fixture
@@ -134,6 +137,25 @@ def test_every_view_shows_the_load(server: Server, browser: Browser, pictures: P
         snap("request")
         page.keyboard.press("Escape")
         expect(drill).to_have_count(0)
+
+        # The default window of five seconds is for people.
+        page.route(
+            "**/explain", lambda route: route.continue_(url=f"{server.url}/explain?window=1")
+        )
+        shown.show("explain")
+        page.get_by_role("button", name="Explain", exact=True).click()
+        expect(page.locator(".cause")).not_to_be_empty()
+        snap("explain")
+        shown.show("roofline")
+        assert page.locator(".point").count() >= 5
+        expect(page.locator("tbody th").first).to_be_visible()
+        snap("roofline")
+
+        page.get_by_role("button", name="Trace").click()
+        page.get_by_role("button", name="Start").click()
+        page.get_by_role("button", name="Stop now").click()
+        expect(page.locator("dialog")).to_contain_text(".json.gz")
+        page.keyboard.press("Escape")
     server.wait_until_idle()
 
 
