@@ -13,8 +13,8 @@ KERNEL_FAMILIES = (
     *("sampling", "pack"),
 )
 ABLATIONS = (
-    *("async-scheduling", "multi-step", "plan", "int8-kv-cache", "prefix-caching"),
-    "chunked-prefill",
+    *("async-scheduling", "multi-step", "persistent-batch", "plan", "int8-kv-cache"),
+    *("prefix-caching", "chunked-prefill"),
 )
 PEER_NAMES = ("transformers", "vllm", "llama-cpp-python")
 TASKS = ("prefill", "decode", "batch", "startup")

@@ -12,14 +12,6 @@ from quire.bench import flags, serve_flags
 from quire.core.flags import add_config_flag, add_engine_flags
 from quire.core.registry import Registry
 
-KERNEL_FAMILIES = (
-    *("embedding", "norm", "quantize", "gemm", "rope_kv_write", "attention", "activation"),
-    *("sampling", "pack"),
-)
-ABLATIONS = (
-    *("async-scheduling", "multi-step", "persistent-batch", "plan", "int8-kv-cache"),
-    *("prefix-caching", "chunked-prefill"),
-)
 BENCHMARKS = Registry(
     "benchmark",
     {
