@@ -21,9 +21,9 @@ COMMANDS = {
     "simulate": ("quire.simulate.main", "predict a load on hardware that need not be here"),
     "explain": ("quire.cli.explain", "say why it is slow, and what would make it faster"),
     "tune": ("quire.tune.main", "find the configuration that serves most under an objective"),
+    "tune kernels": ("quire.tune.kernels.main", "fit the kernels to this machine and a model"),
     "profile": ("quire.cli.profile", "show what a run spends its time on, operation by operation"),
     "bench": ("quire.bench.main", "measure speed, from kernels to serving, and quality"),
-    "tune kernels": ("quire.tune.kernels.main", "fit the kernels to this machine and a model"),
 }
 
 _EPILOG = """\
