@@ -12,7 +12,7 @@ from quire.explain.report import LimitsUsed, OpLine, Report
 
 COLOURS = {"memory": "#1f4e79", "compute": "#c55a11", "overhead": "#7f7f7f"}
 ROOF = "#333333"
-LABELS = 6
+LABELS, LABEL_PIXELS, LABEL_WIDTH = 6, 15, 110
 
 
 def plot(path: Path, title: str, report: Report) -> None:
@@ -37,13 +37,16 @@ def plot(path: Path, title: str, report: Report) -> None:
     axes.set_title(title)
     lines = [line for line in report.ops if line.gflop_s > 0]
     _roofs(axes, report.limits, lines)
-    _dots(axes, lines)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    _dots(axes, lines)
+    figure.draw_without_rendering()  # where the dots are is known from here on
+    _names(axes, lines)
     axes.set_xlabel("operations a byte moved")
     axes.set_ylabel("GFLOP/s")
     axes.grid(alpha=0.25, which="both")
-    axes.legend(loc="lower right")
+    for handle in axes.legend(loc="lower right").legend_handles:
+        handle.set_sizes([60])
     try:
         canvas.print_png(str(path))
     except OSError as error:
@@ -57,7 +60,9 @@ def _roofs(axes: Any, limits: LimitsUsed, lines: list[OpLine]) -> None:
     bandwidth = limits.bandwidth_bytes_s
     low = min([0.1, *(line.intensity for line in lines)]) / 2
     highest = max(flops.values(), default=bandwidth)
-    x = np.geomspace(low, max(4 * highest / bandwidth, 2 * max(line.intensity for line in lines)))
+    high = max(4 * highest / bandwidth, 2 * max(line.intensity for line in lines))
+    corners = [peak / bandwidth for peak in flops.values() if low < peak / bandwidth < high]
+    x = np.sort([*np.geomspace(low, high), *corners])
     axes.plot(x, np.minimum(bandwidth * x, highest) / 1e9, color=ROOF, lw=1.6)
     words = "" if limits.source == "measured" else " (the best seen)"
     at = low * 2
@@ -87,8 +92,21 @@ def _dots(axes: Any, lines: list[OpLine]) -> None:
                 edgecolor="white",
                 label=f"{bound}-bound" if bound != "overhead" else "far from both",
             )
-    for line in sorted(lines, key=lambda line: -line.share)[:LABELS]:
+
+
+def _names(axes: Any, lines: list[OpLine]) -> None:
+    """Beside the largest dots, to the left where there is more room, none on another."""
+    middle = axes.bbox.x0 + axes.bbox.width * 0.6
+    taken: list[tuple[float, float]] = []
+    largest = sorted(lines, key=lambda line: -line.share)[:LABELS]
+    for line in sorted(largest, key=lambda line: -line.gflop_s):  # downwards, off the roof
+        x, y = axes.transData.transform((line.intensity, line.gflop_s))
+        left = bool(x > middle)
+        near = [other for at, other in taken if abs(at - x) < LABEL_WIDTH]
+        height = min([y, *(other - LABEL_PIXELS for other in near)])
+        taken.append((x, height))
         axes.annotate(
             f"{line.module or line.name} {line.share:.0%}", (line.intensity, line.gflop_s),
-            (9, -4), textcoords="offset points", fontsize=8,
+            (-16 if left else 16, (height - y) * 0.72 - 3), textcoords="offset points",
+            fontsize=8, ha="right" if left else "left",
         )  # fmt: skip
