@@ -1,0 +1,61 @@
+"""Ten engines with something wrong, as `benchmarks/explain_faults.py --save` watched them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quire.explain.analyse import explain
+from quire.explain.evidence import load
+from quire.explain.text import render
+
+FILES = Path(__file__).parent / "faults"
+CAUSES = {
+    "dispatch": ("dispatch_overhead", "--no-enforce-eager"),
+    "bandwidth": ("memory_bandwidth", "--quantization int8"),
+    "gaps": ("idle_gaps", "--async-scheduling"),
+    "rank": ("rank_imbalance", "--num-threads"),
+    "kv": ("kv_cache_too_small", "--num-gpu-blocks-override"),
+    "prefix": ("prefix_misses", "--enable-prefix-caching"),
+    "thread": ("few_threads", "--num-threads 2"),
+    "float32": ("wide_weights", "--dtype bfloat16"),
+    "neighbour": ("busy_neighbour", "--num-threads"),
+    "tokenizer": ("tokenization", "--tokenizer-pool-size 2"),
+}
+
+UNPROFILED = {"dispatch", "float32"}
+"""Of these no operation was timed: they are found all the same."""
+
+
+def test_all_ten_are_here() -> None:
+    assert {file.stem for file in FILES.glob("*.json")} == set(CAUSES)
+
+
+@pytest.mark.parametrize("fault", CAUSES)
+def test_a_fault_that_was_seen_is_named_with_its_flag(fault: str) -> None:
+    report = explain(load(FILES / f"{fault}.json"))
+    cause, flag = CAUSES[fault]
+    assert report.verdict.cause == cause
+    assert report.changes[0].flag.startswith(flag)
+    assert report.limits is not None
+    assert report.limits.source == "measured"
+    assert cause in render(report)
+
+
+@pytest.mark.parametrize("fault", CAUSES)
+def test_its_time_is_all_accounted_for(fault: str) -> None:
+    evidence = load(FILES / f"{fault}.json")
+    core = ("receive", "schedule", "prepare", "model", "sample", "update", "core_send", "idle")
+    names = (*core, "tokenize", "detokenize") if evidence.offline else core
+    assert evidence.window.share(*names) == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("fault", sorted(set(CAUSES) - UNPROFILED))
+def test_operations_stay_within_their_limits(fault: str) -> None:
+    """A roofline that operations pass would say that their bytes or the limits are wrong."""
+    report = explain(load(FILES / f"{fault}.json"))
+    total = sum(line.share for line in report.ops)
+    assert total == pytest.approx(1.0)
+    reached = sum(line.share * (line.of_limit or 0.0) for line in report.ops)
+    assert 0.1 < reached < 1.1
