@@ -189,11 +189,14 @@ class _Tuning:
             resumed=self.study.resumed,
         )
         if result.best is not None and result.best.best is not None:
-            _say("Measuring the best once more, with a profile …")
+            _say("Measuring the best once more, with a profile, and the start …")
             try:
                 facts.verified, facts.ops = self.real.profile(
                     result.best.configuration, result.best.best.rate
                 )
+                if result.start.best is not None and result.start is not result.best:
+                    with self.real(result.start.configuration) as measure:
+                        facts.verified_start = measure(result.start.best.rate)
             except QuireError as error:
                 _say(f"The best could not be measured once more: {error}")
         return facts

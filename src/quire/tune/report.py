@@ -25,6 +25,7 @@ class Facts(msgspec.Struct):
         load: the workload in words.
         share: the largest memory share that boots; None where memory was left alone.
         verified: the best configuration, measured once more; `ops` its profile, if there is one.
+        verified_start: the start, measured once more after it, if it keeps to the objective.
         files: what was written, by what it is.
     """
 
@@ -38,6 +39,7 @@ class Facts(msgspec.Struct):
     share: float | None = None
     resumed: int = 0
     verified: Measurement | None = None
+    verified_start: Measurement | None = None
     ops: dict[str, Any] | None = None
     files: dict[str, str] = {}
 
@@ -249,10 +251,13 @@ def _how(facts: Facts) -> str:
     lines = ["## How", "", f"- {machine}", f"- `{facts.command}`"]
     if facts.verified is not None:
         run = facts.verified
-        lines.append(
+        again = (
             f"- Measured once more at the end, the best had {run.goodput:.3g} requests/s within "
-            f"the objective ({run.attainment:.0%} of the requests)."
+            f"the objective ({run.attainment:.0%} of the requests)"
         )
+        if (start := facts.verified_start) is not None:
+            again += f", the start {start.goodput:.3g} ({start.attainment:.0%})"
+        lines.append(f"{again}.")
     if facts.resumed:
         lines.append(f"- {facts.resumed} measurements were there from an earlier start.")
     lines += [f"- {name}: `{file}`" for name, file in facts.files.items()]

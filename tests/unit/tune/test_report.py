@@ -30,6 +30,7 @@ def facts() -> Facts:
         share=0.86,
         resumed=3,
         verified=measurement(6.0, 6.6, 11.0),
+        verified_start=measurement(2.0, 3.0, 4.0),
         ops={"steps": 9, "ops": ops},
         files={"the configuration": "config.yaml"},
     )
@@ -50,6 +51,7 @@ def test_everything_is_told() -> None:
     assert "| linear | 90.0% | 10.0 |" in text
     assert "boots with at most 86%" in text
     assert "3 measurements were there" in text
+    assert "(100% of the requests), the start 2 (100%)." in text
     for trial in result.trials:
         assert trial.why in text
     for heading in ("What changed", "Where the time goes", "What was tried", "What was not"):
