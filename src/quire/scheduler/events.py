@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.core.messages import EventKind, RequestEvent
+from quire.core.messages import EventKind, RequestEvent, StepOutputs
 from quire.core.request import Request
 from quire.scheduler.running import Admitted
 from quire.scheduler.steps import InFlight
@@ -25,10 +25,10 @@ class Events:
         self._noted: list[RequestEvent] = []
         self._last_end = 0.0
 
-    def take(self) -> list[RequestEvent]:
-        """All since the last time."""
-        noted, self._noted = self._noted, []
-        return noted
+    def give(self, outputs: StepOutputs) -> None:
+        """Put all since the last time into `outputs`."""
+        if self._noted:
+            outputs.events, self._noted = self._noted, []
 
     def note(self, kind: EventKind, request: Request, tokens: int = 0) -> None:
         self._noted.append(RequestEvent(request.request_id, kind, self.now, tokens))
@@ -42,10 +42,11 @@ class Events:
 
         A step that was scheduled while another ran began when that one ended.
         """
-        start, self._last_end = max(flight.begun, self._last_end), end
         if flight.prefills and not flight.void:
+            start = max(flight.begun, self._last_end)
             step = flight.step
             counts = step.num_scheduled_tokens[flight.prefills].tolist()
             for row, count in zip(flight.prefills, counts, strict=True):
                 name = step.request_ids[row]
                 self._noted.append(RequestEvent(name, "prefill", start, count, end))
+        self._last_end = end

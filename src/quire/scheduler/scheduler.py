@@ -168,7 +168,8 @@ class Scheduler:
             self._results.take_in(flight, result, outputs)
             if len(self.requests) < before:
                 self.running.remove_finished()
-        outputs.stats, outputs.events = self.stats(), self._events.take()
+        outputs.stats = self.stats()
+        self._events.give(outputs)
         return outputs
 
     def fail(self, step: SchedulerOutput, reason: str, now: float) -> StepOutputs:
@@ -193,7 +194,8 @@ class Scheduler:
             self.kv.forget(behind.entered)
             while len(self.running):
                 self._preempt_last(sound=False)
-        outputs.stats, outputs.events = self.stats(), self._events.take()
+        outputs.stats = self.stats()
+        self._events.give(outputs)
         return outputs
 
     # -- parts of `schedule` ---------------------------------------------------------------
