@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from quire.bench import bandwidth
+from quire.bench.energy import EnergyMeter
 from quire.bench.engine import TYPES, BenchEngine, open_engine
 from quire.bench.floor import step_bytes
 from quire.bench.machine import peak_rss_bytes, portable_name
@@ -56,13 +57,15 @@ def run(args: argparse.Namespace) -> Row:
             "kv_bytes_per_token": engine.kv_bytes_per_token,
         }
         one_batch(engine, args, repetition=-1)
-        samples = []
+        samples, energy = [], EnergyMeter()
         with progress(total=args.repetitions, unit="batch") as bar:
             for repetition in range(args.repetitions):
-                sample = one_batch(engine, args, repetition)
+                with energy:
+                    sample = one_batch(engine, args, repetition)
                 samples.append(sample | against_floor(engine, args, sample["decode_tok_s"]))
                 bar.update()
-    return summarise(KEYS, settings, samples)
+    tokens = args.repetitions * args.batch_size * args.output_len
+    return summarise(KEYS, settings, samples) | energy.row(tokens)
 
 
 def one_batch(engine: BenchEngine, args: argparse.Namespace, repetition: int) -> Row:

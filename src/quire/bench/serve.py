@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TextIO
 
 from quire.bench.datasets import complete
+from quire.bench.energy import EnergyMeter, is_here
 from quire.bench.http_client import HTTPClient, HTTPStatusError
 from quire.bench.load import Load, make_load
 from quire.bench.machine import portable_name
@@ -101,12 +102,15 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
     asyncio.run(_warm_up(client(), make_load(args, model, repetition=-1)))
     samples: list[Row] = []
     outcomes: list[Outcome] = []
+    energy, tokens = EnergyMeter(), 0
     for repetition in range(first, first + args.repetitions):
         load = make_load(args, model, repetition)
         if load.fixed:
             asyncio.run(_forget_prompts(client(), repetition))
         before = asyncio.run(_reading(client()))
-        outcomes, elapsed = asyncio.run(send(load, client))
+        with energy:
+            outcomes, elapsed = asyncio.run(send(load, client))
+        tokens += sum(o.output_tokens for o in outcomes)
         after = asyncio.run(_reading(client()))
         split: Row = {}
         lag: Row = {}
@@ -125,6 +129,8 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
         "request_rate": "inf" if math.isinf(args.request_rate) else args.request_rate,
     }
     row = summarise([*settings, *samples[0]], settings, samples)
+    if is_here(base_url):
+        row |= energy.row(tokens)
     given = {name: getattr(args, name) for name in _SIZES if getattr(args, name) is not None}
     given["num_prompts"] = len(load)
     if slo is not None:

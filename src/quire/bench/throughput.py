@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
+from quire.bench.energy import EnergyMeter
 from quire.bench.engine import BenchEngine, open_engine
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
@@ -29,14 +30,16 @@ def run(args: argparse.Namespace) -> Row:
     with open_engine(args) as engine:
         warm_up = token_prompts(1, args.input_len, engine.vocab_size, [args.seed, 0])
         engine.generate(warm_up, output_len=min(8, args.output_len))
-        samples = []
+        samples, energy = [], EnergyMeter()
         with progress(total=args.repetitions, unit="round") as bar:
             for repetition in range(args.repetitions):
-                samples.append(one_round(engine, args, repetition))
+                with energy:
+                    samples.append(one_round(engine, args, repetition))
                 bar.update()
         types = engine.types
     settings = {key: getattr(args, key) for key in ("num_prompts", "input_len", "output_len")}
     row = summarise(KEYS, settings, samples)
+    row |= energy.row(args.repetitions * args.num_prompts * args.output_len)
     return row | {"model": portable_name(args.model), **types}
 
 

@@ -105,7 +105,7 @@ def test_latency(llm: FakeLLM) -> None:
         *("model", *TYPES, "input_len", "output_len", "batch_size"),
         *("prefill_tok_s", "decode_tok_s", "ttft_s", "tpot_ms", "peak_rss_bytes"),
         *("weight_bytes", "kv_bytes_per_token", "bandwidth_gb_s", "floor_fraction", "split"),
-        *("repetitions", "min", "max"),
+        *("repetitions", "min", "max", "energy"),
     ]
     assert (row["split"]["model"], row["split"]["idle"]) == (0.75, 0.25)
     assert row["model"] == "tiny"

@@ -1,0 +1,89 @@
+"""Power and energy of a measurement, where this machine's devices tell them."""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from quire.bench.report import Row
+from quire.profile.devices import Device, devices
+
+
+class EnergyMeter:
+    """Counts the energy of what is done inside `with`, which may be entered again and again.
+
+    It is that of whole devices: whatever else they do counts, too. A wait between two readings of
+    a CPU's counter must be shorter than the counter's wrap, some twenty minutes.
+    """
+
+    def __init__(
+        self,
+        found: Sequence[Device] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._devices = devices() if found is None else found
+        self._clock = clock
+        self._seconds = 0.0
+        self._joules: list[float | None] = [0.0] * len(self._devices)
+        self._start = 0.0
+        self._before: list[float | None] = []
+
+    def __enter__(self) -> EnergyMeter:
+        self._before = self._read()
+        self._start = self._clock()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._seconds += self._clock() - self._start
+        for i, (before, after) in enumerate(zip(self._before, self._read(), strict=True)):
+            sofar = self._joules[i]
+            if sofar is None or before is None or after is None:
+                self._joules[i] = None
+            else:
+                self._joules[i] = sofar + after - before
+
+    def row(self, output_tokens: int) -> Row:
+        """`{"energy": {…}}`: watts, and joules a generated token, of the devices that told them.
+
+        Both are None where none did; stderr says why.
+        """
+        told = [joules for joules in self._joules if joules is not None]
+        names = [
+            device.read().name
+            for device, joules in zip(self._devices, self._joules, strict=True)
+            if joules is not None
+        ]
+        if not told or not self._seconds or not output_tokens:
+            for device in self._devices:
+                if device.no_power is not None:
+                    print(f"Power is unavailable: {device.no_power}.", file=sys.stderr)
+            return {"energy": {"power_w": None, "j_per_output_token": None}}
+        total = sum(told)
+        return {
+            "energy": {
+                "power_w": total / self._seconds,
+                "j_per_output_token": total / output_tokens,
+                "devices": ", ".join(names),
+            }
+        }
+
+    def _read(self) -> list[float | None]:
+        return [device.read().energy_j for device in self._devices]
+
+
+def is_here(url: str) -> bool:
+    """Whether a server at `url` runs on this machine, whose energy it takes."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
