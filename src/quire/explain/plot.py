@@ -45,7 +45,8 @@ def plot(path: Path, title: str, report: Report) -> None:
     axes.set_xlabel("operations a byte moved")
     axes.set_ylabel("GFLOP/s")
     axes.grid(alpha=0.25, which="both")
-    for handle in axes.legend(loc="lower right").legend_handles:
+    handles: Any = axes.legend(loc="lower right").legend_handles
+    for handle in handles:
         handle.set_sizes([60])
     try:
         canvas.print_png(str(path))
