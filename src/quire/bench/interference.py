@@ -92,7 +92,7 @@ async def one_round(engine: AsyncLLM, args: argparse.Namespace, repetition: int)
     finally:
         await streams.stop()
     alone = streams.gaps(idle, loaded) + streams.gaps(end, idle_again)
-    beside = streams.gaps(loaded, end)
+    beside = streams.gaps(loaded, end, overlapping=True)
     cells = {
         f"{name}_p{p}_ms": percentile(gaps, p / 100) * 1e3
         for name, gaps in (("idle", alone), ("itl", beside))
@@ -133,14 +133,20 @@ class Streams:
                     task.result()
             await asyncio.sleep(POLL_SECONDS)
 
-    def gaps(self, begin: float, end: float) -> list[float]:
-        """Seconds between one output of a stream and its next, both within the interval.
+    def gaps(self, begin: float, end: float, *, overlapping: bool = False) -> list[float]:
+        """Seconds between one output of a stream and its next, within the interval.
+
+        Args:
+            overlapping: those that the interval only meets, too.
 
         Raises:
             QuireError: where there are none, so that nothing could be said.
         """
-        kept = [[t for t in times if begin <= t <= end] for times in self._times]
-        gaps = [b - a for times in kept for a, b in pairwise(times)]
+        pairs = [pair for times in self._times for pair in pairwise(times)]
+        if overlapping:
+            gaps = [after - before for before, after in pairs if before < end and after > begin]
+        else:
+            gaps = [after - before for before, after in pairs if begin <= before and after <= end]
         if not gaps:
             raise QuireError(
                 "The streams got no tokens while the prompts were computed.",
