@@ -54,9 +54,11 @@ def test_an_engine_is_profiled(fields: dict[str, Any], tmp_path: Path) -> None:
     native = [e for e in events if e.get("cat") == "native_op"]
     assert steps
     assert native
-    # Both clocks are the same: to some microseconds, every operation lies in a step.
+    # Both clocks are the same, to what a busy machine allows: every operation lies in a step.
     assert all(
-        any(s["ts"] - 50 < n["ts"] and n["ts"] + n["dur"] < s["ts"] + s["dur"] + 50 for s in steps)
+        any(
+            s["ts"] - 500 < n["ts"] and n["ts"] + n["dur"] < s["ts"] + s["dur"] + 500 for s in steps
+        )
         for n in native
     )
 

@@ -24,6 +24,8 @@ from quire.profile import trace_file
 from quire.profile.torch_profiler import TorchProfiler
 
 ROWS = 3
+CLOCK_MICROSECONDS = 500
+"""What torch's clock may be off on a busy machine; another clock would be off by years."""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def test_events_of_a_thread_nest(trace: dict[str, Any]) -> None:
         for start, end in sorted(spans):
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
-            assert not open_ends or -end <= open_ends[-1] + 0.002  # of a microsecond's rounding
+            assert not open_ends or -end <= open_ends[-1] + 0.01  # of a microsecond: rounding
             open_ends.append(-end)
 
 
@@ -102,8 +104,8 @@ def test_they_lie_beside_the_step_they_belong_to(trace: dict[str, Any]) -> None:
         for op in ops:
             assert op["pid"] == step["pid"]
             assert op["tid"] != step["tid"]
-            assert step["ts"] <= op["ts"]
-            assert op["ts"] + op["dur"] <= step["ts"] + step["dur"]
+            assert step["ts"] - CLOCK_MICROSECONDS < op["ts"]
+            assert op["ts"] + op["dur"] < step["ts"] + step["dur"] + CLOCK_MICROSECONDS
     names = {e["tid"]: e["args"] for e in events if e["name"] == "thread_name"}
     assert names[native[0]["tid"]] == {"name": "native ops"}
     order = {e["tid"]: e["args"] for e in events if e["name"] == "thread_sort_index"}
