@@ -114,6 +114,10 @@ class TorchProfiler(WorkerProfiler):
         runs = [meter.op_runs() for meter in self._meters]
         for meter in self._meters:
             meter.trace_ops(0)
+        if any(len(each.runs) >= MAX_OP_RUNS for each in runs):
+            logger.warning(
+                "the trace has the first %d native operations; record fewer steps", MAX_OP_RUNS
+            )
         facts = TraceFacts(
             pid=os.getpid(),
             thread=threading.get_native_id(),

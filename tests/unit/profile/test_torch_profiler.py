@@ -130,6 +130,16 @@ def test_options_reach_torch(tmp_path: Path) -> None:
     assert '"python_function"' in text
 
 
+def test_a_trace_that_is_too_long_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.profile.torch_profiler.MAX_OP_RUNS", 3)
+    config = ProfilerConfig("torch", str(tmp_path), torch_profiler_use_gzip=False)
+    [path] = recorded(tmp_path, config)
+    assert path.read_text().count('"native_op"') == 3
+    assert "the first 3 native operations" in caplog.text
+
+
 def test_a_full_disk_is_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
