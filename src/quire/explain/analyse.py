@@ -40,17 +40,13 @@ def explain(evidence: Evidence) -> Report:
 
 
 def _changes(found: list[Suspect]) -> list[Change]:
-    """The most useful ones: of each cause the first, then the others; each field once."""
+    """The most useful ones: of each cause the first, then the others; each flag once."""
     ordered = [s.changes[0] for s in found if s.changes]
     ordered += [change for s in found for change in s.changes[1:]]
-    chosen: list[Change] = []
-    taken: set[str] = set()
+    chosen: dict[str, Change] = {}
     for change in ordered:
-        names = set(change.fields) or {change.flag}
-        if not names & taken:
-            chosen.append(change)
-            taken |= names
-    return chosen[:MOST_CHANGES]
+        chosen.setdefault(change.flag.split()[0].replace("--no-", "--"), change)
+    return list(chosen.values())[:MOST_CHANGES]
 
 
 def _nothing(case: Case) -> Finding:

@@ -127,15 +127,20 @@ def rank_imbalance(case: Case) -> Suspect | None:
 
 
 def _between_operations(case: Case) -> float:
-    """Share of the window within the model's computation and outside of its operations."""
+    """Share of the window within the model's computation and outside of its operations.
+
+    Of operations that are called one by one, the time includes the call: what they should take, by
+    the machine's limits, tells it.
+    """
     profile = case.evidence.ops
+    outside = 0.0
     if profile is not None and profile.ops and profile.model_seconds:
         inside = sum(op.seconds for op in profile.ops) / profile.model_seconds
-        return case.model * max(0.0, 1.0 - inside)
+        outside = case.model * max(0.0, 1.0 - inside)
     if case.evidence.config.enforce_eager and case.estimate.measured:
         predicted = case.estimate.model_seconds() / case.window.seconds
-        return max(0.0, case.model - predicted)
-    return 0.0
+        outside = max(outside, case.model - predicted)
+    return outside
 
 
 def _handing_over(case: Case) -> float:
