@@ -33,7 +33,7 @@ def plot(path: Path, title: str, report: Report) -> None:
         ) from None
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     canvas: Any = FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    axes: Any = figure.subplots()
     axes.set_title(title)
     lines = [line for line in report.ops if line.gflop_s > 0]
     _roofs(axes, report.limits, lines)
