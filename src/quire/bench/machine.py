@@ -68,11 +68,15 @@ def git_commit() -> str | None:
 
 def portable_command(argv: Sequence[str]) -> str:
     """The command line as anyone could type it: `quire`, and absolute paths cut to their names."""
-    words = ["quire"]
-    for word in argv:
-        flag, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-        words.append(flag + equals + portable_name(value))
-    return shlex.join(words)
+    return shlex.join(["quire", *map(_portable_word, argv)])
+
+
+def _portable_word(word: str) -> str:
+    """`word`, its path cut: all of it, or what follows `=` in `--flag=PATH` and `NAME=PATH`."""
+    if Path(word).is_absolute():
+        return portable_name(word)
+    name, equals, value = word.partition("=")
+    return name + equals + portable_name(value)
 
 
 def portable_name(word: str) -> str:

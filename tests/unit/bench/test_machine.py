@@ -40,6 +40,7 @@ def test_the_commit_is_short_or_absent() -> None:
 def test_commands_lose_absolute_paths() -> None:
     argv = ["bench", "latency", "--model", "/data/models/x y", "--json=/tmp/out.json", "-v"]
     assert portable_command(argv) == "quire bench latency --model 'x y' --json=out.json -v"
+    assert portable_command(["--peer", "vllm=/opt/vllm/bin/python"]) == "quire --peer vllm=python"
     assert portable_name("org/model") == "org/model"
 
 
