@@ -31,6 +31,8 @@ PATIENCE = 3
 """Configurations in a row that may fail to be better before the limits are taken as found."""
 ROUNDS = 2
 """The limits and the other fields are searched in turn so many times at most."""
+LEAP = 1.2
+"""A predicted gain that is taken on trust before the limits are searched."""
 ERROR = (0.05, 0.3)
 """The least and the most that a prediction is distrusted."""
 
@@ -147,9 +149,8 @@ class Search:
 
     def _limits(self) -> None:
         """All combinations of the limits of a step, the most promising first."""
-        base = self._champion() | {
-            name: self._space[name][-1] for name in MEMORY & self._space.keys()
-        }
+        roomy = {name: values[-1] for name, values in self._space.items() if name in MEMORY}
+        base = self._leap(self._champion() | roomy)
         space = {n: vs if n in LIMITS else [base[n]] for n, vs in self._space.items()}
         candidates = list(configurations(space))
         failures = 0
@@ -163,9 +164,23 @@ class Search:
             if not {key(candidate)} & {*self._trials, *self._pruned}:
                 self._prune(candidate, "more promising ones were no better")
 
+    def _leap(self, base: Configuration) -> Configuration:
+        """The base with those values of other fields of which so much is expected that the limits
+        are better searched with them: a start with one thread, say."""
+        for name in self._other_fields():
+            for value in self._space[name]:
+                candidate = {**base, name: value}
+                before, after = self._predicted(base), self._predicted(candidate)
+                if self._why_not(candidate) is None and before and after and after > LEAP * before:
+                    base = candidate
+        return base
+
+    def _other_fields(self) -> list[str]:
+        return [name for name in self._space if name not in (*LIMITS, *MEMORY)]
+
     def _others(self) -> None:
         """The fields that are not limits, one at a time, each against the best so far."""
-        for name in [n for n in self._space if n not in (*LIMITS, *MEMORY)]:
+        for name in self._other_fields():
             for value in self._space[name]:
                 champion = self._champion()
                 candidate = {**champion, name: value}

