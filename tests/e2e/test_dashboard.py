@@ -25,13 +25,20 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import PHONE, chromium, dashboard
 
-# In the page, for between two calls from here a fast model might have said all.
-STOP_AFTER_FIVE_TOKENS = """() => new MutationObserver((_, observer) => {
-    const [, second] = document.querySelectorAll(".turn.assistant");
-    if (!second || second.querySelectorAll(".token").length < 5) return;
-    observer.disconnect();
-    document.querySelector(".ask button").click();
-}).observe(document.body, {childList: true, subtree: true})"""
+# Of an answer the page gets its beginning, and then nothing: a fast model would be done too soon.
+STALL_ANSWERS = """() => {
+    const real = window.fetch;
+    window.fetch = async (path, options) => {
+        const response = await real(path, options);
+        if (!path.startsWith("/v1/")) return response;
+        const { value } = await response.body.getReader().read();
+        const body = new ReadableStream({start(out) {
+            out.enqueue(value.slice(0, 4000));
+            options.signal.addEventListener("abort", () => out.error(options.signal.reason));
+        }});
+        return new Response(body, {headers: response.headers});
+    };
+}"""
 TILES = ("Generated", "Running", "Waiting")
 TABS = ("overview", "timeline", "kv", "prefixes", "explain", "roofline", "playground")
 
@@ -133,10 +140,23 @@ def test_every_view_shows_the_load(server: Server, browser: Browser, pictures: P
         page.locator(".lane").nth(9).click()
         drill = page.locator("dialog")
         expect(drill.locator("tbody tr").first).to_contain_text("arrived")
-        assert "prompt tokens" in drill.inner_text()
+        assert "First token" in drill.inner_text()
         snap("request")
         page.keyboard.press("Escape")
         expect(drill).to_have_count(0)
+
+        shown.show("kv")
+        assert number(page.locator("[data-kv=owned]").text_content()) > 0
+        assert page.locator(".owner").count() >= 1
+        area = page.locator(".block-map").bounding_box()
+        assert area is not None
+        page.mouse.move(area["x"] + 3, area["y"] + 3)
+        expect(page.locator(".told")).to_contain_text("Block")
+        snap("kv")
+
+        shown.show("prefixes")
+        assert page.locator(".node").count() >= 2
+        snap("prefixes")
 
         # The default window of five seconds is for people.
         page.route(
@@ -186,6 +206,11 @@ def test_every_number_agrees_with_metrics(server: Server, browser: Browser) -> N
         hits = known["vllm:prefix_cache_hits_total"] / known["vllm:prefix_cache_queries_total"]
         [tile] = [t for t in texts(page, ".tile") if t.startswith("Prefix hits")]
         assert float(tile.split()[2]) == pytest.approx(hits * 100, abs=0.51)
+        shown.show("kv")
+        free = number(page.locator("[data-kv=free]").text_content())
+        cached = number(page.locator("[data-kv=cached]").text_content())
+        assert known["vllm:kv_cache_usage_perc"] == 0
+        assert free + cached == 384
 
 
 def test_keys_reach_everything(server: Server, browser: Browser) -> None:
@@ -208,6 +233,14 @@ def test_keys_reach_everything(server: Server, browser: Browser) -> None:
         page.keyboard.press("Escape")
         expect(page.locator("dialog")).to_have_count(0)
         assert page.evaluate("document.activeElement.textContent") == lane
+
+        page.locator("#tab-timeline").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Tab")
+        expect(page.locator(".block-map")).to_be_focused()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("End")
+        expect(page.locator(".told")).to_contain_text("383")
 
 
 def test_a_phone_scrolls_down_and_not_sideways(
@@ -254,9 +287,11 @@ def test_the_playground_streams_with_probabilities(
         expect(page.locator("dialog tbody tr").last).to_contain_text("ended")
         page.keyboard.press("Escape")
 
-        page.evaluate(STOP_AFTER_FIVE_TOKENS)
+        page.evaluate(STALL_ANSWERS)
         page.get_by_label("Message", exact=True).fill("Another one.")
         page.keyboard.press("Enter")
+        page.locator(".turn.assistant").nth(1).wait_for()
+        page.get_by_role("button", name="Stop").click()
         expect(page.locator(".note").nth(1)).to_contain_text("stopped")
     server.wait_until_idle()
 
