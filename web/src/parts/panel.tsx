@@ -1,6 +1,6 @@
 // The boxes that views are made of, and what they say when they have nothing to show.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 interface PanelProps {
   title: string;
@@ -44,7 +44,8 @@ interface DialogProps {
 /** The browser's own modal dialog: it keeps the focus inside. */
 export function Dialog({ title, class: name = "", onClose, children }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  // Not a passive effect: its end has to come before the element is gone, for the focus' sake.
+  useLayoutEffect(() => {
     const element = dialog.current;
     const before = document.activeElement as HTMLElement | null;
     element?.showModal();

@@ -40,15 +40,16 @@ export function Prefixes({ nodes }: { nodes: PrefixNode[] }) {
             {rows.map(({ node, depth, start }, i) => (
               <li
                 key={node.id}
-                class={`node ${use(node)}`}
+                class="node"
                 role="treeitem"
                 aria-level={depth + 1}
                 aria-label={describe(node, start)}
                 title={describe(node, start)}
                 tabIndex={i === 0 ? 0 : -1}
               >
+                {/* Not by the row's class: Chromium forgets such styles when it moves a row. */}
                 <span
-                  class="run"
+                  class={`run ${use(node)}`}
                   style={{
                     left: `${(start / longest) * 100}%`,
                     width: `${(node.tokens / longest) * 100}%`,
