@@ -15,6 +15,7 @@ from quire.core.errors import ConfigError
 from quire.core.messages import HostTierStats
 from quire.runner.kv_files import BlockFiles
 from quire.runner.kv_host import HostKV
+from quire.scheduler.tier_cost import TierCost
 
 LENGTH = 96
 SMALL: dict[str, Any] = {"num_gpu_blocks_override": 24, "block_size": 8, "max_num_seqs": 8}
@@ -95,6 +96,15 @@ def test_swap_beside_steps_in_flight(model: str, pipeline: dict[str, Any]) -> No
     with make(model, swap_space=0.01, preemption_mode="swap", **SMALL, **pipeline) as llm:
         assert run(llm) == expected
         assert host_stats(llm).swapped_in > 0
+
+
+def test_copies_are_timed(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    monkeypatch.setattr(TierCost, "observe", lambda _, copies, seconds: seen.append(seconds))
+    with make(model, swap_space=0.01, preemption_mode="swap", **SMALL) as llm:
+        run(llm)
+    assert seen
+    assert min(seen) > 0
 
 
 def test_a_full_swap_space_recomputes(model: str) -> None:

@@ -135,6 +135,7 @@ class ModelOutput:
         errors: per request id, why its row could not be sampled (a NaN logit, say); such
             an entry has no sampled tokens and the request ends with `FinishReason.ERROR`.
         times: where the step's time went.
+        copy_seconds: what `block_copies` took; 0 is not known.
         failed_loads: KV blocks that what `block_copies` asked for could not be loaded into.
     """
 
@@ -143,6 +144,7 @@ class ModelOutput:
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     times: StepTimes = field(default_factory=StepTimes)
+    copy_seconds: float = 0.0
     failed_loads: list[int] = field(default_factory=list)
 
 

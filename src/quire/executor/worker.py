@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,10 +125,12 @@ class Worker:
         if self._runner is None:
             raise RuntimeError("the worker is not started")
         failed_loads: list[int] = []
+        begin = time.monotonic()
         if self._host and batch.block_copies:
             failed_loads = self._host.copy(batch.block_copies)
+        copied = time.monotonic()
         output = self._runner.execute(batch)
-        output.failed_loads = failed_loads
+        output.failed_loads, output.copy_seconds = failed_loads, copied - begin
         return output
 
     def shutdown(self) -> None:

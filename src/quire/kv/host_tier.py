@@ -143,6 +143,10 @@ class HostTier:
         """Whether `load` can bring back the block with this hash."""
         return key in self._offloaded or key in self._files
 
+    def in_memory(self, key: bytes) -> bool:
+        """Whether a block that was found is in a slot, not in a file alone."""
+        return key in self._offloaded
+
     def load(self, key: bytes, block: int) -> BlockLoad:
         """Copy what is kept under this hash, which was found, into `block`."""
         self._use(key)

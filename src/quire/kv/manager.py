@@ -29,6 +29,7 @@ class Stored:
         blocks: by position: a block of the KV cache, `TO_LOAD` or `NO_BLOCK`.
         num_tokens: tokens that they hold; only what was swapped out ends within a block.
         keys: hashes of the blocks to load; empty where they were swapped out.
+        num_from_files: how many of these are in files alone.
         arriving: another request loads one of them just now.
         private: they must not enter the prefix cache.
     """
@@ -36,6 +37,7 @@ class Stored:
     blocks: list[int]
     num_tokens: int
     keys: list[bytes] = field(default_factory=list)
+    num_from_files: int = 0
     arriving: bool = False
     private: bool = False
 
@@ -181,6 +183,7 @@ class KVCacheManager:
                     break
                 block = TO_LOAD
                 stored.keys.append(block_hash)
+                stored.num_from_files += not self.tier.in_memory(block_hash)
                 stored.arriving |= block_hash in self._arriving
             stored.blocks.append(block)
         stored.num_tokens = len(stored.blocks) * self.block_size

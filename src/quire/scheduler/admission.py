@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from quire.core.batch import Column
-from quire.core.cost import StepCost
 from quire.core.request import Request, RequestStatus
 from quire.kv.manager import NO_BLOCK, KVCacheManager, Stored
-from quire.scheduler.loading import Loading, load_pays
+from quire.scheduler.loading import Loading
 from quire.scheduler.queue import WaitingQueue
 from quire.scheduler.running import Admitted, RunningBatch
+from quire.scheduler.tier_cost import TierCost
 
 
 class Admission:
@@ -26,14 +26,14 @@ class Admission:
         running: RunningBatch,
         waiting: WaitingQueue,
         loading: Loading,
-        cost: StepCost | None,
+        tier_cost: TierCost | None,
     ) -> None:
         self._max_num_seqs = max_num_seqs
         self._kv = kv
         self._running = running
         self._waiting = waiting
         self._loading = loading
-        self._cost = cost
+        self._tier_cost = tier_cost
 
     def admit(
         self, step: int, budget: int, now: float, victims: Sequence[Request]
@@ -89,10 +89,12 @@ class Admission:
     def _find_stored(self, request: Request, prefix: list[int]) -> Stored | None:
         """What there is to load for `request`, unless computing it is faster."""
         stored = self._kv.find_stored(request, prefix)
-        if stored is None or self._cost is None or not stored.keys:
+        if stored is None or self._tier_cost is None or not stored.keys:
             return stored
-        loaded = stored.num_loads * self._kv.block_size
-        return stored if load_pays(self._cost, stored.num_tokens, loaded) else None
+        size = self._kv.block_size
+        loaded, from_files = stored.num_loads * size, stored.num_from_files * size
+        pays = self._tier_cost.load_pays(stored.num_tokens, loaded, from_files)
+        return stored if pays else None
 
     def _load(self, step: int, request: Request, stored: Stored, reserved: int, now: float) -> bool:
         """Admit the next in line with blocks to be loaded, if it fits and nobody loads the same."""

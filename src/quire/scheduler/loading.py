@@ -11,7 +11,6 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from quire.core.batch import BlockLoad
-from quire.core.cost import StepCost
 from quire.core.request import Request, RequestStatus
 from quire.kv.manager import NO_BLOCK, KVCacheManager, Stored
 from quire.scheduler.running import Admitted
@@ -124,16 +123,3 @@ class Loading:
         self._kv.free(arrival.request)
         arrival.request.status = RequestStatus.PREEMPTED
         return arrival.request
-
-
-def swap_pays(cost: StepCost, num_tokens: int) -> bool:
-    """Whether copying the keys and values of so many tokens to the host and back is faster than
-    computing them again."""
-    again = cost.seconds(num_tokens, 1, num_tokens, num_tokens * (num_tokens + 1) // 2)
-    return 2 * cost.copy_seconds(num_tokens) < again
-
-
-def load_pays(cost: StepCost, num_tokens: int, num_loaded: int) -> bool:
-    """Whether loading so many of the first `num_tokens` tokens is faster than computing them."""
-    attended = num_loaded * num_tokens - num_loaded * (num_loaded - 1) // 2
-    return cost.copy_seconds(num_loaded) < cost.seconds(num_loaded, 1, num_tokens, attended)

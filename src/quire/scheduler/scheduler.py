@@ -23,11 +23,12 @@ from quire.kv.manager import NEVER, KVCacheManager
 from quire.scheduler.admission import Admission
 from quire.scheduler.budget import StepBudget
 from quire.scheduler.events import Events
-from quire.scheduler.loading import Loading, swap_pays
+from quire.scheduler.loading import Loading
 from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
 from quire.scheduler.results import Results
 from quire.scheduler.running import Admitted, RunningBatch
 from quire.scheduler.steps import Steps
+from quire.scheduler.tier_cost import TierCost
 
 
 class Scheduler:
@@ -54,9 +55,9 @@ class Scheduler:
         self.running = RunningBatch(config.max_num_seqs, cache.block_size)
         self.waiting = self._line()
         self._loading = Loading(self.kv, config.max_num_batched_tokens)
-        self._cost = cost
+        self._tier_cost = TierCost(cost, cache.block_size) if cost and self.kv.tier else None
         self._admission = Admission(
-            config.max_num_seqs, self.kv, self.running, self.waiting, self._loading, cost
+            config.max_num_seqs, self.kv, self.running, self.waiting, self._loading, self._tier_cost
         )
         self._results = Results(self.kv, self.running, self._finish)
         self._steps = Steps(self.kv, self.running)
@@ -162,6 +163,8 @@ class Scheduler:
         if self._budget is not None:
             seconds = sum(result.times) / step.num_steps
             self._budget.observe(step.num_scheduled_tokens, step.num_computed_tokens, seconds)
+        if self._tier_cost is not None and step.block_copies is not None:
+            self._tier_cost.observe(step.block_copies, result.copy_seconds)
         outputs = StepOutputs([], None, now)
         if flight.requests and not flight.void:
             before = len(self.requests)
@@ -307,7 +310,7 @@ class Scheduler:
         mode = self.config.preemption_mode
         if mode == "recompute" or not num_tokens or not self.kv.can_swap_out(request, num_tokens):
             return False
-        return mode == "swap" or self._cost is None or swap_pays(self._cost, num_tokens)
+        return mode == "swap" or self._tier_cost is None or self._tier_cost.swap_pays(num_tokens)
 
     # -- parts of `update` -----------------------------------------------------------------
 

@@ -6,6 +6,7 @@ A failing seed is printed as soon as it is found, with the command that replays 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import time
@@ -35,7 +36,8 @@ def soak(first: int, count: int, jobs: int) -> list[int]:
     """Run the worlds of `count` seeds from `first` on; those that failed, in order."""
     failed: list[int] = []
     begin = told = time.monotonic()
-    with get_context("spawn").Pool(jobs) as pool:
+    # Steps that fail are part of the worlds, and not to be told of one by one.
+    with get_context("spawn").Pool(jobs, logging.disable, (logging.ERROR,)) as pool:
         seeds = range(first, first + count)
         for done, (seed, error) in enumerate(pool.imap_unordered(failure, seeds, CHUNK), 1):
             if error is not None:

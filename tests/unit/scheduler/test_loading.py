@@ -6,9 +6,7 @@ import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
-from quire.core.cost import RooflineCost
 from quire.core.request import Request
-from quire.scheduler.loading import load_pays, swap_pays
 from quire.scheduler.scheduler import Scheduler
 from tests.unit.scheduler.test_scheduler import request
 
@@ -181,23 +179,3 @@ def test_an_abort_gives_swap_slots_back() -> None:
     assert s.kv.tier is not None
     assert s.kv.tier.stats().slots_used == 0
     s.check_integrity()
-
-
-def test_the_model_of_cost_tells_a_cpu_from_a_fast_device() -> None:
-    def cost(flops: float, bandwidth: float) -> RooflineCost:
-        return RooflineCost(
-            weight_bytes=1e8,
-            kv_bytes_per_token=1e5,
-            flops_per_token=1e9,
-            flops_per_row=1e8,
-            flops_per_pair=1e5,
-            bytes_per_second=1e12,
-            flops_per_second=flops,
-            attention_flops_per_second=flops,
-            copy_bytes_per_second=bandwidth,
-        )
-
-    assert swap_pays(cost(1e12, 1e10), 1000)
-    assert load_pays(cost(1e12, 1e10), 1000, 500)
-    assert not swap_pays(cost(1e15, 1e10), 1000)
-    assert not load_pays(cost(1e15, 1e10), 1000, 500)
