@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -55,3 +56,36 @@ def test_few_blocks_give_the_same_tokens(
     monkeypatch.setattr(ModelConfig, "common_window", None)
     kept = answers(model, enable_prefix_caching=False, **flags)
     assert few == [kept] * 3
+
+
+def test_evicted_windows_come_back_from_memory_and_files(model: str, tmp_path: Path) -> None:
+    rng = Random(5)
+    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(150)] for _ in range(8)]
+    sampling = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    with LLM(
+        model=model,
+        max_model_len=400,
+        max_num_seqs=1,
+        max_num_batched_tokens=64,
+        num_gpu_blocks_override=12,
+        kv_offloading_size=0.0004,
+        kv_offloading_dir=str(tmp_path),
+        kv_offloading_disk_size=0.1,
+    ) as llm:
+        first, again = (
+            [
+                llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)[0]
+                for prompt in prompts
+            ]
+            for _ in range(2)
+        )
+        scheduler = llm.stats.scheduler
+        llm.call("check_integrity")
+    assert [o.outputs[0].token_ids for o in again] == [o.outputs[0].token_ids for o in first]
+    assert [o.num_cached_tokens for o in first] == [0] * 8
+    assert [o.num_cached_tokens for o in again] == [144] * 8
+    assert scheduler is not None
+    assert scheduler.host_tier is not None
+    # Of a prompt's nine cached blocks no more than the three that the window reaches.
+    assert scheduler.host_tier.loaded <= 3 * 8
+    assert scheduler.host_tier.files_used > 0

@@ -127,7 +127,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         async_scheduling=args.async_scheduling,
         num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,
-        tiers=_tiers(args, model, args.block_size * kv_bytes_per_token(model, kv_dtype)),
+        tiers=_tiers(args, args.block_size * kv_bytes_per_token(model, kv_dtype)),
         prefix_caching_hash_algo=hash_algo,
         prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
         profiler=checked(args.profiler_config or from_environment(env.profiler_fields())),
@@ -279,16 +279,10 @@ def _memory_budget(args: EngineArgs, hardware: Hardware, notes: list[str]) -> in
     return budget
 
 
-def _tiers(args: EngineArgs, model: ModelConfig, block_bytes: int) -> TierConfig:
+def _tiers(args: EngineArgs, block_bytes: int) -> TierConfig:
     """How many blocks fit into the tiers below the KV cache."""
     if args.kv_offloading_size and not args.enable_prefix_caching:
         raise _error(args, "kv_offloading_size", "there is nothing to keep without prefix caching.")
-    if args.kv_offloading_size and model.common_window is not None:
-        raise _error(
-            args,
-            "kv_offloading_size",
-            "all layers of this model have a sliding window, and only it is kept, in the KV cache.",
-        )
 
     def blocks(name: str) -> int:
         size: float = getattr(args, name)

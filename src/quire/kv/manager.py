@@ -95,11 +95,12 @@ class KVCacheManager:
         if not self.caching or request.sampling_params.prompt_logprobs is not None:
             return []
         hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
-        return self.pool.find_run(hashes) if self.window is None else self._find_window(hashes)
+        if self.window is None:
+            return self.pool.find_run(hashes)
+        return self._last_window([self.pool.find(block_hash) for block_hash in hashes])
 
-    def _find_window(self, hashes: list[bytes]) -> list[int]:
-        """The longest prefix of which those blocks are there that its window covers."""
-        blocks = [self.pool.find(block_hash) for block_hash in hashes]
+    def _last_window(self, blocks: list[int | None]) -> list[int]:
+        """The longest prefix of which those blocks are there, not None, that its window covers."""
         end = begin = len(blocks)
         while end:
             first = self.first_needed(end * self.block_size)
@@ -162,32 +163,42 @@ class KVCacheManager:
     # -- blocks in the host tier -----------------------------------------------------------
 
     def find_stored(self, request: Request, prefix: list[int]) -> Stored | None:
-        """What the host tier adds to `prefix`, which `find_prefix` gave; None for nothing.
-
-        Nothing of evicted prefixes where layers slide: their windows come and go with the cache.
-        """
+        """What the host tier adds to `prefix`, which `find_prefix` gave; None for nothing."""
         if self.tier is None:
             return None
         if swapped := self.tier.swapped(request.request_id):
             return self._find_swapped(request, swapped)
-        if not self.caching or self.window is not None or self.tier.num_kept == 0:
+        if not self.caching or self.tier.num_kept == 0:
             return None
         if request.sampling_params.prompt_logprobs is not None:
             return None
-        stored = Stored(prefix.copy(), 0)
-        hashes = self.hasher.extend(request)
-        for block_hash in hashes[len(prefix) : (request.num_tokens - 1) // self.block_size]:
-            block = self.pool.find(block_hash)
-            if block is None:
-                if not self.tier.find(block_hash):
+        hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
+        if self.window is not None:
+            blocks = self._last_window([self._find(block_hash) for block_hash in hashes])
+        else:
+            blocks = prefix.copy()
+            for block_hash in hashes[len(prefix) :]:
+                block = self._find(block_hash)
+                if block is None:
                     break
-                block = TO_LOAD
-                stored.keys.append(block_hash)
-                stored.num_from_files += not self.tier.in_memory(block_hash)
-                stored.arriving |= block_hash in self._arriving
-            stored.blocks.append(block)
-        stored.num_tokens = len(stored.blocks) * self.block_size
-        return stored if stored.keys else None
+                blocks.append(block)
+        keys = [key for key, block in zip(hashes, blocks, strict=False) if block == TO_LOAD]
+        if len(blocks) <= len(prefix) or not keys:
+            return None
+        return Stored(
+            blocks,
+            len(blocks) * self.block_size,
+            keys,
+            num_from_files=sum(not self.tier.in_memory(key) for key in keys),
+            arriving=not self._arriving.isdisjoint(keys),
+        )
+
+    def _find(self, block_hash: bytes) -> int | None:
+        """The block of the KV cache with this hash, `TO_LOAD` if the host tier has it, or None."""
+        block = self.pool.find(block_hash)
+        if block is None and self.tier is not None and self.tier.find(block_hash):
+            return TO_LOAD
+        return block
 
     def _find_swapped(self, request: Request, swapped: SwappedBlocks) -> Stored:
         """What was swapped out; its full blocks may still be in the KV cache."""

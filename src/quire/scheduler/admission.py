@@ -92,8 +92,12 @@ class Admission:
         if stored is None or self._tier_cost is None or not stored.keys:
             return stored
         size = self._kv.block_size
-        loaded, from_files = stored.num_loads * size, stored.num_from_files * size
-        pays = self._tier_cost.load_pays(stored.num_tokens, loaded, from_files)
+        pays = self._tier_cost.load_pays(
+            stored.num_tokens,
+            stored.num_tokens - len(prefix) * size,
+            stored.num_loads * size,
+            stored.num_from_files * size,
+        )
         return stored if pays else None
 
     def _load(self, step: int, request: Request, stored: Stored, reserved: int, now: float) -> bool:

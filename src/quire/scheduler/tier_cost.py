@@ -54,11 +54,14 @@ class TierCost:
         again = self._cost.seconds(num_tokens, 1, num_tokens, num_tokens * (num_tokens + 1) // 2)
         return self._decided(2 * self.copy_seconds(num_tokens) < again)
 
-    def load_pays(self, num_tokens: int, num_loaded: int, from_files: int = 0) -> bool:
-        """Whether loading so many of the first `num_tokens` tokens, some of them out of files, is
-        faster than computing them."""
-        attended = num_loaded * num_tokens - num_loaded * (num_loaded - 1) // 2
-        again = self._cost.seconds(num_loaded, 1, num_tokens, attended)
+    def load_pays(
+        self, num_tokens: int, num_saved: int, num_loaded: int, from_files: int = 0
+    ) -> bool:
+        """Whether loading `num_loaded` tokens, some of them out of files, is faster than computing
+        the last `num_saved` of the first `num_tokens` tokens. (Of those that no window reaches
+        any more, nothing has to be loaded.)"""
+        attended = num_saved * num_tokens - num_saved * (num_saved - 1) // 2
+        again = self._cost.seconds(num_saved, 1, num_tokens, attended)
         return self._decided(self.copy_seconds(num_loaded, from_files) < again)
 
     def _decided(self, copying: bool) -> bool:

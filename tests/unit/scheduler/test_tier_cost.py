@@ -40,9 +40,9 @@ def copies(stores: int = 0, loads: int = 0, files: int = 0) -> BlockCopies:
 def test_a_cpu_is_told_from_a_fast_device() -> None:
     slow, fast = new(1e12), new(1e15)
     assert slow.swap_pays(1000)
-    assert slow.load_pays(1000, 500)
+    assert slow.load_pays(1000, 500, 500)
     assert not fast.swap_pays(1000)
-    assert not fast.load_pays(1000, 500)
+    assert not fast.load_pays(1000, 500, 500)
 
 
 def test_slow_copies_change_the_mind() -> None:
@@ -52,7 +52,7 @@ def test_slow_copies_change_the_mind() -> None:
         tiers.observe(copies(stores=6, loads=4), 200 * predicted)
     assert tiers.copy_seconds(10 * BLOCK) == pytest.approx(200 * predicted)
     assert not tiers.swap_pays(1000)
-    assert not tiers.load_pays(1000, 500)
+    assert not tiers.load_pays(1000, 500, 500)
 
 
 def test_files_are_learned_apart_from_memory() -> None:
@@ -62,8 +62,8 @@ def test_files_are_learned_apart_from_memory() -> None:
     tiers.observe(copies(loads=2, files=3), (4 + 3 * 1000) * predicted)
     assert tiers.copy_seconds(5 * BLOCK) == pytest.approx(10 * predicted)
     assert tiers.copy_seconds(5 * BLOCK, from_files=3 * BLOCK) == pytest.approx(3004 * predicted)
-    assert tiers.load_pays(1000, 480)
-    assert not tiers.load_pays(1000, 480, from_files=480)
+    assert tiers.load_pays(1000, 480, 480)
+    assert not tiers.load_pays(1000, 480, 480, from_files=480)
 
 
 def test_one_slow_step_counts_little_and_an_unknown_one_nothing() -> None:
