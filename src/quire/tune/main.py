@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +75,7 @@ class _Tuning:
         self.output: Path = args.output or folder / "config.yaml"
         self.real = ServerBench(self.args, self.start)
         settings = {
-            "start": asdict(self.start),
+            "start": space.file_values(self.start),
             "load": {name: flags.plain(getattr(self.args, name)) for name in flags.LOAD},
             "objective": [str(self.slo), args.attainment, args.method],
         }
