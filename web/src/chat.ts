@@ -23,8 +23,13 @@ export class Chat {
   /** @param changed called whenever there is something new to show. */
   constructor(private readonly changed: () => void) {}
 
-  set(part: Partial<Pick<Chat, "settings" | "draft">>): void {
-    Object.assign(this, part);
+  write(draft: string): void {
+    this.draft = draft;
+    this.changed();
+  }
+
+  sample(part: Partial<Settings>): void {
+    this.settings = { ...this.settings, ...part };
     this.changed();
   }
 

@@ -1,14 +1,14 @@
 // How the playground samples. An empty field leaves the choice to the server.
+import { useState } from "preact/hooks";
 import type { Settings } from "../generate";
 import { Panel } from "./panel";
 
 interface Props {
   settings: Settings;
-  onChange: (settings: Settings) => void;
+  onChange: (part: Partial<Settings>) => void;
 }
 
 export function SettingsForm({ settings, onChange }: Props) {
-  const set = (part: Partial<Settings>) => onChange({ ...settings, ...part });
   return (
     <Panel title="Sampling" class="settings">
       <label>
@@ -16,7 +16,7 @@ export function SettingsForm({ settings, onChange }: Props) {
         <textarea
           rows={3}
           value={settings.system}
-          onInput={(e) => set({ system: e.currentTarget.value })}
+          onInput={(e) => onChange({ system: e.currentTarget.value })}
         />
       </label>
       <NumberField
@@ -24,23 +24,28 @@ export function SettingsForm({ settings, onChange }: Props) {
         value={settings.temperature}
         max={2}
         step={0.1}
-        onChange={(temperature) => set({ temperature })}
+        onChange={(temperature) => onChange({ temperature })}
       />
       <NumberField
         label="Top p"
         value={settings.top_p}
         max={1}
         step={0.05}
-        onChange={(top_p) => set({ top_p })}
+        onChange={(top_p) => onChange({ top_p })}
       />
       <NumberField
         label="Max tokens"
         value={settings.max_tokens}
         min={1}
         step={1}
-        onChange={(max_tokens) => set({ max_tokens: max_tokens ?? 256 })}
+        onChange={(max_tokens) => onChange({ max_tokens: max_tokens ?? 256 })}
       />
-      <NumberField label="Seed" value={settings.seed} step={1} onChange={(seed) => set({ seed })} />
+      <NumberField
+        label="Seed"
+        value={settings.seed}
+        step={1}
+        onChange={(seed) => onChange({ seed })}
+      />
     </Panel>
   );
 }
@@ -54,7 +59,9 @@ interface NumberProps {
   onChange: (value: number | null) => void;
 }
 
+// What is typed stays as it is, whatever is drawn meanwhile; what is valid counts at once.
 function NumberField({ label, value, min = 0, max, step, onChange }: NumberProps) {
+  const [draft, setDraft] = useState(value?.toString() ?? "");
   return (
     <label>
       {label}
@@ -64,14 +71,15 @@ function NumberField({ label, value, min = 0, max, step, onChange }: NumberProps
         min={min}
         {...(max !== undefined && { max })}
         step={step}
-        value={value ?? ""}
+        value={draft}
         placeholder="the model's"
-        onChange={(e) => {
+        onInput={(e) => {
           const { value: text, validity, valueAsNumber } = e.currentTarget;
-          if (text === "") onChange(null);
+          setDraft(text);
+          if (text === "" && !validity.badInput) onChange(null);
           else if (validity.valid) onChange(valueAsNumber);
-          else e.currentTarget.reportValidity();
         }}
+        onChange={(e) => e.currentTarget.reportValidity()}
       />
     </label>
   );

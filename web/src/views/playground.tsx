@@ -41,7 +41,7 @@ export function Playground({ chat, onRequest }: Props) {
         {error && <ErrorNote>{error}</ErrorNote>}
         <Ask chat={chat} />
       </Panel>
-      <SettingsForm settings={chat.settings} onChange={(settings) => chat.set({ settings })} />
+      <SettingsForm settings={chat.settings} onChange={(part) => chat.sample(part)} />
     </div>
   );
 }
@@ -79,7 +79,7 @@ function Ask({ chat }: { chat: Chat }) {
         value={chat.draft}
         aria-label="Message"
         placeholder="Message; Enter sends, Shift+Enter is a new line"
-        onInput={(e) => chat.set({ draft: e.currentTarget.value })}
+        onInput={(e) => chat.write(e.currentTarget.value)}
         onKeyDown={(e) => {
           if (e.key !== "Enter" || e.shiftKey || e.isComposing) return;
           e.preventDefault();
