@@ -46,9 +46,8 @@ ONLY_FROM: dict[str, set[str]] = {
     "bench": _PUBLIC | {"engine.resolve", "profile", "explain"},
     "bench.kernels": {"ops"},
     "bench.floor": {"models.memory"},
-    "tune": _PUBLIC
-    | {"engine.resolve", "executor.memory", "models.cost", "models.memory"}
-    | {"explain", "bench", "simulate"},
+    "tune": _PUBLIC | {"engine.resolve", "explain", "bench", "simulate"},
+    "tune.memory": {"executor.memory", "models.memory"},
     "tune.kernels": {"ops"},
     # The simulator runs the real scheduler and engine core over a modelled executor.
     "simulate": _PUBLIC

@@ -187,13 +187,7 @@ class Estimator:
         return max(1.0, held / max(1.0, w.running))
 
     def _cost_of(self, config: EngineConfig, threads: float | None = None) -> RooflineCost:
-        return roofline(
-            config.model,
-            self._hardware(config.num_threads if threads is None else threads),
-            dtype=config.dtype,
-            quantization=config.quantization,
-            kv_cache_dtype=config.kv_cache_dtype,
-        )
+        return roofline(config, self._hardware(config.num_threads if threads is None else threads))
 
     def _hardware(self, threads: float) -> HardwareProfile:
         limits = self._e.limits

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from quire.core.config import EngineConfig, ModelConfig
+from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.core.quantization import QUANTIZATIONS
 from quire.models.memory import kv_bytes_per_token, looked_up_bytes, weight_bytes
 from quire.models.parameters import parameters
 
 
-def roofline(
-    model: ModelConfig,
-    hardware: HardwareProfile,
-    *,
-    dtype: str,
-    quantization: str | None = None,
-    kv_cache_dtype: str | None = None,
-) -> RooflineCost:
-    """The cost of `model` on `hardware`.
-
-    Args:
-        dtype: of weights and activations: "float32", "bfloat16" or "float16".
-        quantization: a name of `QUANTIZATIONS`.
-        kv_cache_dtype: of keys and values; `dtype` if None.
-    """
+def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
+    """The cost of a step of this engine's model on `hardware`."""
+    model, dtype, quantization = config.model, config.dtype, config.quantization
     layers = sum(
         parameter.numel
         for parameter in parameters(model)
@@ -36,7 +24,7 @@ def roofline(
     product = product_dtype(dtype, quantization)
     return RooflineCost(
         weight_bytes=weight_bytes(model, dtype, quantization) - looked_up_bytes(model, dtype),
-        kv_bytes_per_token=kv_bytes_per_token(model, kv_cache_dtype or dtype),
+        kv_bytes_per_token=kv_bytes_per_token(model, config.kv_cache_dtype),
         flops_per_token=2.0 * layers,
         flops_per_row=2.0 * model.vocab_size * model.hidden_size,
         flops_per_pair=4.0 * heads,
@@ -54,13 +42,7 @@ def roofline(
 
 def first_guess(config: EngineConfig) -> RooflineCost:
     """The cost that an engine begins with, before it has seen a step of its own machine."""
-    return roofline(
-        config.model,
-        cautious_cpu(config.num_threads, config.memory_budget_bytes),
-        dtype=config.dtype,
-        quantization=config.quantization,
-        kv_cache_dtype=config.kv_cache_dtype,
-    )
+    return roofline(config, cautious_cpu(config.num_threads, config.memory_budget_bytes))
 
 
 def product_dtype(dtype: str, quantization: str | None) -> str:

@@ -16,11 +16,14 @@ import msgspec
 import numpy as np
 
 from quire.core.config import EngineConfig
-from quire.core.cost import RooflineCost
+from quire.core.cost import HardwareProfile, RooflineCost
 from quire.core.messages import AddRequest, CoreInput, CoreMessage, SchedulerStats, StepOutputs
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
+from quire.executor.memory import plan_memory
+from quire.models.cost import roofline
+from quire.models.memory import kv_bytes_per_token, weight_bytes
 from quire.simulate.clock import VirtualClock
 from quire.simulate.histogram import Histogram
 from quire.simulate.length_executor import LengthExecutor
@@ -120,6 +123,21 @@ class Replica:
         # First come, first served: who is far back in line need not be made yet.
         self._ahead = limits.max_num_seqs if limits.policy == "fcfs" else math.inf
         self.unfinished = 0
+
+    @classmethod
+    def on(cls, config: EngineConfig, hardware: HardwareProfile) -> Replica:
+        """On this hardware, with as many blocks as fit there beside the weights."""
+        plan = plan_memory(
+            config,
+            runtime=0,
+            weights=weight_bytes(config.model, config.dtype, config.quantization),
+            kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
+        )
+        return cls(config, plan.num_blocks, roofline(config, hardware))
+
+    @property
+    def num_blocks(self) -> int:
+        return self._core.executor.num_blocks
 
     def send(self, index: int, now: float, make: Callable[[int, float], AddRequest]) -> None:
         """A request arrives at `now`, which is no later than the step to come."""

@@ -69,16 +69,7 @@ def measure(config: EngineConfig) -> HardwareProfile:
         seq_overhead_seconds=0.0,
     )
 
-    def cost(profile: HardwareProfile) -> RooflineCost:
-        return roofline(
-            config.model,
-            profile,
-            dtype=config.dtype,
-            quantization=config.quantization,
-            kv_cache_dtype=config.kv_cache_dtype,
-        )
-
-    reached = probe(config, cost(unit))
+    reached = probe(config, roofline(config, unit))
     alone = replace(
         unit,
         bytes_per_second=reached.weights,
@@ -87,7 +78,7 @@ def measure(config: EngineConfig) -> HardwareProfile:
         kv_share=reached.keys / reached.weights,
         copy_bytes_per_second=0.4 * reached.weights,  # read, written, and fetched to be written
     )
-    return _served(config, alone, cost(alone))
+    return _served(config, alone, roofline(config, alone))
 
 
 def _served(config: EngineConfig, alone: HardwareProfile, cost: RooflineCost) -> HardwareProfile:

@@ -19,9 +19,6 @@ from quire.core.errors import ConfigError
 from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
 from quire.core.hardware import Hardware, detect
 from quire.engine.resolve import resolve
-from quire.executor.memory import plan_memory
-from quire.models.cost import roofline
-from quire.models.memory import kv_bytes_per_token, weight_bytes
 from quire.simulate.fleet import Outcome, Replica, simulate
 from quire.simulate.hardware import THIS, load_profile
 from quire.simulate.router import new_router
@@ -104,20 +101,7 @@ def run(args: argparse.Namespace) -> int:
         args.save_hardware.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
     workload = _workload(args)
     _check_lengths(workload, config)
-    cost = roofline(
-        config.model,
-        profile,
-        dtype=config.dtype,
-        quantization=config.quantization,
-        kv_cache_dtype=config.kv_cache_dtype,
-    )
-    blocks = plan_memory(
-        config,
-        runtime=0,
-        weights=weight_bytes(config.model, config.dtype, config.quantization),
-        kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
-    ).num_blocks
-    replicas = [Replica(config, blocks, cost) for _ in range(args.replicas)]
+    replicas = [Replica.on(config, profile) for _ in range(args.replicas)]
     begin = time.perf_counter()
     outcome = simulate(
         workload,
@@ -134,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         "replicas": args.replicas,
         "router": args.router,
         **summary(outcome, replicas),
-        "num_blocks": blocks,
+        "num_blocks": replicas[0].num_blocks,
         "simulation_s": time.perf_counter() - begin,
     }
     print_summary(row, sys.stdout)

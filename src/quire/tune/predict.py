@@ -20,9 +20,6 @@ from quire.core.cost import cautious_cpu
 from quire.core.errors import QuireError
 from quire.core.hardware import Hardware
 from quire.engine.resolve import resolve
-from quire.executor.memory import plan_memory
-from quire.models.cost import roofline
-from quire.models.memory import kv_bytes_per_token, weight_bytes
 from quire.simulate.fleet import Outcome, Replica, simulate
 from quire.simulate.router import new_router
 from quire.simulate.workload import Workload
@@ -159,20 +156,7 @@ class Simulator:
             overhead_seconds=guess.overhead_seconds * 2**scale.overhead,
             seq_overhead_seconds=guess.seq_overhead_seconds * 2**scale.overhead,
         )
-        cost = roofline(
-            config.model,
-            profile,
-            dtype=config.dtype,
-            quantization=config.quantization,
-            kv_cache_dtype=config.kv_cache_dtype,
-        )
-        plan = plan_memory(
-            config,
-            runtime=0,
-            weights=weight_bytes(config.model, config.dtype, config.quantization),
-            kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
-        )
-        return Replica(config, plan.num_blocks, cost)
+        return Replica.on(config, profile)
 
 
 def measurement_of(outcome: Outcome, rate: float, slo: Slo) -> Measurement:

@@ -11,7 +11,7 @@ import pytest
 
 from quire.core.config import EngineArgs
 from quire.core.cost import PROFILES
-from quire.core.hardware import detect
+from quire.core.hardware import Hardware, detect
 from quire.engine.resolve import resolve
 from quire.models.cost import roofline
 from quire.simulate.fleet import Outcome, Replica, simulate
@@ -22,7 +22,7 @@ from quire.simulate.workload import Workload, generate
 def replicas(count: int = 1, num_blocks: int = 2000, **flags: Any) -> list[Replica]:
     args = EngineArgs(model="qwen3-0.6b", load_format="dummy", **flags)
     config = resolve(args, detect()).config
-    cost = roofline(config.model, PROFILES["l4"], dtype=config.dtype)
+    cost = roofline(config, PROFILES["l4"])
     return [Replica(config, num_blocks, cost) for _ in range(count)]
 
 
@@ -37,11 +37,8 @@ def run(work: Workload, fleet: list[Replica], router: Router | None = None, **ho
 def test_one_request_takes_what_the_cost_model_says() -> None:
     [replica] = fleet = replicas()
     outcome = run(load(1), fleet)
-    cost = roofline(
-        resolve(EngineArgs(model="qwen3-0.6b", load_format="dummy"), detect()).config.model,
-        PROFILES["l4"],
-        dtype="bfloat16",
-    )
+    args = EngineArgs(model="qwen3-0.6b", load_format="dummy")
+    cost = roofline(resolve(args, detect()).config, PROFILES["l4"])
     prefill = cost.seconds(64, 1, 64, 64 * 65 // 2)
     decode = [cost.seconds(1, 1, 64 + i, 64 + i) for i in range(1, 10)]
     assert outcome.first[0] == pytest.approx(prefill)
@@ -114,3 +111,11 @@ def test_a_request_that_can_never_fit_is_refused() -> None:
     outcome = run(replace(load(1), input_lens=np.array([900])), replicas(num_blocks=20))
     assert outcome.failed == 1
     assert np.isnan(outcome.first[0])
+
+
+def test_blocks_are_those_that_fit_the_hardware() -> None:
+    args = EngineArgs(model="qwen3-0.6b", load_format="dummy", max_model_len=4096)
+    config = resolve(args, Hardware(2, 4 * 10**9, 4 * 10**9)).config
+    replica = Replica.on(config, PROFILES["l4"])
+    left = config.memory_budget_bytes - replica.num_blocks * config.block_size * 114_688
+    assert 1.19e9 < left < 1.7e9  # weights and activations
