@@ -38,8 +38,8 @@ CORE_COMMAND = (sys.executable, "-m", "quire.engine.process")
 SHUTDOWN_SECONDS = 5.0
 LAST_WORDS_SECONDS = 0.1
 """After the core's exit, how long to wait for the frame that says why."""
-CONNECT_SECONDS = 1e-3
-"""How often to look whether the core has connected, once it has said that it is there."""
+CONNECT_MILLISECONDS = 1000
+"""How long to wait at most for the core's connection, once it has said that it is there."""
 MAX_SOCKET_PATH = 100
 """Unix socket paths end at 107 bytes."""
 
@@ -96,8 +96,7 @@ class ProcessClient:
             self._reading = True
             ready = await self._ready
             # The word of one socket may overtake the other's connection.
-            while not self._inbox.poll(0, zmq.POLLOUT) and self._error is None:
-                await asyncio.sleep(CONNECT_SECONDS)
+            self._inbox.poll(CONNECT_MILLISECONDS, zmq.POLLOUT)
             return ready
         except BaseException:
             self.shutdown()
