@@ -2,7 +2,7 @@
 
     python benchmarks/calibration.py [--json FILE.jsonl] [--repetitions N]
 
-In each repetition, for each of three loads, the machine is measured with the load's model, the load
+In each repetition, for each load, the machine is measured with the load's model, the load
 is served, and it is simulated with the same flags: a machine that is slower for a while is so for
 all three. A ratio is predicted over measured; the medians of the repetitions count. The machine
 should be idle but for this. The exit status is 1 where a median is off by more than 15 %.
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 BAR = 0.15
@@ -29,10 +30,11 @@ LOADS: dict[str, list[str]] = {
         *MODELS["opt-125m"],
         *("--num-clients", "8", "--num-prompts", "64", "--input-len", "128", "--output-len", "64"),
     ],
-    "opt-125m, 2 requests a second": [
-        *MODELS["opt-125m"],
-        *("--num-clients", "32", "--request-rate", "2", "--num-prompts", "60"),
-        *("--input-len", "256", "--output-len", "64"),
+    "opt-125m, 2 requests a second": [*MODELS["opt-125m"], "--num-clients", "32"],
+    "opt-125m, 4 requests a second": [*MODELS["opt-125m"], "--num-clients", "32"],
+    "qwen3-0.6b, a request in 2 seconds": [
+        *MODELS["qwen3-0.6b"],
+        *("--max-model-len", "4096", "--num-clients", "32"),
     ],
     "qwen3-0.6b, 8 clients": [
         *MODELS["qwen3-0.6b"],
@@ -40,6 +42,12 @@ LOADS: dict[str, list[str]] = {
         *("--num-clients", "8", "--num-prompts", "24", "--input-len", "128", "--output-len", "64"),
     ],
 }
+TRACES = {
+    "opt-125m, 2 requests a second": (60, 2.0, 256, 64),
+    "opt-125m, 4 requests a second": (80, 4.0, 128, 32),
+    "qwen3-0.6b, a request in 2 seconds": (24, 0.5, 128, 32),
+}
+"""Requests, a second, prompt and output tokens: both sides must get the same moments of arrival."""
 VALUES = {
     "output tok/s": lambda row: row["output_tok_s"],
     "TTFT p50": lambda row: row["ttft_ms"]["p50"],
@@ -69,7 +77,7 @@ def main() -> int:
     worst = 0.0
     print(f"{'':32}{'':14}{'measured':>12}{'predicted':>12}{'ratio':>8}  ratios")
     for name in args.load or LOADS:
-        pairs = [compare(LOADS[name]) for _ in range(args.repetitions)]
+        pairs = [compare(name) for _ in range(args.repetitions)]
         ratios = {}
         for title, value in VALUES.items():
             was = [value(measured) for measured, _ in pairs]
@@ -90,10 +98,27 @@ def main() -> int:
     return 1 if worst > BAR else 0
 
 
-def compare(flags: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def compare(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The load served, and as `quire simulate` predicts it for the machine as it is now."""
-    measured = quire("bench", "serve", *flags, "--repetitions", "2")
-    return measured, quire("simulate", *flags, "--hardware", "this")
+    with tempfile.TemporaryDirectory() as folder:
+        serve, simulate = [*LOADS[name]], [*LOADS[name]]
+        if name in TRACES:
+            trace = Path(folder) / "trace.jsonl"
+            trace.write_text("".join(f"{json.dumps(line)}\n" for line in requests(*TRACES[name])))
+            serve += ["--dataset-name", "trace", "--dataset-path", str(trace)]
+            simulate += ["--trace", str(trace)]
+        measured = quire("bench", "serve", *serve, "--repetitions", "2")
+        return measured, quire("simulate", *simulate, "--hardware", "this")
+
+
+def requests(count: int, rate: float, input_len: int, output_len: int) -> list[dict[str, Any]]:
+    """A Poisson process, as lines of a trace."""
+    rng, moment = Random(0), 0.0
+    lines = []
+    for _ in range(count):
+        lines.append({"arrival": moment, "input_len": input_len, "output_len": output_len})
+        moment += rng.expovariate(rate)
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,96 +1,92 @@
 """What profiling costs a step: the op profile, and a trace of torch's profiler.
 
-    python benchmarks/profiler_cost.py [--model NAME] [--num-seqs N] [--repetitions R]
+    python benchmarks/profiler_cost.py [--model NAME] [--num-seqs N] [--rounds R]
 
-In one engine the same generation runs in turn without a profiler, while operations are counted, and
-while a trace is recorded, in an order that changes from round to round, each after a short run that
-is not timed. A cost is the lower quartile of the rounds over that without, less one: what else runs
-on a machine can only add. Beginning and ending a recording are given apart; of making the trace's
-file a step waits for no more than that. Prints one row of JSON.
+One engine decodes all the while. In turn a few of its steps are computed without a profiler, while
+operations are counted, and while a trace is recorded, in an order that changes from round to round;
+the first steps after each change are not timed. A cost is a quantile of these steps over that of
+those without, less one: what else runs on a machine moves both alike. Prints one row of JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 
-from quire import LLM, SamplingParams
 from quire.checkpoint.presets import preset_config
+from quire.core.config import EngineArgs, ProfilerConfig
+from quire.core.hardware import detect
+from quire.core.messages import AddRequest
+from quire.core.request import pack_tokens
+from quire.core.sampling_params import SamplingParams
+from quire.engine.core import EngineCore
+from quire.engine.resolve import resolve
+from quire.executor.uniproc import UniprocExecutor
 
-STEPS = 48
-WARM_STEPS = 6
+MODES: dict[str, tuple[str, str] | None] = {
+    "off": None,
+    "ops": ("start_op_profile", "stop_op_profile"),
+    "trace": ("start_profile", "stop_profile"),
+}
+STEPS, SETTLE = 12, 4
+"""Of a turn: steps that are timed, and those before them."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="embedded")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--num-seqs", type=int, default=4)
-    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--model", default="opt-125m")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--num-seqs", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=20)
     args = parser.parse_args()
-    dummy = preset_config(args.model) is not None
+    logging.disable(logging.INFO)
     with tempfile.TemporaryDirectory() as folder:
-        profiler = {"profiler": "torch", "torch_profiler_dir": folder}
-        with LLM(
-            args.model,
-            load_format="dummy" if dummy else "auto",
+        engine_args = EngineArgs(
+            model=args.model,
+            load_format="dummy" if preset_config(args.model) is not None else "auto",
             dtype=args.dtype,
-            enable_prefix_caching=False,
-            profiler_config=profiler,
-        ) as llm:
-            print(json.dumps(measure(llm, args)))
+            profiler_config=ProfilerConfig(profiler="torch", torch_profiler_dir=folder),
+        )
+        config = resolve(engine_args, detect()).config
+        core = EngineCore(config, UniprocExecutor(config))
+        length = args.rounds * len(MODES) * (STEPS + SETTLE) + SETTLE
+        params = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
+        for number in range(args.num_seqs):
+            prompt = pack_tokens([7] * 16)
+            core.add(AddRequest(str(number), prompt, params, arrival_time=time.monotonic()))
+        samples = measure(core, args.rounds)
+        core.shutdown()
+    quartiles = {mode: statistics.quantiles(values, n=4) for mode, values in samples.items()}
+    row: dict[str, object] = {"bench": "profiler_cost", "model": args.model}
+    row |= {"num_seqs": args.num_seqs, "step_ms": quartiles["off"][1] * 1e3}
+    for mode in ("ops", "trace"):
+        for name, index in (("", 1), ("_lower_quartile", 0)):
+            cost = quartiles[mode][index] / quartiles["off"][index] - 1
+            row[f"{mode}_cost{name}"] = cost
+    print(json.dumps(row))
 
 
-def measure(llm: LLM, args: argparse.Namespace) -> dict[str, object]:
-    params = SamplingParams(temperature=0.0, max_tokens=STEPS, ignore_eos=True)
-    prompts = [{"prompt_token_ids": [7] * 16}] * args.num_seqs
-
-    def run() -> float:
-        llm.generate(prompts, params.replace(max_tokens=WARM_STEPS), use_tqdm=False)
-        start = time.perf_counter()
-        llm.generate(prompts, params, use_tqdm=False)
-        return time.perf_counter() - start
-
-    def operations() -> float:
-        llm.call("start_op_profile", 10**6)
-        seconds = run()
-        llm.call("stop_op_profile")
-        return seconds
-
-    edges: list[float] = []
-
-    def trace() -> float:
-        llm.start_profile()
-        begin = time.perf_counter()
-        llm.generate([prompts[0]], params.replace(max_tokens=1), use_tqdm=False)
-        begun = time.perf_counter()
-        seconds = run()
-        end = time.perf_counter()
-        llm.call("stop_profile")
-        edges.append(time.perf_counter() - end + begun - begin)
-        llm.stop_profile()  # nothing is written beside the next round
-        return seconds
-
-    modes: list[Callable[[], float]] = [run, operations, trace]
-    samples: dict[Callable[[], float], list[float]] = {mode: [] for mode in modes}
-    for number in range(args.repetitions):
-        for mode in modes[number % 3 :] + modes[: number % 3]:
-            samples[mode].append(mode())
-    off, ops, traced = (statistics.quantiles(samples[mode], n=4)[0] for mode in modes)
-    return {
-        "bench": "profiler_cost",
-        "model": args.model,
-        "num_seqs": args.num_seqs,
-        "step_ms": off / STEPS * 1e3,
-        "ops_cost": ops / off - 1,
-        "trace_cost": traced / off - 1,
-        "trace_edges_ms": statistics.median(edges) * 1e3,
-        "repetitions": args.repetitions,
-    }
+def measure(core: EngineCore, rounds: int) -> dict[str, list[float]]:
+    """Seconds of the steps by mode."""
+    samples: dict[str, list[float]] = {mode: [] for mode in MODES}
+    names = list(MODES)
+    for number in range(rounds):
+        for mode in names[number % 3 :] + names[: number % 3]:
+            calls = MODES[mode]
+            if calls:
+                core.call(calls[0], [])
+            for step in range(SETTLE + STEPS):
+                begin = time.perf_counter()
+                core.step()
+                if step >= SETTLE:
+                    samples[mode].append(time.perf_counter() - begin)
+            if calls:
+                core.call(calls[1], [])
+    return samples
 
 
 if __name__ == "__main__":
