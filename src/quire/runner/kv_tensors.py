@@ -69,7 +69,8 @@ class KVBacking:
         with self._lock:
             self._wanted = wanted
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kv-backing", daemon=True)
+                # No daemon: Python ends those wherever they are, and torch's code does not bear it.
+                self._thread = threading.Thread(target=self._run, name="kv-backing")
                 self._thread.start()
 
     def wait(self) -> None:
@@ -90,6 +91,8 @@ class KVBacking:
         for first in range(begin, end, self._blocks_a_page):
             for tensor in self._tensors:
                 started = time.monotonic()
+                if not threading.main_thread().is_alive():
+                    return  # the process ends, and waits for this thread
                 if not back(tensor[first : min(first + self._blocks_a_page, end)]):
                     return  # then pages come as they are written to
                 time.sleep(PAUSE * (time.monotonic() - started))
