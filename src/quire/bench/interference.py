@@ -83,7 +83,7 @@ async def one_round(engine: AsyncLLM, args: argparse.Namespace, repetition: int)
     try:
         await streams.reach(2)
         idle = time.monotonic()
-        await streams.reach(2 + args.idle_tokens)
+        await streams.go_on(args.idle_tokens)
         loaded = time.monotonic()
         waits = [await first_token_seconds(engine, prompt) for prompt in arrivals]
         end = time.monotonic()
@@ -149,8 +149,8 @@ class Streams:
             gaps = [after - before for before, after in pairs if begin <= before and after <= end]
         if not gaps:
             raise QuireError(
-                "The streams got no tokens while the prompts were computed.",
-                fix="Take more or longer arrivals, or raise --max-model-len.",
+                "No stream got two tokens within an interval that was to be measured.",
+                fix="Raise --idle-tokens.",
             )
         return gaps
 
