@@ -1,0 +1,152 @@
+"""The canonical form of a quantized weight: what every checkpoint's format is read as, and what
+every packed form is made of.
+
+    W[n, c(k)] = value(codes[n, k]) · scale[n, g] + offset[n, g]          g = k // group
+    W[n, c(k)] = (codes[n, k] − zero[n, g]) · scale[n, g]
+
+value is the codebook's entry where there is one, else the code itself, a small integer or a float
+of 8 bits; c(k) is k, or `permutation[k]` where a file's groups are not runs of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CODE_TYPES = (torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedWeight:
+    """Rows of a linear layer's weight [N, K], as a checkpoint holds them but for their layout.
+
+    Attributes:
+        codes: [N, K], of one of `CODE_TYPES`; one byte each, however few bits they need.
+        bits: what a code needs: 2 to 8; codes are then 0 … 2^bits − 1, or for int8 the signed
+            range.
+        scale: float32 [N, G], G = ceil(K / group).
+        group: columns that share a scale; K where a row has one.
+        zero: float32 [N, G], subtracted from the codes before they are scaled; or None.
+        offset: float32 [N, G], added behind; or None. Not together with `zero`.
+        codebook: float32 [2^bits], what the codes stand for (nf4, e2m1, iq4_nl …); or None.
+        permutation: int64 [K], the column of the weight that column k of `codes` is; or None.
+        input_scale: of activations quantized statically to the codes' type, as the checkpoint
+            calibrated it; None where they are not, or each row by itself.
+    """
+
+    codes: Tensor
+    bits: int
+    scale: Tensor
+    group: int
+    zero: Tensor | None = None
+    offset: Tensor | None = None
+    codebook: Tensor | None = None
+    permutation: Tensor | None = None
+    input_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.codes.ndim != 2 or self.codes.dtype not in CODE_TYPES:
+            raise ValueError(f"codes are {self.codes.dtype} {list(self.codes.shape)}")
+        n, k = self.codes.shape
+        wanted = (n, -(-k // self.group))
+        for name in ("scale", "zero", "offset"):
+            t = getattr(self, name)
+            if t is not None and (t.dtype != torch.float32 or t.shape != wanted):
+                raise ValueError(f"{name} is {t.dtype} {list(t.shape)}; wanted {list(wanted)}")
+        if self.zero is not None and self.offset is not None:
+            raise ValueError("a weight has zero points or offsets, not both")
+        if self.codebook is not None and len(self.codebook) != 1 << self.bits:
+            raise ValueError(f"the codebook has {len(self.codebook)} entries for {self.bits} bits")
+        if self.permutation is not None and self.permutation.shape != (k,):
+            raise ValueError(f"the permutation has shape {list(self.permutation.shape)}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, k = self.codes.shape
+        return n, k
+
+    def dequantize(self) -> Tensor:
+        """float32 [N, K], columns in the weight's order; every operation rounds to float32."""
+        n, k = self.shape
+        if self.codebook is not None:
+            values = self.codebook[self.codes.to(torch.int64)]
+        else:
+            values = self.codes.to(torch.float32)
+        if self.zero is not None:
+            values = values - self._by_column(self.zero)
+        values = values * self._by_column(self.scale)
+        if self.offset is not None:
+            values = values + self._by_column(self.offset)
+        if self.permutation is None:
+            return values
+        dense = torch.empty(n, k)
+        dense[:, self.permutation] = values
+        return dense
+
+    def rows(self, first: int, count: int) -> QuantizedWeight:
+        """Rows [first, first + count), as views."""
+        part = slice(first, first + count)
+        return QuantizedWeight(
+            self.codes[part],
+            self.bits,
+            self.scale[part],
+            self.group,
+            None if self.zero is None else self.zero[part],
+            None if self.offset is None else self.offset[part],
+            self.codebook,
+            self.permutation,
+            self.input_scale,
+        )
+
+    def _by_column(self, numbers: Tensor) -> Tensor:
+        return numbers.repeat_interleave(self.group, dim=1)[:, : self.codes.shape[1]]
+
+
+def dense(weight: Tensor | QuantizedWeight, dtype: torch.dtype) -> Tensor:
+    """The weight as `dtype`, whatever form it has."""
+    return (weight.dequantize() if isinstance(weight, QuantizedWeight) else weight).to(dtype)
+
+
+def can_follow(a: QuantizedWeight, b: QuantizedWeight) -> bool:
+    """Whether the rows of both can be one packed weight."""
+    return (
+        (a.codes.dtype, a.bits, a.group, a.shape[1], a.input_scale)
+        == (b.codes.dtype, b.bits, b.group, b.shape[1], b.input_scale)
+        and (a.zero is None) == (b.zero is None)
+        and (a.offset is None) == (b.offset is None)
+        and _same(a.codebook, b.codebook)
+        and _same(a.permutation, b.permutation)
+    )
+
+
+def joined(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
+    """The rows of all parts, one part after the other; each `can_follow` the first."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+
+    def rows(name: str) -> Tensor | None:
+        found = [getattr(part, name) for part in parts]
+        return None if found[0] is None else torch.cat(found)
+
+    scale = rows("scale")
+    assert scale is not None
+    return QuantizedWeight(
+        # Tensors of 8-bit floats cannot be concatenated as such by all versions of torch.
+        torch.cat([part.codes.view(torch.uint8) for part in parts]).view(first.codes.dtype),
+        first.bits,
+        scale,
+        first.group,
+        rows("zero"),
+        rows("offset"),
+        first.codebook,
+        first.permutation,
+        first.input_scale,
+    )
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return (a is None) == (b is None) and (a is None or b is None or torch.equal(a, b))

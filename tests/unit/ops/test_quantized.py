@@ -1,0 +1,79 @@
+"""The canonical form of quantized weights, against its formula written out with loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quire.ops.quantized import QuantizedWeight, can_follow, joined
+
+N, K, GROUP = 3, 10, 4
+
+
+def weight(kind: str, seed: int = 0) -> QuantizedWeight:
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(16, (N, K), generator=generator, dtype=torch.uint8)
+    scale = torch.rand(N, 3, generator=generator)
+    second = torch.rand(N, 3, generator=generator)
+    return QuantizedWeight(
+        codes,
+        4,
+        scale,
+        GROUP,
+        zero=second if kind == "zero" else None,
+        offset=second if kind == "offset" else None,
+        codebook=torch.linspace(-1, 1, 16) if kind == "codebook" else None,
+        permutation=torch.arange(K).flip(0) if kind == "permutation" else None,
+    )
+
+
+KINDS = ("plain", "zero", "offset", "codebook", "permutation")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_formula(kind: str) -> None:
+    w = weight(kind)
+    dense = w.dequantize()
+    for n in range(N):
+        for k in range(K):
+            code = w.codes[n, k]
+            value = code.float() if w.codebook is None else w.codebook[int(code)]
+            if w.zero is not None:
+                value = value - w.zero[n, k // GROUP]
+            value = value * w.scale[n, k // GROUP]
+            if w.offset is not None:
+                value = value + w.offset[n, k // GROUP]
+            column = k if w.permutation is None else int(w.permutation[k])
+            assert dense[n, column] == value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_follow_each_other(kind: str) -> None:
+    a, b = weight(kind), weight(kind, seed=1)
+    assert can_follow(a, b)
+    whole = joined([a, b])
+    assert torch.equal(whole.dequantize(), torch.cat([a.dequantize(), b.dequantize()]))
+    assert torch.equal(whole.rows(N, N).dequantize(), b.dequantize())
+    for other in KINDS:
+        assert can_follow(a, weight(other)) == (kind == other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_codes_may_be_floats(dtype: torch.dtype) -> None:
+    codes = torch.randn(N, K).to(dtype)
+    w = QuantizedWeight(codes, 8, torch.full((N, 1), 0.5), K)
+    assert torch.equal(joined([w, w]).dequantize(), torch.cat([codes.float() * 0.5] * 2))
+
+
+def test_what_does_not_fit() -> None:
+    codes, scale = torch.zeros(N, K, dtype=torch.uint8), torch.ones(N, 3)
+    with pytest.raises(ValueError, match="codes are"):
+        QuantizedWeight(codes.float(), 4, scale, GROUP)
+    with pytest.raises(ValueError, match="scale is"):
+        QuantizedWeight(codes, 4, scale, 5)
+    with pytest.raises(ValueError, match="not both"):
+        QuantizedWeight(codes, 4, scale, GROUP, zero=scale, offset=scale)
+    with pytest.raises(ValueError, match="codebook"):
+        QuantizedWeight(codes, 4, scale, GROUP, codebook=torch.ones(8))
+    with pytest.raises(ValueError, match="permutation"):
+        QuantizedWeight(codes, 4, scale, GROUP, permutation=torch.arange(3))
