@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,7 @@ LOADS: dict[str, list[str]] = {
         *MODELS["opt-125m"],
         *("--num-clients", "8", "--num-prompts", "64", "--input-len", "128", "--output-len", "64"),
     ],
+    "opt-125m, 8 clients, mixed": [*MODELS["opt-125m"], "--num-clients", "8"],
     "opt-125m, 2 requests a second": [*MODELS["opt-125m"], "--num-clients", "32"],
     "opt-125m, 4 requests a second": [*MODELS["opt-125m"], "--num-clients", "32"],
     "qwen3-0.6b, a request in 2 seconds": [
@@ -41,13 +43,21 @@ LOADS: dict[str, list[str]] = {
         *("--max-model-len", "4096"),
         *("--num-clients", "8", "--num-prompts", "24", "--input-len", "128", "--output-len", "64"),
     ],
+    "qwen3-0.6b, 8 clients, mixed": [
+        *MODELS["qwen3-0.6b"],
+        *("--max-model-len", "4096", "--num-clients", "8"),
+    ],
 }
 TRACES = {
     "opt-125m, 2 requests a second": (60, 2.0, 256, 64),
     "opt-125m, 4 requests a second": (80, 4.0, 128, 32),
     "qwen3-0.6b, a request in 2 seconds": (24, 0.5, 128, 32),
+    "opt-125m, 8 clients, mixed": (64, math.inf, 128, 64),
+    "qwen3-0.6b, 8 clients, mixed": (24, math.inf, 128, 64),
 }
-"""Requests, a second, prompt and output tokens: both sides must get the same moments of arrival."""
+"""Requests, a second, prompt and output tokens: both sides must get the same moments of arrival.
+Where clients never wait to ask again, lengths lie between half of these and half as many again: clients whose
+requests are all alike march in step, and who is computed with whom hangs on milliseconds."""
 VALUES = {
     "output tok/s": lambda row: row["output_tok_s"],
     "TTFT p50": lambda row: row["ttft_ms"]["p50"],
@@ -112,10 +122,14 @@ def compare(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def requests(count: int, rate: float, input_len: int, output_len: int) -> list[dict[str, Any]]:
-    """A Poisson process, as lines of a trace."""
+    """A Poisson process, or clients that always ask where `rate` is infinite, as lines of a trace."""
     rng, moment = Random(0), 0.0
     lines = []
     for _ in range(count):
+        if math.isinf(rate):
+            mixed = [rng.randint(n // 2, n + n // 2) for n in (input_len, output_len)]
+            lines.append({"input_len": mixed[0], "output_len": mixed[1]})
+            continue
         lines.append({"arrival": moment, "input_len": input_len, "output_len": output_len})
         moment += rng.expovariate(rate)
     return lines

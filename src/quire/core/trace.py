@@ -32,9 +32,9 @@ _COLUMNS = {
 class TraceLine(msgspec.Struct, forbid_unknown_fields=True):
     """One request of a trace."""
 
-    arrival: float
-    """Seconds; the trace's zero is its own."""
     output_len: int
+    arrival: float | None = None
+    """Seconds; the trace's zero is its own. Without any, a request is sent when a client is free."""
     input_len: int | None = None
     prompt_token_ids: list[int] | None = None
     """In place of `input_len`."""
@@ -57,7 +57,7 @@ class TraceLine(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_lines(path: Path) -> list[TraceLine]:
-    """The requests of a trace by arrival, the first at 0.
+    """The requests of a trace by arrival, the first at 0; in the file's order if none has one.
 
     Raises:
         ConfigError: the file cannot be read, or a line is wrong, which is named.
@@ -72,14 +72,21 @@ def read_lines(path: Path) -> list[TraceLine]:
     lines = list(decode(text, path))
     if not lines:
         raise ConfigError(f"The trace {path} has no requests.")
-    lines.sort(key=lambda line: line.arrival)
-    given = sum(line.prompt_token_ids is not None for line in lines)
-    if 0 < given < len(lines):
-        raise ConfigError(f"Some lines of the trace {path} have prompt_token_ids, others none.")
-    start = lines[0].arrival
+    for name in ("prompt_token_ids", "arrival"):
+        given = sum(getattr(line, name) is not None for line in lines)
+        if 0 < given < len(lines):
+            raise ConfigError(f"Some lines of the trace {path} have {name}, others none.")
+    if lines[0].arrival is None:
+        return lines
+    lines.sort(key=_arrival)
+    start = _arrival(lines[0])
     for line in lines:
-        line.arrival -= start
+        line.arrival = _arrival(line) - start
     return lines
+
+
+def _arrival(line: TraceLine) -> float:
+    return line.arrival or 0.0
 
 
 def _json_lines(text: str, path: Path) -> Iterator[TraceLine]:
@@ -95,7 +102,7 @@ def _json_lines(text: str, path: Path) -> Iterator[TraceLine]:
 def _csv_lines(text: str, path: Path) -> Iterator[TraceLine]:
     reader = csv.DictReader(io.StringIO(text))
     names = {name: _field(name) for name in reader.fieldnames or ()}
-    if missing := {"arrival", "input_len", "output_len"} - set(names.values()):
+    if missing := {"input_len", "output_len"} - set(names.values()):
         raise ConfigError(
             f"The trace {path} has no column {', '.join(sorted(missing))}.",
             fix="Its first line names the columns: arrival,input_len,output_len.",
@@ -106,7 +113,8 @@ def _csv_lines(text: str, path: Path) -> Iterator[TraceLine]:
             names[name]: cell for name, cell in cells.items() if name in names and cell
         }
         try:
-            values["arrival"] = _seconds(values.get("arrival", ""))
+            if "arrival" in names.values():
+                values["arrival"] = _seconds(values.get("arrival", ""))
             kept = {name: value for name, value in values.items() if name in known}
             yield _check(msgspec.convert(kept, TraceLine, strict=False))
         except ValueError as error:
@@ -132,7 +140,7 @@ def _check(line: TraceLine) -> TraceLine:
         raise ValueError("it needs either input_len or prompt_token_ids")
     if line.output_len < 1 or line.length < 1:
         raise ValueError("a request has at least one token of input and one of output")
-    if not math.isfinite(line.arrival):
+    if line.arrival is not None and not math.isfinite(line.arrival):
         raise ValueError("arrival must be finite")
     if line.prefix_len is not None and (line.prefix is None or line.prefix_len < 0):
         raise ValueError("prefix_len needs a prefix, and must not be negative")

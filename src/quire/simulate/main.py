@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace",
         type=Path,
         metavar="FILE",
-        help="requests, a line of JSON each: arrival (seconds), output_len, and input_len or "
-        "prompt_token_ids; prefix and prefix_len where prompts share a beginning; or a .csv with "
-        "such columns",
+        help="requests, a line of JSON each: arrival (seconds; without any, each is sent when a "
+        "client is free), output_len, and input_len or prompt_token_ids; prefix and prefix_len "
+        "where prompts share a beginning; or a .csv with such columns",
     )
     load("--num-prompts", type=_count, default=1000, metavar="N", help=shown)
     load("--request-rate", type=float, default=math.inf, metavar="R", help="a second " + shown)

@@ -73,7 +73,7 @@ def read_trace(path: Path) -> Workload:
         names.setdefault(line.prefix, len(names) - 1)
     given = [line.prompt_token_ids for line in lines if line.prompt_token_ids is not None]
     return Workload(
-        arrivals=np.array([line.arrival for line in lines]),
+        arrivals=np.array([line.arrival or 0.0 for line in lines]),
         input_lens=np.array([line.length for line in lines]),
         output_lens=np.array([line.output_len for line in lines]),
         prefixes=np.array([names[line.prefix] for line in lines]),

@@ -77,3 +77,16 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not text"):
         read_lines(tmp_path / "t.jsonl")
+
+
+def test_without_arrivals_the_order_is_the_files(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    lines = ['{"input_len": 9, "output_len": 2}', '{"input_len": 7, "output_len": 3}']
+    file.write_text("\n".join(lines))
+    assert [(line.arrival, line.length) for line in read_lines(file)] == [(None, 9), (None, 7)]
+    table = tmp_path / "t.csv"
+    table.write_text("input_len,output_len\n9,2\n7,3\n")
+    assert read_lines(table) == read_lines(file)
+    file.write_text("\n".join([*lines, '{"arrival": 1, "input_len": 7, "output_len": 3}']))
+    with pytest.raises(ConfigError, match="have arrival, others none"):
+        read_lines(file)

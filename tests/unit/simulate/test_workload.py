@@ -46,7 +46,7 @@ def test_a_trace_may_bring_tokens(tmp_path: Path) -> None:
         ({"arrival": 0, "output_len": 1}, "either input_len or prompt_token_ids"),
         ({"arrival": 0, "output_len": 0, "input_len": 4}, "at least one token"),
         ({"arrival": 0, "output_len": 1, "input_len": 4, "wrong": 1}, "unknown field"),
-        ({"arrival": "x", "output_len": 1, "input_len": 4}, "Expected `float`"),
+        ({"arrival": "x", "output_len": 1, "input_len": 4}, "Expected `float | null`"),
         ({"arrival": 0, "output_len": 1, "input_len": 4, "prefix_len": 2}, "needs a prefix"),
     ],
 )
