@@ -56,8 +56,8 @@ TRACES = {
     "qwen3-0.6b, 8 clients, mixed": (24, math.inf, 128, 64),
 }
 """Requests, a second, prompt and output tokens: both sides must get the same moments of arrival.
-Where clients never wait to ask again, lengths lie between half of these and half as many again: clients whose
-requests are all alike march in step, and who is computed with whom hangs on milliseconds."""
+Where clients ask again at once, lengths lie between half of these and half as many again: clients
+whose requests are all alike march in step, and who is computed with whom hangs on milliseconds."""
 VALUES = {
     "output tok/s": lambda row: row["output_tok_s"],
     "TTFT p50": lambda row: row["ttft_ms"]["p50"],
@@ -122,7 +122,7 @@ def compare(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def requests(count: int, rate: float, input_len: int, output_len: int) -> list[dict[str, Any]]:
-    """A Poisson process, or clients that always ask where `rate` is infinite, as lines of a trace."""
+    """A Poisson process, or with an infinite rate no moments at all, as lines of a trace."""
     rng, moment = Random(0), 0.0
     lines = []
     for _ in range(count):

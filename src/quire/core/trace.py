@@ -34,7 +34,7 @@ class TraceLine(msgspec.Struct, forbid_unknown_fields=True):
 
     output_len: int
     arrival: float | None = None
-    """Seconds; the trace's zero is its own. Without any, a request is sent when a client is free."""
+    """Seconds; the trace's zero is its own. Without any, requests wait for a client only."""
     input_len: int | None = None
     prompt_token_ids: list[int] | None = None
     """In place of `input_len`."""
