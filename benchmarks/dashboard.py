@@ -5,6 +5,8 @@
 Rounds of streams take turns with and without `--viewers` connections to the dashboard's stream;
 `ratio` is the tokens a second of the watched rounds over those of the others, the median of
 neighbours. Each request stays in the picture for a minute, so that later snapshots are larger.
+`cpu_share` needs no luck: the CPU seconds a second that the server's processes take for the viewers
+right after the rounds, while nothing else happens and all of their requests are in the picture.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from quire.bench.http_client import HTTPClient
@@ -37,6 +41,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--viewers", type=int, default=1, metavar="N")
     parser.add_argument("--output-len", type=int, default=256, metavar="N")
     parser.add_argument("--repetitions", type=int, default=9, metavar="N")
+    parser.add_argument("--idle-seconds", type=float, default=15.0, metavar="S")
     parser.add_argument("--start-timeout", type=float, default=600.0, metavar="S")
     add_engine_flags(parser)
     return parser.parse_args()
@@ -84,6 +89,9 @@ async def _measure(url: str, args: argparse.Namespace) -> dict[str, object]:
                 pair[viewed] = await _round(url, args)
         rates.append(pair[0])
         ratios.append(pair[1] / pair[0])
+    idle = await _cpu_share(args.idle_seconds)
+    async with watched.by(args.viewers, url):
+        shown = await _cpu_share(args.idle_seconds)
     return {
         "clients": args.clients,
         "viewers": args.viewers,
@@ -92,7 +100,33 @@ async def _measure(url: str, args: argparse.Namespace) -> dict[str, object]:
         "output_tok_s": statistics.median(rates),
         "ratio": statistics.median(ratios),
         "ratios": ratios,
+        "cpu_share": shown - idle,
     }
+
+
+async def _cpu_share(seconds: float) -> float:
+    """CPU seconds a second of this process's descendants."""
+    start, before = time.monotonic(), _cpu_seconds()
+    await asyncio.sleep(seconds)
+    return (_cpu_seconds() - before) / (time.monotonic() - start)
+
+
+def _cpu_seconds() -> float:
+    """Of all processes below this one, since they began."""
+    parents: dict[int, int] = {}
+    spent: dict[int, float] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            pid = int(stat.parent.name)
+            parents[pid] = int(fields[1])
+            spent[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def is_below(pid: int) -> bool:
+        parent = parents.get(pid, 0)
+        return parent == os.getpid() or (parent > 1 and is_below(parent))
+
+    return sum(seconds for pid, seconds in spent.items() if is_below(pid))
 
 
 async def _round(url: str, args: argparse.Namespace) -> float:
