@@ -7,6 +7,7 @@
 
 #include "bind_attention.h"
 #include "bind_blocks.h"
+#include "bind_experts.h"
 #include "bind_fused.h"
 #include "bind_gemm.h"
 #include "bind_plan.h"
@@ -109,6 +110,7 @@ NB_MODULE(_native, m) {
   bind_gemm(m);
   bind_attention(m);
   bind_blocks(m);
+  bind_experts(m);
   bind_fused(m);
   bind_plan(m);
   bind_sample(m);

@@ -10,6 +10,8 @@
 #include "dtype.h"
 #include "fused.h"
 #include "gemm.h"
+#include "lora.h"
+#include "mix.h"
 #include "sample.h"
 
 namespace quire {
@@ -52,6 +54,8 @@ struct Kernels {
   void (*quantize_u4)(const float* w, int64_t n, uint8_t* q, float* scale, float* offset);
   AttentionKernels attention;
   const SampleKernels* sample;
+  LoraKernels lora;
+  void (*mix[kDTypeCount])(const MixArgs&, int64_t row);
 };
 
 // Defined once for every ISA that is built, by table.cpp.

@@ -4,6 +4,8 @@
 #include "embedding.h"
 #include "gemm_parts.h"
 #include "layer_norm.h"
+#include "lora_parts.h"
+#include "mix_parts.h"
 #include "norm.h"
 #include "quantize_u4.h"
 #include "rope.h"
@@ -48,6 +50,8 @@ const Kernels kTable = {
         exp2_floats,
     },
     &kSample,
+    {QUIRE_ALL(lora_shrink), QUIRE_ALL(lora_expand)},
+    QUIRE_ALL(mix_rows),
 };
 }  // namespace
 

@@ -203,6 +203,39 @@ def copy_blocks(
     address of its row, and where its checksum begins. Returns the checksums.
     """
 
+def lora_add(
+    kernels: Kernels,
+    pool: Pool,
+    dtype: int,
+    y: int,
+    y_stride: int,
+    x: int,
+    x_stride: int,
+    a: int,
+    b: int,
+    adapter: int,
+    rows: int,
+    k: int,
+    n: int,
+    rank: int,
+) -> None: ...
+def moe_bytes(
+    gate_up: list[PackedWeight], down: list[PackedWeight], dtype: int, rows: int, top_k: int
+) -> int: ...
+def moe(
+    kernels: Kernels,
+    pool: Pool,
+    gate_up: list[PackedWeight],
+    down: list[PackedWeight],
+    dtype: int,
+    y: int,
+    x: int,
+    experts: int,
+    weights: int,
+    rows: int,
+    top_k: int,
+    memory: int,
+) -> None: ...
 def linear(
     kernels: Kernels,
     pool: Pool,

@@ -10,7 +10,7 @@ from quire.bench import choices
 
 KERNEL_FAMILIES = (
     *("embedding", "norm", "quantize", "gemm", "rope_kv_write", "attention", "activation"),
-    *("sampling", "pack"),
+    *("lora", "moe", "sampling", "pack"),
 )
 ABLATIONS = (
     *("async-scheduling", "multi-step", "persistent-batch", "plan", "int8-kv-cache"),

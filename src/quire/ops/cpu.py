@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from quire import _native
 from quire.core.quantization import QUANTIZATIONS
-from quire.ops import native_attention, paged_attention, reference
+from quire.ops import moe as plain_moe
+from quire.ops import native_attention, native_lora, native_moe, paged_attention, reference
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
 from quire.ops.native_attention import attention_fits
@@ -86,6 +87,17 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
             return packed.forward(x, dtype=torch.float32)
         return reference.logits(x, packed)
 
+    def moe(
+        x: Tensor,
+        experts: Tensor,
+        weights: Tensor,
+        gate_up: Sequence[LinearWeight],
+        down: Sequence[LinearWeight],
+    ) -> Tensor:
+        if isinstance(gate_up[0], PackedLinear):
+            return native_moe.moe(kernels, pool, x, experts, weights, gate_up, down)
+        return plain_moe.moe(x, experts, weights, gate_up, down)
+
     @cache
     def attention_tuning(
         heads: int, kv_heads: int, head_dim: int, kv_dtype: torch.dtype
@@ -122,6 +134,8 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         gelu=fused.gelu,
         gelu_tanh=fused.gelu_tanh,
         relu=fused.relu,
+        lora_add=partial(native_lora.lora_add, kernels, pool),
+        moe=moe,
         argmax=fused.argmax,
         sample=sampling.sample,
         logprobs=sampling.logprobs,

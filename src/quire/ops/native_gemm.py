@@ -70,7 +70,7 @@ class PackedLinear:
     groups, for empty weights, for "s8" with K above 65536, and for "silu_mul" with an odd N.
     """
 
-    __slots__ = ("_kernels", "_pool", "_weight", "columns", "dtype", "kind", "shape")
+    __slots__ = ("_kernels", "_pool", "_weight", "columns", "dtype", "epilogue", "kind", "shape")
 
     def __init__(
         self,
@@ -127,6 +127,7 @@ class PackedLinear:
         self.kind: WeightKind = kind
         self.shape: tuple[int, int] = shape
         self.dtype: torch.dtype = dtype
+        self.epilogue: Epilogue = epilogue
         self.columns = shape[0] // 2 if epilogue == "silu_mul" else shape[0]
 
     @classmethod
@@ -197,6 +198,11 @@ class PackedLinear:
         Raises ValueError for values that no kernel can heed.
         """
         self._weight.tune([(rows, astuple(tuned[rows])) for rows in sorted(tuned)])
+
+    @property
+    def packed(self) -> _native.PackedWeight:
+        """For operations that compute several weights in one call."""
+        return self._weight
 
     @property
     def stored(self) -> StoredLinear:

@@ -14,6 +14,8 @@ from quire.core.config import OpsProvider
 from quire.core.errors import ConfigError
 from quire.core.messages import TokenLogprobs
 from quire.ops import reference
+from quire.ops.lora import lora_add
+from quire.ops.moe import moe
 from quire.ops.paged_attention import paged_attention
 from quire.ops.sampling import argmax, logprobs, sample
 
@@ -55,6 +57,8 @@ class OpTable:
     gelu: Callable[..., Tensor] = reference.gelu
     gelu_tanh: Callable[..., Tensor] = reference.gelu_tanh
     relu: Callable[..., Tensor] = reference.relu
+    lora_add: Callable[..., Tensor] = lora_add
+    moe: Callable[..., Tensor] = moe
     argmax: Callable[..., tuple[Tensor, Tensor]] = argmax
     sample: Callable[..., list[int]] = sample
     logprobs: Callable[..., list[TokenLogprobs]] = logprobs

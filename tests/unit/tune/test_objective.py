@@ -54,6 +54,20 @@ def test_a_good_guess_saves_loads(capacity: float, share: float) -> None:
     assert len(asked) <= 6
 
 
+@given(st.integers(1, 5))
+def test_one_bad_moment_does_not_end_the_search(which: int) -> None:
+    asked = 0
+
+    def measure(rate: float) -> Measurement:
+        nonlocal asked
+        asked += 1
+        return measurement(rate, 0.0 if asked == which + 1 else 9.0, 10.0)
+
+    found = best_rate(measure, 0.95)
+    assert found.best is not None
+    assert found.best.rate > 6.0
+
+
 def test_no_rate_is_low_enough() -> None:
     found, asked = search(0.0, 8.0)
     assert found.best is None

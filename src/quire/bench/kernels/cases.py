@@ -143,13 +143,13 @@ def pack(s: Setting) -> Cases:
             moved_bytes=moved, rotated_bytes=moved * len(weights),
         )  # fmt: skip
 
-    for linear in _linears(s.model):
+    for linear in linears(s.model):
         yield [case(*linear)]
 
 
 def gemm(s: Setting) -> Cases:
     """Every linear layer, each call on another copy of the packed weight."""
-    for name, n, k, epilogue in _linears(s.model):
+    for name, n, k, epilogue in linears(s.model):
         yield _products(s, name, n, k, epilogue)
 
 
@@ -166,7 +166,7 @@ def quantize(s: Setting) -> Cases:
             moved_bytes=unit + rows * k, rotated_bytes=n * unit,
         )  # fmt: skip
 
-    for k in dict.fromkeys(k for _, _, k, _ in _linears(s.model)):
+    for k in dict.fromkeys(k for _, _, k, _ in linears(s.model)):
         if s.variant.quantization is None:
             yield []  # x is taken as it is
         else:
@@ -174,7 +174,7 @@ def quantize(s: Setting) -> Cases:
             yield [case(k, rows, weight) for rows in s.rows]
 
 
-def _linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
+def linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
     """(name, N, K, epilogue) of a layer's linear weights [N, K], and of the head's."""
     attended = m.num_attention_heads * m.head_dim
     yield "qkv", attended + 2 * m.num_key_value_heads * m.head_dim, m.hidden_size, "none"

@@ -9,7 +9,7 @@ import torch
 
 from quire.bench import choices
 from quire.bench.bandwidth import Reader
-from quire.bench.kernels import attention, cases
+from quire.bench.kernels import attention, cases, experts
 from quire.bench.kernels.case import Variant, cache_bytes
 from quire.bench.kernels.cases import Cases, Setting
 from quire.bench.kernels.sampling import sampling
@@ -31,6 +31,8 @@ FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
     "rope_kv_write": (attention.rope_kv_write, ("kv_cache_dtype",)),
     "attention": (attention.attention, ("kv_cache_dtype",)),
     "activation": (cases.activation, ()),
+    "lora": (experts.lora, ()),
+    "moe": (experts.moe, ("quantization",)),
     "sampling": (sampling, ()),
     "pack": (cases.pack, ("quantization",)),
 }

@@ -1,0 +1,94 @@
+// Bindings of what only some rows go through: low-rank adapters and mixtures of experts. Addresses,
+// sizes and strides are the caller's to check; the GIL is released.
+#include "bind_experts.h"
+
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "cpu/moe.h"
+#include "cpu/plan.h"
+
+namespace nb = nanobind;
+
+namespace quire {
+
+namespace {
+
+void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+DType dtype_of(int code) {
+  if (code < 0 || code >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
+  return static_cast<DType>(code);
+}
+
+void refuse_recording(const Pool& pool) {
+  if (pool.recording != nullptr) throw std::invalid_argument("plans cannot record this operation");
+}
+
+void run(Pool& pool, void (*kernel)(const LoraArgs&, int64_t), LoraArgs& args, int64_t tasks) {
+  struct Job {
+    void (*kernel)(const LoraArgs&, int64_t);
+    const LoraArgs& args;
+  } job = {kernel, args};
+  pool.run(
+      tasks,
+      [](void* context, int64_t task) {
+        const Job& j = *static_cast<const Job*>(context);
+        j.kernel(j.args, task);
+      },
+      &job);
+}
+
+int64_t pieces(int64_t whole, int64_t piece) { return (whole + piece - 1) / piece; }
+
+void lora_add(const Kernels& kernels, Pool& pool, int dtype, uintptr_t y, int64_t y_stride,
+              uintptr_t x, int64_t x_stride, uintptr_t a, uintptr_t b, uintptr_t adapter,
+              int64_t rows, int64_t k, int64_t n, int64_t rank) {
+  refuse_recording(pool);
+  const DType type = dtype_of(dtype);
+  const nb::gil_scoped_release unlocked;
+  auto* low = static_cast<float*>(pool.scratch(rows * rank * 4));
+  LoraArgs args = {pointer(y), pointer(x), pointer(a), pointer(b),
+                   static_cast<const int64_t*>(pointer(adapter)), low, rows, k, n, rank,
+                   y_stride, x_stride};
+  const int64_t blocks = pieces(rows, kLoraRows);
+  run(pool, kernels.lora.shrink[type], args, blocks * pieces(rank, kLoraRanks));
+  run(pool, kernels.lora.expand[type], args, blocks * pieces(n, kLoraColumns));
+}
+
+Moe moe_of(const std::vector<const PackedWeight*>& gate_up,
+           const std::vector<const PackedWeight*>& down, int dtype, int64_t rows, int64_t top_k) {
+  return {nullptr, nullptr, dtype_of(dtype), rows, top_k, nullptr, nullptr, gate_up, down, nullptr};
+}
+
+int64_t bytes_for_moe(const std::vector<const PackedWeight*>& gate_up,
+                      const std::vector<const PackedWeight*>& down, int dtype, int64_t rows,
+                      int64_t top_k) {
+  return moe_bytes(moe_of(gate_up, down, dtype, rows, top_k));
+}
+
+void moe(const Kernels& kernels, Pool& pool, const std::vector<const PackedWeight*>& gate_up,
+         const std::vector<const PackedWeight*>& down, int dtype, uintptr_t y, uintptr_t x,
+         uintptr_t experts, uintptr_t weights, int64_t rows, int64_t top_k, uintptr_t memory) {
+  refuse_recording(pool);
+  Moe args = moe_of(gate_up, down, dtype, rows, top_k);
+  args.y = pointer(y);
+  args.x = pointer(x);
+  args.experts = static_cast<const int64_t*>(pointer(experts));
+  args.weights = static_cast<const float*>(pointer(weights));
+  args.memory = pointer(memory);
+  const nb::gil_scoped_release unlocked;
+  run_moe(kernels, pool, args);
+}
+
+}  // namespace
+
+void bind_experts(nb::module_& m) {
+  m.def("lora_add", &lora_add);
+  m.def("moe_bytes", &bytes_for_moe);
+  m.def("moe", &moe);
+}
+
+}  // namespace quire

@@ -1,0 +1,66 @@
+"""A mixture of experts on the native kernels: each expert's weights are read once a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quire import _native
+from quire.ops.native import NativeKernels
+from quire.ops.native_checks import describe, floats
+from quire.ops.native_gemm import PackedLinear
+
+
+def moe(
+    kernels: NativeKernels,
+    pool: _native.Pool,
+    x: Tensor,
+    experts: Tensor,
+    weights: Tensor,
+    gate_up: Sequence[PackedLinear],
+    down: Sequence[PackedLinear],
+) -> Tensor:
+    """`ops.moe.moe`. A row's bits do not depend on the others, nor on their number.
+
+    Raises ValueError for dtypes, shapes and layouts that do not fit, IndexError for an expert
+    that is not there.
+    """
+    code, hidden = floats("x", x)
+    if x.ndim != 2 or not x.is_contiguous():
+        raise ValueError(f"x is {describe(x)}; wanted contiguous [T, hidden]")
+    _check_experts(gate_up, down, hidden)
+    for name, t, dtype in (("experts", experts, torch.int64), ("weights", weights, torch.float32)):
+        fits = t.dtype == dtype and t.is_cpu and t.is_contiguous() and t.ndim == 2
+        if not fits or t.shape != experts.shape or t.shape[0] != x.shape[0]:
+            raise ValueError(f"{name} is {describe(t)}; wanted contiguous {dtype} [T, top_k]")
+    y = torch.empty_like(x)
+    rows, top_k = experts.shape
+    if rows == 0:
+        return y
+    low, high = torch.aminmax(experts)
+    if int(low) < 0 or int(high) >= len(gate_up):
+        raise IndexError(f"experts {int(low)} to {int(high)} of {len(gate_up)}")
+    up, out = [e.packed for e in gate_up], [e.packed for e in down]
+    memory = torch.empty(_native.moe_bytes(up, out, code, rows, top_k), dtype=torch.uint8)
+    _native.moe(
+        kernels.handle, pool, up, out, code, y.data_ptr(), x.data_ptr(), experts.data_ptr(),
+        weights.data_ptr(), rows, top_k, memory.data_ptr(),
+    )  # fmt: skip
+    return y
+
+
+def _check_experts(
+    gate_up: Sequence[PackedLinear], down: Sequence[PackedLinear], hidden: int
+) -> None:
+    if not gate_up or len(gate_up) != len(down):
+        raise ValueError(f"{len(gate_up)} experts' gate_up and {len(down)} experts' down")
+    width = gate_up[0].columns
+    for up, out in zip(gate_up, down, strict=True):
+        if (up.columns, up.shape[1]) != (width, hidden) or up.epilogue != "silu_mul":
+            raise ValueError(
+                f"an expert's gate_up is {up}; wanted silu_mul [{2 * width}, {hidden}]"
+            )
+        if out.shape != (hidden, width) or out.epilogue != "none":
+            raise ValueError(f"an expert's down is {out}; wanted [{hidden}, {width}]")
