@@ -14,8 +14,8 @@ GAIN = 1.03
 BRACKET = 1.2
 """A predicted rate is first doubted by this factor."""
 DOUBTED, AGAIN = 0.7, 1.01
-"""A search that would end below this share of the rate at which requests leave when all come at once
-asks once more for what was too high, at so many times the rate."""
+"""A search that would end below this share of the rate at which requests leave when all are sent at
+once asks once more for what was too high, at so many times the rate."""
 LOWEST = 1 / 32
 """Of the rate at which requests leave when all come at once: below it nobody is served well."""
 
