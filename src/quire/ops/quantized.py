@@ -35,6 +35,8 @@ class QuantizedWeight:
         permutation: int64 [K], the column of the weight that column k of `codes` is; or None.
         input_scale: of activations quantized statically to the codes' type, as the checkpoint
             calibrated it; None where they are not, or each row by itself.
+        float_activations: the checkpoint quantizes 8-bit weights alone (W8A16); else a provider
+            may round activations to 8 bits (W8A8).
     """
 
     codes: Tensor
@@ -46,6 +48,7 @@ class QuantizedWeight:
     codebook: Tensor | None = None
     permutation: Tensor | None = None
     input_scale: float | None = None
+    float_activations: bool = False
 
     def __post_init__(self) -> None:
         if self.codes.ndim != 2 or self.codes.dtype not in CODE_TYPES:
@@ -99,6 +102,7 @@ class QuantizedWeight:
             self.codebook,
             self.permutation,
             self.input_scale,
+            self.float_activations,
         )
 
     def _by_column(self, numbers: Tensor) -> Tensor:
@@ -113,8 +117,8 @@ def dense(weight: Tensor | QuantizedWeight, dtype: torch.dtype) -> Tensor:
 def can_follow(a: QuantizedWeight, b: QuantizedWeight) -> bool:
     """Whether the rows of both can be one packed weight."""
     return (
-        (a.codes.dtype, a.bits, a.group, a.shape[1], a.input_scale)
-        == (b.codes.dtype, b.bits, b.group, b.shape[1], b.input_scale)
+        (a.codes.dtype, a.bits, a.group, a.shape[1], a.input_scale, a.float_activations)
+        == (b.codes.dtype, b.bits, b.group, b.shape[1], b.input_scale, b.float_activations)
         and (a.zero is None) == (b.zero is None)
         and (a.offset is None) == (b.offset is None)
         and _same(a.codebook, b.codebook)
@@ -145,6 +149,7 @@ def joined(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
         first.codebook,
         first.permutation,
         first.input_scale,
+        first.float_activations,
     )
 
 
