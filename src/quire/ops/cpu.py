@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,8 +23,10 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_attention import attention_fits
 from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
+from quire.ops.native_quantized import is_quantized, pack_quantized
 from quire.ops.native_sampling import SamplingKernels
 from quire.ops.packed_file import StoredLinear
+from quire.ops.quantized import QuantizedWeight
 from quire.ops.reference import DenseWeight, Epilogue
 from quire.ops.table import OP_NAMES, LinearWeight, OpTable
 from quire.ops.tuning import AttentionTuning, load_tuning
@@ -52,25 +55,45 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
     scheme = None if quantization is None else QUANTIZATIONS[quantization]
 
     def pack_linear(
-        weight: Tensor | Sequence[Tensor] | StoredLinear,
+        weight: Tensor
+        | QuantizedWeight
+        | StoredLinear
+        | Sequence[Tensor]
+        | Sequence[QuantizedWeight],
         bias: Tensor | None = None,
         *,
         epilogue: Epilogue = "none",
         head: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> LinearWeight:
-        kind = _KINDS.get(_dtype(weight))
-        if kind is None:
-            assert not isinstance(weight, StoredLinear)  # only native weights are stored
-            return reference.pack_linear(weight, bias, epilogue=epilogue)
-        if scheme is None:
-            packed = PackedLinear(kernels, pool, weight, bias, kind=kind, epilogue=epilogue)
+        if isinstance(weight, StoredLinear):
+            packed = PackedLinear.from_stored(kernels, pool, weight, epilogue=epilogue)
         else:
-            quantized = scheme.head if head else scheme.kind
-            packed = PackedLinear(
-                kernels, pool, weight, bias, kind=quantized, epilogue=epilogue, group=scheme.group
-            )
-        packed.tune(tuning.of_gemm(packed.kind, *packed.shape, packed.group))
+            one = isinstance(weight, Tensor | QuantizedWeight)
+            parts = cast("list[Tensor] | list[QuantizedWeight]", [weight] if one else list(weight))
+            packed = pack(parts, bias, epilogue, head, dtype)
+        if isinstance(packed, PackedLinear):
+            packed.tune(tuning.of_gemm(packed.kind, *packed.shape, packed.group))
         return packed
+
+    def pack(
+        parts: list[Tensor] | list[QuantizedWeight],
+        bias: Tensor | None,
+        epilogue: Epilogue,
+        head: bool,
+        dtype: torch.dtype,
+    ) -> LinearWeight:
+        if is_quantized(parts):
+            return pack_quantized(kernels, pool, parts, bias, epilogue, dtype)
+        kind = _KINDS.get(parts[0].dtype)
+        if kind is None:
+            return reference.pack_linear(parts, bias, epilogue=epilogue)
+        if scheme is None:
+            return PackedLinear(kernels, pool, parts, bias, kind=kind, epilogue=epilogue)
+        kind = scheme.head if head else scheme.kind
+        return PackedLinear(
+            kernels, pool, parts, bias, kind=kind, epilogue=epilogue, group=scheme.group
+        )
 
     def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
         if isinstance(table, PackedLinear):
@@ -144,10 +167,3 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         note=f"cpu: native kernels for {kernels.isa}",
         new_plan=lambda: _native.Plan(pool),
     )
-
-
-def _dtype(weight: Tensor | Sequence[Tensor] | StoredLinear) -> torch.dtype:
-    if isinstance(weight, StoredLinear):
-        dtype: torch.dtype = getattr(torch, weight.dtype)
-        return dtype
-    return (weight if isinstance(weight, Tensor) else weight[0]).dtype

@@ -26,6 +26,7 @@ _KINDS: dict[WeightKind, int] = {
     "s8_a16": _native.WEIGHT_S8_A16,
     "u4": _native.WEIGHT_U4,
 }
+_NAMES = {code: kind for kind, code in _KINDS.items()}
 _EPILOGUES: dict[Epilogue, int] = {
     "none": _native.NO_EPILOGUE,
     "silu_mul": _native.SILU_MUL,
@@ -52,7 +53,7 @@ class PackedLinear:
     """epilogue(x @ weight.T + bias) with the weight packed once for the kernels.
 
     weight: [N, K] float32, bfloat16 or float16 on the CPU, or several of one dtype whose rows
-        follow each other; they are copied and may be freed. Or what `stored` gave, bias included.
+        follow each other; they are copied and may be freed.
     bias: [N] or None, of any float dtype; added in float32 before the result is rounded.
     kind: "f32"; "f16" (weight rounded to float16, x not, arithmetic float32); "bf16" (weight and x
         are rounded to bfloat16, sums are float32); "s8" (W8A8: int8 weights with a scale a row, x
@@ -76,21 +77,13 @@ class PackedLinear:
         self,
         kernels: NativeKernels,
         pool: Pool,
-        weight: Tensor | Sequence[Tensor] | StoredLinear,
+        weight: Tensor | Sequence[Tensor],
         bias: Tensor | None = None,
         *,
         kind: WeightKind,
         epilogue: Epilogue = "none",
         group: int = 128,
     ) -> None:
-        if isinstance(weight, StoredLinear):
-            stored_kind, stored_epilogue, n, k, stored_group, _, _ = weight.shape
-            wanted = (_KINDS[kind], _EPILOGUES[epilogue], group if kind == "u4" else stored_group)
-            if (stored_kind, stored_epilogue, stored_group) != wanted:
-                raise ValueError(f"the stored weight is not packed as {kind!r} for {epilogue!r}")
-            dtype = getattr(torch, weight.dtype)
-            self._keep(kernels, pool, weight.weight, kind, (n, k), dtype, epilogue)
-            return
         parts = [_rows_of(part) for part in ([weight] if isinstance(weight, Tensor) else weight)]
         dtype, k = parts[0].dtype, parts[0].shape[1]
         for part in parts:
@@ -131,6 +124,24 @@ class PackedLinear:
         self.columns = shape[0] // 2 if epilogue == "silu_mul" else shape[0]
 
     @classmethod
+    def from_stored(
+        cls,
+        kernels: NativeKernels,
+        pool: Pool,
+        stored: StoredLinear,
+        *,
+        epilogue: Epilogue = "none",
+    ) -> PackedLinear:
+        """What `stored` gave, bias included. Raises ValueError where it has another epilogue."""
+        kind, packed_epilogue, n, k = stored.shape[:4]
+        if packed_epilogue != _EPILOGUES[epilogue]:
+            raise ValueError(f"the stored weight is not packed for {epilogue!r}")
+        dtype = getattr(torch, stored.dtype)
+        linear = cls.__new__(cls)
+        linear._keep(kernels, pool, stored.weight, _NAMES[kind], (n, k), dtype, epilogue)
+        return linear
+
+    @classmethod
     def from_int4(
         cls,
         kernels: NativeKernels,
@@ -143,12 +154,14 @@ class PackedLinear:
         group: int,
         bias: Tensor | None = None,
         epilogue: Epilogue = "none",
+        dtype: torch.dtype = torch.float32,
     ) -> PackedLinear:
         """A weight that is 4 bits already: (q - zero) * scale or q * scale + offset, as "u4".
 
         q: uint8 [N, K], 0 to 15. scale, and zero (whole numbers up to 2048) or offset: of any
         float or integer dtype, [N, ceil(K / group)]. Kept exactly where they come from float16,
         or from bfloat16 within a range of 2^32 a row; float32 is rounded to 11 significant bits.
+        `dtype` is that of rows that are looked up.
         Raises ValueError for what does not fit.
         """
         if q.ndim != 2 or q.dtype != torch.uint8 or not q.is_cpu or q.numel() == 0:
@@ -183,7 +196,7 @@ class PackedLinear:
             0 if bias is None else bias.data_ptr(),
         )
         linear = cls.__new__(cls)
-        linear._keep(kernels, pool, packed, "u4", (n, k), torch.float32, epilogue)
+        linear._keep(kernels, pool, packed, "u4", (n, k), dtype, epilogue)
         return linear
 
     @property

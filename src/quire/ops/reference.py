@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.ops.metadata import KVCache
+from quire.ops.quantized import QuantizedWeight, dense
 
 LINEAR_ROWS = 32
 """Fewer make long prompts slow, more make single tokens slow: at 1024 × 3072 in float32, two
@@ -51,20 +52,23 @@ class DenseWeight(NamedTuple):
 
 
 def pack_linear(
-    weight: Tensor | Sequence[Tensor],
+    weight: Tensor | QuantizedWeight | Sequence[Tensor] | Sequence[QuantizedWeight],
     bias: Tensor | None = None,
     *,
     epilogue: Epilogue = "none",
     head: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> DenseWeight:
     """What `linear` and `logits` take for this weight [out, in] and bias [out].
 
-    Several tensors are one weight, the rows of each after those of the one before it; they are
-    copied and may be freed. `head`: the weight makes logits. A provider may round it less than
-    others.
+    Several are one weight, the rows of each after those of the one before it; they are copied and
+    may be freed. `head`: the weight makes logits. A provider may round it less than others.
+    `dtype` is the model's: a quantized weight is dequantized to it, here and where a provider
+    has no products for its form, and rows that are looked up have it.
     """
-    whole = weight if isinstance(weight, Tensor) else torch.cat(list(weight))
-    return DenseWeight(whole, bias, epilogue)
+    parts = [weight] if isinstance(weight, Tensor | QuantizedWeight) else list(weight)
+    tensors = [dense(part, dtype) if isinstance(part, QuantizedWeight) else part for part in parts]
+    return DenseWeight(tensors[0] if len(tensors) == 1 else torch.cat(tensors), bias, epilogue)
 
 
 def embedding(ids: Tensor, table: Tensor | DenseWeight) -> Tensor:

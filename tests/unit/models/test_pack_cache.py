@@ -58,14 +58,14 @@ def test_what_was_kept_comes_back(tmp_path: Path) -> None:
     assert list(got) == list(made)
     x = torch.randn(3, 97)
     for name, linear in made.items():
-        kind, n = linear.kind, linear.shape[0]
-        same = PackedLinear(NativeKernels(), POOL, got[name], kind=kind, epilogue="silu_mul")
-        assert (same.shape, same.dtype, same.nbytes) == (linear.shape, linear.dtype, linear.nbytes)
+        same = PackedLinear.from_stored(NativeKernels(), POOL, got[name], epilogue="silu_mul")
+        assert (same.kind, same.shape, same.dtype) == (linear.kind, linear.shape, linear.dtype)
+        assert same.nbytes == linear.nbytes
         assert torch.equal(same.unpack(), linear.unpack())
-        if n == 70:
+        if linear.shape[0] == 70:
             assert torch.equal(same.forward(x), linear.forward(x))
-    with pytest.raises(ValueError, match="not packed as"):
-        PackedLinear(NativeKernels(), POOL, got["f32"], kind="f32")
+    with pytest.raises(ValueError, match="not packed for"):
+        PackedLinear.from_stored(NativeKernels(), POOL, got["f32"])
 
 
 def test_damage_is_noticed_and_removed(tmp_path: Path) -> None:
