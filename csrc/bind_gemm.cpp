@@ -3,12 +3,14 @@
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <errno.h>
 
 #include <array>
+#include <memory>
 #include <stdexcept>
 #include <system_error>
 #include <tuple>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "cpu/packed_file.h"
+#include "cpu/weight_stream.h"
 #include "submit.h"
 
 namespace nb = nanobind;
@@ -69,6 +72,10 @@ Shape shape_of(const PackedWeight& weight) {
   return {s.kind, s.epilogue, s.n, s.k, s.group, s.zero_points, s.bias};
 }
 
+int64_t mapped_bytes(PackedWeight& weight) {
+  return weight.memory().mapped() ? weight.memory().bytes() : 0;
+}
+
 void make_zero_weight(PackedWeight* self, const Shape& shape) {
   const auto [kind, epilogue, n, k, group, zero_points, bias] = shape;
   if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
@@ -110,6 +117,20 @@ uint64_t unlocked_transfer(Pool& pool, int fd, int64_t offset,
     PyErr_SetFromErrno(PyExc_OSError);
     throw nb::python_error();
   }
+}
+
+// Read ahead of the products, in this order, from now on.
+std::shared_ptr<WeightStream> stream_packed(const std::vector<PackedWeight*>& weights,
+                                            int64_t ahead_bytes, bool give_back) {
+  std::vector<WeightStream::Stretch> stretches;
+  for (PackedWeight* weight : weights) {
+    if (!weight->memory().mapped()) throw std::invalid_argument("a streamed weight is in a file");
+    stretches.push_back({weight->memory().data(), weight->memory().bytes()});
+  }
+  auto stream = std::make_shared<WeightStream>(std::move(stretches), ahead_bytes, give_back);
+  int64_t index = 0;
+  for (PackedWeight* weight : weights) weight->memory().attach(stream, index++);
+  return stream;
 }
 
 void unpack(const PackedWeight& weight, uintptr_t out) {
@@ -169,11 +190,19 @@ void bind_gemm(nb::module_& m) {
       .def("__init__", &make_zero_weight)
       .def_prop_ro("shape", &shape_of)
       .def_prop_ro("nbytes", &PackedWeight::nbytes)
+      .def_prop_ro("mapped_bytes", &mapped_bytes)
       .def("tune", &tune)
       .def("unpack", &unpack);
 
+  nb::class_<WeightStream>(m, "WeightStream")
+      .def_prop_ro("read_bytes", &WeightStream::read_bytes)
+      .def_prop_ro("given_back_bytes", &WeightStream::given_back_bytes);
+
   m.def("read_packed", &unlocked_transfer<read_packed>);
   m.def("write_packed", &unlocked_transfer<write_packed>);
+  m.def("map_packed", &unlocked_transfer<map_packed>);
+  m.def("packed_end", &packed_end);
+  m.def("stream_packed", &stream_packed);
   m.def("linear", &run_linear);
   m.def("prepare_linear", &run_prepare);
 }

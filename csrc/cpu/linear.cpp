@@ -21,6 +21,7 @@ void run(Pool& pool, const Linear& linear, int64_t tasks, void (*task)(const Gem
 
 Linear start(const Kernels& kernels, Pool& pool, const PackedWeight& weight, void* y, DType y_dtype,
              int64_t y_stride, const void* x, DType x_dtype, int64_t x_stride, int64_t rows) {
+  weight.use();
   const Gemm& gemm = *kernels.gemm[weight.kind()];
   GemmArgs args = weight.args();
   args.y = y;

@@ -1,11 +1,16 @@
 #include "packed_memory.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <mutex>
 #include <new>
+#include <system_error>
+#include <utility>
+
+#include "weight_stream.h"
 
 namespace quire {
 
@@ -21,7 +26,7 @@ std::mutex chunks;  // like malloc's, for engines that load at the same time
 int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
 // `size` zeroed bytes, a multiple of the page, aligned to `align`.
-uint8_t* map(int64_t size, int64_t align) {
+uint8_t* allocate(int64_t size, int64_t align) {
   const int64_t mapped = size + align - sysconf(_SC_PAGESIZE);
   void* memory = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -46,14 +51,14 @@ PackedMemory::Chunk* PackedMemory::current_ = nullptr;
 PackedMemory::PackedMemory(int64_t bytes) : bytes_(bytes), chunk_(nullptr) {
   if (bytes < kShared) {
     const int64_t page = sysconf(_SC_PAGESIZE);
-    data_ = map(round_up(bytes, page), page);
+    data_ = allocate(round_up(bytes, page), page);
     return;
   }
   const std::lock_guard<std::mutex> lock(chunks);
   if (current_ == nullptr || current_->used + bytes > current_->bytes) {
     // A page is backed when a weight first touches it, so what is left of the last chunk costs none.
     const int64_t size = round_up(bytes > kChunk ? bytes : kChunk, kHugePage);
-    uint8_t* const data = map(size, kHugePage);
+    uint8_t* const data = allocate(size, kHugePage);
 #if defined(MADV_HUGEPAGE)
     madvise(data, static_cast<size_t>(size), MADV_HUGEPAGE);
 #endif
@@ -66,15 +71,56 @@ PackedMemory::PackedMemory(int64_t bytes) : bytes_(bytes), chunk_(nullptr) {
 }
 
 PackedMemory::~PackedMemory() {
+  if (stream_ != nullptr) stream_->remove(index_);
+  release();
+}
+
+void PackedMemory::release() {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  if (mapping_ != nullptr) {
+    munmap(mapping_, static_cast<size_t>(data_ + bytes_ - mapping_));
+    return;
+  }
   if (chunk_ == nullptr) {
-    munmap(data_, static_cast<size_t>(round_up(bytes_, sysconf(_SC_PAGESIZE))));
+    munmap(data_, static_cast<size_t>(round_up(bytes_, page)));
     return;
   }
   const std::lock_guard<std::mutex> lock(chunks);
-  if (--chunk_->weights > 0) return;
+  if (--chunk_->weights > 0) {
+    const int64_t at = reinterpret_cast<int64_t>(data_);
+    const int64_t begin = round_up(at, page), end = (at + bytes_) / page * page;
+    if (begin < end) madvise(data_ + (begin - at), static_cast<size_t>(end - begin), MADV_DONTNEED);
+    return;
+  }
   if (current_ == chunk_) current_ = nullptr;
   munmap(chunk_->data, static_cast<size_t>(chunk_->bytes));
   delete chunk_;
+}
+
+void PackedMemory::map(int fd, int64_t offset) {
+  if (offset % kAlign != 0) throw std::system_error(EINVAL, std::generic_category());
+  const int64_t inside = offset % sysconf(_SC_PAGESIZE);
+  void* const mapping = mmap(nullptr, static_cast<size_t>(inside + bytes_), PROT_READ, MAP_SHARED,
+                             fd, static_cast<off_t>(offset - inside));
+  if (mapping == MAP_FAILED) throw std::system_error(errno, std::generic_category());
+  release();
+  chunk_ = nullptr;
+  mapping_ = static_cast<uint8_t*>(mapping);
+  data_ = mapping_ + inside;
+}
+
+void PackedMemory::drop() const {
+  if (mapped()) madvise(mapping_, static_cast<size_t>(data_ + bytes_ - mapping_), MADV_DONTNEED);
+}
+
+void PackedMemory::attach(std::shared_ptr<WeightStream> stream, int64_t index) {
+  if (stream_ != nullptr) stream_->remove(index_);
+  stream_ = std::move(stream);
+  index_ = index;
+}
+
+void PackedMemory::use() const {
+  if (stream_ != nullptr) stream_->use(index_);
 }
 
 }  // namespace quire

@@ -70,6 +70,11 @@ class PackedWeight {
   };
   std::vector<Region> regions();
 
+  // Where the blocks lie, which are the first region; the others stay in memory.
+  PackedMemory& memory() { return memory_; }
+  // A product is about to read the weight.
+  void use() const { memory_.use(); }
+
   // Of products with at most `rows` rows of x.
   struct Tuned {
     int64_t rows;

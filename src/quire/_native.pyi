@@ -172,6 +172,10 @@ class PackedWeight:
 
     @property
     def nbytes(self) -> int: ...
+    @property
+    def mapped_bytes(self) -> int:
+        """Of `nbytes`, those in a mapped file; see `map_packed`."""
+
     def tune(self, tuned: list[tuple[int, tuple[int, int, int, int, int, int]]], /) -> None:
         """Most rows of x, ascending, and the fields of GemmTuning for them (csrc/cpu/tuning.h).
 
@@ -189,6 +193,33 @@ def read_packed(pool: Pool, fd: int, offset: int, weights: list[PackedWeight], /
 
 def write_packed(pool: Pool, fd: int, offset: int, weights: list[PackedWeight], /) -> int:
     """The reverse of `read_packed`, with the same checksum."""
+
+def map_packed(pool: Pool, fd: int, offset: int, weights: list[PackedWeight], /) -> int:
+    """As `read_packed`, but what a product reads stays in the file, mapped, and takes no memory.
+
+    A file that is cut short later ends the process where it is read.
+    """
+
+def packed_end(offset: int, weights: list[PackedWeight], /) -> int:
+    """Where the weights end in a file, that begin at `offset`."""
+
+class WeightStream:
+    """Made by `stream_packed`. Bytes asked for ahead, and given back to the system, so far."""
+
+    @property
+    def read_bytes(self) -> int: ...
+    @property
+    def given_back_bytes(self) -> int: ...
+
+def stream_packed(
+    weights: list[PackedWeight], ahead_bytes: int, give_back: bool, /
+) -> WeightStream:
+    """Has a thread read mapped weights ahead of the products that use them, in this order.
+
+    At least the weight in use and those behind it up to `ahead_bytes` are in memory; after the
+    last comes the first. With `give_back` the pages of all others are given back to the system.
+    The thread ends with the weights. Raises ValueError for a weight that is not mapped.
+    """
 
 def copy_blocks(
     pool: Pool,

@@ -94,6 +94,10 @@ class EngineArgs:
     prefix_caching_hash_algo: Literal["auto", "sha256", "xxhash"] = "auto"
     """Hash of KV blocks: `sha256`, which no prompt can be made to deceive; `xxhash`, four times as
     fast, with a secret seed drawn at each start; `auto` is `xxhash` where its package is there."""
+    cpu_offload_gb: float = 0.0
+    """GiB of weights, the last layers' first, that stay in a mapped file on disk: a larger model,
+    or a larger KV cache, in the same memory. They are read ahead of their use at each step, from
+    the disk where memory does not hold them beside all else; then the disk decides the speed."""
     swap_space: float = 0.0
     """GiB of host memory for the KV blocks of preempted requests, which then go on where they were;
     without it they are computed again. On a CPU a larger KV cache does more for the same memory."""
@@ -295,6 +299,8 @@ class EngineConfig:
     async_scheduling: bool = False
     num_scheduler_steps: int = 1
     pack_cache_bytes: int = 0
+    cpu_offload_bytes: int = 0
+    """Most bytes of weights in a mapped file (see `models.offload`)."""
     prefix_caching_hash_algo: HashAlgo = "sha256"
     prefix_caching_hash_seed: int = 0
     tiers: TierConfig = TierConfig()

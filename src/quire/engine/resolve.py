@@ -35,6 +35,7 @@ from quire.core.profiler_config import checked, from_environment, parse_profiler
 from quire.core.quantization import QUANTIZATIONS
 from quire.core.registry import did_you_mean
 from quire.models.memory import kv_bytes_per_token, parameter_count
+from quire.models.offload import last_weights, layer_weights
 from quire.models.registry import model_config
 from quire.text.tokenizer import Tokenizer
 from quire.text.tokenizer import load_tokenizer as open_tokenizer
@@ -132,6 +133,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
         profiler=checked(args.profiler_config or from_environment(env.profiler_fields())),
     )
+    config = dataclasses.replace(config, cpu_offload_bytes=_cpu_offload(args, config, notes))
     return Resolved(config, source, _tokenizer_path(args, source), notes)
 
 
@@ -173,7 +175,7 @@ def _check_values(args: EngineArgs) -> None:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise _error(args, name, "it must be at least 1.")
-    for name in ("swap_space", "kv_offloading_size", "kv_offloading_disk_size"):
+    for name in ("cpu_offload_gb", "swap_space", "kv_offloading_size", "kv_offloading_disk_size"):
         if not 0.0 <= getattr(args, name) < math.inf:
             raise _error(args, name, "it must be a size in GiB, 0 for none.")
     if args.preemption_mode == "swap" and not args.swap_space:
@@ -277,6 +279,27 @@ def _memory_budget(args: EngineArgs, hardware: Hardware, notes: list[str]) -> in
         return usable
     notes.append(f"memory budget {_gib(budget)}: {share}.")
     return budget
+
+
+def _cpu_offload(args: EngineArgs, config: EngineConfig, notes: list[str]) -> int:
+    """Most bytes of weights that may stay in a mapped file."""
+    limit = int(args.cpu_offload_gb * GIB)
+    if not args.cpu_offload_gb:
+        return 0
+    if args.ops == "reference":
+        raise _error(args, "cpu_offload_gb", "the reference ops read no weights from files.")
+    weights = layer_weights(config)
+    if limit > (most := sum(weights.values())):
+        raise _error(args, "cpu_offload_gb", f"the layers' weights take {_gib(most)} in all.")
+    chosen = last_weights(weights, limit)
+    if not chosen:
+        least = list(weights.values())[-1] / GIB
+        raise _error(args, "cpu_offload_gb", f"the last layer's last weight takes {least:.4f} GiB.")
+    notes.append(
+        f"cpu_offload_gb {args.cpu_offload_gb:g}: {len(chosen)} of the layers' {len(weights)} "
+        f"weights, {_gib(sum(chosen.values()))} of {_gib(most)}, stay in a mapped file."
+    )
+    return limit
 
 
 def _tiers(args: EngineArgs, block_bytes: int) -> TierConfig:

@@ -12,9 +12,11 @@ import numpy as np
 from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput, block_columns
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.core.hardware import detect
 from quire.core.sampling_params import SamplingParams
 from quire.core.stopwatch import Stopwatch
 from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
+from quire.models.offload import WeightOffload, held_weight_bytes
 from quire.models.pack_cache import PackCache, open_cache
 from quire.profile.profiling import Profiling
 
@@ -44,6 +46,7 @@ class Worker:
         self._runner: ModelRunner | None = None
         self._host: HostKV | None = None
         self._cache: PackCache | None = None
+        self._offload: WeightOffload | None = None
         self._profiling: Profiling | None = None
 
     def start(self) -> None:
@@ -58,9 +61,9 @@ class Worker:
         config = self.config
         watch = Stopwatch()
         self.phases = watch.seconds
-        cache = self._cache = open_cache(
-            config
-        )  # read while torch, which it does not need, is imported
+        offload = self._offload = WeightOffload(config) if config.cpu_offload_bytes else None
+        # Read while torch, which it does not need, is imported.
+        cache = self._cache = open_cache(config, offload)
         import torch
 
         from quire.models.loader import load_model
@@ -73,15 +76,19 @@ class Worker:
         torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
         watch.lap("import_torch")
         weights = weight_bytes(config.model, config.dtype, config.quantization)
-        stored = cache.linears() if cache else {}
+        stored = (cache.linears() if cache else {}).values()
+        held = sum(linear.nbytes - linear.mapped_bytes for linear in stored)
         plan = plan_memory(
             config,
-            runtime=resident_bytes(besides=sum(linear.nbytes for linear in stored.values())),
-            weights=weights,
+            runtime=resident_bytes(besides=held),
+            weights=held_weight_bytes(config),
             kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
-        decoder = load_model(config, ops, cache)
+        decoder = load_model(config, ops, cache, offload=offload)
+        if offload:
+            free = detect().available_bytes - plan.kv_cache_bytes - plan.activations
+            offload.start(decoder.linear_weights, free)
         watch.lap("load_weights")
         try:
             self._runner = ModelRunner(
@@ -100,6 +107,7 @@ class Worker:
         self._host = _host_tier(config, self._runner.kv_caches)
         self.num_blocks = plan.num_blocks
         self.facts = _facts(config, ops, plan, weights)
+        self.facts["offloaded_weight_bytes"] = offload.moved_bytes if offload else 0
         self.facts["model"] = self._runner.model.description
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
         self._profiling = Profiling(config.profiler, self._runner.model.meters)

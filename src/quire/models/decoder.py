@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
@@ -47,6 +47,7 @@ class Decoder:
         max_len: int,
         ops: OpTable,
         stored: Mapping[str, LinearWeight] | None = None,
+        place: Callable[[str, LinearWeight], None] | None = None,
     ) -> None:
         """Build the layers, their linear weights packed for `ops`.
 
@@ -54,9 +55,10 @@ class Decoder:
             source: asked for one parameter at a time, in the order of the computation.
             max_len: positions are below it.
             stored: parameter → what to give `pack_linear` in its place.
+            place: called with each parameter that was packed, which it may move out of memory.
         """
         self.config = config
-        build = _Builder(config, source, max_len, ops, stored or {})
+        build = _Builder(config, source, max_len, ops, stored or {}, place)
         tied = config.tie_word_embeddings
         self._lm_head = build.linear("embed" if tied else "lm_head", head=True)
         self._embedding = Embedding(
@@ -135,9 +137,11 @@ class _Builder:
         max_len: int,
         ops: OpTable,
         stored: Mapping[str, LinearWeight],
+        place: Callable[[str, LinearWeight], None] | None,
     ) -> None:
         self.linear_weights: dict[str, LinearWeight] = {}
         self._stored = stored
+        self._place = place
         self._config = config
         self._source = source
         self._ops = ops
@@ -191,5 +195,7 @@ class _Builder:
         bias = self.optional(f"{stem}.bias")
         weight = self._stored[name] if name in self._stored else self._source.parts(name)
         packed = self._ops.pack_linear(weight, bias, epilogue=epilogue, head=head)
+        if self._place is not None:
+            self._place(name, packed)
         self.linear_weights[name] = packed
         return Linear(packed)

@@ -18,6 +18,7 @@ from quire.core.config import EngineConfig, ModelConfig
 from quire.core.errors import CheckpointError
 from quire.models.decoder import Decoder
 from quire.models.dummy import RandomParameters
+from quire.models.offload import WeightOffload
 from quire.models.pack_cache import PackCache
 from quire.models.parameters import Progress, parameters
 from quire.models.registry import architecture
@@ -40,15 +41,18 @@ def load_model(
     ops: OpTable,
     cache: PackCache | None = None,
     progress: Progress | None = None,
+    offload: WeightOffload | None = None,
 ) -> Decoder:
     """The model of `config`, in `config.dtype`, for positions below `max_model_len`.
 
-    Its linear weights are packed for `ops`, which alone can compute it, or taken from `cache`.
+    Its linear weights are packed for `ops`, which alone can compute it, or taken from `cache`;
+    those that `offload` names lie in a file.
 
     Raises:
         CheckpointError: the files are damaged or do not fit the architecture; names the
             tensor, what was expected and what is there.
         ModelNotFoundError: there are no weights.
+        ConfigError: what `offload` names cannot be kept in a file.
     """
     dtype = TORCH_DTYPES[config.dtype]
     source: RandomParameters | StoredParameters
@@ -57,7 +61,14 @@ def load_model(
     else:
         files = resolve(config.model_path, load_format=config.load_format)
         source = StoredParameters(open_weights(files), config.model, dtype, progress)
-    build = partial(Decoder, config.model, source, config.scheduler.max_model_len, ops)
+    build = partial(
+        Decoder,
+        config.model,
+        source,
+        config.scheduler.max_model_len,
+        ops,
+        place=offload.place if offload else None,
+    )
     if cache is not None and (stored := cache.linears()):
         try:
             return build(stored)

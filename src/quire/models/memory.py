@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.config import ModelConfig
+from quire.core.config import EngineConfig, ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.models.parameters import Parameter, parameters
 
@@ -28,6 +28,13 @@ def weight_bytes(config: ModelConfig, dtype: str, quantization: str | None = Non
         else parameter.numel * item
         for parameter in parameters(config)
     )
+
+
+def parameter_bytes(config: EngineConfig, parameter: Parameter) -> int:
+    """One parameter's share of `weight_bytes`."""
+    if config.quantization is not None and _is_linear(config.model, parameter):
+        return quantized_bytes(parameter, QUANTIZATIONS[config.quantization])
+    return parameter.numel * DTYPE_BYTES[config.dtype]
 
 
 def looked_up_bytes(config: ModelConfig, dtype: str) -> int:

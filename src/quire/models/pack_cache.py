@@ -20,7 +20,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from quire.core.errors import QuireError
 from quire.models.memory import weight_bytes
 
 if TYPE_CHECKING:
+    from quire.models.offload import WeightOffload
     from quire.ops.packed_file import StoredLinear
 
 logger = logging.getLogger(__name__)
@@ -51,14 +52,17 @@ _ALIGN = 4096
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
-def open_cache(config: EngineConfig) -> PackCache | None:
-    """The cache of the model of `config`, already being read; None where it has none."""
+def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> PackCache | None:
+    """The cache of the model of `config`, already being read; None where it has none.
+
+    What `offload` names stays in the file, mapped.
+    """
     size = weight_bytes(config.model, config.dtype, config.quantization)
     if (
         config.load_format == "dummy"
         or config.ops == "reference"
         or not SMALLEST_BYTES <= size <= config.pack_cache_bytes
-        or size > config.memory_budget_bytes
+        or size - (offload.saved_bytes if offload else 0) > config.memory_budget_bytes
     ):
         return None
     try:
@@ -67,7 +71,8 @@ def open_cache(config: EngineConfig) -> PackCache | None:
         return None  # loading will say what is wrong
     folder = env.cache_dir() / "packed"
     cache = PackCache(folder, key, config.pack_cache_bytes, config.dtype)
-    cache.start(max(1, config.num_threads - 1))  # one core imports torch meanwhile
+    mapped = offload.weights if offload else {}
+    cache.start(max(1, config.num_threads - 1), mapped)  # one core imports torch meanwhile
     return cache
 
 
@@ -101,10 +106,10 @@ class PackCache:
         self._reader: threading.Thread | None = None
         self._writer: threading.Thread | None = None
 
-    def start(self, threads: int) -> None:
-        """Read the file, if there is one, in the background."""
+    def start(self, threads: int, mapped: Collection[str] = ()) -> None:
+        """Read the file, if there is one, in the background; but map the weights `mapped`."""
         self._reader = threading.Thread(
-            target=self._read, args=(threads,), name="pack-cache", daemon=True
+            target=self._read, args=(threads, mapped), name="pack-cache", daemon=True
         )
         self._reader.start()
 
@@ -134,10 +139,10 @@ class PackCache:
                 thread.join()
         self._linears = {}
 
-    def _read(self, threads: int) -> None:
+    def _read(self, threads: int, mapped: Collection[str]) -> None:
         try:
             with self.path.open("rb", buffering=0) as file:
-                self._linears = _read_file(file.fileno(), self._dtype, threads)
+                self._linears = _read_file(file.fileno(), self._dtype, threads, mapped)
                 os.utime(file.fileno())  # the least recently used go first
         except FileNotFoundError:
             return
@@ -170,7 +175,9 @@ class PackCache:
         )  # fmt: skip
 
 
-def _read_file(fd: int, dtype: str, threads: int) -> dict[str, StoredLinear]:
+def _read_file(
+    fd: int, dtype: str, threads: int, mapped: Collection[str]
+) -> dict[str, StoredLinear]:
     from quire.ops.packed_file import read_linears
 
     prefix = os.pread(fd, _PREFIX, 0)
@@ -184,7 +191,8 @@ def _read_file(fd: int, dtype: str, threads: int) -> dict[str, StoredLinear]:
         raise ValueError(f"it has {size} bytes of {header['size']}")
     names: list[str] = header["names"]
     shapes = [tuple(shape) for shape in header["shapes"]]
-    linears, checksum = read_linears(fd, header["start"], shapes, dtype, threads)
+    in_file = [name in mapped for name in names]
+    linears, checksum = read_linears(fd, header["start"], shapes, dtype, threads, in_file)
     if checksum != header["checksum"]:
         raise ValueError("its data is damaged")
     return dict(zip(names, linears, strict=True))

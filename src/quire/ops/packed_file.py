@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
 
 from quire import _native
 
@@ -29,11 +34,24 @@ class StoredLinear:
     def nbytes(self) -> int:
         return self.weight.nbytes
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Of `nbytes`, those that lie in a mapped file."""
+        return self.weight.mapped_bytes
+
 
 def read_linears(
-    fd: int, offset: int, shapes: Sequence[Shape], dtype: str, threads: int
+    fd: int,
+    offset: int,
+    shapes: Sequence[Shape],
+    dtype: str,
+    threads: int,
+    mapped: Sequence[bool] | None = None,
 ) -> tuple[list[StoredLinear], int]:
     """Weights of these shapes, one after the other from `offset` on, and their bytes' checksum.
+
+    Args:
+        mapped: which of them stay in the file; none of them, if None.
 
     Raises:
         OSError: the file cannot be read, or ends too early.
@@ -41,10 +59,55 @@ def read_linears(
         MemoryError: there is no room.
     """
     weights = [_native.PackedWeight(shape) for shape in shapes]
-    checksum = _native.read_packed(_native.Pool(threads), fd, offset, weights)
-    return [StoredLinear(weight, dtype) for weight in weights], checksum
+    pool = _native.Pool(threads)
+    checksum = 0
+    for in_file, run in groupby(
+        zip(mapped or [False] * len(weights), weights, strict=True), key=itemgetter(0)
+    ):
+        part = [weight for _, weight in run]
+        read = _native.map_packed if in_file else _native.read_packed
+        checksum += read(pool, fd, offset, part)
+        offset = _native.packed_end(offset, part)
+    return [StoredLinear(weight, dtype) for weight in weights], checksum % 2**64
 
 
 def write_linears(fd: int, offset: int, linears: Sequence[StoredLinear]) -> int:
     """The reverse; returns the checksum, and raises OSError."""
     return _native.write_packed(_native.Pool(1), fd, offset, [linear.weight for linear in linears])
+
+
+class LinearFile:
+    """A file without a name in `folder`, to which weights are moved so that they take no memory.
+
+    It is gone with the last of them, however the process ends. Raises OSError.
+    """
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self._pool = _native.Pool(threads)
+        self.nbytes = 0
+
+    def move(self, linear: StoredLinear) -> None:
+        """From now on the weight is read from the file. Raises OSError, and leaves it be."""
+        fd, begin, weights = self._file.fileno(), self.nbytes, [linear.weight]
+        written = _native.write_packed(self._pool, fd, begin, weights)
+        if _native.map_packed(self._pool, fd, begin, weights) != written:
+            raise OSError(errno.EIO, "what was written is not what is read")
+        self.nbytes = _native.packed_end(begin, weights)
+
+    def close(self) -> None:
+        """Weights that were moved stay readable."""
+        self._file.close()
+
+
+def stream_linears(
+    linears: Sequence[StoredLinear], ahead_bytes: int, *, give_back: bool
+) -> _native.WeightStream:
+    """Read weights in files ahead of the products that use them, in this order.
+
+    Args:
+        ahead_bytes: of the weight in use and those behind it, at least so many are in memory.
+        give_back: whether the pages of the others are given back, rather than left until the
+            system takes them.
+    """
+    return _native.stream_packed([linear.weight for linear in linears], ahead_bytes, give_back)
