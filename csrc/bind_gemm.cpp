@@ -54,22 +54,38 @@ void make_weight(PackedWeight* self, const Kernels& kernels, Pool& pool, int kin
                           {group, kernels.quantize_u4});
 }
 
-void make_u4_weight(PackedWeight* self, Pool& pool, int epilogue, uintptr_t q, uintptr_t scale,
-                    uintptr_t second, bool zero_points, int64_t n, int64_t k, int64_t group,
-                    uintptr_t bias) {
-  if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
-  const nb::gil_scoped_release unlocked;
-  const U4Weight source = {n, k, group, pointer<const uint8_t>(q), pointer<const float>(scale),
-                           pointer<const float>(second), zero_points};
-  new (self) PackedWeight(pool, static_cast<Epilogue>(epilogue), source, pointer<const float>(bias));
-}
-
-// kind, epilogue, n, k, group, whether there are zero points, and a bias.
-typedef std::tuple<int, int, int64_t, int64_t, int64_t, bool, bool> Shape;
+// kind, epilogue, n, k, group, what a group has beside its scale, zero, whether there are a permutation
+// and a bias, and the input's scale.
+typedef std::tuple<int, int, int64_t, int64_t, int64_t, int, int, bool, bool, float> Shape;
 
 Shape shape_of(const PackedWeight& weight) {
-  const PackedShape s = weight.shape();
-  return {s.kind, s.epilogue, s.n, s.k, s.group, s.zero_points, s.bias};
+  const PackedShape& s = weight.shape();
+  return {s.kind, s.epilogue, s.n,    s.k,           s.group,
+          s.second, s.zero,   s.permuted, s.bias, s.input_scale};
+}
+
+PackedShape checked_shape(const Shape& shape) {
+  const auto [kind, epilogue, n, k, group, second, zero, permuted, bias, input_scale] = shape;
+  if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
+  if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
+  if (second < 0 || second >= kSecondCount) throw std::invalid_argument("unknown form of groups");
+  return {static_cast<WeightKind>(kind), static_cast<Epilogue>(epilogue), n, k, group,
+          static_cast<Second>(second), zero, permuted, bias, input_scale};
+}
+
+// Addresses of what QuantizedSource has.
+typedef std::tuple<uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t> Source;
+
+void make_quantized_weight(PackedWeight* self, Pool& pool, const Shape& shape, const Source& source,
+                           uintptr_t bias) {
+  const PackedShape checked = checked_shape(shape);
+  const nb::gil_scoped_release unlocked;
+  const auto [codes, scale, second, codebook, permutation] = source;
+  new (self) PackedWeight(pool, checked,
+                          {pointer<const void>(codes), pointer<const float>(scale),
+                           pointer<const float>(second), pointer<const uint8_t>(codebook),
+                           pointer<const int32_t>(permutation)},
+                          pointer<const float>(bias));
 }
 
 int64_t mapped_bytes(PackedWeight& weight) {
@@ -77,12 +93,7 @@ int64_t mapped_bytes(PackedWeight& weight) {
 }
 
 void make_zero_weight(PackedWeight* self, const Shape& shape) {
-  const auto [kind, epilogue, n, k, group, zero_points, bias] = shape;
-  if (kind < 0 || kind >= kWeightKindCount) throw std::invalid_argument("unknown weight kind");
-  if (epilogue < 0 || epilogue >= kEpilogueCount) throw std::invalid_argument("unknown epilogue");
-  new (self) PackedWeight(PackedShape{static_cast<WeightKind>(kind),
-                                      static_cast<Epilogue>(epilogue), n, k, group, zero_points,
-                                      bias});
+  new (self) PackedWeight(checked_shape(shape));
 }
 
 // tuned: most rows of x, and then the fields of GemmTuning.
@@ -172,7 +183,16 @@ void bind_gemm(nb::module_& m) {
   m.attr("WEIGHT_BF16") = static_cast<int>(kWeightBF16);
   m.attr("WEIGHT_S8") = static_cast<int>(kWeightS8);
   m.attr("WEIGHT_S8_A16") = static_cast<int>(kWeightS8A16);
+  m.attr("WEIGHT_U2") = static_cast<int>(kWeightU2);
+  m.attr("WEIGHT_U3") = static_cast<int>(kWeightU3);
   m.attr("WEIGHT_U4") = static_cast<int>(kWeightU4);
+  m.attr("WEIGHT_U4_BOOK") = static_cast<int>(kWeightU4Book);
+  m.attr("WEIGHT_U5") = static_cast<int>(kWeightU5);
+  m.attr("WEIGHT_U6") = static_cast<int>(kWeightU6);
+  m.attr("WEIGHT_U8") = static_cast<int>(kWeightU8);
+  m.attr("NO_SECOND") = static_cast<int>(kNoSecond);
+  m.attr("ZERO_POINTS") = static_cast<int>(kZeroPoints);
+  m.attr("OFFSETS") = static_cast<int>(kOffsets);
   m.attr("NO_EPILOGUE") = static_cast<int>(kNoEpilogue);
   m.attr("SILU_MUL") = static_cast<int>(kSiluMul);
   m.attr("GELU") = static_cast<int>(kGelu);
@@ -186,7 +206,7 @@ void bind_gemm(nb::module_& m) {
 
   nb::class_<PackedWeight>(m, "PackedWeight")
       .def("__init__", &make_weight)
-      .def("__init__", &make_u4_weight)
+      .def("__init__", &make_quantized_weight)
       .def("__init__", &make_zero_weight)
       .def_prop_ro("shape", &shape_of)
       .def_prop_ro("nbytes", &PackedWeight::nbytes)

@@ -18,17 +18,25 @@
 // order, so that every ISA reads the same bytes from the first to the last. s8_a16 lies as bf16 does,
 // with an int8 for each bfloat16. The kinds f32 and f16 need no interleaving: a block is [k][32].
 //
-// A block of the kind u4 is a sequence of groups of 32, 64 or 128 values of k (k is padded to whole
-// groups): a head of two lines, f16 scales and f16 offsets or negated zero points of the 32 rows, and
-// a line for every 4 values of k, whose bytes hold rows 0–15 in the low and rows 16–31 in the high
-// half. So a line becomes one line of either tile of s8.
+// The kinds u2 to u8 hold codes of so many bits, in groups of 16, 32, 64 or 128 values of k (k is
+// padded to whole groups). A block is a sequence of groups: a head of the f16 scales of the 32 rows, and
+// of their f16 offsets or negated zero points if they have any, a line each, and for every 16 values
+// of k (a step) as many lines as a code has bits. Every line has 4 bytes of each of 16 rows:
 //
-//     group: │ scales │ offsets │ line 0 │ line 1 │ …        line 0 │ r0: k0 k1 k2 k3 │ r1: … │ low
-//                                                                   │ r16: k0 …       │ r17: …│ high
+//     group: │ scales │ (offsets) │ step 0 │ step 1 │ …
+//     step:  │ ones │ twos 0 │ twos 1 │ fours 0 │ fours 1 │ fours 2 │ fours 3 │
+//            u2: twos   u3: ones, twos   u4: fours   u5: ones, fours   u6: twos, fours
+//
+//     fours j   r0: k4j k4j+1 k4j+2 k4j+3 │ r1: …   bits 0–3: rows 0–15, bits 4–7: rows 16–31
+//     twos j    the next 2 bits of the values of fours 2j (bits 0–1 and 2–3) and 2j + 1 (4–5, 6–7)
+//     ones      the highest bit of the values of fours j, in the bits 2j and 2j + 1
+//
+// So a line of fours becomes one line of either tile of s8. u8 has lines of bytes, one of either tile
+// in turn; u4_book is u4 with codes that stand for the 16 bytes of a codebook.
 //
 // Every output is summed over k in one order, whatever `rows`, the place of its row and the number
 // of threads: results are batch-invariant to the last bit. s8 sums exactly, in int32; its results
-// are the same on every ISA. u4 sums a group exactly, and groups in ascending order.
+// are the same on every ISA. u2 to u8 sum a group exactly, and groups in ascending order.
 #pragma once
 
 #include <stdint.h>
@@ -45,9 +53,19 @@ enum WeightKind : int {
   kWeightBF16,
   kWeightS8,     // int8 x
   kWeightS8A16,  // bfloat16 x
-  kWeightU4,     // int8 x
+  kWeightU4,     // int8 x, as all that follow
+  kWeightU2,
+  kWeightU3,
+  kWeightU4Book,
+  kWeightU5,
+  kWeightU6,
+  kWeightU8,
   kWeightKindCount
 };
+
+// What a group has beside its scale: W = (q - zero) * scale with one zero for all groups, or with one of
+// its own, or W = (q - zero) * scale + offset.
+enum Second : int { kNoSecond, kZeroPoints, kOffsets, kSecondCount };
 
 // What happens to x · Wᵀ + bias, rounded to y's type first: the same bits as an operation of its own.
 // silu_mul: W is gate rows and as many up rows; 16 of each make a block, gate in its first tile.
@@ -57,10 +75,10 @@ constexpr int64_t kBlockRows = 32;    // output rows of a block
 constexpr int64_t kStepBytes = 64;    // of one row, kinds bf16 and s8
 constexpr int64_t kTileBytes = 1024;  // 16 rows of a step
 constexpr int64_t kPrepareRows = 8;   // of x, a prepare task
-constexpr int64_t kU4HeadBytes = 2 * 2 * kBlockRows;  // of a group of 4-bit weights
 
 // Rows of x and y are contiguous; strides are in elements, from row to row. The kinds bf16 and s8_a16
-// round x to bf16 first; s8 and u4 quantize each row of x: q = round(x * 127 / max|x|).
+// round x to bf16 first; s8 and u2 to u8 quantize each row of x: q = round(x * 127 / max|x|), or
+// q = round(x / input_scale).
 struct GemmArgs {
   void* y;        // [rows, columns]
   const void* x;  // [rows, k]
@@ -70,11 +88,15 @@ struct GemmArgs {
   int64_t y_stride, x_stride;
   DType y_dtype, x_dtype;
   const void* weight;        // packed
-  const float* scale;        // s8, s8_a16: [n padded], W = q * scale; u4: units of a row's scales
+  const float* scale;        // s8, s8_a16: [n padded], W = q * scale; u2 …: units of a row's scales
   const int32_t* row_sum;    // s8: [n padded], sum of q
   const float* bias;         // [n padded] or null
-  int64_t group;             // u4: 32, 64 or 128
-  bool zero_points;          // u4: W = (q - zero) * scale, else W = q * scale + offset
+  int64_t group;             // u2 …: 16, 32, 64 or 128
+  Second second;             // of a group of u2 …
+  int32_t zero;              // u2 …, of all groups
+  const uint8_t* codebook;   // u4_book: [16]
+  const int32_t* permutation;  // u2 …: [k], the columns of x in the weight's order; or null
+  float input_scale;         // of int8 x; 0: each row has its own
   Epilogue epilogue;
   void* scratch;             // `scratch_bytes`, aligned to 64
   int threads;               // how many share the tasks: for their size alone

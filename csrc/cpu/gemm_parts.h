@@ -7,9 +7,11 @@
 
 namespace quire::QUIRE_ISA {
 
-extern const Gemm kGemmF32, kGemmF16, kGemmBF16, kGemmS8, kGemmS8A16, kGemmU4;
+extern const Gemm kGemmF32, kGemmF16, kGemmBF16, kGemmS8, kGemmS8A16;
+extern const Gemm kGemmU2, kGemmU3, kGemmU4, kGemmU4Book, kGemmU5, kGemmU6, kGemmU8;
 #if defined(QUIRE_TILES)
-extern const Gemm kGemmTilesBF16, kGemmTilesS8, kGemmTilesS8A16, kGemmTilesU4;
+extern const Gemm kGemmTilesBF16, kGemmTilesS8, kGemmTilesS8A16, kGemmTilesU2, kGemmTilesU3;
+extern const Gemm kGemmTilesU4, kGemmTilesU4Book, kGemmTilesU5, kGemmTilesU6, kGemmTilesU8;
 #endif
 
 namespace {
@@ -195,18 +197,13 @@ inline void round_row(const GemmArgs& a, int64_t r, uint8_t* out, int64_t step_s
   }
 }
 
-// Quantizes one row to int8 in steps of 64, `step_stride` bytes apart; zeros fill the last one.
+// Quantizes one row to int8 in steps of 64, `step_stride` bytes apart; zeros fill the last one. By
+// its largest x, or by a.input_scale where there is one, whose ends are int8's.
 // Returns x / q. If an x is not finite, the result is not either, and nor are the row's products.
-template <class T>
-inline float quantize_row(const T* __restrict x, int64_t k, int8_t* __restrict q,
-                          int64_t step_stride) {
-  uint32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
-  for (int64_t i = 0; i < k; ++i) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, as_float(x[i])) & 0x7fffffff;
-    largest = bits > largest ? bits : largest;
-  }
-  const float top = __builtin_bit_cast(float, largest);
-  const float inverse = top > 1e-36f ? 127.0f / top : 0.0f;
+// scaled(x) is what is rounded, within int8's range.
+template <class T, class Scaled>
+inline void quantize_by(const T* __restrict x, int64_t k, int8_t* __restrict q, int64_t step_stride,
+                        const Scaled& scaled) {
   // Adding 1.5 * 2^23 leaves the number, rounded to nearest even, in the lowest bits.
   constexpr float kRound = 0x1.8p23f;
   const int64_t whole = k / kStepBytes;
@@ -214,24 +211,39 @@ inline float quantize_row(const T* __restrict x, int64_t k, int8_t* __restrict q
     const T* from = x + s * kStepBytes;
     int8_t* to = q + s * step_stride;
     for (int64_t i = 0; i < kStepBytes; ++i) {
-      to[i] = static_cast<int8_t>(
-          __builtin_bit_cast(uint32_t, as_float(from[i]) * inverse + kRound));
+      to[i] = static_cast<int8_t>(__builtin_bit_cast(uint32_t, scaled(as_float(from[i])) + kRound));
     }
   }
   if (k % kStepBytes != 0) {
     int8_t* to = q + whole * step_stride;
     for (int64_t i = 0; i < kStepBytes; ++i) {
       const int64_t at = whole * kStepBytes + i;
-      const float v = at < k ? as_float(x[at]) * inverse : 0.0f;
+      const float v = at < k ? scaled(as_float(x[at])) : 0.0f;
       to[i] = static_cast<int8_t>(__builtin_bit_cast(uint32_t, v + kRound));
     }
   }
-  return top / 127.0f;
 }
 
 template <class T>
 inline float quantize_row_as(const GemmArgs& a, int64_t r, int8_t* q, int64_t step_stride) {
-  return quantize_row(static_cast<const T*>(a.x) + r * a.x_stride, a.k, q, step_stride);
+  const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
+  uint32_t largest = 0;  // as bits: they order like the numbers, with NaN above all
+  for (int64_t i = 0; i < a.k; ++i) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, as_float(x[i])) & 0x7fffffff;
+    largest = bits > largest ? bits : largest;
+  }
+  const float top = __builtin_bit_cast(float, largest);
+  if (a.input_scale > 0.0f) {
+    const float unit = a.input_scale;
+    quantize_by(x, a.k, q, step_stride, [unit](float v) {
+      const float scaled = v / unit, low = scaled > -128.0f ? scaled : -128.0f;
+      return low < 127.0f ? low : 127.0f;
+    });
+    return largest < 0x7f800000u ? unit : top;
+  }
+  const float inverse = top > 1e-36f ? 127.0f / top : 0.0f;
+  quantize_by(x, a.k, q, step_stride, [inverse](float v) { return v * inverse; });
+  return top / 127.0f;
 }
 inline float quantize_row(const GemmArgs& a, int64_t r, int8_t* q, int64_t step_stride) {
   switch (a.x_dtype) {

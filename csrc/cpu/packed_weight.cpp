@@ -7,7 +7,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "pack_u4.h"
+#include "interleave.h"
 #include "scalar.h"
 
 namespace quire {
@@ -21,70 +21,6 @@ int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 constexpr DType dtype_of(float) { return kFloat32; }
 constexpr DType dtype_of(bf16) { return kBFloat16; }
 constexpr DType dtype_of(f16) { return kFloat16; }
-
-typedef uint32_t Lanes4 __attribute__((vector_size(16)));  // 4 lanes: baseline on every machine
-
-// Transposes 4 × 4 lanes of 4 bytes: 16 bytes of row r, `at` bytes from its start, become lane r of
-// 4 lines, `line_bytes` apart.
-void transpose(uint8_t* to, int64_t line_bytes, const uint8_t* const* from, int64_t at) {
-  Lanes4 r0, r1, r2, r3;
-  memcpy(&r0, from[0] + at, 16);
-  memcpy(&r1, from[1] + at, 16);
-  memcpy(&r2, from[2] + at, 16);
-  memcpy(&r3, from[3] + at, 16);
-  const Lanes4 a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
-  const Lanes4 b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
-  const Lanes4 c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-  const Lanes4 d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-  const Lanes4 lines[] = {__builtin_shufflevector(a, b, 0, 1, 4, 5),
-                          __builtin_shufflevector(a, b, 2, 3, 6, 7),
-                          __builtin_shufflevector(c, d, 0, 1, 4, 5),
-                          __builtin_shufflevector(c, d, 2, 3, 6, 7)};
-  for (int64_t line = 0; line < 4; ++line) memcpy(to + line * line_bytes, lines + line, 16);
-}
-
-// Puts 32 rows to their places in the block, a step at a time: what is read and what is written
-// are in the L1 cache.
-void interleave(uint8_t* block, const uint8_t* const* rows, int64_t steps) {
-  for (int64_t step = 0; step < steps; ++step, block += 2 * kTileBytes) {
-    for (int64_t r = 0; r < kBlockRows; r += 4) {
-      uint8_t* to = block + r / 16 * kTileBytes + r % 16 * 4;
-      for (int64_t at = 0; at < kStepBytes; at += 16) {
-        transpose(to + at / 4 * 64, 64, rows + r, step * kStepBytes + at);
-      }
-    }
-  }
-}
-
-// The same for 4-byte values in the order [k][32 rows].
-void interleave_f32(uint8_t* block, const uint8_t* const* rows, int64_t k) {
-  constexpr int64_t kLine = kBlockRows * 4;
-  const int64_t bytes = k * 4, whole = bytes / 16 * 16;
-  for (int64_t begin = 0; begin < whole; begin += kStepBytes) {
-    const int64_t end = begin + kStepBytes < whole ? begin + kStepBytes : whole;
-    for (int64_t r = 0; r < kBlockRows; r += 4) {
-      for (int64_t at = begin; at < end; at += 16) {
-        transpose(block + at / 4 * kLine + r * 4, kLine, rows + r, at);
-      }
-    }
-  }
-  for (int64_t r = 0; r < kBlockRows; ++r) {
-    for (int64_t at = whole; at < bytes; at += 4) {
-      memcpy(block + at / 4 * kLine + r * 4, rows[r] + at, 4);
-    }
-  }
-}
-
-// The same for values of 2 bytes: `lines` of them, one of each of `width` rows in a line; the lines of
-// the next rows follow after `lines` of these.
-void interleave_16(uint8_t* out, const uint8_t* const* rows, int64_t at, int64_t lines,
-                   int64_t width) {
-  for (int64_t r = 0; r < kBlockRows; ++r) {
-    uint8_t* const to = out + (r / width * lines * width + r % width) * 2;
-    const uint8_t* const from = rows[r] + at;
-    for (int64_t line = 0; line < lines; ++line) memcpy(to + line * width * 2, from + line * 2, 2);
-  }
-}
 
 // Rounds a row to int8; returns its scale, and the sum of the int8 in `sum`.
 template <class T>
@@ -108,34 +44,43 @@ float quantize(const T* row, int64_t k, int8_t* __restrict q, int32_t& sum) {
   return top / 127.0f;
 }
 
-int64_t bytes_of_block(WeightKind kind, int64_t k, int64_t group) {
-  switch (kind) {
-    case kWeightU4: return u4_block_bytes(k, group);
-    case kWeightF32: return kBlockRows * k * 4;
-    case kWeightF16: return kBlockRows * k * 2;
-    case kWeightBF16: return kBlockRows * round_up(k, 32) * 2;
-    case kWeightS8A16: return kBlockRows * round_up(k, 32);
-    default: return kBlockRows * round_up(k, 64);
+Grouping grouping_of(const PackedShape& shape, const uint8_t* codebook) {
+  return {shape.kind, shape.k, shape.group, shape.second, shape.zero, codebook};
+}
+
+int64_t bytes_of_block(const PackedShape& shape) {
+  switch (shape.kind) {
+    case kWeightF32: return kBlockRows * shape.k * 4;
+    case kWeightF16: return kBlockRows * shape.k * 2;
+    case kWeightBF16: return kBlockRows * round_up(shape.k, 32) * 2;
+    case kWeightS8A16: return kBlockRows * round_up(shape.k, 32);
+    case kWeightS8: return kBlockRows * round_up(shape.k, 64);
+    default: return grouping_of(shape, nullptr).block_bytes();
   }
 }
+
+bool is_int8(WeightKind kind) { return kind == kWeightS8 || kind == kWeightS8A16; }
 
 int64_t blocks_of(Epilogue epilogue, int64_t n) {
   return epilogue == kSiluMul ? round_up(n / 2, kHalfBlock) / kHalfBlock
                               : round_up(n, kBlockRows) / kBlockRows;
 }
 
-int64_t checked_bytes(WeightKind kind, Epilogue epilogue, int64_t n, int64_t k, int64_t group) {
-  if (n < 1 || k < 1) throw std::invalid_argument("a packed weight has at least one row and column");
-  if (kind == kWeightS8 && k > 65536) {
+int64_t checked_bytes(const PackedShape& shape) {
+  if (shape.n < 1 || shape.k < 1) {
+    throw std::invalid_argument("a packed weight has at least one row and column");
+  }
+  if (shape.kind == kWeightS8 && shape.k > 65536) {
     throw std::invalid_argument("int8 sums are exact up to 65536 columns only");
   }
-  if (epilogue == kSiluMul && n % 2 != 0) {
+  if (shape.epilogue == kSiluMul && shape.n % 2 != 0) {
     throw std::invalid_argument("gate and up have as many rows each, so their number is even");
   }
-  if (kind == kWeightU4 && group != 32 && group != 64 && group != 128) {
-    throw std::invalid_argument("a group of 4-bit weights has 32, 64 or 128");
+  const int64_t g = shape.group;
+  if (code_bits(shape.kind) != 0 && g != 16 && g != 32 && g != 64 && g != 128) {
+    throw std::invalid_argument("a group of weights has 16, 32, 64 or 128");
   }
-  return blocks_of(epilogue, n) * bytes_of_block(kind, k, group);
+  return blocks_of(shape.epilogue, shape.n) * bytes_of_block(shape);
 }
 
 int64_t rows_of(const std::vector<WeightPart>& parts) {
@@ -154,14 +99,14 @@ const T* row_at(const std::vector<WeightPart>& parts, int64_t row) {
 }  // namespace
 
 PackedWeight::PackedWeight(const PackedShape& shape)
-    : kind_(shape.kind), epilogue_(shape.epilogue), n_(shape.n), k_(shape.k), group_(shape.group),
-      zero_points_(shape.zero_points),
-      memory_(checked_bytes(shape.kind, shape.epilogue, shape.n, shape.k, shape.group)) {
+    : shape_(shape), memory_(checked_bytes(shape)) {
   const size_t padded = static_cast<size_t>(blocks() * kBlockRows);
-  const bool int8 = kind_ == kWeightS8 || kind_ == kWeightS8A16;
-  if (int8 || kind_ == kWeightU4) scale_.assign(padded, 0.0f);
+  const bool grouped = code_bits(shape_.kind) != 0, int8 = is_int8(shape_.kind);
+  if (int8 || grouped) scale_.assign(padded, 0.0f);
   if (int8) row_sum_.assign(padded, 0);
   if (shape.bias) bias_.assign(padded, 0.0f);
+  if (shape_.kind == kWeightU4Book) codebook_.assign(16, 0);
+  if (shape_.permuted) permutation_.assign(static_cast<size_t>(shape_.k), 0);
 }
 
 void PackedWeight::set_bias(const float* bias) {
@@ -174,7 +119,12 @@ void PackedWeight::set_bias(const float* bias) {
 PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
                            const std::vector<WeightPart>& parts, DType dtype, int64_t k,
                            const float* bias, U4Rounding u4)
-    : PackedWeight({kind, epilogue, rows_of(parts), k, u4.group, false, bias != nullptr}) {
+    : PackedWeight({.kind = kind, .epilogue = epilogue, .n = rows_of(parts), .k = k,
+                    .group = u4.group, .second = kind == kWeightU4 ? kOffsets : kNoSecond,
+                    .bias = bias != nullptr}) {
+  if (code_bits(kind) != 0 && kind != kWeightU4) {
+    throw std::invalid_argument("weights are not rounded to this kind while they are packed");
+  }
   set_bias(bias);
   switch (dtype) {
     case kFloat32: pack<float>(pool, parts, u4); break;
@@ -183,45 +133,94 @@ PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
   }
 }
 
-PackedWeight::PackedWeight(Pool& pool, Epilogue epilogue, const U4Weight& source, const float* bias)
-    : PackedWeight({kWeightU4, epilogue, source.n, source.k, source.group, source.zero_points,
-                    bias != nullptr}) {
+PackedWeight::PackedWeight(Pool& pool, const PackedShape& shape, const QuantizedSource& source,
+                           const float* bias)
+    : PackedWeight(shape) {
   set_bias(bias);
+  if (source.codebook != nullptr) memcpy(codebook_.data(), source.codebook, codebook_.size());
+  if (source.permutation != nullptr) {
+    memcpy(permutation_.data(), source.permutation, permutation_.size() * sizeof(int32_t));
+  }
   each_block(pool, [&](int64_t block) {
-    U4Rows rows(k_, group_, zero_points_);
-    for (int64_t r = 0; r < kBlockRows; ++r) {
-      const int64_t n = source_row(block * kBlockRows + r);
-      if (n < 0) continue;
-      const size_t heads = static_cast<size_t>(rows.groups) * sizeof(float);
-      memcpy(rows.q_of(r), source.q + n * k_, static_cast<size_t>(k_));
-      memcpy(rows.scale_of(r), source.scale + n * rows.groups, heads);
-      memcpy(rows.second_of(r), source.second + n * rows.groups, heads);
+    if (is_int8(shape_.kind)) {
+      keep_s8_block(source, block);
+    } else {
+      keep_grouped_block(source, block);
     }
-    pack_u4(rows, memory_.data() + block * block_bytes(), scale_.data() + block * kBlockRows);
   });
 }
 
-int64_t PackedWeight::blocks() const { return blocks_of(epilogue_, n_); }
+void PackedWeight::keep_s8_block(const QuantizedSource& source, int64_t block) {
+  const int64_t row_bytes = block_bytes() / kBlockRows;
+  const auto stage = std::make_unique<uint8_t[]>(static_cast<size_t>(kBlockRows * row_bytes));
+  const uint8_t* from[kBlockRows];
+  for (int64_t r = 0; r < kBlockRows; ++r) {
+    const int64_t packed = block * kBlockRows + r, n = source_row(packed);
+    uint8_t* const to = stage.get() + r * row_bytes;
+    from[r] = to;
+    if (n < 0) continue;
+    const int8_t* q = static_cast<const int8_t*>(source.codes) + n * shape_.k;
+    memcpy(to, q, static_cast<size_t>(shape_.k));
+    scale_[static_cast<size_t>(packed)] = source.scale[n];
+    int32_t sum = 0;
+    for (int64_t i = 0; i < shape_.k; ++i) sum += q[i];
+    row_sum_[static_cast<size_t>(packed)] = sum;
+  }
+  interleave_s8(memory_.data() + block * block_bytes(), from, row_bytes);
+}
+
+void PackedWeight::keep_grouped_block(const QuantizedSource& source, int64_t block) {
+  GroupedRows rows(grouping());
+  for (int64_t r = 0; r < kBlockRows; ++r) {
+    const int64_t n = source_row(block * kBlockRows + r);
+    if (n < 0) continue;
+    const size_t heads = static_cast<size_t>(rows.groups) * sizeof(float);
+    const uint8_t* q = static_cast<const uint8_t*>(source.codes) + n * shape_.k;
+    memcpy(rows.q_of(r), q, static_cast<size_t>(shape_.k));
+    memcpy(rows.scale_of(r), source.scale + n * rows.groups, heads);
+    if (source.second != nullptr) {
+      memcpy(rows.second_of(r), source.second + n * rows.groups, heads);
+    }
+  }
+  pack_grouped(grouping(), rows, memory_.data() + block * block_bytes(),
+               scale_.data() + block * kBlockRows);
+}
+
+// Of int8 rows, as the kind wants them.
+void PackedWeight::interleave_s8(uint8_t* block, const uint8_t* const* rows, int64_t row_bytes) {
+  if (shape_.kind == kWeightS8) return interleave(block, rows, row_bytes / kStepBytes);
+  for (int64_t k = 0; k < row_bytes; k += 32) {
+    interleave_16(block + k * kBlockRows, rows, k, 16, kHalfBlock);
+  }
+}
+
+int64_t PackedWeight::blocks() const { return blocks_of(shape_.epilogue, shape_.n); }
 
 int64_t PackedWeight::source_row(int64_t packed) const {
-  if (epilogue_ != kSiluMul) return packed < n_ ? packed : -1;
-  const int64_t half = n_ / 2, row = packed / kBlockRows * kHalfBlock + packed % kHalfBlock;
+  if (shape_.epilogue != kSiluMul) return packed < shape_.n ? packed : -1;
+  const int64_t half = shape_.n / 2, row = packed / kBlockRows * kHalfBlock + packed % kHalfBlock;
   if (row >= half) return -1;
   return packed % kBlockRows < kHalfBlock ? row : half + row;
 }
 
-int64_t PackedWeight::block_bytes() const { return bytes_of_block(kind_, k_, group_); }
+int64_t PackedWeight::block_bytes() const { return bytes_of_block(shape_); }
+
+Grouping PackedWeight::grouping() const {
+  return grouping_of(shape_, codebook_.empty() ? nullptr : codebook_.data());
+}
 
 std::vector<PackedWeight::Region> PackedWeight::regions() {
   const auto bytes = [](auto& values) {
     return Region{reinterpret_cast<uint8_t*>(values.data()),
                   static_cast<int64_t>(values.size() * sizeof(values[0]))};
   };
-  return {{memory_.data(), memory_.bytes()}, bytes(scale_), bytes(row_sum_), bytes(bias_)};
+  return {{memory_.data(), memory_.bytes()}, bytes(scale_), bytes(row_sum_), bytes(bias_),
+          bytes(codebook_), bytes(permutation_)};
 }
 
 int64_t PackedWeight::nbytes() const {
-  return memory_.bytes() + static_cast<int64_t>(4 * (scale_.size() + row_sum_.size() + bias_.size()));
+  const size_t numbers = scale_.size() + row_sum_.size() + bias_.size() + permutation_.size();
+  return memory_.bytes() + static_cast<int64_t>(4 * numbers + codebook_.size());
 }
 
 template <class Body>
@@ -233,7 +232,7 @@ void PackedWeight::each_block(Pool& pool, const Body& body) {
 template <class T>
 void PackedWeight::pack(Pool& pool, const std::vector<WeightPart>& parts, U4Rounding u4) {
   each_block(pool, [&](int64_t block) {
-    if (kind_ == kWeightU4) {
+    if (shape_.kind == kWeightU4) {
       round_u4_block<T>(parts, block, u4);
     } else {
       pack_block<T>(parts, block);
@@ -244,31 +243,33 @@ void PackedWeight::pack(Pool& pool, const std::vector<WeightPart>& parts, U4Roun
 template <class T>
 void PackedWeight::round_u4_block(const std::vector<WeightPart>& parts, int64_t block,
                                   U4Rounding u4) {
-  U4Rows rows(k_, group_, zero_points_);
-  std::vector<float> w(static_cast<size_t>(k_));
+  GroupedRows rows(grouping());
+  std::vector<float> w(static_cast<size_t>(shape_.k));
   for (int64_t r = 0; r < kBlockRows; ++r) {
     const int64_t n = source_row(block * kBlockRows + r);
     if (n < 0) continue;
     const T* row = row_at<T>(parts, n);
-    for (int64_t i = 0; i < k_; ++i) w[static_cast<size_t>(i)] = to_float(row[i]);
+    for (int64_t i = 0; i < shape_.k; ++i) w[static_cast<size_t>(i)] = to_float(row[i]);
     for (int64_t g = 0; g < rows.groups; ++g) {
-      const int64_t first = g * group_, count = k_ - first < group_ ? k_ - first : group_;
+      const int64_t first = g * shape_.group;
+      const int64_t count = shape_.k - first < shape_.group ? shape_.k - first : shape_.group;
       u4.quantize(w.data() + first, count, rows.q_of(r) + first, rows.scale_of(r) + g,
                   rows.second_of(r) + g);
     }
   }
-  pack_u4(rows, memory_.data() + block * block_bytes(), scale_.data() + block * kBlockRows);
+  pack_grouped(grouping(), rows, memory_.data() + block * block_bytes(),
+               scale_.data() + block * kBlockRows);
 }
 
 template <class T>
 void PackedWeight::pack_block(const std::vector<WeightPart>& parts, int64_t block) {
   const int64_t row_bytes = block_bytes() / kBlockRows;
-  const bool int8 = kind_ == kWeightS8 || kind_ == kWeightS8A16;
-  const DType stored = kind_ == kWeightF32   ? kFloat32
-                       : kind_ == kWeightF16 ? kFloat16
-                                             : kBFloat16;
+  const bool int8 = is_int8(shape_.kind);
+  const DType stored = shape_.kind == kWeightF32   ? kFloat32
+                       : shape_.kind == kWeightF16 ? kFloat16
+                                                   : kBFloat16;
   const bool as_it_is = !int8 && dtype_of(T{}) == stored &&
-                        k_ * static_cast<int64_t>(sizeof(T)) == row_bytes;
+                        shape_.k * static_cast<int64_t>(sizeof(T)) == row_bytes;
   const int64_t staged = row_bytes + kStepBytes;  // not a power of two: rows share no cache set
   const auto stage = std::make_unique<uint8_t[]>(
       static_cast<size_t>(as_it_is ? row_bytes : kBlockRows * staged));
@@ -281,31 +282,29 @@ void PackedWeight::pack_block(const std::vector<WeightPart>& parts, int64_t bloc
     const T* row = row_at<T>(parts, n);
     if (int8) {
       const size_t p = static_cast<size_t>(packed);
-      scale_[p] = quantize(row, k_, reinterpret_cast<int8_t*>(to), row_sum_[p]);
+      scale_[p] = quantize(row, shape_.k, reinterpret_cast<int8_t*>(to), row_sum_[p]);
     } else if (as_it_is) {
       from[r] = reinterpret_cast<const uint8_t*>(row);
-    } else if (kind_ == kWeightF32) {
+    } else if (shape_.kind == kWeightF32) {
       float* const values = reinterpret_cast<float*>(to);
-      for (int64_t k = 0; k < k_; ++k) values[k] = to_float(row[k]);
+      for (int64_t k = 0; k < shape_.k; ++k) values[k] = to_float(row[k]);
     } else {
       uint16_t* const bits = reinterpret_cast<uint16_t*>(to);
-      for (int64_t k = 0; k < k_; ++k) {
-        bits[k] = kind_ == kWeightF16 ? to_f16(row[k]) : to_bf16(row[k]);
+      for (int64_t k = 0; k < shape_.k; ++k) {
+        bits[k] = shape_.kind == kWeightF16 ? to_f16(row[k]) : to_bf16(row[k]);
       }
     }
   }
   uint8_t* const out = memory_.data() + block * block_bytes();
-  if (kind_ == kWeightF32) {
-    interleave_f32(out, from, k_);
-  } else if (kind_ == kWeightF16) {
-    for (int64_t k = 0; k < k_; k += 32) {
-      const int64_t lines = k_ - k < 32 ? k_ - k : 32;
+  if (shape_.kind == kWeightF32) {
+    interleave_f32(out, from, shape_.k);
+  } else if (shape_.kind == kWeightF16) {
+    for (int64_t k = 0; k < shape_.k; k += 32) {
+      const int64_t lines = shape_.k - k < 32 ? shape_.k - k : 32;
       interleave_16(out + k * kBlockRows * 2, from, k * 2, lines, kBlockRows);
     }
-  } else if (kind_ == kWeightS8A16) {
-    for (int64_t k = 0; k < row_bytes; k += 32) {
-      interleave_16(out + k * kBlockRows, from, k, 16, kHalfBlock);
-    }
+  } else if (int8) {
+    interleave_s8(out, from, row_bytes);
   } else {
     interleave(out, from, row_bytes / kStepBytes);
   }
@@ -322,40 +321,49 @@ GemmArgs PackedWeight::args() const {
   GemmArgs a{};
   a.n = blocks() * kBlockRows;
   a.columns = columns();
-  a.k = k_;
+  a.k = shape_.k;
   a.weight = memory_.data();
   a.scale = scale_.empty() ? nullptr : scale_.data();
   a.row_sum = row_sum_.data();
   a.bias = bias_.empty() ? nullptr : bias_.data();
-  a.epilogue = epilogue_;
-  a.group = group_;
-  a.zero_points = zero_points_;
+  a.epilogue = shape_.epilogue;
+  a.group = shape_.group;
+  a.second = shape_.second;
+  a.zero = shape_.zero;
+  a.codebook = codebook_.data();
+  a.permutation = permutation_.empty() ? nullptr : permutation_.data();
+  a.input_scale = shape_.input_scale;
   return a;
+}
+
+void PackedWeight::read_grouped_row(int64_t packed, const uint8_t* block, float* out) const {
+  const float unit = scale_[static_cast<size_t>(packed)];
+  if (permutation_.empty()) return read_grouped(grouping(), block, packed % kBlockRows, unit, out);
+  const auto ordered = std::make_unique<float[]>(static_cast<size_t>(shape_.k));
+  read_grouped(grouping(), block, packed % kBlockRows, unit, ordered.get());
+  for (size_t i = 0; i < permutation_.size(); ++i) out[permutation_[i]] = ordered[i];
 }
 
 void PackedWeight::read_row(int64_t packed, float* out) const {
   const uint8_t* block = memory_.data() + packed / kBlockRows * block_bytes();
   const int64_t r = packed % kBlockRows;
-  if (kind_ == kWeightU4) {
-    const float unit = scale_[static_cast<size_t>(packed)];
-    return read_u4(block, r, k_, group_, zero_points_, unit, out);
-  }
-  if (kind_ == kWeightF32) {
-    for (int64_t k = 0; k < k_; ++k) memcpy(out + k, block + (k * kBlockRows + r) * 4, 4);
+  if (code_bits(shape_.kind) != 0) return read_grouped_row(packed, block, out);
+  if (shape_.kind == kWeightF32) {
+    for (int64_t k = 0; k < shape_.k; ++k) memcpy(out + k, block + (k * kBlockRows + r) * 4, 4);
     return;
   }
-  if (kind_ == kWeightF16) {
+  if (shape_.kind == kWeightF16) {
     const f16* values = reinterpret_cast<const f16*>(block) + r;
-    for (int64_t k = 0; k < k_; ++k) out[k] = to_float(values[k * kBlockRows]);
+    for (int64_t k = 0; k < shape_.k; ++k) out[k] = to_float(values[k * kBlockRows]);
     return;
   }
-  const int64_t lane = kind_ == kWeightS8 ? 4 : 2;           // values of the row in a line
-  const int64_t lane_bytes = kind_ == kWeightS8A16 ? 2 : 4;  // that they take
+  const int64_t lane = shape_.kind == kWeightS8 ? 4 : 2;           // values of the row in a line
+  const int64_t lane_bytes = shape_.kind == kWeightS8A16 ? 2 : 4;  // that they take
   block += (r / 16 * 256 + r % 16) * lane_bytes;
-  for (int64_t k = 0; k < k_; ++k) {
+  for (int64_t k = 0; k < shape_.k; ++k) {
     const int64_t line = k / lane;
     const uint8_t* at = block + (line / 16 * 512 + line % 16 * 16) * lane_bytes;
-    if (kind_ == kWeightBF16) {
+    if (shape_.kind == kWeightBF16) {
       out[k] = to_float(reinterpret_cast<const bf16*>(at)[k % lane]);
     } else {
       out[k] = static_cast<float>(reinterpret_cast<const int8_t*>(at)[k % lane]) *
@@ -366,20 +374,20 @@ void PackedWeight::read_row(int64_t packed, float* out) const {
 
 void PackedWeight::unpack(float* out) const {
   for (int64_t p = 0; p < blocks() * kBlockRows; ++p) {
-    if (source_row(p) >= 0) read_row(p, out + source_row(p) * k_);
+    if (source_row(p) >= 0) read_row(p, out + source_row(p) * shape_.k);
   }
 }
 
 void PackedWeight::lookup(const int64_t* ids, int64_t rows, DType dtype, void* out) const {
   if (dtype == kFloat32) {
-    for (int64_t r = 0; r < rows; ++r) read_row(ids[r], static_cast<float*>(out) + r * k_);
+    for (int64_t r = 0; r < rows; ++r) read_row(ids[r], static_cast<float*>(out) + r * shape_.k);
     return;
   }
-  const auto values = std::make_unique<float[]>(static_cast<size_t>(k_));
+  const auto values = std::make_unique<float[]>(static_cast<size_t>(shape_.k));
   for (int64_t r = 0; r < rows; ++r) {
     read_row(ids[r], values.get());
-    uint16_t* to = static_cast<uint16_t*>(out) + r * k_;
-    for (int64_t k = 0; k < k_; ++k) {
+    uint16_t* to = static_cast<uint16_t*>(out) + r * shape_.k;
+    for (int64_t k = 0; k < shape_.k; ++k) {
       to[k] = dtype == kFloat16 ? to_f16(values[k]) : to_bf16(values[k]);
     }
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "pack_grouped.h"
 #include "packed_memory.h"
 #include "pool.h"
 
@@ -24,22 +25,28 @@ struct U4Rounding {
   decltype(Kernels::quantize_u4) quantize;
 };
 
-// A weight that is 4 bits already (pack_u4.h), each array contiguous.
-struct U4Weight {
-  int64_t n, k, group;
-  const uint8_t* q;      // [n, k], 0 … 15
-  const float* scale;    // [n, ceil(k / group)]
-  const float* second;   // [n, ceil(k / group)]: zero points or offsets
-  bool zero_points;
-};
-
-// What a packed weight is, apart from its numbers: its memory's sizes follow from it.
+// What a packed weight is, apart from its numbers: its memory's sizes follow from it. What follows k
+// is of the kinds u2 to u8, which have groups, but for the bias and the input's scale.
 struct PackedShape {
   WeightKind kind;
   Epilogue epilogue;
   int64_t n, k;
-  int64_t group;  // of u4; not used by the others
-  bool zero_points, bias;
+  int64_t group = 0;
+  Second second = kNoSecond;
+  int32_t zero = 0;
+  bool permuted = false;
+  bool bias = false;
+  float input_scale = 0.0f;  // of int8 x; 0: each row has its own
+};
+
+// A weight that is quantized already, each array contiguous: codes and groups (pack_grouped.h), or
+// int8 with a scale a row, of kind s8 or s8_a16.
+struct QuantizedSource {
+  const void* codes;            // [n, k], bytes
+  const float* scale;           // [n, ceil(k / group)], or [n]
+  const float* second;          // [n, ceil(k / group)]; or null
+  const uint8_t* codebook;      // [16]; or null
+  const int32_t* permutation;   // [k]; or null
 };
 
 class PackedWeight {
@@ -49,18 +56,20 @@ class PackedWeight {
   // Packs the rows of all parts [n, k], one part after the other, on the pool; bias is float32 [n]
   // or null. s8 and s8_a16 are rounded to nearest: W = q * scale, scale = max|W| / 127 of each row;
   // u4 as `u4` says. Throws std::invalid_argument for empty sizes, for s8 with k above 65536, for
-  // other groups, and for the epilogue silu_mul with an odd n.
+  // other groups and kinds, and for the epilogue silu_mul with an odd n.
   PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const std::vector<WeightPart>& parts,
                DType dtype, int64_t k, const float* bias, U4Rounding u4);
-  PackedWeight(Pool& pool, Epilogue epilogue, const U4Weight& source, const float* bias);
+  // Keeps the codes as they are.
+  PackedWeight(Pool& pool, const PackedShape& shape, const QuantizedSource& source,
+               const float* bias);
 
-  PackedShape shape() const {
-    return {kind_, epilogue_, n_, k_, group_, zero_points_, !bias_.empty()};
+  const PackedShape& shape() const { return shape_; }
+  WeightKind kind() const { return shape_.kind; }
+  int64_t n() const { return shape_.n; }
+  int64_t k() const { return shape_.k; }
+  int64_t columns() const {  // of the product
+    return shape_.epilogue == kSiluMul ? shape_.n / 2 : shape_.n;
   }
-  WeightKind kind() const { return kind_; }
-  int64_t n() const { return n_; }
-  int64_t k() const { return k_; }
-  int64_t columns() const { return epilogue_ == kSiluMul ? n_ / 2 : n_; }  // of the product
   int64_t nbytes() const;  // all that a forward pass reads
 
   // All numbers, in an order that the shape gives.
@@ -95,27 +104,31 @@ class PackedWeight {
  private:
   int64_t blocks() const;
   int64_t block_bytes() const;
+  Grouping grouping() const;
   // The row of the source that is row `packed` of the blocks; -1 for padding.
   int64_t source_row(int64_t packed) const;
   void read_row(int64_t packed, float* out) const;
+  void read_grouped_row(int64_t packed, const uint8_t* block, float* out) const;
   void set_bias(const float* bias);  // null leaves none
   // Calls body(block) for every block, on the pool.
   template <class Body>
   void each_block(Pool& pool, const Body& body);
   template <class T>
   void pack_block(const std::vector<WeightPart>& parts, int64_t block);
+  void interleave_s8(uint8_t* block, const uint8_t* const* rows, int64_t row_bytes);
+  void keep_s8_block(const QuantizedSource& source, int64_t block);
+  void keep_grouped_block(const QuantizedSource& source, int64_t block);
   template <class T>
   void round_u4_block(const std::vector<WeightPart>& parts, int64_t block, U4Rounding u4);
   template <class T>
   void pack(Pool& pool, const std::vector<WeightPart>& parts, U4Rounding u4);
 
-  WeightKind kind_;
-  Epilogue epilogue_;
-  int64_t n_, k_, group_;
-  bool zero_points_;
+  PackedShape shape_;
   PackedMemory memory_;
   std::vector<float> scale_, bias_;  // by packed row
   std::vector<int32_t> row_sum_;
+  std::vector<uint8_t> codebook_;      // of u4_book
+  std::vector<int32_t> permutation_;
   std::vector<Tuned> tuned_;
 };
 

@@ -39,9 +39,11 @@ const Kernels kTable = {
         argmax,
     },
 #if defined(QUIRE_TILES)
-    {&kGemmF32, &kGemmF16, &kGemmTilesBF16, &kGemmTilesS8, &kGemmTilesS8A16, &kGemmTilesU4},
+    {&kGemmF32, &kGemmF16, &kGemmTilesBF16, &kGemmTilesS8, &kGemmTilesS8A16, &kGemmTilesU4,
+     &kGemmTilesU2, &kGemmTilesU3, &kGemmTilesU4Book, &kGemmTilesU5, &kGemmTilesU6, &kGemmTilesU8},
 #else
-    {&kGemmF32, &kGemmF16, &kGemmBF16, &kGemmS8, &kGemmS8A16, &kGemmU4},
+    {&kGemmF32, &kGemmF16, &kGemmBF16, &kGemmS8, &kGemmS8A16, &kGemmU4, &kGemmU2, &kGemmU3,
+     &kGemmU4Book, &kGemmU5, &kGemmU6, &kGemmU8},
 #endif
     quantize_u4,
     {

@@ -10,7 +10,16 @@ WEIGHT_F16: int
 WEIGHT_BF16: int
 WEIGHT_S8: int
 WEIGHT_S8_A16: int
+WEIGHT_U2: int
+WEIGHT_U3: int
 WEIGHT_U4: int
+WEIGHT_U4_BOOK: int
+WEIGHT_U5: int
+WEIGHT_U6: int
+WEIGHT_U8: int
+NO_SECOND: int
+ZERO_POINTS: int
+OFFSETS: int
 NO_EPILOGUE: int
 SILU_MUL: int
 GELU: int
@@ -130,13 +139,17 @@ class PackedWeight:
 
     `kind` is one of the WEIGHT codes, `epilogue` one of its own, `parts` the address, the rows and
     the stride between them in elements of each piece of the source, `dtype` the source's, `bias`
-    the address of float32 [n] or 0, `group` that of U4. The second form takes 4-bit weights: `q`
-    uint8 [n, k], `scale` and `second` (zero points or offsets) float32 [n, ceil(k / group)].
-    `shape` alone makes zeros, for `read_packed`. Raises ValueError for sizes that cannot be packed.
+    the address of float32 [n] or 0, `group` that of U4. `shape` is what is in `shape` below; alone
+    it makes zeros, for `read_packed`. With `source` the codes that are there are kept: addresses
+    of bytes [n, k], of scales float32 [n, ceil(k / group)] ([n] for S8 and S8_A16), zero points or
+    offsets float32, a codebook uint8 [16] and a permutation int32 [k], 0 for what is not there.
+    Raises ValueError for sizes that cannot be packed.
     """
 
     @overload
-    def __init__(self, shape: tuple[int, int, int, int, int, bool, bool], /) -> None: ...
+    def __init__(
+        self, shape: tuple[int, int, int, int, int, int, int, bool, bool, float], /
+    ) -> None: ...
     @overload
     def __init__(
         self,
@@ -155,20 +168,15 @@ class PackedWeight:
     def __init__(
         self,
         pool: Pool,
-        epilogue: int,
-        q: int,
-        scale: int,
-        second: int,
-        zero_points: bool,
-        n: int,
-        k: int,
-        group: int,
+        shape: tuple[int, int, int, int, int, int, int, bool, bool, float],
+        source: tuple[int, ...],
         bias: int,
         /,
     ) -> None: ...
     @property
-    def shape(self) -> tuple[int, int, int, int, int, bool, bool]:
-        """Kind, epilogue, n, k, group, and whether there are zero points, and a bias."""
+    def shape(self) -> tuple[int, int, int, int, int, int, int, bool, bool, float]:
+        """Kind, epilogue, n, k, group, what a group has beside its scale (NO_SECOND …), the zero of
+        all groups, whether there are a permutation and a bias, and the scale of int8 x or 0."""
 
     @property
     def nbytes(self) -> int: ...

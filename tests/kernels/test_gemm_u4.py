@@ -5,12 +5,16 @@ random afresh at every run; QUIRE_TEST_SEED=<seed from the report> repeats one. 
 4 bits costs has tests of its own.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
+from quire.ops.native_codes import GroupedCodes
 from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.reference import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
@@ -64,16 +68,10 @@ class Int4:
             self.offset = (draw(generator, torch.float32, n, groups) / 10).to(stored)
 
     def linear(self, kernels: NativeKernels, bias: Tensor | None = None) -> PackedLinear:
-        return PackedLinear.from_int4(
-            kernels,
-            POOLS[2],
-            self.q,
-            self.scale,
-            zero=self.zero,
-            offset=self.offset,
-            group=self.group,
-            bias=bias,
+        codes = GroupedCodes(
+            self.q, 4, self.group, self.scale, zeros=self.zero, offsets=self.offset
         )
+        return PackedLinear.from_codes(kernels, POOLS[2], codes, bias=bias)
 
     def spread(self, of_groups: Tensor) -> Tensor:
         """[n, groups] → [n, k]."""
@@ -197,9 +195,8 @@ def test_the_largest_sums(kernels: NativeKernels, group: int) -> None:
     scale = torch.ones(2, 4096 // group)
     scale[1] = -1
     for zero in (0, 15):
-        linear = PackedLinear.from_int4(
-            kernels, POOLS[2], q, scale, zero=torch.full_like(scale, zero), group=group
-        )
+        codes = GroupedCodes(q, 4, group, scale, zeros=torch.full_like(scale, zero))
+        linear = PackedLinear.from_codes(kernels, POOLS[2], codes)
         for sign in (1.0, -1.0):
             y = linear.forward(torch.full((17, 4096), sign))
             expected = torch.tensor([[sign, -sign]]).expand(17, 2) * 4096 * (15 - zero)
@@ -348,23 +345,29 @@ def test_nbytes_are_what_is_stored(group: int) -> None:
 def test_what_cannot_be_packed_is_refused() -> None:
     kernels, pool = NativeKernels(), POOLS[2]
     q, one = torch.ones(4, 64, dtype=torch.uint8), torch.ones(4, 2)
+    sound = GroupedCodes(q, 4, 32, one, zeros=one)
 
-    def refused(match: str, **changes: object) -> None:
-        given = {"q": q, "scale": one, "zero": one, "group": 32} | changes
+    def refused(
+        match: str, bias: Tensor | None = None, epilogue: Epilogue = "none", **changes: object
+    ) -> None:
+        codes = replace(sound, **changes)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=match):
-            PackedLinear.from_int4(kernels, pool, given.pop("q"), given.pop("scale"), **given)
+            PackedLinear.from_codes(kernels, pool, codes, bias=bias, epilogue=epilogue)
 
-    refused("q is", q=q.int())
-    refused("q is", q=q[0])
-    refused("q is", q=q[:0])
-    refused("4 bits", q=q * 16)
-    refused("scale is", scale=one[:, :1])
-    refused("zero or offset is", zero=one[:3])
-    refused("either zero or offset", offset=one)
-    refused("either zero or offset", zero=None)
-    refused("32, 64 or 128", group=63)
-    refused("wanted", group=-1)
+    refused("codes are", codes=q.int())
+    refused("codes are", codes=q[0])
+    refused("codes are", codes=q[:0])
+    refused("4 bits", codes=q * 16)
+    refused("scale are", scale=one[:, :1])
+    refused("zeros are", zeros=one[:3])
+    refused("offsets are", zeros=None, offsets=one[:3])
+    refused("a group of weights has", group=63)
+    refused("a group of weights has", group=-1)
+    refused("every column once", permutation=torch.zeros(64, dtype=torch.int32))
+    refused("every column once", permutation=torch.arange(63, dtype=torch.int32))
     refused("bias is", bias=torch.ones(3))
-    refused("even", q=q[:3], scale=one[:3], zero=one[:3], epilogue="silu_mul")
+    refused("even", epilogue="silu_mul", codes=q[:3], scale=one[:3], zeros=one[:3])
     with pytest.raises(ValueError, match="32, 64 or 128"):
-        PackedLinear(kernels, pool, torch.ones(4, 8), kind="u4", group=16)
+        PackedLinear(kernels, pool, torch.ones(4, 8), kind="u4", group=24)
+    with pytest.raises(ValueError, match="not rounded to this kind"):
+        PackedLinear(kernels, pool, torch.ones(4, 8), kind="u5", group=32)

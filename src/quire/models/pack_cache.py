@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """To be raised whenever the order or the rounding of packed weights changes."""
 SUFFIX = ".packed"
 SMALLEST_BYTES = 64 * 2**20

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,10 +22,10 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_attention import attention_fits
 from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
-from quire.ops.native_quantized import is_quantized, pack_quantized
+from quire.ops.native_quantized import pack_quantized
 from quire.ops.native_sampling import SamplingKernels
 from quire.ops.packed_file import StoredLinear
-from quire.ops.quantized import QuantizedWeight
+from quire.ops.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops.reference import DenseWeight, Epilogue
 from quire.ops.table import OP_NAMES, LinearWeight, OpTable
 from quire.ops.tuning import AttentionTuning, load_tuning
@@ -55,11 +54,7 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
     scheme = None if quantization is None else QUANTIZATIONS[quantization]
 
     def pack_linear(
-        weight: Tensor
-        | QuantizedWeight
-        | StoredLinear
-        | Sequence[Tensor]
-        | Sequence[QuantizedWeight],
+        weight: Weights | StoredLinear,
         bias: Tensor | None = None,
         *,
         epilogue: Epilogue = "none",
@@ -69,9 +64,7 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         if isinstance(weight, StoredLinear):
             packed = PackedLinear.from_stored(kernels, pool, weight, epilogue=epilogue)
         else:
-            one = isinstance(weight, Tensor | QuantizedWeight)
-            parts = cast("list[Tensor] | list[QuantizedWeight]", [weight] if one else list(weight))
-            packed = pack(parts, bias, epilogue, head, dtype)
+            packed = pack(parts_of(weight), bias, epilogue, head, dtype)
         if isinstance(packed, PackedLinear):
             packed.tune(tuning.of_gemm(packed.kind, *packed.shape, packed.group))
         return packed
@@ -83,16 +76,18 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         head: bool,
         dtype: torch.dtype,
     ) -> LinearWeight:
-        if is_quantized(parts):
-            return pack_quantized(kernels, pool, parts, bias, epilogue, dtype)
-        kind = _KINDS.get(parts[0].dtype)
+        tensors = [part for part in parts if isinstance(part, Tensor)]
+        quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
+        if quantized:
+            return pack_quantized(kernels, pool, quantized, bias, epilogue=epilogue, dtype=dtype)
+        kind = _KINDS.get(tensors[0].dtype)
         if kind is None:
-            return reference.pack_linear(parts, bias, epilogue=epilogue)
+            return reference.pack_linear(tensors, bias, epilogue=epilogue)
         if scheme is None:
-            return PackedLinear(kernels, pool, parts, bias, kind=kind, epilogue=epilogue)
+            return PackedLinear(kernels, pool, tensors, bias, kind=kind, epilogue=epilogue)
         kind = scheme.head if head else scheme.kind
         return PackedLinear(
-            kernels, pool, parts, bias, kind=kind, epilogue=epilogue, group=scheme.group
+            kernels, pool, tensors, bias, kind=kind, epilogue=epilogue, group=scheme.group
         )
 
     def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:

@@ -12,19 +12,28 @@ from torch import Tensor
 from quire import _native
 from quire.ops.native import NativeKernels
 from quire.ops.native_checks import indices
+from quire.ops.native_codes import GROUPS, CodeKind, GroupedCodes
 from quire.ops.packed_file import StoredLinear
 from quire.ops.reference import Epilogue
 from quire.ops.tuning import GemmTuning
 
 WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4"]
+"""What weights can be rounded to while they are packed."""
+PackedKind = WeightKind | CodeKind
 
-_KINDS: dict[WeightKind, int] = {
+_KINDS: dict[PackedKind, int] = {
     "f32": _native.WEIGHT_F32,
     "f16": _native.WEIGHT_F16,
     "bf16": _native.WEIGHT_BF16,
     "s8": _native.WEIGHT_S8,
     "s8_a16": _native.WEIGHT_S8_A16,
     "u4": _native.WEIGHT_U4,
+    "u2": _native.WEIGHT_U2,
+    "u3": _native.WEIGHT_U3,
+    "u4_book": _native.WEIGHT_U4_BOOK,
+    "u5": _native.WEIGHT_U5,
+    "u6": _native.WEIGHT_U6,
+    "u8": _native.WEIGHT_U8,
 }
 _NAMES = {code: kind for kind, code in _KINDS.items()}
 _EPILOGUES: dict[Epilogue, int] = {
@@ -59,8 +68,9 @@ class PackedLinear:
         are rounded to bfloat16, sums are float32); "s8" (W8A8: int8 weights with a scale a row, x
         quantized to int8 a row at each call, sums exact); "s8_a16" (W8A16: the same weights, x
         rounded to bfloat16, sums float32); "u4" (W4A8: 4-bit weights with a scale and an offset
-        for each group along K, x as with "s8", the sums of a group exact).
-    group: of "u4": 32, 64 or 128.
+        for each group along K, x as with "s8", the sums of a group exact). The other kinds are
+        made by `from_codes` alone.
+    group: of "u4": 16, 32, 64 or 128.
     epilogue: what is done to the product, rounded to the result's dtype: the same bits as the
         operation of that name on its own. "silu_mul": weight is [gate rows; up rows], and the
         result has N / 2 columns.
@@ -109,7 +119,7 @@ class PackedLinear:
         kernels: NativeKernels,
         pool: Pool,
         packed: _native.PackedWeight,
-        kind: WeightKind,
+        kind: PackedKind,
         shape: tuple[int, int],
         dtype: torch.dtype,
         epilogue: Epilogue,
@@ -117,7 +127,7 @@ class PackedLinear:
         self._kernels = kernels.handle
         self._pool = pool
         self._weight = packed
-        self.kind: WeightKind = kind
+        self.kind: PackedKind = kind
         self.shape: tuple[int, int] = shape
         self.dtype: torch.dtype = dtype
         self.epilogue: Epilogue = epilogue
@@ -142,67 +152,96 @@ class PackedLinear:
         return linear
 
     @classmethod
-    def from_int4(
+    def from_int8(
         cls,
         kernels: NativeKernels,
         pool: Pool,
-        q: Tensor,
+        codes: Tensor,
         scale: Tensor,
         *,
-        zero: Tensor | None = None,
-        offset: Tensor | None = None,
-        group: int,
+        kind: Literal["s8", "s8_a16"] = "s8",
+        input_scale: float = 0.0,
         bias: Tensor | None = None,
         epilogue: Epilogue = "none",
         dtype: torch.dtype = torch.float32,
     ) -> PackedLinear:
-        """A weight that is 4 bits already: (q - zero) * scale or q * scale + offset, as "u4".
+        """W = codes * scale, int8 [N, K] and float32 [N], as they are.
 
-        q: uint8 [N, K], 0 to 15. scale, and zero (whole numbers up to 2048) or offset: of any
-        float or integer dtype, [N, ceil(K / group)]. Kept exactly where they come from float16,
-        or from bfloat16 within a range of 2^32 a row; float32 is rounded to 11 significant bits.
-        `dtype` is that of rows that are looked up.
-        Raises ValueError for what does not fit.
+        x is quantized with `input_scale`, round(x / input_scale), unless that is 0. `dtype` is that
+        of rows that are looked up. Raises ValueError for what does not fit.
         """
-        if q.ndim != 2 or q.dtype != torch.uint8 or not q.is_cpu or q.numel() == 0:
-            raise ValueError(f"q is {_describe(q)}; wanted a uint8 [N, K] on the CPU")
-        if int(q.max()) > 15:
-            raise ValueError(f"q reaches {int(q.max())}; 4 bits hold 0 to 15")
-        if (zero is None) == (offset is None):
-            raise ValueError("either zero or offset is wanted, not both")
-        n, k = q.shape
-        wanted = (n, -(-k // group))
-        second = zero if offset is None else offset
-        assert second is not None
-        for name, t in (("scale", scale), ("zero or offset", second)):
-            if t.shape != wanted or not t.is_cpu:
-                raise ValueError(f"{name} is {_describe(t)}; wanted {list(wanted)} on the CPU")
-        bias = _bias(bias, n)
-        q, scale, second = (
-            q.contiguous(),
-            scale.to(torch.float32).contiguous(),
-            second.to(torch.float32).contiguous(),
+        n, k = codes.shape
+        if codes.dtype != torch.int8 or not codes.is_cpu or scale.shape != (n,):
+            raise ValueError(f"codes are {_describe(codes)}, scales {_describe(scale)}")
+        shape = (_KINDS[kind], _EPILOGUES[epilogue], n, k, 0, _native.NO_SECOND, 0, False)
+        linear = cls.__new__(cls)
+        packed = _keep_codes(
+            pool, shape, input_scale, (codes, scale.float(), None, None, None), bias
         )
-        packed = _native.PackedWeight(
-            pool,
+        linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
+        return linear
+
+    @classmethod
+    def from_codes(
+        cls,
+        kernels: NativeKernels,
+        pool: Pool,
+        weight: GroupedCodes,
+        *,
+        bias: Tensor | None = None,
+        epilogue: Epilogue = "none",
+        dtype: torch.dtype = torch.float32,
+    ) -> PackedLinear:
+        """A weight that is quantized in groups already.
+
+        Scales and offsets are kept exactly where they come from float16, or from bfloat16 within
+        a range of 2^32 a row; float32 is rounded to 11 significant bits, as are zero points.
+        `dtype` is that of rows that are looked up. Raises ValueError for what does not fit.
+        """
+        codes, second = weight.codes, _native.NO_SECOND
+        if codes.ndim != 2 or codes.dtype != torch.uint8 or not codes.is_cpu or codes.numel() == 0:
+            raise ValueError(f"codes are {_describe(codes)}; wanted a uint8 [N, K] on the CPU")
+        largest = int(codes.max())
+        if largest >> weight.bits:
+            raise ValueError(f"codes reach {largest}; {weight.bits} bits hold less")
+        if weight.group not in GROUPS:
+            raise ValueError(f"a group of weights has {', '.join(map(str, GROUPS))}")
+        n, k = codes.shape
+        if weight.zeros is not None:
+            second = _native.ZERO_POINTS
+        elif weight.offsets is not None:
+            second = _native.OFFSETS
+        wanted = (n, -(-k // weight.group))
+        for name, t in (
+            ("scale", weight.scale),
+            ("zeros", weight.zeros),
+            ("offsets", weight.offsets),
+        ):
+            if t is not None and (t.shape != wanted or not t.is_cpu):
+                raise ValueError(f"{name} are {_describe(t)}; wanted {list(wanted)} on the CPU")
+        kind = weight.kind
+        permuted = weight.permutation is not None
+        shape = (
+            _KINDS[kind],
             _EPILOGUES[epilogue],
-            q.data_ptr(),
-            scale.data_ptr(),
-            second.data_ptr(),
-            zero is not None,
             n,
             k,
-            group,
-            0 if bias is None else bias.data_ptr(),
+            weight.group,
+            second,
+            weight.zero,
+            permuted,
         )
+        seconds = weight.offsets if weight.zeros is None else weight.zeros
+        source = (codes, weight.scale, seconds, weight.codebook, weight.permutation)
+        packed = _keep_codes(pool, shape, weight.input_scale, source, bias)
         linear = cls.__new__(cls)
-        linear._keep(kernels, pool, packed, "u4", (n, k), dtype, epilogue)
+        linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
         return linear
 
     @property
     def group(self) -> int:
-        """Of "u4"; 0 for the other kinds."""
-        return self._weight.shape[4] if self.kind == "u4" else 0
+        """Weights that share a scale, of "u2" to "u8"; 0 for the other kinds."""
+        return self._weight.shape[4] if self.kind.startswith("u") else 0
 
     def tune(self, tuned: Mapping[int, GemmTuning]) -> None:
         """Set what is tuned, by the most rows of x that it holds for; more rows than the largest
@@ -286,6 +325,39 @@ class PackedLinear:
         if x.ndim != 2:
             x = x.reshape(-1, k)
         return x if x.stride(1) == 1 else x.contiguous()
+
+
+def _keep_codes(
+    pool: Pool,
+    shape: tuple[int, int, int, int, int, int, int, bool],
+    input_scale: float,
+    source: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
+    bias: Tensor | None,
+) -> _native.PackedWeight:
+    """shape: all but the bias; source: codes, scales, zeros or offsets, codebook, permutation."""
+    bias = _bias(bias, shape[2])
+    codes, scale, second, codebook, permutation = source
+    if permutation is not None:
+        order = permutation.to(torch.int64).sort().values
+        if not torch.equal(order, torch.arange(shape[3])):
+            raise ValueError("the permutation does not have every column once")
+        permutation = permutation.to(torch.int32)
+    kept = [
+        None if t is None else t.contiguous()
+        for t in (
+            codes,
+            scale.to(torch.float32),
+            None if second is None else second.to(torch.float32),
+            codebook,
+            permutation,
+        )
+    ]
+    return _native.PackedWeight(
+        pool,
+        (*shape, bias is not None, input_scale),
+        tuple(0 if t is None else t.data_ptr() for t in kept),
+        0 if bias is None else bias.data_ptr(),
+    )
 
 
 def _place(x: Tensor) -> tuple[int, int, int, int]:

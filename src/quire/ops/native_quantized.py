@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from quire.ops.native import NativeKernels
-from quire.ops.native_gemm import PackedLinear, Pool
+from quire.ops.native_codes import GroupedCodes, grouped_codes, int8_rows, together
+from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.quantized import QuantizedWeight, can_follow, dense, joined
 from quire.ops.reference import Epilogue
 
-
-def is_quantized(
-    parts: Sequence[Tensor] | Sequence[QuantizedWeight],
-) -> TypeGuard[Sequence[QuantizedWeight]]:
-    return isinstance(parts[0], QuantizedWeight)
+_DENSE: dict[torch.dtype, WeightKind] = {
+    torch.float32: "f32",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+}
 
 
 def pack_quantized(
@@ -25,34 +26,34 @@ def pack_quantized(
     pool: Pool,
     parts: Sequence[QuantizedWeight],
     bias: Tensor | None,
+    *,
     epilogue: Epilogue,
     dtype: torch.dtype,
 ) -> PackedLinear:
-    """The rows of all parts as one weight, in the smallest form that keeps them.
+    """The rows of all parts as one weight, its codes as they are.
 
-    What no kernel multiplies as it is becomes `dtype`, the model's, in which rows are looked up.
+    Parts of different forms (in a GGUF file Q4_K beside Q6_K) take the narrowest that holds all of
+    them. `float_activations` are heeded where 8 bits have a scale a row; with groups x is int8.
+    What kernels do not know becomes `dtype`, the model's, in which rows are looked up.
     """
     if all(can_follow(parts[0], part) for part in parts[1:]):
-        whole = joined(parts)
-        if _is_int4(whole):
-            return PackedLinear.from_int4(
-                kernels, pool, whole.codes, whole.scale,
-                zero=whole.zero, offset=whole.offset, group=whole.group,
+        parts = [joined(parts)]
+        rows = int8_rows(parts[0])
+        if rows is not None:
+            kind: Literal["s8", "s8_a16"] = "s8_a16" if parts[0].float_activations else "s8"
+            return PackedLinear.from_int8(
+                kernels, pool, *rows, kind=kind, input_scale=parts[0].input_scale or 0.0,
                 bias=bias, epilogue=epilogue, dtype=dtype,
             )  # fmt: skip
-    kind = "bf16" if dtype == torch.bfloat16 else "f16" if dtype == torch.float16 else "f32"
-    return PackedLinear(
-        kernels, pool, [dense(part, dtype) for part in parts], bias, kind=kind, epilogue=epilogue
-    )
+    codes = _codes_of(parts)
+    if codes is not None:
+        return PackedLinear.from_codes(
+            kernels, pool, codes, bias=bias, epilogue=epilogue, dtype=dtype
+        )
+    tensors = [dense(part, dtype) for part in parts]
+    return PackedLinear(kernels, pool, tensors, bias, kind=_DENSE[dtype], epilogue=epilogue)
 
 
-def _is_int4(weight: QuantizedWeight) -> bool:
-    return (
-        weight.codes.dtype == torch.uint8
-        and weight.bits <= 4
-        and weight.group in (32, 64, 128)
-        and (weight.zero is None) != (weight.offset is None)
-        and weight.codebook is None
-        and weight.permutation is None
-        and weight.input_scale is None
-    )
+def _codes_of(parts: Sequence[QuantizedWeight]) -> GroupedCodes | None:
+    found = [codes for part in parts if (codes := grouped_codes(part)) is not None]
+    return together(found) if len(found) == len(parts) else None

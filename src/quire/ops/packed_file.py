@@ -12,8 +12,9 @@ from pathlib import Path
 
 from quire import _native
 
-Shape = tuple[int, int, int, int, int, bool, bool]
-"""Kind, epilogue, n, k, group, and whether there are zero points, and a bias."""
+Shape = tuple[int, int, int, int, int, int, int, bool, bool, float]
+"""Kind, epilogue, n, k, group, what a group has beside its scale, the zero of all, whether there
+are a permutation and a bias, and the input's scale."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -107,6 +108,19 @@ class QuantizedWeight:
 
     def _by_column(self, numbers: Tensor) -> Tensor:
         return numbers.repeat_interleave(self.group, dim=1)[:, : self.codes.shape[1]]
+
+
+Weight = Tensor | QuantizedWeight
+Weights = Weight | Sequence[Tensor] | Sequence[QuantizedWeight]
+"""One weight, or parts of one whose rows follow each other."""
+
+
+def parts_of(weight: Weights) -> list[Tensor] | list[QuantizedWeight]:
+    if isinstance(weight, Tensor):
+        return [weight]
+    if isinstance(weight, QuantizedWeight):
+        return [weight]
+    return cast("list[Tensor] | list[QuantizedWeight]", list(weight))
 
 
 def dense(weight: Tensor | QuantizedWeight, dtype: torch.dtype) -> Tensor:

@@ -19,7 +19,7 @@ between machines and numbers of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.ops.metadata import KVCache
-from quire.ops.quantized import QuantizedWeight, dense
+from quire.ops.quantized import QuantizedWeight, Weights, dense, parts_of
 
 LINEAR_ROWS = 32
 """Fewer make long prompts slow, more make single tokens slow: at 1024 × 3072 in float32, two
@@ -52,7 +52,7 @@ class DenseWeight(NamedTuple):
 
 
 def pack_linear(
-    weight: Tensor | QuantizedWeight | Sequence[Tensor] | Sequence[QuantizedWeight],
+    weight: Weights,
     bias: Tensor | None = None,
     *,
     epilogue: Epilogue = "none",
@@ -66,8 +66,10 @@ def pack_linear(
     `dtype` is the model's: a quantized weight is dequantized to it, here and where a provider
     has no products for its form, and rows that are looked up have it.
     """
-    parts = [weight] if isinstance(weight, Tensor | QuantizedWeight) else list(weight)
-    tensors = [dense(part, dtype) if isinstance(part, QuantizedWeight) else part for part in parts]
+    tensors = [
+        dense(part, dtype) if isinstance(part, QuantizedWeight) else part
+        for part in parts_of(weight)
+    ]
     return DenseWeight(tensors[0] if len(tensors) == 1 else torch.cat(tensors), bias, epilogue)
 
 

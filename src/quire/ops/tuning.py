@@ -38,7 +38,7 @@ class GemmTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         chunk_bytes, group_bytes: of x and of the weight, a task.
         thread_tasks: tasks a thread that the weight is cut into, if it is large enough.
         ahead_bytes: from what is read of the weight to what is fetched; -1 for no fetching.
-        vector_rows: most rows that take VNNI where there are tiles, 4-bit weights; -1 for none.
+        vector_rows: most rows that take VNNI where there are tiles, weights in groups; -1 for none.
     """
 
     pass_rows: _Size = 0
@@ -65,7 +65,8 @@ class TunedGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A product of a weight [n, k] with `rows[0]` to `rows[1]` rows of x.
 
     Attributes:
-        kind: how the weight is stored ("bf16", "s8", "u4" …), `group` that of "u4", else 0.
+        kind: how the weight is stored ("bf16", "s8", "u4" …), `group` that of "u4" and its like,
+            else 0.
         gain: 0.05 is 5 % faster than the kernel's own values, as measured when it was found.
     """
 

@@ -19,6 +19,7 @@ from quire.engine.resolve import engine_args, resolve
 from quire.models import pack_cache
 from quire.models.pack_cache import PackCache, model_key
 from quire.ops.native import NativeKernels
+from quire.ops.native_codes import CodeKind, GroupedCodes
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.packed_file import StoredLinear
 
@@ -30,6 +31,26 @@ def packed(kind: WeightKind, *, n: int = 70, k: int = 97) -> PackedLinear:
     return PackedLinear(
         NativeKernels(), POOL, torch.randn(n, k), torch.randn(n), kind=kind, epilogue="silu_mul"
     )
+
+
+def kept(kind: CodeKind) -> PackedLinear:
+    """A weight that was quantized before; they have among them all that one can have."""
+    n, k = 70, 97
+    book = torch.randint(256, (16,)).to(torch.uint8) if kind == "u4_book" else None
+    bits = int(kind[1])
+    codes = GroupedCodes(
+        torch.randint(1 << bits, (n, k)).to(torch.uint8),
+        bits,
+        32,
+        torch.rand(n, -(-k // 32)),
+        zero=3,
+        offsets=torch.rand(n, -(-k // 32)) if bits == 5 else None,
+        zeros=torch.rand(n, -(-k // 32)) if bits == 3 else None,
+        codebook=book,
+        permutation=torch.randperm(k).to(torch.int32) if bits == 6 else None,
+        input_scale=0.25 if bits == 8 else 0.0,
+    )
+    return PackedLinear.from_codes(NativeKernels(), POOL, codes, epilogue="silu_mul")
 
 
 def opened(folder: Path, key: str = "key", limit: int = GIB) -> PackCache:
@@ -52,6 +73,7 @@ def read(folder: Path, key: str = "key") -> dict[str, StoredLinear]:
 def test_what_was_kept_comes_back(tmp_path: Path) -> None:
     kinds: tuple[WeightKind, ...] = typing.get_args(WeightKind)
     made = {kind: packed(kind) for kind in kinds}
+    made |= {f"kept {kind}": kept(kind) for kind in typing.get_args(CodeKind)}
     made["bf16 "] = packed("bf16", n=1500, k=1024)  # larger than a huge page
     keep(tmp_path, {name: linear.stored for name, linear in made.items()})
     got = read(tmp_path)
@@ -83,7 +105,7 @@ def test_damage_is_noticed_and_removed(tmp_path: Path) -> None:
         got = read(tmp_path)
         assert path.exists() == bool(got)
         if got:  # the zeros between header and data mean nothing
-            same = PackedLinear(NativeKernels(), POOL, got["w"], kind="s8", epilogue="silu_mul")
+            same = PackedLinear.from_stored(NativeKernels(), POOL, got["w"], epilogue="silu_mul")
             assert torch.equal(same.unpack(), linear.unpack())
 
 

@@ -147,10 +147,10 @@ def _fields(kind: str, rows: tuple[int, int], *, tiles: bool) -> dict[str, Seque
         "thread_tasks": _THREAD_TASKS,
         "ahead_bytes": _PREFETCHES,
     }
-    if kind == "u4" and tiles:
+    if kind.startswith("u") and tiles:
         fields["vector_rows"] = (-1, 2, 8, 16)
     if rows[1] > 4 and (not tiles or kind in {"f32", "f16"}):
         fields["pass_rows"] = (4, 5, 6, 8)
-    if rows[1] > 32 and kind != "u4":
+    if rows[1] > 32 and not kind.startswith("u"):
         fields["chunk_bytes"] = _CHUNKS
     return fields

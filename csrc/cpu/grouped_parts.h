@@ -1,0 +1,106 @@
+// What the kernels of grouped weights share on an ISA: where things lie, the tasks, the end of a group.
+#pragma once
+
+#include "codes.h"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+constexpr int64_t kGroupedChunk = 96;  // rows of x a task
+constexpr int64_t kGroupedTileRows = 16;
+constexpr int64_t kCodeStep = 16;  // columns
+
+inline int64_t groups_of(const GemmArgs& a) { return ceil_div(a.k, a.group); }
+// Scales, and what goes with them.
+inline int64_t head_bytes(const GemmArgs& a) { return a.second == kNoSecond ? 64 : 128; }
+template <class C>
+inline int64_t group_bytes(const GemmArgs& a) {
+  return head_bytes(a) + a.group / kCodeStep * C::kLines * 64;
+}
+template <class C>
+inline int64_t block_bytes(const GemmArgs& a) {
+  return groups_of(a) * group_bytes<C>(a);
+}
+
+// x in the scratch: int8 rows with zeros to the end of the last group, a scale a row, and for each
+// group of a row what its sum of products begins with, -zero * the sum of x; and, where groups
+// have zero points or offsets, the sum of x. A line beyond keeps the rows of a tile out of each
+// other's cache sets; rows are padded to whole tiles, of which AMX computes all and uses some. Rows
+// behind them are for what is not yet permuted, one a prepare task.
+struct GroupedX {
+  int64_t groups, stride, bytes;
+  int8_t *q, *unordered;
+  float *scale, *sum;
+  int32_t* start;
+
+  explicit GroupedX(const GemmArgs& a)
+      : groups(groups_of(a)), stride(round_up(a.k, larger(a.group, kStepBytes)) + 64),
+        q(static_cast<int8_t*>(a.scratch)),
+        unordered(q + round_up(a.rows, kGroupedTileRows) * stride) {
+    const int64_t staged = a.permutation == nullptr ? 0 : ceil_div(a.rows, kPrepareRows);
+    scale = reinterpret_cast<float*>(unordered + staged * stride);
+    start = reinterpret_cast<int32_t*>(scale + a.rows);
+    sum = reinterpret_cast<float*>(start + a.rows * groups);
+    bytes = reinterpret_cast<int8_t*>(sum + a.rows * groups) - q;
+  }
+};
+
+// How a call is cut into tasks: chunks of rows, and groups of blocks of some 64 KiB.
+template <class C>
+struct GroupedCut {
+  int64_t chunks, task_blocks, parts;
+
+  explicit GroupedCut(const GemmArgs& a) : chunks(ceil_div(a.rows, kGroupedChunk)) {
+    const int64_t blocks = ceil_div(a.n, kBlockRows);
+    const int64_t fair = blocks * chunks / (a.threads * tuned(a.tuning.thread_tasks, 8));
+    const int64_t most = tuned(a.tuning.group_bytes, 64 << 10) / block_bytes<C>(a);
+    task_blocks = larger(smaller(fair, most), 1);
+    parts = ceil_div(blocks, task_blocks);
+  }
+};
+
+// One task's rows of x, first … last - 1, and packed rows of W, from … to - 1.
+template <class C>
+struct GroupedTask {
+  int64_t first, last, from, to;
+  const uint8_t* weight;
+
+  GroupedTask(const GemmArgs& a, int64_t index) {
+    const GroupedCut<C> cut(a);
+    first = index % cut.chunks * kGroupedChunk;
+    last = smaller(a.rows, first + kGroupedChunk);
+    const int64_t block = index / cut.chunks * cut.task_blocks;
+    from = block * kBlockRows;
+    to = smaller(a.n, from + cut.task_blocks * kBlockRows);
+    weight = static_cast<const uint8_t*>(a.weight) + block * block_bytes<C>(a);
+  }
+};
+
+// The end of a group, for the columns j … j + kLanes - 1 of a block: what it adds to a sum.
+struct GroupEnd {
+  Vec scale, offset;
+
+  GroupEnd(const GemmArgs& a, const uint8_t* head, int64_t j) {
+    const f16* at = reinterpret_cast<const f16*>(head) + j;
+    scale = load(at);
+    if (a.second == kNoSecond) return;
+    const Vec second = load(at + kBlockRows);
+    offset = a.second == kZeroPoints ? mul(scale, second) : second;
+  }
+  Vec add_products(Vec sum, Vec products) const { return fma(scale, products, sum); }
+  Vec add_offset(Vec sum, float x_sum) const { return fma(offset, broadcast(x_sum), sum); }
+};
+
+// The end of `rows` rows from r on, of the packed rows n0 … n0+31.
+inline void grouped_finish(const GemmArgs& a, const GroupedX& x, int64_t r, int64_t rows,
+                           int64_t n0, float* sums) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < kBlockRows; ++j) {
+      sums[i * kBlockRows + j] *= a.scale[n0 + j] * x.scale[r + i];
+    }
+  }
+  finish(a, r, rows, n0, sums);
+}
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA

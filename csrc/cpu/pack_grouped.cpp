@@ -1,0 +1,140 @@
+#include "pack_grouped.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "scalar.h"
+
+namespace quire {
+
+namespace {
+
+constexpr int64_t kStep = 16;  // columns
+
+// Where `count` bits of a code lie, and which of its bits they are: the bits from `bit` on of the byte
+// of the row in a line of the step.
+struct Piece {
+  int64_t line;
+  int bit, of_code, count;
+};
+
+// The pieces of code `column` of a step, of a row of the first tile or the second.
+int pieces(int bits, int64_t column, int tile, Piece (&out)[3]) {
+  const int pair = static_cast<int>(column / 4);
+  if (bits == 8) {
+    out[0] = {2 * pair + tile, 0, 0, 8};
+    return 1;
+  }
+  const int ones = bits % 2, twos = bits / 2 % 2, fours = bits / 4;
+  int count = 0;
+  if (fours != 0) out[count++] = {ones + 2 * twos + pair, 4 * tile, 0, 4};
+  if (twos != 0) out[count++] = {ones + pair / 2, pair % 2 * 4 + 2 * tile, 4 * fours, 2};
+  if (ones != 0) out[count++] = {0, 2 * pair + tile, bits - 1, 1};
+  return count;
+}
+
+// Puts 16 columns of 32 rows, `stride` bytes apart, to their places in the lines of a step.
+void pack_step(int bits, const uint8_t* q, int64_t stride, uint8_t* lines) {
+  for (int64_t column = 0; column < kStep; ++column) {
+    for (int tile = 0; tile < 2; ++tile) {
+      Piece found[3];
+      const int count = pieces(bits, column, tile, found);
+      for (int p = 0; p < count; ++p) {
+        const auto [line, bit, of_code, width] = found[p];
+        const int mask = (1 << width) - 1;
+        uint8_t* to = lines + line * 64 + column % 4;
+        const uint8_t* from = q + tile * 16 * stride + column;
+        for (int64_t r = 0; r < 16; ++r, to += 4, from += stride) {
+          *to = static_cast<uint8_t>(*to | (*from >> of_code & mask) << bit);
+        }
+      }
+    }
+  }
+}
+
+// The power of two in whose units the largest of the values has f16's largest exponent: nothing that
+// came from f16 is pushed out at the lower end. What would round up to infinity counts as larger.
+float unit_of(const float* scale, const float* second, int64_t groups, bool offsets) {
+  float top = 0.0f;
+  for (int64_t g = 0; g < groups; ++g) {
+    for (const float v : {std::fabs(scale[g]), offsets ? std::fabs(second[g]) : 0.0f}) {
+      if (std::isfinite(v) && v > top) top = v;
+    }
+  }
+  return top > 0.0f ? std::ldexp(1.0f, std::max(std::ilogb(top * 1.00025f) - 15, -120)) : 1.0f;
+}
+
+}  // namespace
+
+int code_bits(WeightKind kind) {
+  switch (kind) {
+    case kWeightU2: return 2;
+    case kWeightU3: return 3;
+    case kWeightU4:
+    case kWeightU4Book: return 4;
+    case kWeightU5: return 5;
+    case kWeightU6: return 6;
+    case kWeightU8: return 8;
+    default: return 0;
+  }
+}
+
+int64_t Grouping::group_bytes() const {
+  return head_bytes() + group / kStep * code_bits(kind) * 64;
+}
+
+GroupedRows::GroupedRows(const Grouping& grouping)
+    : k(grouping.k), group(grouping.group), groups(grouping.groups()),
+      q(static_cast<size_t>(kBlockRows * groups * group)),
+      scale(static_cast<size_t>(kBlockRows * groups)),
+      second(static_cast<size_t>(kBlockRows * groups)) {}
+
+void pack_grouped(const Grouping& grouping, const GroupedRows& rows, uint8_t* block, float* units) {
+  const int64_t group_bytes = grouping.group_bytes();
+  for (int64_t r = 0; r < kBlockRows; ++r) {
+    const float* scale = rows.scale.data() + r * rows.groups;
+    const float* second = rows.second.data() + r * rows.groups;
+    units[r] = unit_of(scale, second, rows.groups, grouping.second == kOffsets);
+    const float inverse = 1.0f / units[r];
+    for (int64_t g = 0; g < rows.groups; ++g) {
+      uint16_t* head = reinterpret_cast<uint16_t*>(block + g * group_bytes);
+      head[r] = to_f16(scale[g] * inverse);
+      if (grouping.second == kZeroPoints) head[kBlockRows + r] = to_f16(-second[g]);
+      if (grouping.second == kOffsets) head[kBlockRows + r] = to_f16(second[g] * inverse);
+    }
+  }
+  const int bits = code_bits(grouping.kind);
+  for (int64_t g = 0; g < rows.groups; ++g) {
+    uint8_t* lines = block + g * group_bytes + grouping.head_bytes();
+    const uint8_t* q = rows.q.data() + g * rows.group;
+    for (int64_t step = 0; step < rows.group / kStep; ++step, lines += bits * 64, q += kStep) {
+      pack_step(bits, q, rows.groups * rows.group, lines);
+    }
+  }
+}
+
+void read_grouped(const Grouping& grouping, const uint8_t* block, int64_t r, float unit,
+                  float* out) {
+  const int bits = code_bits(grouping.kind);
+  for (int64_t i = 0; i < grouping.k; ++i) {
+    const uint8_t* head = block + i / grouping.group * grouping.group_bytes();
+    const int64_t at = i % grouping.group;
+    const uint8_t* lines = head + grouping.head_bytes() + at / kStep * bits * 64;
+    Piece found[3];
+    const int count = pieces(bits, at % kStep, static_cast<int>(r / 16), found);
+    int code = 0;
+    for (int p = 0; p < count; ++p) {
+      const auto [line, bit, of_code, width] = found[p];
+      code |= (lines[line * 64 + r % 16 * 4 + at % 4] >> bit & ((1 << width) - 1)) << of_code;
+    }
+    if (grouping.codebook != nullptr) code = grouping.codebook[code];
+    const f16* pair = reinterpret_cast<const f16*>(head) + r;
+    const float q = static_cast<float>(code - grouping.zero), scale = to_float(pair[0]);
+    const float second = grouping.second == kNoSecond ? 0.0f : to_float(pair[kBlockRows]);
+    const float value = grouping.second == kZeroPoints ? (q + second) * scale : q * scale + second;
+    out[i] = value * unit;
+  }
+}
+
+}  // namespace quire
