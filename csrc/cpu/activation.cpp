@@ -20,10 +20,8 @@ void unary(const UnaryArgs& a, int64_t task) {
   }
 }
 
-}  // namespace
-
-template <class T>
-void silu_mul(const UnaryArgs& a, int64_t task) {
+template <class T, class F>
+void gated(const UnaryArgs& a, int64_t task) {
   const RowRange range(a.rows, a.task_rows, task);
   for (int64_t r = range.begin; r < range.end; ++r) {
     T* y = row_at<T>(a.y, r, a.y_stride);
@@ -31,13 +29,25 @@ void silu_mul(const UnaryArgs& a, int64_t task) {
     const T* up = gate + a.cols;
     int64_t i = 0;
     for (; i + kLanes <= a.cols; i += kLanes) {
-      store(y + i, silu_times(load(gate + i), load(up + i)));
+      store(y + i, F::of(load(gate + i), load(up + i)));
     }
     if (i < a.cols) {
       const int64_t n = a.cols - i;
-      store(y + i, silu_times(load(gate + i, n), load(up + i, n)), n);
+      store(y + i, F::of(load(gate + i, n), load(up + i, n)), n);
     }
   }
+}
+
+}  // namespace
+
+template <class T>
+void silu_mul(const UnaryArgs& a, int64_t task) {
+  gated<T, SiluTimes>(a, task);
+}
+
+template <class T>
+void gelu_tanh_mul(const UnaryArgs& a, int64_t task) {
+  gated<T, GeluTanhTimes>(a, task);
 }
 
 template <class T>
@@ -73,6 +83,7 @@ void add_rows(const AddArgs& a, int64_t task) {
 
 #define QUIRE_INSTANCES(T)                                \
   template void silu_mul<T>(const UnaryArgs&, int64_t);  \
+  template void gelu_tanh_mul<T>(const UnaryArgs&, int64_t);  \
   template void gelu<T>(const UnaryArgs&, int64_t);      \
   template void gelu_tanh<T>(const UnaryArgs&, int64_t); \
   template void relu<T>(const UnaryArgs&, int64_t);      \

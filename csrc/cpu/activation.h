@@ -8,6 +8,8 @@ namespace quire::QUIRE_ISA {
 template <class T>
 void silu_mul(const UnaryArgs& a, int64_t task);
 template <class T>
+void gelu_tanh_mul(const UnaryArgs& a, int64_t task);
+template <class T>
 void gelu(const UnaryArgs& a, int64_t task);
 template <class T>
 void gelu_tanh(const UnaryArgs& a, int64_t task);

@@ -30,5 +30,13 @@ struct Relu {
 
 inline Vec silu_times(Vec gate, Vec up) { return mul(times_sigmoid(gate, gate), up); }
 
+struct SiluTimes {
+  static Vec of(Vec gate, Vec up) { return silu_times(gate, up); }
+};
+
+struct GeluTanhTimes {
+  static Vec of(Vec gate, Vec up) { return mul(GeluTanh::of(gate), up); }
+};
+
 }  // namespace
 }  // namespace quire::QUIRE_ISA

@@ -323,6 +323,7 @@ class Unary(Protocol):
 
 gelu: Unary
 gelu_tanh: Unary
+gelu_tanh_mul: Unary
 relu: Unary
 silu_mul: Unary
 """x is gate and up, 2 · cols wide."""

@@ -90,6 +90,46 @@ TINY_MODELS: dict[str, TinyModel] = {
     ),
     "mistral": TinyModel("mistral", {"sliding_window": None}),
     "mistral-sliding": TinyModel("mistral", {"sliding_window": 24}),
+    "phi3": TinyModel("phi3", {"sliding_window": 30, "head_dim": 12}),
+    "phi3-longrope": TinyModel(
+        "phi3",
+        {"tie_word_embeddings": True, "original_max_position_embeddings": 64}
+        | _rope(
+            rope_type="longrope",
+            short_factor=[1.0, 1.1, 1.3, 1.4, 1.6, 1.9],
+            long_factor=[1.0, 1.5, 2.5, 4.0, 6.0, 8.0],
+        ),
+    ),
+    "gemma": TinyModel("gemma", {"head_dim": 16, "num_key_value_heads": 1}),
+    "gemma2": TinyModel(
+        "gemma2",
+        {
+            "head_dim": 16,
+            "sliding_window": 20,
+            "query_pre_attn_scalar": 16,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 10.0,
+        },
+    ),
+    "gemma2-uncapped": TinyModel(
+        "gemma2",
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 20,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+        },
+    ),
+    "gemma3": TinyModel(
+        "gemma3_text",
+        {
+            "head_dim": 16,
+            "num_hidden_layers": 3,
+            "sliding_window": 20,
+            "query_pre_attn_scalar": 16,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        },
+    ),
     "gpt2": TinyModel("gpt2"),
     "opt": TinyModel("opt", {"ffn_dim": 96}),
     "opt-untied-gelu": TinyModel(
@@ -108,9 +148,9 @@ DYNAMIC_ROPE = TinyModel(
 def make_tiny(name: str, seed: int, folder: Path) -> PreTrainedModel:
     """Build `TINY_MODELS[name]`, or "llama-rope-dynamic", in float32; save it into `folder`.
 
-    Every parameter is drawn anew: Transformers leaves biases at 0 and norms at 1, which would
-    hide a bias that is never added. Matrices get a deviation near 1 / sqrt(fan-in), so
-    that attention is not uniform and the best two logits of 256 lie well apart.
+    Every parameter is drawn anew: Transformers leaves biases at 0 and norms at 1 (Gemma's, to which
+    1 is added, at 0), which would hide a bias that is never added. Matrices get a deviation near
+    1 / sqrt(fan-in), so that attention is not uniform and the best two logits of 256 lie apart.
     """
     tiny = DYNAMIC_ROPE if name == "llama-rope-dynamic" else TINY_MODELS[name]
     config = AutoConfig.for_model(tiny.model_type, **tiny.config)
@@ -121,7 +161,8 @@ def make_tiny(name: str, seed: int, folder: Path) -> PreTrainedModel:
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
                 is_scale = "norm" in parameter_name or ".ln_" in parameter_name
-                center = 1.0 if is_scale and parameter_name.endswith("weight") else 0.0
+                is_scale = is_scale and parameter_name.endswith("weight")
+                center = 1.0 if is_scale and not tiny.model_type.startswith("gemma") else 0.0
                 parameter.copy_(center + 0.2 * noise)
             else:
                 parameter.copy_(noise * 1.5 * min(parameter.shape) ** -0.5)

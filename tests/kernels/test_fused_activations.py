@@ -30,7 +30,8 @@ from tests.kernels.fused_common import (
 # exp(-t) overflows where t < -88.7, and the result is then 0 instead of less than this times x.
 UNDERFLOW = 2.0**-127
 
-ACTIVATIONS = ["silu_mul", "gelu", "gelu_tanh", "relu"]
+GATED = ["silu_mul", "gelu_tanh_mul"]
+ACTIVATIONS = [*GATED, "gelu", "gelu_tanh", "relu"]
 
 
 def check_silu_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
@@ -61,7 +62,17 @@ def check_gelu_tanh(kernels: FusedKernels, x: Tensor) -> None:
     assert_close(kernels.gelu_tanh(x), exact, error)
 
 
-CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [check_silu_mul, check_gelu, check_gelu_tanh]
+def check_gelu_tanh_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    twice = 2 * (2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3)
+    exact = gate / (1 + torch.exp(-twice)) * up
+    # As of gelu_tanh, and one product.
+    error = (5 + 6 * twice.abs().clamp(max=90)) * U * exact.abs() + UNDERFLOW * (gate * up).abs()
+    assert_close(kernels.gelu_tanh_mul(gate_up), exact, error)
+
+
+GATED_CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [check_silu_mul, check_gelu_tanh_mul]
+CHECKS = [*GATED_CHECKS, check_gelu, check_gelu_tanh]
 
 
 @each_isa
@@ -89,14 +100,14 @@ def test_every_magnitude(
     else:
         x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     x = x[x.isfinite()]
-    if check is check_silu_mul:
+    if check in GATED_CHECKS:
         x = torch.cat([x, torch.ones_like(x)])
     check(kernels, x)
 
 
 @each_isa
 @each_dtype
-@pytest.mark.parametrize("check", CHECKS[1:], ids=lambda check: check.__name__[6:])
+@pytest.mark.parametrize("check", CHECKS[2:], ids=lambda check: check.__name__[6:])
 def test_the_largest_numbers(
     isa: str, dtype: torch.dtype, check: Callable[[FusedKernels, Tensor], None]
 ) -> None:
@@ -125,12 +136,12 @@ def test_an_element_does_not_depend_on_its_place(isa: str, dtype: torch.dtype, n
     """A vector's body and a row's end compute alike: any cut of a row gives the same bits."""
     activation, generator = getattr(new_kernels(isa), name), new_generator()
     gate, up = draw(generator, dtype, 2, 203, scale=4.0)
-    whole = activation(torch.cat([gate, up]) if name == "silu_mul" else gate)
+    whole = activation(torch.cat([gate, up]) if name in GATED else gate)
     for _ in range(60):
         start = pick(generator, 0, 202)
         end = pick(generator, start + 1, 203)
         part = gate[start:end]
-        if name == "silu_mul":
+        if name in GATED:
             part = torch.cat([part, up[start:end]])
         assert_same_bits(activation(part), whole[start:end])
 
@@ -167,8 +178,9 @@ def test_rows_need_not_be_contiguous(isa: str, dtype: torch.dtype, name: str) ->
 def test_not_a_number_and_infinity(isa: str, dtype: torch.dtype) -> None:
     kernels = new_kernels(isa)
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1.0], dtype=dtype)
-    gated = kernels.silu_mul(torch.stack([x, torch.ones_like(x)], 1)).flatten()
-    for y in (gated, kernels.gelu(x), kernels.gelu_tanh(x), kernels.relu(x)):
+    pairs = torch.stack([x, torch.ones_like(x)], 1)
+    gated = [getattr(kernels, name)(pairs).flatten() for name in GATED]
+    for y in (*gated, kernels.gelu(x), kernels.gelu_tanh(x), kernels.relu(x)):
         assert bool(y[0].isnan())
         assert float(y[1]) == float("inf")
         assert float(y[3]) == 0.0
@@ -181,8 +193,9 @@ def test_what_does_not_fit_is_refused() -> None:
     for bad in (x.double(), x.to("meta"), torch.tensor(1.0), torch.ones(2, 0)):
         with pytest.raises(ValueError, match="x is"):
             kernels.gelu(bad)
-    with pytest.raises(ValueError, match="even last dimension"):
-        kernels.silu_mul(x)
+    for name in GATED:
+        with pytest.raises(ValueError, match="even last dimension"):
+            getattr(kernels, name)(x)
     for bad in (x.half(), torch.ones(2, 8)):
         with pytest.raises(ValueError, match="y is"):
             kernels.add(x, bad)

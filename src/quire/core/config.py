@@ -163,7 +163,7 @@ class RopeConfig:
     Attributes:
         theta: base of the geometric series of wavelengths.
         rotary_dim: leading elements of each head that are rotated.
-        scaling: "default", "linear", "dynamic", "llama3" or "yarn".
+        scaling: "default", "linear", "dynamic", "llama3", "yarn" or "longrope".
         params: the scaling's own numbers, as in the checkpoint's `rope_scaling`.
     """
 
@@ -191,9 +191,22 @@ class ModelConfig:
     """The checkpoint's own: "float32", "bfloat16" or "float16"."""
     norm: Literal["rms_norm", "layer_norm"] = "rms_norm"
     norm_eps: float = 1e-6
+    norm_plus_one: bool = False
+    """RMSNorms multiply by 1 + weight (Gemma)."""
+    post_norms: bool = False
+    """Attention and feed-forward have a norm behind them too (Gemma 2 and 3)."""
     activation: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"
     gated_mlp: bool = True
+    embedding_scale: float | None = None
+    """What token embeddings are multiplied by (Gemma: the root of hidden_size)."""
+    attention_scale: float | None = None
+    """What q · k is multiplied by; None is 1 / the root of head_dim."""
+    attention_softcap: float | None = None
+    """Scores s become softcap · tanh(s / softcap) (Gemma 2)."""
+    logits_softcap: float | None = None
     rope: RopeConfig | None = None
+    local_rope: RopeConfig | None = None
+    """Of the layers that slide, where it is another one (Gemma 3)."""
     learned_positions_offset: int | None = None
     """Set where positions are a learned table; OPT's begins 2 rows in."""
     qkv_bias: bool = False

@@ -18,7 +18,7 @@ class Attention:
     """
 
     __slots__ = ("cos_sin", "eps", "head_dim", "heads", "k_norm", "kv_heads", "out", "q_norm",
-                 "qkv", "scale", "window")  # fmt: skip
+                 "qkv", "scale", "softcap", "window")  # fmt: skip
 
     def __init__(
         self,
@@ -29,6 +29,8 @@ class Attention:
         kv_heads: int,
         head_dim: int,
         window: int | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
         cos_sin: Tensor | None = None,
         q_norm: Tensor | None = None,
         k_norm: Tensor | None = None,
@@ -40,7 +42,8 @@ class Attention:
         self.kv_heads = kv_heads
         self.head_dim = head_dim
         self.window = window
-        self.scale = head_dim**-0.5
+        self.scale = head_dim**-0.5 if scale is None else scale
+        self.softcap = softcap
         self.cos_sin = cos_sin
         self.q_norm = q_norm
         self.k_norm = k_norm
@@ -55,4 +58,6 @@ class Attention:
             qkv, positions, self.cos_sin, self.q_norm, self.k_norm, self.eps,
             cache, meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
         )  # fmt: skip
-        return ops.paged_attention(q, cache, meta, self.scale, self.window).flatten(1)
+        if self.softcap is None:
+            return ops.paged_attention(q, cache, meta, self.scale, self.window).flatten(1)
+        return ops.paged_attention(q, cache, meta, self.scale, self.window, self.softcap).flatten(1)

@@ -12,21 +12,28 @@ class Embedding:
 
     A tied embedding's `weight` is what `pack_linear` made of it for the output projection.
     `offset` is where position 0 lies in the table `positions` [offset + max_len, hidden]:
-    2 in OPT, whose first rows once stood for padding.
+    2 in OPT, whose first rows once stood for padding. `scale` multiplies the rows of `weight`.
     """
 
-    __slots__ = ("positions", "weight")
+    __slots__ = ("positions", "scale", "weight")
 
     def __init__(
-        self, weight: Tensor | LinearWeight, positions: Tensor | None = None, offset: int = 0
+        self,
+        weight: Tensor | LinearWeight,
+        positions: Tensor | None = None,
+        offset: int = 0,
+        scale: float | None = None,
     ) -> None:
         self.weight = weight
+        self.scale = scale
         # A view that begins at position 0: no addition a token.
         self.positions = None if positions is None else positions[offset:]
 
     def forward(self, ops: OpTable, input_ids: Tensor, positions: Tensor) -> Tensor:
         """int64 [T], int64 [T] → [T, hidden]."""
         hidden = ops.embedding(input_ids, self.weight)
+        if self.scale is not None:
+            hidden = ops.scale(hidden, self.scale)
         if self.positions is None:
             return hidden
         return ops.add(hidden, ops.embedding(positions, self.positions))

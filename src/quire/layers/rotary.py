@@ -116,10 +116,26 @@ def _yarn_magnitude(params: dict[str, Any], factor: float) -> float:
     return mscale(1.0)
 
 
+def _longrope(config: RopeConfig, max_len: int) -> _Frequencies:
+    """LongRoPE (Ding et al. 2024): a factor for each frequency, of two lists.
+
+    Which list depends on `max_len` alone: the long one where sequences may pass the trained
+    length. Were it each sequence's own length, as in Transformers, the keys that a sequence has
+    cached would be wrong once it grows past that length, and prefixes could not be shared.
+    """
+    p = config.params
+    factors = p[
+        "long_factor" if max_len > p["original_max_position_embeddings"] else "short_factor"
+    ]
+    frequencies, _ = _default(config, max_len)
+    return frequencies / torch.tensor(factors, dtype=torch.float32), float(p["attention_factor"])
+
+
 _SCALINGS: dict[str, Callable[[RopeConfig, int], _Frequencies]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _longrope,
 }

@@ -21,15 +21,28 @@ from quire.ops.table import LinearWeight, OpTable
 
 
 class Layer:
-    """Attention and feed-forward, each behind a norm and beside a residual stream."""
+    """Attention and feed-forward, each behind a norm and beside a residual stream.
 
-    __slots__ = ("attn", "attn_norm", "mlp", "mlp_norm")
+    In some architectures each has a norm in front of the residual stream, too.
+    """
 
-    def __init__(self, attn_norm: Norm, attn: Attention, mlp_norm: Norm, mlp: MLP) -> None:
+    __slots__ = ("attn", "attn_norm", "attn_post_norm", "mlp", "mlp_norm", "mlp_post_norm")
+
+    def __init__(
+        self,
+        attn_norm: Norm,
+        attn: Attention,
+        attn_post_norm: Norm | None,
+        mlp_norm: Norm,
+        mlp: MLP,
+        mlp_post_norm: Norm | None,
+    ) -> None:
         self.attn_norm = attn_norm
         self.attn = attn
+        self.attn_post_norm = attn_post_norm
         self.mlp_norm = mlp_norm
         self.mlp = mlp
+        self.mlp_post_norm = mlp_post_norm
 
 
 class Decoder:
@@ -65,6 +78,7 @@ class Decoder:
             self._lm_head.weight if tied else source.tensor("embed.weight"),
             build.optional("positions.weight"),
             config.learned_positions_offset or 0,
+            config.embedding_scale,
         )
         self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
         self._norm = build.norm("norm")
@@ -92,6 +106,9 @@ class Decoder:
                 id(layer.mlp.up.weight): f"{stem}.mlp.{up}",
                 id(layer.mlp.down.weight): f"{stem}.mlp.down",
             }
+            if layer.attn_post_norm is not None and layer.mlp_post_norm is not None:
+                found[id(layer.attn_post_norm.weight)] = f"{stem}.attn_post_norm"
+                found[id(layer.mlp_post_norm.weight)] = f"{stem}.mlp_post_norm"
         return found
 
     def forward(
@@ -116,15 +133,21 @@ class Decoder:
                 # Nothing looks at other rows from here on.
                 x, residual = ops.embedding(rows, x), ops.embedding(rows, residual)
             x = layer.attn.out.forward(ops, x)
+            if layer.attn_post_norm is not None:
+                x = layer.attn_post_norm.forward(ops, x)
             x, residual = layer.mlp_norm.add_forward(ops, x, residual)
             x = layer.mlp.forward(ops, x)
+            if layer.mlp_post_norm is not None:
+                x = layer.mlp_post_norm.forward(ops, x)
             following = self._layers[i + 1].attn_norm if i + 1 < len(self._layers) else self._norm
             x, residual = following.add_forward(ops, x, residual)
         return x
 
     def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
         """[N, hidden] → float32 [N, vocab]."""
-        return self._lm_head.logits(ops, hidden)
+        logits = self._lm_head.logits(ops, hidden)
+        cap = self.config.logits_softcap
+        return logits if cap is None else ops.softcap(logits, cap)
 
 
 class _Builder:
@@ -146,21 +169,35 @@ class _Builder:
         self._source = source
         self._ops = ops
         self._cos_sin = rope_table(config.rope, max_len) if config.rope else None
+        self._local_cos_sin = (
+            rope_table(config.local_rope, max_len) if config.local_rope else self._cos_sin
+        )
 
     def layer(self, index: int) -> Layer:
         prefix = f"layers.{index}."
+        post = self._config.post_norms
         return Layer(
             self.norm(f"{prefix}attn_norm"),
             self._attention(f"{prefix}attn", self._config.window(index)),
+            self.norm(f"{prefix}attn_post_norm") if post else None,
             self.norm(f"{prefix}mlp_norm"),
             self._mlp(f"{prefix}mlp"),
+            self.norm(f"{prefix}mlp_post_norm") if post else None,
         )
 
     def norm(self, stem: str) -> Norm:
-        weight, eps = self._source.tensor(f"{stem}.weight"), self._config.norm_eps
+        eps = self._config.norm_eps
         if self._config.norm == "rms_norm":
-            return RMSNorm(weight, eps)
-        return LayerNorm(weight, self._source.tensor(f"{stem}.bias"), eps)
+            return RMSNorm(self._gain(f"{stem}.weight"), eps)
+        weight, bias = self._source.tensor(f"{stem}.weight"), self._source.tensor(f"{stem}.bias")
+        return LayerNorm(weight, bias, eps)
+
+    def _gain(self, name: str) -> Tensor:
+        """What an RMSNorm multiplies by; in the model's dtype, 1 + weight included."""
+        weight = self._source.tensor(name)
+        if self._config.norm_plus_one:
+            weight = (weight.float() + 1.0).to(weight.dtype)
+        return weight
 
     def optional(self, name: str) -> Tensor | None:
         return self._source.tensor(name) if self._source.has(name) else None
@@ -174,21 +211,26 @@ class _Builder:
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
             window=window,
-            cos_sin=self._cos_sin,
-            q_norm=self.optional(f"{stem}.q_norm.weight"),
-            k_norm=self.optional(f"{stem}.k_norm.weight"),
+            scale=config.attention_scale,
+            softcap=config.attention_softcap,
+            cos_sin=self._cos_sin if window is None else self._local_cos_sin,
+            q_norm=self._gain(f"{stem}.q_norm.weight") if config.qk_norm else None,
+            k_norm=self._gain(f"{stem}.k_norm.weight") if config.qk_norm else None,
             eps=config.norm_eps,
         )
 
     def _mlp(self, stem: str) -> MLP:
         config = self._config
-        if config.gated_mlp:
+        gelu_gate = config.gated_mlp and config.activation == "gelu_tanh"
+        if gelu_gate:
+            up = self.linear(f"{stem}.gate_up")
+        elif config.gated_mlp:
             up = self.linear(f"{stem}.gate_up", "silu_mul")
         elif config.activation == "silu":
             raise UnsupportedModelError("a feed-forward with silu but without a gate is not known.")
         else:
             up = self.linear(f"{stem}.up", config.activation)
-        return MLP(up, self.linear(f"{stem}.down"))
+        return MLP(up, self.linear(f"{stem}.down"), gelu_gate=gelu_gate)
 
     def linear(self, stem: str, epilogue: Epilogue = "none", *, head: bool = False) -> Linear:
         name = f"{stem}.weight"

@@ -32,6 +32,7 @@ _ROPE_NEEDS: dict[str, tuple[str, ...]] = {
     "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": (),
+    "longrope": (),
 }
 """RoPE scalings known, and the numbers each cannot do without."""
 
@@ -150,10 +151,28 @@ def rope(hf: HFConfig, head_dim: int, max_position_embeddings: int) -> RopeConfi
         params.setdefault("original_max_position_embeddings", max_position_embeddings)
         trained = integer(params, "original_max_position_embeddings")
         params["factor"] = number(params, "factor", default=max_position_embeddings / trained)
+    elif scaling == "longrope":
+        params |= _longrope({**hf, **params}, rotary_dim, max_position_embeddings)
     elif scaling == "dynamic":
         params["original_max_position_embeddings"] = max_position_embeddings
     keep = {k: v for k, v in params.items() if k not in _ROPE_OWN_FIELDS and v is not None}
     return RopeConfig(theta, rotary_dim, scaling, keep if scaling != "default" else {})
+
+
+def _longrope(hf: HFConfig, rotary_dim: int, max_position_embeddings: int) -> dict[str, Any]:
+    """LongRoPE's numbers, those that the config leaves to be inferred included."""
+    found: dict[str, Any] = {}
+    for name in ("short_factor", "long_factor"):
+        factors = _first(hf, (name,), None)[1]
+        if not isinstance(factors, list) or len(factors) != rotary_dim // 2:
+            raise _wrong(name, factors, f"a list of {rotary_dim // 2} numbers")
+        found[name] = [number({name: factor}, name) for factor in factors]
+    trained = integer(hf, "original_max_position_embeddings", default=max_position_embeddings)
+    factor = number(hf, "factor", default=max_position_embeddings / trained)
+    sharper = math.sqrt(1.0 + math.log(factor) / math.log(trained)) if factor > 1.0 else 1.0
+    found["attention_factor"] = number(hf, "attention_factor", default=sharper)
+    found["original_max_position_embeddings"] = trained
+    return found
 
 
 _ROPE_OWN_FIELDS = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}

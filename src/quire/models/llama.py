@@ -35,9 +35,8 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
         head_dim = hf.integer(config, "head_dim")
     heads, kv_heads, head_dim = hf.heads(config, hidden_size, head_dim)
     max_len = hf.integer(config, "max_position_embeddings")
-    rope = hf.rope(config, head_dim, max_len)
-    activation = hf.activation(config, "hidden_act", "silu")
-    if activation != "silu":
+    rope = differences.pop("rope", None) or hf.rope(config, head_dim, max_len)
+    if "activation" not in differences and hf.activation(config, "hidden_act", "silu") != "silu":
         raise UnsupportedModelError(
             f"config.json: hidden_act is {config['hidden_act']!r}; Quire gates with silu only.",
             param="hidden_act",

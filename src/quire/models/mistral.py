@@ -7,11 +7,11 @@ from quire.models import hf, llama
 from quire.models.architecture import Architecture
 
 
-def parse(config: hf.HFConfig) -> ModelConfig:
+def parse(config: hf.HFConfig, architecture: str = "mistral") -> ModelConfig:
     window = config.get("sliding_window")
     if window is not None:
         window = hf.integer(config, "sliding_window")
-    return llama.parse(config, architecture="mistral", sliding_window=window)
+    return llama.parse(config, architecture=architecture, sliding_window=window)
 
 
 ARCHITECTURE = Architecture(parse, llama.NAMES)

@@ -81,12 +81,16 @@ def _layer(config: ModelConfig, prefix: str) -> Iterator[Parameter]:
         yield _one(f"{prefix}attn.q_norm.weight", config.head_dim)
         yield _one(f"{prefix}attn.k_norm.weight", config.head_dim)
     yield from _linear(f"{prefix}attn.out", (hidden,), q, config.output_bias)
+    if config.post_norms:
+        yield from _norm(config, f"{prefix}attn_post_norm", hidden)
     yield from _norm(config, f"{prefix}mlp_norm", hidden)
     if config.gated_mlp:
         yield from _linear(f"{prefix}mlp.gate_up", (width, width), hidden, config.mlp_bias)
     else:
         yield from _linear(f"{prefix}mlp.up", (width,), hidden, config.mlp_bias)
     yield from _linear(f"{prefix}mlp.down", (hidden,), width, config.mlp_bias)
+    if config.post_norms:
+        yield from _norm(config, f"{prefix}mlp_post_norm", hidden)
 
 
 def _norm(config: ModelConfig, stem: str, width: int) -> Iterator[Parameter]:

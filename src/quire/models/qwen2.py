@@ -21,27 +21,34 @@ def sliding(config: hf.HFConfig) -> dict[str, Any]:
     `layer_types` names, or of those from `max_window_layers` on."""
     if not hf.boolean(config, "use_sliding_window", default=False):
         return {}
-    layers = hf.integer(config, "num_hidden_layers")
-    types = config.get("layer_types")
-    if types is None:
+    slides = sliding_layers(config)
+    if slides is None:
         first = (
             0
             if config.get("max_window_layers") == 0
             else (hf.integer(config, "max_window_layers", default=28))
         )
+        layers = hf.integer(config, "num_hidden_layers")
         slides = tuple(layer >= first for layer in range(layers))
-    elif len(types) != layers or any(kind not in _LAYER_TYPES for kind in types):
+    if not any(slides):
+        return {}
+    window = hf.integer(config, "sliding_window", default=4096)
+    return {"sliding_window": window, "sliding_layers": slides}
+
+
+def sliding_layers(config: hf.HFConfig) -> tuple[bool, ...] | None:
+    """Which layers `layer_types` says to slide; None where it is not given."""
+    layers = hf.integer(config, "num_hidden_layers")
+    types = config.get("layer_types")
+    if types is None:
+        return None
+    if len(types) != layers or any(kind not in _LAYER_TYPES for kind in types):
         raise CheckpointError(
             f"config.json: layer_types is {types!r}; it must have {layers} entries, each "
             f"{' or '.join(_LAYER_TYPES)}.",
             param="layer_types",
         )
-    else:
-        slides = tuple(kind == "sliding_attention" for kind in types)
-    if not any(slides):
-        return {}
-    window = hf.integer(config, "sliding_window", default=4096)
-    return {"sliding_window": window, "sliding_layers": slides}
+    return tuple(kind == "sliding_attention" for kind in types)
 
 
 ARCHITECTURE = Architecture(parse, llama.NAMES)

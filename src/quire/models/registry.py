@@ -15,16 +15,21 @@ ARCHITECTURES = Registry(
     "architecture",
     {
         name: f"quire.models.{name}:ARCHITECTURE"
-        for name in ("gpt2", "llama", "mistral", "opt", "qwen2", "qwen3")
-    },
+        for name in ("gemma", "gemma2", "gpt2", "llama", "mistral", "opt", "phi3", "qwen2", "qwen3")
+    }
+    | {"gemma3_text": "quire.models.gemma3:ARCHITECTURE"},
 )
 """Keys are `ModelConfig.architecture`, and Hugging Face's `model_type`."""
 
 HF_CLASSES = {
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "GemmaForCausalLM": "gemma",
     "GPT2LMHeadModel": "gpt2",
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
     "OPTForCausalLM": "opt",
+    "Phi3ForCausalLM": "phi3",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }

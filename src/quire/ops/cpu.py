@@ -124,16 +124,21 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         return tuning.of_attention(heads, kv_heads, head_dim, name)
 
     def attention(
-        q: Tensor, kv: KVCache, meta: AttentionMetadata, scale: float, window: int | None = None
+        q: Tensor,
+        kv: KVCache,
+        meta: AttentionMetadata,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
     ) -> Tensor:
         _, heads, head_dim = q.shape
         _, kv_heads, block_size, _ = kv.k.shape
-        if attention_fits(heads, kv_heads, head_dim, block_size, q.dtype):
+        if softcap is None and attention_fits(heads, kv_heads, head_dim, block_size, q.dtype):
             tuned = attention_tuning(heads, kv_heads, head_dim, kv.k.dtype)
             return native_attention.paged_attention(
                 kernels.handle, pool, q, kv, meta, scale, window, tuning=tuned
             )
-        return paged_attention.paged_attention(q, kv, meta, scale, window)
+        return paged_attention.paged_attention(q, kv, meta, scale, window, softcap)
 
     return replace(
         OpTable(),
@@ -149,6 +154,7 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         rope_kv_write=fused.rope_kv_write,
         paged_attention=attention,
         silu_mul=fused.silu_mul,
+        gelu_tanh_mul=fused.gelu_tanh_mul,
         gelu=fused.gelu,
         gelu_tanh=fused.gelu_tanh,
         relu=fused.relu,
@@ -158,7 +164,8 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         sample=sampling.sample,
         logprobs=sampling.logprobs,
         provider="cpu",
-        sources=dict.fromkeys(OP_NAMES, f"native {kernels.isa}"),
+        sources=dict.fromkeys(OP_NAMES, f"native {kernels.isa}")
+        | dict.fromkeys(("scale", "softcap"), "reference"),
         note=f"cpu: native kernels for {kernels.isa}",
         new_plan=lambda: _native.Plan(pool),
     )

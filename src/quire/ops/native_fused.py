@@ -153,13 +153,20 @@ class FusedKernels:
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """silu(gate) · up of [..., 2 · width] → [..., width]."""
+        return self._gated(_native.silu_mul, gate_up)
+
+    def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
+        """gelu_tanh(gate) · up of [..., 2 · width] → [..., width]."""
+        return self._gated(_native.gelu_tanh_mul, gate_up)
+
+    def _gated(self, kernel: _native.Unary, gate_up: Tensor) -> Tensor:
         code, both = floats("gate_up", gate_up)
         if both % 2:
             raise ValueError(f"gate_up is {describe(gate_up)}; wanted an even last dimension")
         cols = both // 2
         y = gate_up.new_empty(*gate_up.shape[:-1], cols)
         x, stride = dense_rows(gate_up, both)
-        _native.silu_mul(
+        kernel(
             self._kernels, self._pool, code, y.data_ptr(), x.data_ptr(), y.numel() // cols, cols,
             cols, stride,
         )  # fmt: skip

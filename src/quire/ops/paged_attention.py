@@ -28,7 +28,12 @@ KEY_COLUMNS = 128
 
 
 def paged_attention(
-    q: Tensor, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None = None
+    q: Tensor,
+    cache: KVCache,
+    meta: AttentionMetadata,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Attention of each new token over its sequence's cached tokens, itself included.
 
@@ -37,13 +42,14 @@ def paged_attention(
         cache: holds the keys and values of this step's tokens too.
         scale: multiplies q · k.
         window: attend to the last `window` tokens only; None is all.
+        softcap: scores s become softcap · tanh(s / softcap) (Gemma 2); None leaves them.
 
     Returns:
         [T, num_heads, head_dim] of q's dtype; scores, softmax and sums are float32.
     """
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for span, table in zip(meta.spans, meta.block_tables, strict=False):
-        _one_sequence(q, out, cache, span, table, scale, window)
+        _one_sequence(q, out, cache, span, table, scale, window, softcap)
     return out
 
 
@@ -55,6 +61,7 @@ def _one_sequence(
     table: Tensor,
     scale: float,
     window: int | None,
+    softcap: float | None,
 ) -> None:
     """Fill rows [span.start, span.end) of `out`."""
     first = span.seq_len - (span.end - span.start)
@@ -63,7 +70,7 @@ def _one_sequence(
         rows = min(QUERY_ROWS, span.end - row)
         position = first + row - span.start
         tile = _query_tile(q[row : row + rows], cache.k.shape[1], scale)
-        attended = _attend(tile, keys, position, rows, window)
+        attended = _attend(tile, keys, position, rows, window, softcap)
         out[row : row + rows] = _rows_of(attended, rows)
 
 
@@ -80,7 +87,14 @@ def _rows_of(tile: Tensor, rows: int) -> Tensor:
     return tile.view(-1, QUERY_ROWS, tile.shape[-1])[:, :rows].transpose(0, 1)
 
 
-def _attend(q: Tensor, keys: _KeyTiles, position: int, rows: int, window: int | None) -> Tensor:
+def _attend(
+    q: Tensor,
+    keys: _KeyTiles,
+    position: int,
+    rows: int,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
     """Softmax-weighted values of a query tile whose first row is token `position`."""
     end = position + rows
     begin = 0 if window is None else max(0, position - window + 1)
@@ -90,6 +104,8 @@ def _attend(q: Tensor, keys: _KeyTiles, position: int, rows: int, window: int | 
     for start in range(begin // KEY_COLUMNS * KEY_COLUMNS, end, KEY_COLUMNS):
         k, v = keys.read(start, begin, end)
         scores = torch.bmm(q, k.transpose(1, 2))
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
         if start + KEY_COLUMNS > position + 1 or window is not None:
             hidden = _hidden(start, position, end, window, q.device)
             scores.view(q.shape[0], -1, QUERY_ROWS, KEY_COLUMNS).masked_fill_(hidden, -torch.inf)

@@ -222,6 +222,22 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return (gate / (1.0 + torch.exp(-gate)) * up).to(gate_up.dtype)
 
 
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    """gelu_tanh(gate) · up of [T, 2 · width] → [T, width]; computed in float32, rounded once."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (gelu_tanh(gate) * up).to(gate_up.dtype)
+
+
+def scale(x: Tensor, factor: float) -> Tensor:
+    """x · factor, the factor rounded to x's dtype as well."""
+    return x * torch.tensor(factor, dtype=x.dtype)
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """cap · tanh(x / cap)."""
+    return torch.tanh(x / cap) * cap
+
+
 def gelu(x: Tensor) -> Tensor:
     """x · Φ(x), Φ by the error function; computed in float32."""
     wide = x.float()

@@ -54,6 +54,9 @@ class OpTable:
     rope_kv_write: Callable[..., Tensor] = reference.rope_kv_write
     paged_attention: Callable[..., Tensor] = paged_attention
     silu_mul: Callable[..., Tensor] = reference.silu_mul
+    gelu_tanh_mul: Callable[..., Tensor] = reference.gelu_tanh_mul
+    scale: Callable[..., Tensor] = reference.scale
+    softcap: Callable[..., Tensor] = reference.softcap
     gelu: Callable[..., Tensor] = reference.gelu
     gelu_tanh: Callable[..., Tensor] = reference.gelu_tanh
     relu: Callable[..., Tensor] = reference.relu

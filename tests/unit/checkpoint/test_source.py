@@ -14,11 +14,14 @@ from quire.core.errors import CheckpointError, ConfigError, ModelNotFoundError, 
 from tests.unit.checkpoint.make_files import llama_config, write_folder, write_gguf
 
 PARAMETERS = {
+    "gemma-2b": 2_506_172_416,
+    "gemma-3-1b": 999_885_952,
     "gpt2": 124_439_808,
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.2-1b": 1_235_814_400,
     "mistral-7b": 7_241_732_096,
     "opt-125m": 125_239_296,
+    "phi-3-mini": 3_821_079_552,
     "qwen2.5-1.5b": 1_543_714_304,
     "qwen3-0.6b": 596_049_920,
     "tinyllama-1.1b": 1_100_048_384,

@@ -89,8 +89,8 @@ def test_a_row_does_not_depend_on_the_length_of_the_table() -> None:
 
 
 def test_unknown_scaling_is_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"longrope.*known: default"):
-        rope_table(RopeConfig(theta=1e4, rotary_dim=8, scaling="longrope"), 10)
+    with pytest.raises(UnsupportedModelError, match=r"spiral.*known: default"):
+        rope_table(RopeConfig(theta=1e4, rotary_dim=8, scaling="spiral"), 10)
 
 
 def test_turns_by_position() -> None:

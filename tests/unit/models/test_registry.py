@@ -206,8 +206,8 @@ def test_model_type_stands_in_for_architectures() -> None:
     [
         (LLAMA | {"architectures": ["LlamaForCausaLM"]}, r"did you mean LlamaForCausalLM"),
         (LLAMA | {"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM"),
-        ({"model_type": "rwkv"}, r"rwkv.*known: gpt2, llama"),
-        (LLAMA | {"rope_scaling": {"type": "longrope"}}, r"longrope.*known: default, linear"),
+        ({"model_type": "rwkv"}, r"rwkv.*known: gemma, gemma2"),
+        (LLAMA | {"rope_scaling": {"type": "spiral"}}, r"spiral.*known: default, linear"),
         (LLAMA | {"hidden_act": "gelu"}, r"hidden_act is 'gelu'"),
         (LLAMA | {"hidden_act": "xielu"}, r"hidden_act is 'xielu'; known"),
         (LLAMA | {"torch_dtype": "float64"}, r"torch_dtype is 'float64'"),

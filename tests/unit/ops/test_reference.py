@@ -119,6 +119,8 @@ ROW_WISE: dict[str, Callable[[Tensor], Tensor]] = {
         x, torch.ones(x.shape[-1], dtype=x.dtype), torch.ones(x.shape[-1], dtype=x.dtype), 1e-5
     ),
     "silu_mul": silu_gate,
+    "gelu_tanh_mul": lambda x: reference.gelu_tanh_mul(torch.cat([x, torch.ones_like(x)], dim=-1)),
+    "scale": lambda x: reference.scale(x, 6.5),
     "gelu": reference.gelu,
     "gelu_tanh": reference.gelu_tanh,
     "relu": reference.relu,

@@ -28,9 +28,10 @@ def native() -> OpTable:
     return load_ops("cpu")
 
 
-def test_cpu_is_native_throughout(native: OpTable) -> None:
+def test_cpu_is_native_but_for_what_runs_once_a_step(native: OpTable) -> None:
     assert native.provider == "cpu"
-    assert all(source.startswith("native ") for source in native.sources.values())
+    plain = {op for op, source in native.sources.items() if not source.startswith("native ")}
+    assert plain == {"scale", "softcap"}
     x, weight = torch.randn(3, 4, 24), torch.randn(24)
     torch.testing.assert_close(native.rms_norm(x, weight, 1e-6),
                                reference.rms_norm(x, weight, 1e-6))  # fmt: skip

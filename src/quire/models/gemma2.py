@@ -1,0 +1,61 @@
+"""Gemma 2: Gemma with norms behind attention and feed-forward too, soft caps, and every other
+layer sliding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from quire.core.config import ModelConfig
+from quire.models import gemma, hf, llama, qwen2
+from quire.models.architecture import Architecture
+
+NAMES = replace(
+    llama.NAMES,
+    layer={
+        **llama.NAMES.layer,
+        "attn_post_norm": ("post_attention_layernorm",),
+        "mlp_norm": ("pre_feedforward_layernorm",),
+        "mlp_post_norm": ("post_feedforward_layernorm",),
+    },
+)
+
+_DEFAULT_WINDOW = 4096
+_DEFAULT_QUERY_SCALAR = 256
+_ATTENTION_CAP, _LOGITS_CAP = 50.0, 30.0
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    return gemma.parse(
+        config,
+        architecture="gemma2",
+        **later_gemma(config, pattern=2),
+        attention_softcap=softcap(config, "attn_logit_softcapping", _ATTENTION_CAP),
+        logits_softcap=softcap(config, "final_logit_softcapping", _LOGITS_CAP),
+    )
+
+
+def later_gemma(config: hf.HFConfig, pattern: int) -> dict[str, Any]:
+    """The fields that Gemma 2 and 3 share; the last of each `pattern` layers attends to all."""
+    layers = hf.integer(config, "num_hidden_layers")
+    slides = qwen2.sliding_layers(config)
+    if slides is None:
+        slides = tuple((layer + 1) % pattern != 0 for layer in range(layers))
+    scalar = hf.number(config, "query_pre_attn_scalar", default=_DEFAULT_QUERY_SCALAR)
+    window = hf.integer(config, "sliding_window", default=_DEFAULT_WINDOW)
+    return {
+        "post_norms": True,
+        "attention_scale": scalar**-0.5,
+        "sliding_window": window if any(slides) else None,
+        "sliding_layers": slides if any(slides) else None,
+    }
+
+
+def softcap(config: hf.HFConfig, name: str, default: float | None) -> float | None:
+    """A soft cap; null, unlike an absent field, means that there is none."""
+    if config.get(name, default) is None:
+        return None
+    return hf.number(config, name, default=default)
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

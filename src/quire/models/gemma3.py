@@ -1,0 +1,45 @@
+"""Gemma 3 (text): Gemma 2 without soft caps, with a norm over each head of q and k, five sliding
+layers to each that attends to all, and a RoPE of their own for these five."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig, RopeConfig
+from quire.models import gemma, hf
+from quire.models.architecture import Architecture
+from quire.models.gemma2 import NAMES, later_gemma, softcap
+
+_DEFAULT_PATTERN = 6
+_THETA, _LOCAL_THETA = 1_000_000.0, 10_000.0
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "attn_logit_softcapping", None, "scores without a cap")
+    pattern = hf.integer(config, "sliding_window_pattern", default=_DEFAULT_PATTERN)
+    rope, local_rope = _ropes(config)
+    return gemma.parse(
+        config,
+        architecture="gemma3_text",
+        qk_norm=True,
+        rope=rope,
+        local_rope=local_rope,
+        logits_softcap=softcap(config, "final_logit_softcapping", None),
+        **later_gemma(config, pattern),
+    )
+
+
+def _ropes(config: hf.HFConfig) -> tuple[RopeConfig, RopeConfig]:
+    """Of the layers that attend to all, and of those that slide; old and new spellings."""
+    head_dim = hf.integer(config, "head_dim", default=gemma.DEFAULT_HEAD_DIM)
+    max_len = hf.integer(config, "max_position_embeddings")
+    both = config.get("rope_parameters") or {}
+    full = both.get("full_attention") or config.get("rope_scaling") or {}
+    local = both.get("sliding_attention") or {}
+    full = {"rope_theta": config.get("rope_theta") or _THETA} | full
+    local = {"rope_theta": config.get("rope_local_base_freq") or _LOCAL_THETA} | local
+    return (
+        hf.rope({"rope_parameters": full}, head_dim, max_len),
+        hf.rope({"rope_parameters": local}, head_dim, max_len),
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)
