@@ -11,8 +11,9 @@ file before anything is allocated.
 from __future__ import annotations
 
 import math
+import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from quire.checkpoint.gguf_types import TENSOR_TYPES, TensorType
 from quire.checkpoint.mapped_file import MappedFile
 from quire.core.errors import CheckpointError, UnsupportedModelError
 
+_SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.ASCII)
 _MAX_STRING_BYTES = 1 << 24
 _MAX_ARRAY_ITEMS = 1 << 24
 _MAX_NESTING = 4
@@ -49,51 +51,109 @@ _LEAST_ITEM_BYTES = {_BOOL: 1, _STRING: 8, _ARRAY: 12} | {
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """One tensor as the file describes it; `shape` is row-major (GGUF writes it reversed)."""
+    """One tensor as the file describes it.
+
+    Attributes:
+        shape: row-major (GGUF writes it reversed).
+        start: where its bytes begin in its file.
+        part: number of that file among those that a model is split into.
+    """
 
     name: str
     type: TensorType
     shape: tuple[int, ...]
     start: int
     nbytes: int
+    part: int = 0
 
 
 class GGUFFile:
-    """One .gguf file, mapped.
+    """One .gguf file, mapped; or the first of those that a model is split into, and all the others.
 
     Attributes:
-        metadata: key → number, bool, string or list of them.
-        tensors: GGUF's name → `GGUFTensor`, in the file's order.
+        metadata: key → number, bool, string or list of them; of the first file.
+        tensors: GGUF's name → `GGUFTensor`, in the files' order.
 
     Raises:
-        CheckpointError: the file is truncated or malformed; names the file and the tensor.
+        CheckpointError: a file is truncated, malformed or missing; names the file and the tensor.
         UnsupportedModelError: version 1, big-endian, or a tensor type unknown to the format.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = MappedFile(path)
-        reader = _HeaderReader(self._file)
+        self._files: list[MappedFile] = []
+        self.metadata: dict[str, Any] = {}
+        self.tensors: dict[str, GGUFTensor] = {}
+        files = split_files(path)
+        for part, file in enumerate(files):
+            self._open(file, part, len(files))
+
+    def raw(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor, as stored: a view of the file."""
+        tensor = self.tensors[name]
+        return self._files[tensor.part].data[tensor.start : tensor.start + tensor.nbytes]
+
+    def release(self, name: str) -> None:
+        """Take the tensor's pages out of this process's resident memory."""
+        tensor = self.tensors[name]
+        self._files[tensor.part].release(tensor.start, tensor.start + tensor.nbytes)
+
+    def _open(self, path: Path, part: int, parts: int) -> None:
+        file = MappedFile(path)
+        reader = _HeaderReader(file)
         tensor_count, metadata_count = reader.preamble()
-        self.metadata = reader.metadata(metadata_count)
-        alignment = self.metadata.get("general.alignment", 32)
+        metadata = reader.metadata(metadata_count)
+        alignment = metadata.get("general.alignment", 32)
         if (
             type(alignment) is not int
             or not 8 <= alignment <= _MAX_ALIGNMENT
             or alignment & (alignment - 1)
         ):
             raise reader.damaged(f"general.alignment {alignment!r} is not a power of two")
-        self.tensors = reader.tensors(tensor_count, alignment)
+        for key, wanted in (("split.no", part), ("split.count", parts)):
+            if metadata.get(key, wanted) not in (wanted, 0):  # a whole file may say 0 of 0
+                raise reader.damaged(f"{key} is {metadata[key]!r}, not {wanted}")
+        for name, tensor in reader.tensors(tensor_count, alignment).items():
+            if name in self.tensors:
+                raise reader.damaged(f"tensor {name!r} is in an earlier file, too")
+            self.tensors[name] = replace(tensor, part=part)
+        self.metadata = self.metadata or metadata
+        self._files.append(file)
 
-    def raw(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor, as stored: a view of the file."""
-        tensor = self.tensors[name]
-        return self._file.data[tensor.start : tensor.start + tensor.nbytes]
 
-    def release(self, name: str) -> None:
-        """Take the tensor's pages out of this process's resident memory."""
-        tensor = self.tensors[name]
-        self._file.release(tensor.start, tensor.start + tensor.nbytes)
+def split_files(path: Path) -> list[Path]:
+    """The files of the model whose first or only one is `path`, by their names.
+
+    Raises:
+        CheckpointError: `path` is not the first one, or others are missing.
+    """
+    match = _SPLIT.fullmatch(path.name)
+    if match is None:
+        return [path]
+    count = int(match["count"])
+    if int(match["number"]) != 1:
+        raise CheckpointError(
+            f"{path.name} is one of {count} files of a model.",
+            fix="Name the first, which ends in -00001-of-….gguf; the others are found beside it.",
+        )
+    names = split_names(path.name)
+    missing = [name for name in names if not path.with_name(name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{len(missing)} of the {count} files of the model are missing: "
+            f"{', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}.",
+            fix="Download the others into the same folder.",
+        )
+    return [path.with_name(name) for name in names]
+
+
+def split_names(first: str) -> list[str]:
+    """The names of the files of the model whose first or only one is called `first`."""
+    match = _SPLIT.fullmatch(first)
+    if match is None or not int(match["count"]):
+        return [first]
+    count = int(match["count"])
+    return [f"{match['stem']}-{i:05d}-of-{count:05d}.gguf" for i in range(1, count + 1)]
 
 
 class _HeaderReader:
@@ -173,7 +233,7 @@ class _HeaderReader:
         if kind is None:
             raise UnsupportedModelError(
                 f"{self._file.path.name}: tensor {name!r} has the unknown type {number}.",
-                fix="Convert the model to F32, F16, BF16, Q8_0 or Q4_0.",
+                fix="Convert the model to a type that llama.cpp still has, such as Q8_0 or Q4_K.",
             )
         return name, kind, tuple(reversed(extents)), offset
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, WIDEST_LAYERS
 from quire.core.errors import CheckpointError, UnsupportedModelError
 
 _ARCHITECTURES = {
@@ -16,6 +17,10 @@ _ARCHITECTURES = {
     "qwen2": ("qwen2", "Qwen2ForCausalLM"),
     "qwen3": ("qwen3", "Qwen3ForCausalLM"),
     "gpt2": ("gpt2", "GPT2LMHeadModel"),
+    "phi3": ("phi3", "Phi3ForCausalLM"),
+    "gemma": ("gemma", "GemmaForCausalLM"),
+    "gemma2": ("gemma2", "Gemma2ForCausalLM"),
+    "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
 }
 _DTYPES = {"F32": "float32", "F16": "float16"}
 _NO_TOKEN = 0xFFFFFFFF
@@ -109,7 +114,14 @@ def hf_config(file: GGUFFile) -> dict[str, Any]:
         "bos_token_id": meta.token("bos_token_id"),
         "eos_token_id": _eos(meta),
     }
-    return common | (_gpt2(meta) if model_type == "gpt2" else _llama(meta))
+    if model_type == "gpt2":
+        return common | _gpt2(meta)
+    config = common | _llama(meta)
+    if model_type == "phi3":
+        return config | _phi3(meta, config)
+    if model_type.startswith("gemma"):
+        return config | _gemma(meta, config)
+    return config
 
 
 def generation_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -152,8 +164,13 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
             fix="The file is damaged or no model; convert or download it again.",
         )
     head_dim = meta.integer("attention.key_length", hidden // heads)
+    if meta.integer("attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModelError(
+            f"{meta.file.path.name}: heads of values are not as wide as those of keys.",
+            fix="Quire has no such architecture; use another model.",
+        )
     rotary_dim = meta.integer("rope.dimension_count", head_dim)
-    if rotary_dim != head_dim:
+    if rotary_dim != head_dim and meta.architecture != "phi3":
         raise UnsupportedModelError(
             f"{meta.file.path.name}: {rotary_dim} of {head_dim} elements of a head are rotated.",
             fix="Quire rotates whole heads in this architecture; use another model.",
@@ -182,21 +199,88 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
     return config
 
 
+def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
+    """Phi-3's own fields; its feed-forward's width is half of the merged matrix's rows."""
+    head_dim = config["head_dim"]
+    rotary_dim = meta.integer("rope.dimension_count", head_dim)
+    if rotary_dim == head_dim:
+        return {}
+    # A hair above the quotient, so that head_dim times it is never rounded below rotary_dim.
+    return {"partial_rotary_factor": math.nextafter(rotary_dim / head_dim, 1.0)}
+
+
+def _gemma(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the Gemmas; those that the file leaves out are the family's constants."""
+    heads, head_dim = config["num_attention_heads"], config["head_dim"]
+    changes: dict[str, Any] = {
+        "hidden_act": None,
+        "hidden_activation": "gelu_pytorch_tanh",
+    }
+    if meta.architecture == "gemma":
+        return changes
+    wide = config["num_hidden_layers"] == WIDEST_LAYERS[meta.architecture]
+    changes["query_pre_attn_scalar"] = config["hidden_size"] / heads if wide else head_dim
+    if meta.architecture == "gemma2":
+        return changes | {
+            "attn_logit_softcapping": meta.number("attn_logit_softcapping", 50.0),
+            "final_logit_softcapping": meta.number("final_logit_softcapping", 30.0),
+            "sliding_window": meta.integer("attention.sliding_window", 4096),
+        }
+    return changes | {
+        "final_logit_softcapping": meta.number("final_logit_softcapping", None),
+        "sliding_window": meta.integer("attention.sliding_window"),
+        "sliding_window_pattern": meta.integer("attention.sliding_window_pattern", 6),
+        "rope_theta": meta.number("rope.freq_base", 1000000.0),
+        "rope_local_base_freq": meta.number("rope.freq_base_swa", 10000.0),
+    }
+
+
 def _rope_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any] | None:
-    if "rope_freqs.weight" in meta.file.tensors:
+    if ROPE_FACTORS in meta.file.tensors:
         return _llama3_scaling(meta, head_dim)
+    if LONG_FACTORS in meta.file.tensors:
+        return _longrope(meta)
     kind = meta.text("rope.scaling.type", "none")
     if kind == "none":
-        return None
+        old = meta.number("rope.scale_linear", 1.0)  # how the first files said it
+        return {"rope_type": "linear", "factor": old} if old != 1.0 else None
     if kind not in ("linear", "yarn"):
         raise UnsupportedModelError(
             f"{meta.file.path.name}: RoPE scaling {kind!r} is not supported.",
-            fix="Quire knows none, linear, yarn and Llama 3's.",
+            fix="Quire knows none, linear, yarn, Llama 3's, and longrope with its factors.",
         )
     scaling = {"rope_type": kind, "factor": meta.number("rope.scaling.factor")}
     original = meta.integer("rope.scaling.original_context_length", 0)
     if original:
         scaling["original_max_position_embeddings"] = original
+    for key, name in _YARN_KEYS.items() if kind == "yarn" else ():
+        value = meta.number(f"rope.scaling.{key}", 0.0)
+        if value:
+            scaling[name] = value
+    return scaling
+
+
+_YARN_KEYS = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
+
+
+def _longrope(meta: _Metadata) -> dict[str, Any]:
+    """LongRoPE's factors, of which the file holds two tensors."""
+    lists = {"short_factor": SHORT_FACTORS, "long_factor": LONG_FACTORS}
+    scaling: dict[str, Any] = {"rope_type": "longrope"}
+    for field, name in lists.items():
+        tensor = meta.file.tensors.get(name)
+        if tensor is None or tensor.type.name != "F32":
+            raise UnsupportedModelError(
+                f"{meta.file.path.name}: tensor {name!r} is missing or not F32.",
+                fix="Convert the model again.",
+            )
+        scaling[field] = meta.file.raw(name).view("<f4").tolist()
+    scaling["original_max_position_embeddings"] = meta.integer(
+        "rope.scaling.original_context_length", meta.integer("context_length")
+    )
+    factor = meta.number("rope.scaling.attn_factor", 0.0)
+    if factor:
+        scaling["attention_factor"] = factor
     return scaling
 
 
@@ -204,9 +288,10 @@ def _llama3_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any]:
     """Llama 3's parameters, recovered from the factors that the file holds instead of them.
 
     Only the largest factor is a parameter; the others follow from it and from constants that
-    all models of the family share. They are computed again and compared.
+    all models of the family share. They are computed again and compared. Other factors are taken
+    as they are, in the form that LongRoPE's have.
     """
-    tensor = meta.file.tensors["rope_freqs.weight"]
+    tensor = meta.file.tensors[ROPE_FACTORS]
     parameters = {
         "rope_type": "llama3",
         "factor": 1.0,
@@ -214,15 +299,22 @@ def _llama3_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any]:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    if tensor.type.name == "F32" and tensor.shape == (head_dim // 2,):
-        stored = meta.file.raw(tensor.name).view("<f4")
-        parameters["factor"] = factor = float(stored.max())
-        theta = meta.number("rope.freq_base", 10000.0)
-        wavelengths = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
-        smooth = np.clip((8192 / wavelengths - 1.0) / 3.0, 0.0, 1.0)
-        if np.allclose(stored, 1 / ((1 - smooth) / factor + smooth), rtol=1e-3):
-            return parameters
-    raise UnsupportedModelError(
-        f"{meta.file.path.name}: the frequency factors in 'rope_freqs.weight' are not Llama 3's.",
-        fix="Quire cannot compute this model's positions; use its Hugging Face directory.",
-    )
+    if tensor.type.name != "F32" or tensor.shape != (head_dim // 2,):
+        raise UnsupportedModelError(
+            f"{meta.file.path.name}: tensor {ROPE_FACTORS!r} is not F32 [{head_dim // 2}].",
+            fix="Convert the model again.",
+        )
+    stored = meta.file.raw(tensor.name).view("<f4")
+    parameters["factor"] = factor = float(stored.max())
+    theta = meta.number("rope.freq_base", 10000.0)
+    wavelengths = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
+    smooth = np.clip((8192 / wavelengths - 1.0) / 3.0, 0.0, 1.0)
+    if factor > 0 and np.allclose(stored, 1 / ((1 - smooth) / factor + smooth), rtol=1e-3):
+        return parameters
+    return {
+        "rope_type": "longrope",
+        "short_factor": stored.tolist(),
+        "long_factor": stored.tolist(),
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": meta.integer("context_length"),
+    }

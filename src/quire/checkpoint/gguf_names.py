@@ -1,14 +1,16 @@
-"""GGUF's names for configuration and tensors, translated to Hugging Face's.
+"""GGUF's names for configuration and tensors, and Hugging Face's: translated both ways.
 
 The loader of models then sees one naming, whatever the file. For architecture "llama" GGUF
 stores the rows of q and k for interleaved RoPE (pairs 2i, 2i+1); Hugging Face rotates halves
 (pairs i, i + head_dim/2), so these rows are put back in that order. GPT-2's linear layers are
 stored [out, in] in GGUF and [in, out] (`Conv1D`) by Hugging Face; they are transposed back.
+Gemma's norms are stored as 1 + weight.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,42 +21,98 @@ from quire.checkpoint.gguf import GGUFFile
 from quire.core.errors import UnsupportedModelError
 
 Array = npt.NDArray[Any]
+Reorder = Literal["none", "halves_from_pairs", "transpose", "minus_one"]
 
-_LLAMA_TOP = {
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What an architecture's tensors are called: GGUF's stem → Hugging Face's.
+
+    Attributes:
+        layers: what precedes a layer's number in Hugging Face's names.
+        transposed: GGUF's stems that Hugging Face stores [in, out].
+        interleaved: whether q and k are stored for interleaved RoPE.
+        norms_plus_one: whether norms are stored as 1 + weight.
+    """
+
+    top: Mapping[str, str]
+    block: Mapping[str, str]
+    layers: str = "model.layers"
+    transposed: frozenset[str] = frozenset()
+    interleaved: bool = False
+    norms_plus_one: bool = False
+
+
+_TOP = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
 }
-_LLAMA_BLOCK = {
+_BLOCK = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_GPT2_TOP = {
-    "token_embd": "transformer.wte",
-    "position_embd": "transformer.wpe",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
+_HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+_PHI3_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+    "ffn_down": "mlp.down_proj",
 }
-_GPT2_BLOCK = {
-    "attn_norm": "ln_1",
-    "attn_qkv": "attn.c_attn",
-    "attn_output": "attn.c_proj",
-    "ffn_norm": "ln_2",
-    "ffn_up": "mlp.c_fc",
-    "ffn_down": "mlp.c_proj",
+_GEMMA2_BLOCK = _BLOCK | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
 }
-_GPT2_CONV1D = {"attn_qkv", "attn_output", "ffn_up", "ffn_down"}
-_ROPE_FACTORS = "rope_freqs.weight"
-"""Llama 3's frequency factors; `hf_config` turns them into `rope_scaling`."""
+_GPT2 = Names(
+    top={
+        "token_embd": "transformer.wte",
+        "position_embd": "transformer.wpe",
+        "output_norm": "transformer.ln_f",
+        "output": "lm_head",
+    },
+    block={
+        "attn_norm": "ln_1",
+        "attn_qkv": "attn.c_attn",
+        "attn_output": "attn.c_proj",
+        "ffn_norm": "ln_2",
+        "ffn_up": "mlp.c_fc",
+        "ffn_down": "mlp.c_proj",
+    },
+    layers="transformer.h",
+    transposed=frozenset({"attn_qkv", "attn_output", "ffn_up", "ffn_down"}),
+)
+
+NAMES: dict[str, Names] = {
+    "llama": Names(_TOP, _BLOCK, interleaved=True),
+    "mistral": Names(_TOP, _BLOCK),
+    "qwen2": Names(_TOP, _BLOCK),
+    "qwen3": Names(_TOP, _BLOCK | _HEAD_NORMS),
+    "phi3": Names(_TOP, _PHI3_BLOCK),
+    "gemma": Names(_TOP, _BLOCK, norms_plus_one=True),
+    "gemma2": Names(_TOP, _GEMMA2_BLOCK, norms_plus_one=True),
+    "gemma3": Names(_TOP, _GEMMA2_BLOCK | _HEAD_NORMS, norms_plus_one=True),
+    "gpt2": _GPT2,
+}
+"""By GGUF's `general.architecture`."""
+
+ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+"""Frequency factors (Llama 3's, LongRoPE's); `hf_config` turns them into `rope_scaling`."""
+
+
+WIDEST_LAYERS = {"gemma2": 46, "gemma3": 62}
+"""Layers of the 27B models, whose queries alone are scaled by hidden_size / heads, which files do
+not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,59 +120,86 @@ class Translation:
     """A tensor's Hugging Face name and how its values get from GGUF's order to that one's."""
 
     name: str
-    reorder: Literal["none", "halves_from_pairs", "transpose"] = "none"
+    reorder: Reorder = "none"
     heads: int = 0
 
     def apply(self, values: Array) -> Array:
+        """GGUF's values, bfloat16 as its bits, as Hugging Face has them."""
         if self.reorder == "transpose":
             return values.T
+        if self.reorder == "minus_one":
+            # Exact for what 1 + weight was rounded to: adding 1 gives the same bits again.
+            return _float32(values) - np.float32(1.0)
+        return self.apply_to_rows(values)
+
+    def apply_to_rows(self, rows: Array) -> Array:
+        """Puts rows in Hugging Face's order, whatever they hold; does nothing else."""
+        if self.reorder != "halves_from_pairs":
+            return rows
+        split = rows.reshape(self.heads, -1, 2, *rows.shape[1:])
+        return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
+
+    def undo(self, values: Array) -> Array:
+        """Hugging Face's values, bfloat16 as its bits, as GGUF has them."""
+        if self.reorder == "transpose":
+            return np.ascontiguousarray(values.T)
+        if self.reorder == "minus_one":
+            return _float32(values) + np.float32(1.0)
         if self.reorder == "halves_from_pairs":
-            split = values.reshape(self.heads, -1, 2, *values.shape[1:])
+            split = values.reshape(self.heads, 2, -1, *values.shape[1:])
             return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(values.shape)
         return values
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """Hugging Face's shape of what GGUF stores in this one, and the other way."""
         return tuple(reversed(stored)) if self.reorder == "transpose" else stored
 
 
-def translate(file: GGUFFile, config: dict[str, Any]) -> dict[str, Translation]:
+def translate(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Translation]:
     """GGUF's name → `Translation`, for every tensor of the file that is a weight.
 
     Raises:
         UnsupportedModelError: a tensor has no counterpart; names it.
     """
-    gpt2 = config["model_type"] == "gpt2"
-    permuted = {}
-    if file.metadata["general.architecture"] == "llama":
-        permuted = {
-            "attn_q": config["num_attention_heads"],
-            "attn_k": config["num_key_value_heads"],
-        }
+    architecture = file.metadata["general.architecture"]
     table = {}
     for name in file.tensors:
-        if name == _ROPE_FACTORS:
+        if name in (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS):
             continue
-        stem, _, kind = name.rpartition(".")
-        block = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
-        part = block[2] if block else stem
-        known = (
-            (_GPT2_BLOCK if gpt2 else _LLAMA_BLOCK)
-            if block
-            else (_GPT2_TOP if gpt2 else _LLAMA_TOP)
-        )
-        if part not in known or kind not in ("weight", "bias"):
+        translation = translation_of(name, architecture, config)
+        if translation is None:
             raise UnsupportedModelError(
                 f"{file.path.name}: tensor {name!r} is not known for architecture "
-                f"{file.metadata['general.architecture']!r}.",
+                f"{architecture!r}.",
                 fix="Quire would compute something else than this model; use another file.",
             )
-        layers = "transformer.h" if gpt2 else "model.layers"
-        prefix = f"{layers}.{int(block[1])}." if block else ""
-        target = f"{prefix}{known[part]}.{kind}"
-        if gpt2 and part in _GPT2_CONV1D and kind == "weight":
-            table[name] = Translation(target, "transpose")
-        elif block and part in permuted:
-            table[name] = Translation(target, "halves_from_pairs", permuted[part])
-        else:
-            table[name] = Translation(target)
+        table[name] = translation
     return table
+
+
+def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> Translation | None:
+    """How GGUF's tensor `name` is translated; None where Hugging Face has no such tensor."""
+    names = NAMES[architecture]
+    stem, _, kind = name.rpartition(".")
+    block = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
+    part = block[2] if block else stem
+    known = names.block if block else names.top
+    if part not in known or kind not in ("weight", "bias"):
+        return None
+    prefix = f"{names.layers}.{int(block[1])}." if block else ""
+    target = f"{prefix}{known[part]}.{kind}"
+    if block and part in names.transposed and kind == "weight":
+        return Translation(target, "transpose")
+    if names.interleaved and block and part in ("attn_q", "attn_k"):
+        heads = "num_attention_heads" if part == "attn_q" else "num_key_value_heads"
+        return Translation(target, "halves_from_pairs", config[heads])
+    if names.norms_plus_one and part.endswith("_norm"):
+        return Translation(target, "minus_one")
+    return Translation(target)
+
+
+def _float32(values: Array) -> npt.NDArray[np.float32]:
+    """float32, float16 or bfloat16's bits as float32."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32)

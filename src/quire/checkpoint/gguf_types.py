@@ -1,19 +1,9 @@
-"""GGUF's tensor types: how many bytes a block takes, and what the bytes mean.
-
-Block layouts (little-endian; d is the scale, a float16), by ggml's definition:
-
-    Q8_0, 34 bytes: [d][q0 … q31 int8]               value i = d · q_i
-    Q4_0, 18 bytes: [d][b0 … b15]                    value i      = d · (low nibble of b_i − 8)
-                                                     value i + 16 = d · (high nibble of b_i − 8)
-"""
+"""GGUF's tensor types: how many bytes a block takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 
@@ -65,30 +55,8 @@ TENSOR_TYPES: dict[int, TensorType] = {
         (41, "Q1_0", 128, 18),
     )
 }
-"""Every type of the format, so that any header can be measured; `READABLE` can also be read."""
+"""Every type of the format, so that any header can be measured."""
 
-Bytes = npt.NDArray[np.uint8]
-Decoder = Callable[[Bytes], npt.NDArray[Any]]
-
-
-def _q8_0(raw: Bytes) -> npt.NDArray[np.float32]:
-    blocks = raw.reshape(-1, 34)
-    scale = blocks[:, :2].copy().view("<f2").astype(np.float32)
-    return (scale * blocks[:, 2:].view(np.int8).astype(np.float32)).reshape(-1)
-
-
-def _q4_0(raw: Bytes) -> npt.NDArray[np.float32]:
-    blocks = raw.reshape(-1, 18)
-    scale = blocks[:, :2].copy().view("<f2").astype(np.float32)
-    nibbles = np.concatenate([blocks[:, 2:] & 0x0F, blocks[:, 2:] >> 4], axis=1)
-    return (scale * (nibbles.astype(np.int8) - np.int8(8)).astype(np.float32)).reshape(-1)
-
-
-READABLE: dict[str, Decoder] = {
-    "F32": lambda raw: raw.view("<f4"),
-    "F16": lambda raw: raw.view("<f2"),
-    "BF16": lambda raw: raw.view("<u2"),
-    "Q8_0": _q8_0,
-    "Q4_0": _q4_0,
-}
-"""Type → decoder of its bytes to a flat array: float32, float16, or bfloat16's bits (uint16)."""
+PLAIN: dict[str, npt.DTypeLike] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""Types whose blocks are single values, and what numpy calls those; bfloat16's are its bits.
+`gguf_blocks.QUANTIZED` are the others that can be read."""

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+from quire.checkpoint.gguf import split_names
 from quire.core.env import hf_offline
 from quire.core.errors import CheckpointError, ModelNotFoundError, QuireError
 
@@ -93,7 +94,13 @@ def select_files(model: str, names: list[str], gguf: str | None, *, weights: boo
                 f"{model}: the repository has no such file.",
                 fix=f"It has {_listed(names, '.gguf') or 'no .gguf file'}.",
             )
-        return [gguf]
+        wanted = split_names(gguf)
+        if missing := [name for name in wanted if name not in names]:
+            raise CheckpointError(
+                f"{model}: the repository lacks {', '.join(missing[:5])}.",
+                fix="Name the first of a model's files, which ends in -00001-of-….gguf.",
+            )
+        return wanted
     top = [name for name in names if "/" not in name]
     small = [name for name in top if name.endswith(_SMALL_FILES)]
     tensors = [name for name in top if name.endswith(".safetensors")]
@@ -104,8 +111,8 @@ def select_files(model: str, names: list[str], gguf: str | None, *, weights: boo
         if weights and not tensors:
             raise _no_tensors(model, top)
         return small + (tensors if weights else [])
-    if len(ggufs) == 1:
-        return ggufs
+    if ggufs and sorted(ggufs) == split_names(min(ggufs)):
+        return sorted(ggufs)
     if ggufs:
         raise CheckpointError(
             f"{model} holds {len(ggufs)} .gguf files: {_listed(top, '.gguf')}.",
@@ -121,8 +128,8 @@ def _split(model: str) -> tuple[str, str | None]:
 
 
 def _entry(folder: Path, names: list[str]) -> Path:
-    """What to open: the one .gguf file, else the folder."""
-    return folder / names[0] if len(names) == 1 and names[0].endswith(".gguf") else folder
+    """What to open: the only or first .gguf file, else the folder."""
+    return folder / names[0] if names[0].endswith(".gguf") else folder
 
 
 def _check_disk(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quire.checkpoint import gguf_config, hub
-from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf import GGUFFile, split_names
 from quire.checkpoint.json_file import read_json
 from quire.checkpoint.presets import preset_config, preset_names
 from quire.core.config import LoadFormat
@@ -107,7 +107,7 @@ def _local(model: str) -> Path | None:
     if (path / "config.json").is_file():
         return path
     ggufs = sorted(path.glob("*.gguf"))
-    if len(ggufs) == 1:
+    if ggufs and [file.name for file in ggufs] == split_names(ggufs[0].name):
         return ggufs[0]
     if ggufs:
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf_blocks import QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_config import hf_config
 from quire.checkpoint.gguf_names import translate
-from quire.checkpoint.gguf_types import READABLE
+from quire.checkpoint.gguf_types import PLAIN
 from quire.checkpoint.json_file import read_json
+from quire.checkpoint.quantized import QuantizedArrays
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.tensor_info import TensorInfo
 from quire.core.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
@@ -56,6 +59,16 @@ class Weights(ABC):
         Raises:
             KeyError: there is no such tensor.
         """
+
+    def quantized(self, name: str) -> QuantizedArrays | None:
+        """Matrix `name` as its codes and scales; None where it is stored as plain numbers.
+
+        Always [out, in], also where `read` gives [in, out] (GPT-2's Conv1D).
+
+        Raises:
+            KeyError: there is no such tensor.
+        """
+        return None
 
     @abstractmethod
     def release(self, name: str) -> None:
@@ -108,21 +121,38 @@ class GGUFWeights(Weights):
         self._translation = translate(file, hf_config(file))
         for stored, translation in self._translation.items():
             tensor = file.tensors[stored]
-            if tensor.type.name not in READABLE:
+            if tensor.type.name not in PLAIN and tensor.type.name not in QUANTIZED:
                 raise UnsupportedModelError(
                     f"{file.path.name}: tensor {stored!r} has the type {tensor.type.name}.",
-                    fix=f"Quire reads {', '.join(READABLE)}; use a file in one of these.",
+                    fix=f"Quire reads {', '.join((*PLAIN, *QUANTIZED))}; use a file in one of "
+                    "these.",
                 )
             shape = translation.shape(tensor.shape)
             name = translation.name
-            self.tensors[name] = TensorInfo(name, tensor.type.name, shape, tensor.nbytes, file.path)
+            dtype = "F32" if translation.reorder == "minus_one" else tensor.type.name
+            self.tensors[name] = TensorInfo(name, dtype, shape, tensor.nbytes, file.path)
             self._stored[name] = stored
 
     def read(self, name: str) -> npt.NDArray[Any]:
         stored = self._stored[name]
         tensor = self._file.tensors[stored]
-        values = READABLE[tensor.type.name](self._file.raw(stored)).reshape(tensor.shape)
-        return self._translation[stored].apply(values)
+        raw = self._file.raw(stored)
+        if tensor.type.name in PLAIN:
+            values = raw.view(PLAIN[tensor.type.name])
+        else:
+            *rows, columns = tensor.shape
+            values = quantized_arrays(raw, tensor.type, math.prod(rows), columns).dequantize()
+        return self._translation[stored].apply(values.reshape(tensor.shape))
+
+    def quantized(self, name: str) -> QuantizedArrays | None:
+        stored = self._stored[name]
+        tensor = self._file.tensors[stored]
+        if tensor.type.name in PLAIN or len(tensor.shape) != 2:
+            return None
+        rows, columns = tensor.shape
+        # Whole rows change places, so their bytes may before they are unpacked.
+        raw = self._translation[stored].apply_to_rows(self._file.raw(stored).reshape(rows, -1))
+        return quantized_arrays(raw, tensor.type, rows, columns)
 
     def release(self, name: str) -> None:
         self._file.release(self._stored[name])

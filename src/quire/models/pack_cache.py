@@ -25,6 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quire.checkpoint.gguf import split_files
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import weight_files
 from quire.core import env
@@ -85,7 +86,7 @@ def model_key(config: EngineConfig) -> str:
     assert path is not None
     facts = [FORMAT, asdict(config.model), config.dtype, config.quantization]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for file in [path] if path.is_file() else weight_files(path):
+    for file in split_files(path) if path.is_file() else weight_files(path):
         with file.open("rb") as stream:
             stat = os.fstat(stream.fileno())
             digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}".encode())

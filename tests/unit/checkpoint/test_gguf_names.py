@@ -94,12 +94,42 @@ def test_stored_types(tmp_path: Path, name: str) -> None:
     if name.startswith("Q"):
         expected = gguf.dequantize(expected, type_)
     assert weights.read(key).tobytes() == expected.tobytes()
+    quantized = weights.quantized(key)
+    assert (quantized is None) == (not name.startswith("Q"))
+    assert quantized is None or quantized.dequantize().tobytes() == expected.tobytes()
+
+
+def test_codes_of_q_and_k_are_in_hugging_face_s_order(tmp_path: Path) -> None:
+    type_ = gguf.GGMLQuantizationType.Q8_0
+    weights = open_weights(resolve(str(write_gguf(tmp_path / "m.gguf", type_=type_))))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    codes = weights.quantized(name)
+    assert codes is not None
+    stored = gguf.quantize(llama_tensors()["blk.0.attn_q.weight"], type_)
+    values = codes.dequantize()
+    assert values.tobytes() == weights.read(name).tobytes()
+    assert permuted(values, HEADS).tobytes() == gguf.dequantize(stored, type_).tobytes()
+
+
+def test_codes_of_a_transposed_layer_are_not_transposed(tmp_path: Path) -> None:
+    type_ = gguf.GGMLQuantizationType.Q8_0
+    matrix = np.random.default_rng(0).standard_normal((3 * HIDDEN, HIDDEN), dtype=np.float32)
+    tensors = {"token_embd.weight": matrix, "blk.0.attn_qkv.weight": matrix}
+    path = write_gguf(tmp_path / "m.gguf", tensors, architecture="gpt2", type_=type_)
+    weights = open_weights(resolve(str(path)))
+    codes = weights.quantized("transformer.h.0.attn.c_attn.weight")
+    assert codes is not None
+    values = codes.dequantize()
+    assert values.tobytes() == gguf.dequantize(gguf.quantize(matrix, type_), type_).tobytes()
+    assert np.array_equal(weights.read("transformer.h.0.attn.c_attn.weight"), values.T)
 
 
 def test_an_unreadable_type_names_the_tensor(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "m.gguf", type_=gguf.GGMLQuantizationType.Q5_0)
+    path = write_gguf(
+        tmp_path / "m.gguf", llama_tensors() | {"output.weight": np.zeros(1, np.int8)}
+    )
     source = resolve(str(path))  # the configuration can be read all the same
-    with pytest.raises(UnsupportedModelError, match=r"'token_embd.weight' has the type Q5_0"):
+    with pytest.raises(UnsupportedModelError, match=r"'output.weight' has the type I8"):
         open_weights(source)
 
 
@@ -197,10 +227,18 @@ def test_llama3_scaling_is_recovered(tmp_path: Path) -> None:
     assert not any("rope" in name for name in open_weights(source).tensors)
 
 
-def test_other_frequency_factors_are_refused(tmp_path: Path) -> None:
+def test_other_frequency_factors_are_taken_as_they_are(tmp_path: Path) -> None:
     factors = np.linspace(1, 9, HIDDEN // HEADS // 2, dtype=np.float32)
-    with pytest.raises(UnsupportedModelError, match=r"rope_freqs.weight"):
-        config(tmp_path, tensors=llama_tensors() | {"rope_freqs.weight": factors})
+    found = config(tmp_path, tensors=llama_tensors() | {"rope_freqs.weight": factors})
+    assert found["rope_scaling"] == {
+        "rope_type": "longrope",
+        "short_factor": factors.tolist(),
+        "long_factor": factors.tolist(),
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": 256,
+    }
+    with pytest.raises(UnsupportedModelError, match=r"'rope_freqs.weight' is not F32 \[8\]"):
+        config(tmp_path, tensors=llama_tensors() | {"rope_freqs.weight": factors[1:]})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""gguf_types.py: sizes and values, bit for bit as gguf-py has them."""
+"""gguf_types.py and gguf_blocks.py: sizes and values, bit for bit as gguf-py has them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import gguf
 import numpy as np
 import pytest
 
-from quire.checkpoint.gguf_types import READABLE, TENSOR_TYPES
+from quire.checkpoint.gguf_blocks import QUANTIZED, quantized_arrays
+from quire.checkpoint.gguf_types import PLAIN, TENSOR_TYPES
+
+ROWS = 7
 
 
 def test_sizes_are_those_of_gguf_py() -> None:
@@ -19,21 +22,28 @@ def test_sizes_are_those_of_gguf_py() -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_0"])
-def test_quantised_values_are_those_of_gguf_py(name: str) -> None:
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_values_are_those_of_gguf_py(name: str) -> None:
+    """Any bytes at all: every code, every scale, infinite and NaN ones too."""
     type_ = gguf.GGMLQuantizationType[name]
+    layout = TENSOR_TYPES[type_.value]
     random = np.random.default_rng(1)
-    raw = random.integers(0, 256, TENSOR_TYPES[type_.value].block_bytes * 500, dtype=np.uint8)
-    blocks = raw.reshape(500, -1)
-    blocks[:, 1] &= 0x7B  # keep the scales finite
-    expected = gguf.dequantize(blocks, type_).reshape(-1)
-    found = READABLE[name](raw)
-    assert found.dtype == np.float32
-    assert found.tobytes() == expected.astype(np.float32).tobytes()
+    raw = random.integers(0, 256, (ROWS * 60, layout.block_bytes), dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        expected = gguf.dequantize(raw, type_).reshape(ROWS, -1)
+    found = quantized_arrays(raw.reshape(-1), layout, ROWS, 60 * layout.block_size)
+    assert int(found.codes.max()) < 1 << found.bits
+    assert len(found.codebook) == 1 << found.bits if found.codebook is not None else True
+    values = found.dequantize()
+    assert values.dtype == np.float32
+    finite = np.isfinite(expected)
+    assert finite.mean() > 0.5
+    assert values[finite].tobytes() == expected[finite].tobytes()
+    assert np.array_equal(np.isnan(values), np.isnan(expected))
+    assert np.array_equal(values[~finite], expected[~finite], equal_nan=True)
 
 
-def test_plain_values() -> None:
+def test_plain_types() -> None:
     raw = np.arange(64, dtype=np.uint8)
-    assert READABLE["F32"](raw).tobytes() == raw.tobytes()
-    assert READABLE["F16"](raw).dtype == np.float16
-    assert READABLE["BF16"](raw).dtype == np.uint16
+    for name, dtype in (("F32", np.float32), ("F16", np.float16), ("BF16", np.uint16)):
+        assert raw.view(PLAIN[name]).dtype == dtype

@@ -1,0 +1,220 @@
+"""What the blocks of GGUF's quantized types hold: codes, and how they are scaled.
+
+Little-endian; d and m are float16. By ggml's definition:
+
+    Q4_0      [d][16 bytes: codes 0 … 15 low, 16 … 31 high]           d · (q − 8)
+    Q4_1      [d][m][16 bytes: as Q4_0]                               d · q + m
+    Q5_0      [d][32 bits: bit 4 of each code][16 bytes: the rest]    d · (q − 16)
+    Q5_1      [d][m][32 bits][16 bytes]                               d · q + m
+    Q8_0      [d][32 bytes: int8]                                     d · q
+    IQ4_NL    [d][16 bytes: as Q4_0]                                  d · table[q]
+    MXFP4     [1 byte: exponent e][16 bytes: as Q4_0]                 2^(e − 128) · table[q]
+
+K types and IQ4_XS: 256 values in groups of 16 or 32, each with a scale (and minimum) of 4 to 8
+bits, itself scaled by d (and m):
+
+    Q2_K      [16 bytes: scale low, minimum high][64 bytes][d][m]     d · s · q − m · t
+    Q3_K      [32 bytes: bit 2, inverted][64 bytes][12 bytes: s][d]   d · (s − 32) · (q − 4)
+    Q4_K      [d][m][12 bytes: s, t][128 bytes]                       d · s · q − m · t
+    Q5_K      [d][m][12 bytes: s, t][32 bytes: bit 4][128 bytes]      d · s · q − m · t
+    Q6_K      [128 bytes: bits 0–3][64 bytes: 4–5][16 int8: s][d]     d · s · (q − 32)
+    IQ4_XS    [d][2 bytes: s, bits 4–5][4 bytes: 0–3][128 bytes]      d · (s − 32) · table[q]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.checkpoint.gguf_types import TensorType
+from quire.checkpoint.quantized import Floats, QuantizedArrays
+
+Bytes = npt.NDArray[np.uint8]
+
+IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""Twice the values of e2m1, as ggml has them; the scale is half."""
+
+
+class _Unpacked(NamedTuple):
+    """n blocks: codes [n, block size], one byte each; scale and offset [n, groups]."""
+
+    codes: npt.NDArray[Any]
+    scale: Floats
+    offset: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """How the blocks of a type are read.
+
+    Attributes:
+        unpack: uint8 [n, block bytes] → what they hold.
+        bits: of a code.
+        group: values that share a scale.
+        zero: subtracted from every code.
+        codebook: what codes stand for, where they are no numbers themselves.
+    """
+
+    unpack: Callable[[Bytes], _Unpacked]
+    bits: int
+    group: int
+    zero: int = 0
+    codebook: tuple[int, ...] | None = None
+
+
+def quantized_arrays(raw: Bytes, type_: TensorType, rows: int, columns: int) -> QuantizedArrays:
+    """The weight [rows, columns] that the bytes `raw` hold, in a type of `QUANTIZED`.
+
+    `columns` is a multiple of the type's block size. Nothing is rounded: what
+    `QuantizedArrays.dequantize` gives are ggml's own numbers.
+    """
+    blocks = QUANTIZED[type_.name]
+    with np.errstate(all="ignore"):  # a damaged scale may be anything
+        codes, scale, offset = blocks.unpack(raw.reshape(-1, type_.block_bytes))
+    groups = columns // blocks.group
+    return QuantizedArrays(
+        codes.reshape(rows, columns),
+        "int8" if codes.dtype == np.int8 else "uint8",
+        blocks.bits,
+        scale.reshape(rows, groups),
+        blocks.group,
+        np.full((rows, groups), blocks.zero, np.float32) if blocks.zero else None,
+        None if offset is None else offset.reshape(rows, groups),
+        None if blocks.codebook is None else np.array(blocks.codebook, np.float32),
+    )
+
+
+def _fields(blocks: Bytes, *widths: int) -> list[Bytes]:
+    """Columns of `blocks`, cut into fields; the last one takes the rest."""
+    return np.hsplit(blocks, np.cumsum(widths))
+
+
+def _halves(field: Bytes) -> Floats:
+    """Two bytes a number, [n, 2 · count] → [n, count]."""
+    return np.ascontiguousarray(field).view("<f2").astype(np.float32)
+
+
+def _spread(field: Bytes, bits: int, run: int) -> Bytes:
+    """Codes of `bits` bits, [n, bytes] → [n, bytes · 8 / bits].
+
+    Of each run of `run` bytes, the lowest bits are its first codes.
+    """
+    shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
+    codes = np.ascontiguousarray(field).reshape(-1, 1, run) >> shifts
+    codes &= (1 << bits) - 1
+    return codes.reshape(len(field), -1)
+
+
+def _q4_0(blocks: Bytes) -> _Unpacked:
+    d, codes = _fields(blocks, 2)
+    return _Unpacked(_spread(codes, 4, 16), _halves(d))
+
+
+def _q4_1(blocks: Bytes) -> _Unpacked:
+    d, m, codes = _fields(blocks, 2, 2)
+    return _Unpacked(_spread(codes, 4, 16), _halves(d), _halves(m))
+
+
+def _q5_0(blocks: Bytes) -> _Unpacked:
+    d, high, low = _fields(blocks, 2, 4)
+    return _Unpacked(_fifth_bit(low, high), _halves(d))
+
+
+def _q5_1(blocks: Bytes) -> _Unpacked:
+    d, m, high, low = _fields(blocks, 2, 2, 4)
+    return _Unpacked(_fifth_bit(low, high), _halves(d), _halves(m))
+
+
+def _fifth_bit(low: Bytes, high: Bytes) -> Bytes:
+    codes = _spread(low, 4, 16)
+    codes |= np.unpackbits(high, axis=1, bitorder="little") << 4
+    return codes
+
+
+def _q8_0(blocks: Bytes) -> _Unpacked:
+    d, codes = _fields(blocks, 2)
+    return _Unpacked(np.ascontiguousarray(codes).view(np.int8), _halves(d))
+
+
+def _mxfp4(blocks: Bytes) -> _Unpacked:
+    exponent, codes = _fields(blocks, 1)
+    # ldexp rounds nothing: 2^-128 and 2^-127 are subnormal, but powers of two.
+    scale = np.ldexp(np.float32(1.0), exponent.astype(np.int32) - 128)
+    return _Unpacked(_spread(codes, 4, 16), scale)
+
+
+def _q2_k(blocks: Bytes) -> _Unpacked:
+    scales, codes, d, m = _fields(blocks, 16, 64, 2)
+    return _Unpacked(
+        _spread(codes, 2, 32),
+        _halves(d) * (scales & 15).astype(np.float32),
+        -(_halves(m) * (scales >> 4).astype(np.float32)),
+    )
+
+
+def _q3_k(blocks: Bytes) -> _Unpacked:
+    high, low, scales, d = _fields(blocks, 32, 64, 12)
+    codes = _spread(low, 2, 32)
+    codes |= _spread(high, 1, 32) << 2
+    six = _spread(scales[:, :8], 4, 8) | _spread(scales[:, 8:], 2, 4) << 4
+    return _Unpacked(codes, _halves(d) * (six.astype(np.float32) - 32))
+
+
+def _q4_k(blocks: Bytes) -> _Unpacked:
+    d, m, scales, codes = _fields(blocks, 2, 2, 12)
+    return _Unpacked(_spread(codes, 4, 32), *_scales_and_minima(d, m, scales))
+
+
+def _q5_k(blocks: Bytes) -> _Unpacked:
+    d, m, scales, high, low = _fields(blocks, 2, 2, 12, 32)
+    codes = _spread(low, 4, 32)
+    codes |= _spread(high, 1, 32) << 4
+    return _Unpacked(codes, *_scales_and_minima(d, m, scales))
+
+
+def _scales_and_minima(d: Bytes, m: Bytes, packed: Bytes) -> tuple[Floats, Floats]:
+    """Eight scales and minima of 6 bits: those of the first four groups in 4 bytes each, those
+    of the others with their low bits in the last 4 bytes and two bits on top of the former."""
+    first_scales, first_minima, last = _fields(packed, 4, 4)
+    scales = np.hstack([first_scales & 63, (last & 15) | (first_scales >> 2 & 48)])
+    minima = np.hstack([first_minima & 63, (last >> 4) | (first_minima >> 2 & 48)])
+    return _halves(d) * scales.astype(np.float32), -(_halves(m) * minima.astype(np.float32))
+
+
+def _q6_k(blocks: Bytes) -> _Unpacked:
+    low, high, scales, d = _fields(blocks, 128, 64, 16)
+    codes = _spread(low, 4, 64)
+    codes |= _spread(high, 2, 32) << 4
+    return _Unpacked(
+        codes, _halves(d) * np.ascontiguousarray(scales).view(np.int8).astype(np.float32)
+    )
+
+
+def _iq4_xs(blocks: Bytes) -> _Unpacked:
+    d, high, low, codes = _fields(blocks, 2, 2, 4)
+    top = _spread(high, 2, 1)
+    six = _spread(low, 4, 1) | top << 4
+    return _Unpacked(_spread(codes, 4, 16), _halves(d) * (six.astype(np.float32) - 32))
+
+
+QUANTIZED: dict[str, _Blocks] = {
+    "Q4_0": _Blocks(_q4_0, bits=4, group=32, zero=8),
+    "Q4_1": _Blocks(_q4_1, bits=4, group=32),
+    "Q5_0": _Blocks(_q5_0, bits=5, group=32, zero=16),
+    "Q5_1": _Blocks(_q5_1, bits=5, group=32),
+    "Q8_0": _Blocks(_q8_0, bits=8, group=32),
+    "Q2_K": _Blocks(_q2_k, bits=2, group=16),
+    "Q3_K": _Blocks(_q3_k, bits=3, group=16, zero=4),
+    "Q4_K": _Blocks(_q4_k, bits=4, group=32),
+    "Q5_K": _Blocks(_q5_k, bits=5, group=32),
+    "Q6_K": _Blocks(_q6_k, bits=6, group=16, zero=32),
+    "IQ4_NL": _Blocks(_q4_0, bits=4, group=32, codebook=IQ4_VALUES),
+    "IQ4_XS": _Blocks(_iq4_xs, bits=4, group=32, codebook=IQ4_VALUES),
+    "MXFP4": _Blocks(_mxfp4, bits=4, group=32, codebook=MXFP4_VALUES),
+}
+"""The quantized types that can be read."""
