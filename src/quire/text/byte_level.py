@@ -17,20 +17,44 @@ _LLAMA3 = (
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 _OLDEST = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 
+_CASED = (  # words of lower case, then of upper case, each with what may stand before and behind
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+)
+_AFTER_WORDS = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_TEKKEN = _CASED % ("", "") + r"|\p{N}" + _AFTER_WORDS
+_GPT4O = _CASED % (_CONTRACTION, _CONTRACTION) + r"|\p{N}{1,3}" + _AFTER_WORDS
+_DEEPSEEK3 = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_DIGITS_APART = (r"\p{N}", _GPT2)
+
 _SPLITS: dict[str, tuple[str, ...]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _OLDEST, r"\p{N}+", "[0-9][0-9][0-9]"),
-    "gpt-2": (_GPT2,),
-    "llama-bpe": (_LLAMA3,),
-    "llama3": (_LLAMA3,),
-    "qwen2": (_QWEN2,),
-    "starcoder": (r"\p{N}", _GPT2),
-    "smollm": (r"\p{N}", _GPT2),
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion"), (_GPT2,)),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), (_LLAMA3,)),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), (_LLAMA3,)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan"), (_QWEN2,)),
+    **dict.fromkeys(("starcoder", "smollm", "refact", "command-r"), _DIGITS_APART),
+    **dict.fromkeys(("codeshell", "exaone", "minerva-7b"), _DIGITS_APART),
+    "tekken": (_TEKKEN,),
+    "gpt-4o": (_GPT4O,),
+    "llama4": (_GPT4O,),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _OLDEST, "[0-9][0-9][0-9]"),
+    "deepseek-coder": ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+    "deepseek-v3": (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3),
 }
 """How text is cut into words, by GGUF's `tokenizer.ggml.pre`: each pattern cuts what the one
 before it left."""
 
-_WHOLE_WORDS_FIRST = {"llama-bpe", "llama3"}
+_WHOLE_WORDS_FIRST = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
 """Kinds in which a word that is a token needs no merges to become it."""
+STARTS_WITH_BOS = _WHOLE_WORDS_FIRST
+"""Kinds that begin every text with BOS where the file does not say."""
+_COMPOSED = {"qwen2", "deepseek-r1-qwen"}
+"""Kinds that compose characters first (NFC)."""
 
 
 def byte_level_backend(
@@ -55,16 +79,50 @@ def byte_level_backend(
             fix="Download or convert the tokenizer again.",
         ) from error
     backend = tokenizers.Tokenizer(model)
-    if kind == "qwen2":
+    if kind in _COMPOSED:
         backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
+    backend.pre_tokenizer = _pre_tokenizer(kind)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _SPLITS[kind]),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    backend.decoder = decoders.ByteLevel()
-    return backend
+
+
+_PROBE = (
+    "I'll SAY we'VE 3 cats, 4567890 DogsAndMice's e\u0301 naïve-ÉTÉ; x=(a+b)/2; <=> ~|` $1\n\n"
+    "  for i in range(10):\n\tprint('ok')  \r\n   北京ひらがな 한국어 ١٢٣ ½ 🙂👍🏽 _id"
+    " __init__/usr/bin  \n \t "
+)
+"""A text that each way of cutting cuts differently."""
+
+
+def kind_of(backend: tokenizers.Tokenizer) -> str:
+    """The name in `tokenizer.ggml.pre` of the way in which a byte-level tokenizer cuts words.
+
+    Raises:
+        UnsupportedModelError: it is none that Quire knows.
+    """
+    composes = backend.normalizer is not None
+    found = backend.pre_tokenizer.pre_tokenize_str(_PROBE)
+    whole_words = bool(getattr(backend.model, "ignore_merges", False))
+    for kind in _SPLITS:
+        if (
+            (kind in _COMPOSED) == composes
+            and (kind in _WHOLE_WORDS_FIRST) == whole_words
+            and _pre_tokenizer(kind).pre_tokenize_str(_PROBE) == found
+        ):
+            return kind
+    raise UnsupportedModelError(
+        "The tokenizer cuts words in a way that has no name in GGUF.",
+        fix="Write compressed-tensors instead.",
+    )
 
 
 def read_merges(path: Path) -> list[tuple[str, str]]:

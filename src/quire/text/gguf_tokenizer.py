@@ -10,7 +10,7 @@ from tokenizers import AddedToken
 
 from quire.checkpoint.gguf import GGUFFile
 from quire.core.errors import CheckpointError, UnsupportedModelError
-from quire.text.byte_level import byte_level_backend
+from quire.text.byte_level import STARTS_WITH_BOS, byte_level_backend
 from quire.text.hf_tokenizer import HFTokenizer, TokenizerFiles
 from quire.text.post_processor import surround
 from quire.text.sentencepiece import (
@@ -27,8 +27,6 @@ _ROLES = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
-_STARTS_WITH_BOS = {"llama-bpe", "llama3"}
-"""Byte-level kinds that begin every text with BOS where the file does not say."""
 
 
 class _Metadata:
@@ -88,7 +86,7 @@ def load_gguf(path: Path) -> HFTokenizer:
         kind = meta.get("pre", str, "default")
         backend = _byte_level(meta, tokens, types, kind)
         normalize = None
-        starts_with_bos = kind in _STARTS_WITH_BOS
+        starts_with_bos = kind in STARTS_WITH_BOS
     else:
         raise UnsupportedModelError(
             f"{path.name}: the tokenizer is of kind {model!r}.",

@@ -53,6 +53,11 @@ class HFTokenizer:
         self.eos_token_id = self._role_id("eos_token")
 
     @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The vocabulary with its pipeline and added tokens."""
+        return self._backend
+
+    @property
     def chat_template(self) -> str | None:
         return self.chat_templates.get("default")
 

@@ -1,0 +1,228 @@
+"""A model in GGUF's terms: the metadata that describes it, and its tensors' names there."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.checkpoint.gguf_names import (
+    LONG_FACTORS,
+    NAMES,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    WIDEST_LAYERS,
+    Names,
+    Translation,
+    translation_of,
+)
+from quire.checkpoint.gguf_writer import Value
+from quire.checkpoint.weights import Weights
+from quire.core.config import ModelConfig, RopeConfig
+from quire.core.errors import UnsupportedModelError
+
+ARCHITECTURES = {
+    name: name for name in ("llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gpt2")
+}
+ARCHITECTURES |= {"mistral": "llama", "gemma3_text": "gemma3"}
+"""`ModelConfig.architecture` → GGUF's."""
+
+_NO_WEIGHTS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias)")
+_QUANTIZATION_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTensor:
+    """A tensor of a GGUF file.
+
+    Attributes:
+        name: GGUF's.
+        source: the checkpoint's.
+        shape: GGUF's, row-major: [out, in] of a matrix.
+        translation: `translation.undo(weights.read(source))` are its values.
+    """
+
+    name: str
+    source: str
+    shape: tuple[int, ...]
+    translation: Translation
+
+
+def metadata(model: ModelConfig, name: str) -> dict[str, Value]:
+    """The keys of a file that holds `model`, but for its tokenizer.
+
+    Raises:
+        UnsupportedModelError: GGUF has no such architecture, or cannot say how it differs.
+    """
+    architecture = _architecture(model)
+    keys: dict[str, Value] = {
+        "general.architecture": architecture,
+        "general.type": "model",
+        "general.name": name,
+        "general.quantization_version": _QUANTIZATION_VERSION,
+    }
+    own = _gpt2(model) if architecture == "gpt2" else _llama(model)
+    return keys | {f"{architecture}.{key}": value for key, value in own.items()}
+
+
+def exported_tensors(model: ModelConfig, weights: Weights) -> list[ExportedTensor]:
+    """The tensors of `weights`, under GGUF's names; without a tied lm_head stored all the same.
+
+    Raises:
+        UnsupportedModelError: a tensor has no name in GGUF.
+    """
+    architecture = _architecture(model)
+    names = NAMES[architecture]
+    config = {
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_key_value_heads,
+    }
+    found = []
+    for source, info in weights.tensors.items():
+        if _NO_WEIGHTS.fullmatch(source):
+            continue
+        name = _gguf_name(source, names)
+        translation = translation_of(name, architecture, config) if name else None
+        if name is None or translation is None:
+            raise UnsupportedModelError(
+                f"Tensor {source!r} has no name in GGUF's architecture {architecture!r}.",
+                fix="Write compressed-tensors instead.",
+            )
+        if name == "output.weight" and model.tie_word_embeddings:
+            continue
+        found.append(ExportedTensor(name, source, translation.shape(info.shape), translation))
+    return found
+
+
+def factor_tensors(rope: RopeConfig | None) -> dict[str, npt.NDArray[np.float32]]:
+    """The frequency factors that a file holds as tensors: Llama 3's and LongRoPE's."""
+    if rope is None or rope.scaling not in ("llama3", "longrope"):
+        return {}
+    p = rope.params
+    if rope.scaling == "longrope":
+        return {
+            LONG_FACTORS: np.array(p["long_factor"], np.float32),
+            SHORT_FACTORS: np.array(p["short_factor"], np.float32),
+        }
+    frequencies = rope.theta ** -(np.arange(0, rope.rotary_dim, 2) / rope.rotary_dim)
+    turns = p["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+    low, high = p["low_freq_factor"], p["high_freq_factor"]
+    kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return {ROPE_FACTORS: (1 / ((1 - kept) / p["factor"] + kept)).astype(np.float32)}
+
+
+def _architecture(model: ModelConfig) -> str:
+    if model.architecture not in ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"GGUF files of architecture {model.architecture!r} cannot be written.",
+            fix=f"It can be one of {', '.join(sorted(ARCHITECTURES))}; write compressed-tensors.",
+        )
+    return ARCHITECTURES[model.architecture]
+
+
+def _gguf_name(source: str, names: Names) -> str | None:
+    """GGUF's name of a checkpoint's tensor, whose leading "model." may be missing."""
+    stem, _, kind = source.rpartition(".")
+    base = names.layers.rpartition(".")[0]
+    for candidate in (stem, f"{base}.{stem}"):
+        for part, known in names.top.items():
+            if candidate == known:
+                return f"{part}.{kind}"
+        block = re.fullmatch(re.escape(names.layers) + r"\.(\d+)\.(.+)", candidate)
+        for part, known in names.block.items() if block else ():
+            if block and block[2] == known:
+                return f"blk.{block[1]}.{part}.{kind}"
+    return None
+
+
+def _gpt2(model: ModelConfig) -> dict[str, Value]:
+    return {
+        "context_length": model.max_position_embeddings,
+        "embedding_length": model.hidden_size,
+        "feed_forward_length": model.intermediate_size,
+        "block_count": model.num_hidden_layers,
+        "attention.head_count": model.num_attention_heads,
+        "attention.layer_norm_epsilon": model.norm_eps,
+    }
+
+
+def _llama(model: ModelConfig) -> dict[str, Value]:
+    assert model.rope is not None
+    keys: dict[str, Value] = {
+        "context_length": model.max_position_embeddings,
+        "embedding_length": model.hidden_size,
+        "feed_forward_length": model.intermediate_size,
+        "block_count": model.num_hidden_layers,
+        "vocab_size": model.vocab_size,
+        "attention.head_count": model.num_attention_heads,
+        "attention.head_count_kv": model.num_key_value_heads,
+        "attention.key_length": model.head_dim,
+        "attention.value_length": model.head_dim,
+        "attention.layer_norm_rms_epsilon": model.norm_eps,
+        "rope.dimension_count": model.rope.rotary_dim,
+        "rope.freq_base": model.rope.theta,
+        **_rope_scaling(model.rope),
+    }
+    if model.sliding_window is not None:
+        keys["attention.sliding_window"] = model.sliding_window
+    if model.attention_softcap is not None:
+        keys["attn_logit_softcapping"] = model.attention_softcap
+    if model.logits_softcap is not None:
+        keys["final_logit_softcapping"] = model.logits_softcap
+    if model.attention_scale is not None:
+        _check_attention_scale(model)
+    if model.local_rope is not None:
+        keys["rope.freq_base_swa"] = model.local_rope.theta
+        keys["attention.sliding_window_pattern"] = _pattern(model)
+    return keys
+
+
+def _check_attention_scale(model: ModelConfig) -> None:
+    """Files do not say how queries are scaled; readers know the family's constants."""
+    widest = WIDEST_LAYERS[_architecture(model)] == model.num_hidden_layers
+    implied = model.hidden_size / model.num_attention_heads if widest else model.head_dim
+    if not math.isclose(model.attention_scale or 0.0, implied**-0.5, rel_tol=1e-6):
+        raise UnsupportedModelError(
+            f"Queries are scaled by {model.attention_scale}, and GGUF has no way to say it.",
+            fix="Write compressed-tensors instead.",
+        )
+
+
+def _pattern(model: ModelConfig) -> int:
+    """Every how many layers one attends to all."""
+    slides = model.sliding_layers or ()
+    pattern = next((i + 1 for i, slide in enumerate(slides) if not slide), len(slides) + 1)
+    if slides != tuple((i + 1) % pattern != 0 for i in range(len(slides))):
+        raise UnsupportedModelError(
+            "The layers that slide follow no pattern, and GGUF has no other way to say which.",
+            fix="Write compressed-tensors instead.",
+        )
+    return pattern
+
+
+def _rope_scaling(rope: RopeConfig) -> dict[str, Value]:
+    p: dict[str, Any] = rope.params
+    match rope.scaling:
+        case "default" | "llama3":  # whose factors are a tensor
+            return {}
+        case "linear":
+            return {"rope.scaling.type": "linear", "rope.scaling.factor": float(p["factor"])}
+        case "yarn":
+            return {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": float(p["factor"]),
+                "rope.scaling.original_context_length": p["original_max_position_embeddings"],
+            }
+        case "longrope":
+            return {
+                "rope.scaling.original_context_length": p["original_max_position_embeddings"],
+                "rope.scaling.attn_factor": p["attention_factor"],
+            }
+    raise UnsupportedModelError(
+        f"GGUF cannot say that RoPE is scaled in the way {rope.scaling!r}.",
+        fix="Write compressed-tensors instead.",
+    )

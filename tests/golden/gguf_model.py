@@ -1,0 +1,46 @@
+"""Writes a Hugging Face folder as a GGUF file, with Quire's own writer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from quire.checkpoint.gguf_export import exported_tensors, factor_tensors, metadata
+from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor
+from quire.checkpoint.source import resolve
+from quire.checkpoint.weights import open_weights
+from quire.models.registry import model_config
+from quire.quant.ggml import fitting_type, quantize_rows
+from quire.text.gguf_vocabulary import tokenizer_metadata
+
+
+def write_gguf_model(
+    folder: Path, path: Path, type_: str = "F32", *, tokenizer: bool = False
+) -> Path:
+    """The model in `folder`, float32, its matrices as `type_` where their rows allow."""
+    source = resolve(str(folder))
+    model, weights = model_config(source.config), open_weights(source)
+    keys = metadata(model, folder.name)
+    if tokenizer:
+        keys |= tokenizer_metadata(folder, model.vocab_size)
+    factors = factor_tensors(model.rope)
+    tensors = exported_tensors(model, weights)
+    types = [
+        fitting_type(type_, tensor.shape[-1]) if len(tensor.shape) == 2 else "F32"
+        for tensor in tensors
+    ]
+    planned = [
+        *(PlannedTensor(name, "F32", values.shape) for name, values in factors.items()),
+        *(PlannedTensor(t.name, kind, t.shape) for t, kind in zip(tensors, types, strict=True)),
+    ]
+    with GGUFWriter(path, keys, planned) as writer:
+        for name, values in factors.items():
+            writer.add(name, values)
+        for tensor, kind in zip(tensors, types, strict=True):
+            values = tensor.translation.undo(weights.read(tensor.source)).astype(np.float32)
+            if kind not in ("F32", "F16"):
+                values = quantize_rows(torch.from_numpy(values), kind)
+            writer.add(tensor.name, values.astype(np.float16) if kind == "F16" else values)
+    return path
