@@ -190,6 +190,8 @@ void bind_gemm(nb::module_& m) {
   m.attr("WEIGHT_U5") = static_cast<int>(kWeightU5);
   m.attr("WEIGHT_U6") = static_cast<int>(kWeightU6);
   m.attr("WEIGHT_U8") = static_cast<int>(kWeightU8);
+  m.attr("WEIGHT_F8_E4M3") = static_cast<int>(kWeightF8E4M3);
+  m.attr("WEIGHT_F8_E5M2") = static_cast<int>(kWeightF8E5M2);
   m.attr("NO_SECOND") = static_cast<int>(kNoSecond);
   m.attr("ZERO_POINTS") = static_cast<int>(kZeroPoints);
   m.attr("OFFSETS") = static_cast<int>(kOffsets);

@@ -44,6 +44,7 @@ nb::dict features() {
   flags["avx512bw"] = f.avx512bw;
   flags["avx512dq"] = f.avx512dq;
   flags["avx512vl"] = f.avx512vl;
+  flags["avx512vbmi"] = f.avx512vbmi;
   flags["avx512_vnni"] = f.avx512_vnni;
   flags["avx512_bf16"] = f.avx512_bf16;
   flags["avx512_fp16"] = f.avx512_fp16;
@@ -101,6 +102,8 @@ NB_MODULE(_native, m) {
   m.attr("BFLOAT16") = static_cast<int>(kBFloat16);
   m.attr("FLOAT16") = static_cast<int>(kFloat16);
   m.attr("INT8") = static_cast<int>(kInt8);
+  m.attr("FLOAT8_E4M3") = static_cast<int>(kFloat8E4M3);
+  m.attr("FLOAT8_E5M2") = static_cast<int>(kFloat8E5M2);
 
   nb::class_<Kernels>(m, "Kernels")
       .def_prop_ro("isa", [](const Kernels& kernels) { return kernels.isa; })

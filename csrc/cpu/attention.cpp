@@ -1,8 +1,9 @@
 // Paged attention with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022), in float;
-// attention_pairs.h has faster products for some caches. A task is a tile of query rows (positions x
+// attention_pairs.h and attention_float8.h
+// have faster products for some caches. A task is a tile of query rows (positions x
 // heads of one kv head), so that a key is read once for all of them; attention_walk.h says in which
 // order.
-#include "attention_pairs.h"
+#include "attention_float8.h"
 #include "attention_walk.h"
 
 namespace quire::QUIRE_ISA {
@@ -74,7 +75,7 @@ void store_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, const 
   for (int r = 0; r < rows.count; ++r) {
     Q* to = static_cast<Q*>(a.out) + offset + r / rows.group * a.out_stride +
             r % rows.group * rows.dim;
-    const Vec scale = broadcast(1.0f / state.sum[r]);
+    const Vec scale = broadcast(a.v_unit / state.sum[r]);
     for (int64_t d = 0; d < rows.dim; d += kLanes) {
       const Vec v = add(mul(load(state.acc + r * kWidth + d), scale), zero());
       if (d + kLanes <= rows.dim) {
@@ -121,12 +122,13 @@ struct Work {
   }
 
   void attend(const Keys<T>& keys, Ahead& ahead, int64_t start, State& state) {
-    if constexpr (kIsInt8<T>) {
-      const Scales scales(keys);
-      attend(keys, &scales, ahead, start, state);
-    } else {
-      attend(keys, nullptr, ahead, start, state);
+    if constexpr (sizeof(T) == 1) {
+      if (a.k_scale != nullptr) {
+        const Scales scales(keys);
+        return attend(keys, &scales, ahead, start, state);
+      }
     }
+    attend(keys, nullptr, ahead, start, state);
   }
   void attend(const Keys<T>& keys, const Scales* scales, Ahead& ahead, int64_t start,
               State& state) {
@@ -170,13 +172,13 @@ template <class T>
 void paged_attention(const AttentionArgs& a, int64_t index) {
   const AttentionTask& task = a.tasks[index];
 #if defined(QUIRE_TILES)
-  if constexpr (kIsBfloat16<T> || kIsInt8<T>) {
+  if constexpr (sizeof(T) == 1 || kIsBfloat16<T>) {
     if (attention_fits_tiles(a)) return tiled_attention<T>(a, task);
   }
 #endif
 #if defined(QUIRE_PAIRS)
-  if constexpr (kIsBfloat16<T> || kIsInt8<T>) {
-    if (fits_pairs(a)) return attend_task<typename PairOf<T>::Element, T>(a, task);
+  if constexpr (sizeof(T) == 1 || kIsBfloat16<T>) {
+    if (fits_pairs(a, 16 * kInterleaved<T>)) return attend_task<typename PairOf<T>::Element, T>(a, task);
   }
 #endif
   attend_task<float, T>(a, task);
@@ -197,5 +199,7 @@ template void paged_attention<float>(const AttentionArgs&, int64_t);
 template void paged_attention<bf16>(const AttentionArgs&, int64_t);
 template void paged_attention<f16>(const AttentionArgs&, int64_t);
 template void paged_attention<int8_t>(const AttentionArgs&, int64_t);
+template void paged_attention<f8_e4m3>(const AttentionArgs&, int64_t);
+template void paged_attention<f8_e5m2>(const AttentionArgs&, int64_t);
 
 }  // namespace quire::QUIRE_ISA

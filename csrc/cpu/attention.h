@@ -12,9 +12,6 @@ constexpr int kAttentionKeys = 128;       // keys of a tile; tiles begin at mult
 constexpr int kAttentionPartition = 1024; // keys after which a partial result is merged
 constexpr int kAttentionHeadDim = 256;    // largest head size
 
-// The dtypes of a cache: those of tensors, and int8 with a scale a token and head.
-enum : int { kInt8 = kDTypeCount, kCacheDTypeCount };
-
 // Query rows of one sequence that are computed together, for some kv heads one after the other, over
 // all the keys that they see; or for one head, over some partitions of them: parts.
 struct AttentionTask {
@@ -37,14 +34,14 @@ struct AttentionMerge {
 // out[t, h] = softmax(scale * q[t, h] . k) v over the cached tokens of t's sequence up to t itself.
 // q and out are [tokens, heads, head_dim] with their own dtype, heads contiguous within a token;
 // k and v [blocks, kv_heads, block_size, head_dim] have the table entry's dtype, a block is
-// contiguous. Of int8, an element is worth its product with the token's scale, in
-// [blocks, kv_heads, block_size]. head_dim is a multiple of 8, block_size 8, 16 or 32.
+// contiguous. Where there are scales, [blocks, kv_heads, block_size], an element is worth its product
+// with its token's. head_dim is a multiple of 8, block_size 8, 16 or 32.
 struct AttentionArgs {
   void* out;
   const void* q;
   const void* k;
   const void* v;
-  const bf16 *k_scale, *v_scale;   // contiguous; of an int8 cache
+  const bf16 *k_scale, *v_scale;   // contiguous; of int8, or of 8-bit floats, else null
   const int32_t* query_start_loc;  // [num_seqs + 1]
   const int32_t* seq_lens;         // [num_seqs], this step's tokens included
   const int32_t* block_tables;     // [num_seqs, block_table_stride]
@@ -54,6 +51,7 @@ struct AttentionArgs {
   int64_t k_block_stride, v_block_stride;
   int64_t window;  // attend to the last `window` tokens only; 0 is all
   float scale;     // positive
+  float v_unit;    // what an element of v is worth besides; 1 but for 8-bit floats without scales
   int q_dtype;
   AttentionTuning tuning;
   const AttentionTask* tasks;

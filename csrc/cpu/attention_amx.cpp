@@ -1,4 +1,4 @@
-// Paged attention on AMX tiles, in bfloat16 (which holds int8 exactly); same tasks, tiles and promises
+// Paged attention on AMX tiles, in bfloat16 (which holds int8 and 8-bit floats exactly); same tasks, tiles and promises
 // as attention.cpp.
 //
 // A tile register holds 16 rows of 64 bytes. Per 16 query rows and key tile of kAttentionKeys:
@@ -28,7 +28,7 @@ void clear(const Work& w, State& state) {
   state.empty = true;
 }
 
-// One key tile; `scales` are those of int8.
+// One key tile; `scales` may be null.
 template <class T>
 void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Scales* scales,
             Ahead& ahead, int64_t start, State& state) {
@@ -110,7 +110,7 @@ void store_rows(const AttentionArgs& a, int64_t offset, const Work& w, const Sta
   bf16* out = static_cast<bf16*>(a.out) + offset;
   for (int r = 0; r < w.rows; ++r) {
     bf16* to = out + row_offset(w, r, a.out_stride, a.head_dim);
-    const Vec scale = broadcast(1.0f / state.sum[r]);
+    const Vec scale = broadcast(a.v_unit / state.sum[r]);
     for (int d = 0; d < w.dim_tiles; d += 2) {
       const float* acc = state.acc[r / kSide][d] + r % kSide * kSide;
       const Vec x = load(acc), y = load(acc + kCells);
@@ -150,11 +150,12 @@ struct TileWork {
   void load(int64_t head) { pack_queries(a, task.row * a.q_stride + column(head), w); }
   void attend(const Keys<T>& keys, Ahead& ahead, int64_t start, State& state) {
     if constexpr (sizeof(T) == 1) {
-      const Scales scales(keys);
-      QUIRE_ISA::attend(a, w, keys, &scales, ahead, start, state);
-    } else {
-      QUIRE_ISA::attend(a, w, keys, nullptr, ahead, start, state);
+      if (a.k_scale != nullptr) {
+        const Scales scales(keys);
+        return QUIRE_ISA::attend(a, w, keys, &scales, ahead, start, state);
+      }
     }
+    QUIRE_ISA::attend(a, w, keys, nullptr, ahead, start, state);
   }
   void clear(State& state) { QUIRE_ISA::clear(w, state); }
   void merge(State& total, const State& part) { QUIRE_ISA::merge(w, total, part); }
@@ -181,6 +182,8 @@ void tiled_attention(const AttentionArgs& a, const AttentionTask& task) {
 
 template void tiled_attention<bf16>(const AttentionArgs&, const AttentionTask&);
 template void tiled_attention<int8_t>(const AttentionArgs&, const AttentionTask&);
+template void tiled_attention<f8_e4m3>(const AttentionArgs&, const AttentionTask&);
+template void tiled_attention<f8_e5m2>(const AttentionArgs&, const AttentionTask&);
 
 }  // namespace quire::QUIRE_ISA
 

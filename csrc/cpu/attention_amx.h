@@ -90,6 +90,15 @@ inline __m512i load_bf16(const int8_t* p) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
+template <class F8>
+inline __m512i load_bf16(const F8* p) {
+  const __m512i apart = _mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3);  // 8 codes to each 16 bytes
+  const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  __m512i values, same;
+  Float8Pairs<F8>().widen(_mm512_permutexvar_epi64(apart, _mm512_castsi256_si512(codes)), values, same);
+  return values;
+}
+
 alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};
 
 }  // namespace

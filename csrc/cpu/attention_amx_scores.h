@@ -25,7 +25,8 @@ inline void pack_queries(const AttentionArgs& a, int64_t offset, Work& w) {
 }
 
 // 16 keys as a tile: in place, or copied together where blocks are shorter.
-inline const bf16* key_rows(const Keys<int8_t>& keys, int tile, bf16* room) {
+template <class T>
+inline const bf16* key_rows(const Keys<T>& keys, int tile, bf16* room) {
   for (int i = 0; i < kSide; ++i) {
     const int j = tile * kSide + i;
     if (!keys.has(j)) continue;  // whose scores are hidden

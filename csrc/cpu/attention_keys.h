@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention.h"
-#include "simd.h"
+#include "simd_float8.h"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -16,7 +16,7 @@ template <class T>
 struct Keys {
   const T* k[kMaxBlocks];
   const T* v[kMaxBlocks];
-  const bf16 *k_scales[kMaxBlocks], *v_scales[kMaxBlocks];  // of int8
+  const bf16 *k_scales[kMaxBlocks], *v_scales[kMaxBlocks];  // where the cache has scales
   int first, last;
   int shift;  // log2 of the block size
   int64_t dim;
@@ -43,7 +43,7 @@ inline Keys<T> find_keys(const AttentionArgs& a, const int32_t* table, int64_t h
     if (!inside) continue;
     keys.k[i] = static_cast<const T*>(a.k) + blocks[i] * a.k_block_stride + offset;
     keys.v[i] = static_cast<const T*>(a.v) + blocks[i] * a.v_block_stride + offset;
-    if constexpr (sizeof(T) == 1) {
+    if (sizeof(T) == 1 && a.k_scale != nullptr) {
       const int64_t scales = (blocks[i] * a.kv_heads + head) * a.block_size;
       keys.k_scales[i] = a.k_scale + scales;
       keys.v_scales[i] = a.v_scale + scales;
@@ -56,7 +56,8 @@ inline Keys<T> find_keys(const AttentionArgs& a, const int32_t* table, int64_t h
 struct Scales {
   alignas(64) float k[kKeys + kLanes], v[kKeys + kLanes];  // whole vectors are written
 
-  explicit Scales(const Keys<int8_t>& keys) {
+  template <class T>
+  explicit Scales(const Keys<T>& keys) {
     const int size = 1 << keys.shift;
     for (int i = 0; i < kKeys >> keys.shift; ++i) {
       if (keys.k[i] == nullptr) continue;
@@ -90,7 +91,7 @@ struct Ahead {
     for (int i = 0; i < kMaxBlocks; ++i) {
       if (next.k[i] == nullptr) continue;
       blocks[count++] = reinterpret_cast<const char*>(next.k[i]);
-      if constexpr (sizeof(T) == 1) {
+      if (sizeof(T) == 1 && next.k_scales[i] != nullptr) {
         __builtin_prefetch(next.k_scales[i], 0, 2);
         __builtin_prefetch(next.v_scales[i], 0, 2);
       }

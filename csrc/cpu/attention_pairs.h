@@ -54,7 +54,10 @@ constexpr bool kIsInt16 = false;
 template <>
 constexpr bool kIsInt16<int16_t> = true;
 
-inline bool fits_pairs(const AttentionArgs& a) { return a.q_dtype == kBFloat16 && a.head_dim % 32 == 0; }
+// Whether these products compute the shape; `columns` is what they take at once.
+inline bool fits_pairs(const AttentionArgs& a, int64_t columns) {
+  return a.q_dtype == kBFloat16 && a.head_dim % columns == 0;
+}
 
 // Rounds x to 16 bits of `top`, the largest magnitude; returns what one unit is worth.
 inline float unit_of(float top) { return top * (1.0f / 32767.0f); }
@@ -141,6 +144,10 @@ inline float round_weights(const float* weights, int begin, int end, const Scale
 
 alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};
 
+// Vectors of pairs that `interleave` makes at once.
+template <class T>
+constexpr int kInterleaved = 2;
+
 // Pairs of values of keys j and j + 1, columns [d, d + 32): interleaved, in two vectors. Those of keys
 // outside the tile are 0.
 template <class P, class T>
@@ -160,7 +167,7 @@ template <int R, int C, bool Ready, class E, class T>
 void add_values(float* acc, const E* weights, const float* keep, const float* worth,
                 const Keys<T>& keys, Ahead& ahead, const E* values, int64_t d) {
   using P = Pairs<E>;
-  constexpr bool kWhole = !kIsBfloat16<E>;  // sums of integers begin at 0
+  constexpr bool kWhole = kIsInt16<E>;  // sums of integers begin at 0
   typename P::Sum s[R][C];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
@@ -174,14 +181,11 @@ void add_values(float* acc, const E* weights, const float* keep, const float* wo
   for (int j = keys.first / 2 * 2; j < keys.last; j += 2) {
     if (j % 4 == 0) ahead.fetch(ahead.pace);
     __m512i x[C];
-    for (int c = 0; c < C; c += 2) {
-      if constexpr (Ready) {
-        const E* const pair = values + j * keys.dim + 2 * (d + c * kLanes);
-        x[c] = P::load(pair);
-        x[c + 1] = P::load(pair + 32);
-      } else {
-        interleave<P>(keys, j, d + c * kLanes, x + c);
-      }
+    if constexpr (Ready) {
+      const E* const pairs = values + j * keys.dim + 2 * d;
+      for (int c = 0; c < C; ++c) x[c] = P::load(pairs + c * 32);
+    } else {
+      for (int c = 0; c < C; c += kInterleaved<T>) interleave<P>(keys, j, d + c * kLanes, x + c);
     }
     for (int r = 0; r < R; ++r) {
       int pair;
@@ -210,8 +214,8 @@ void add_columns(float* acc, const E* weights, const float* keep, const float* w
   for (; d + kColumns * kLanes <= keys.dim; d += kColumns * kLanes) {
     add_values<R, kColumns, Ready>(acc, weights, keep, worth, keys, ahead, values, d);
   }
-  for (; d < keys.dim; d += 2 * kLanes) {
-    add_values<R, 2, Ready>(acc, weights, keep, worth, keys, ahead, values, d);
+  for (; d < keys.dim; d += kInterleaved<T> * kLanes) {
+    add_values<R, kInterleaved<T>, Ready>(acc, weights, keep, worth, keys, ahead, values, d);
   }
 }
 

@@ -1,4 +1,4 @@
-// Paged attention of the ISA being compiled; T (float, bf16, f16 or int8_t) is the dtype of the cache.
+// Paged attention of the ISA being compiled; T (float, bf16, f16, int8_t, f8_e4m3 or f8_e5m2) is the dtype of the cache.
 #pragma once
 
 #include "kernels.h"
@@ -10,9 +10,9 @@ template <class T>
 void paged_attention(const AttentionArgs& a, int64_t task);
 
 #if defined(QUIRE_TILES)
-// Whether `tiled_attention` computes this shape, with a cache of bfloat16 or int8.
+// Whether `tiled_attention` computes this shape, with a cache of bfloat16 or 8 bits.
 bool attention_fits_tiles(const AttentionArgs& a);
-// T is bf16 or int8_t.
+// T is bf16 or of 8 bits.
 template <class T>
 void tiled_attention(const AttentionArgs& a, const AttentionTask& task);
 #endif

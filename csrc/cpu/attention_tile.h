@@ -12,10 +12,6 @@ template <class T>
 constexpr bool kIsBfloat16 = false;
 template <>
 constexpr bool kIsBfloat16<bf16> = true;
-template <class T>
-constexpr bool kIsInt8 = false;
-template <>
-constexpr bool kIsInt8<int8_t> = true;
 
 template <class T>
 constexpr bool kIsFloat = false;

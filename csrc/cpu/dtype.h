@@ -13,6 +13,17 @@ struct f16 {
   uint16_t bits;
 };
 
+// Of weights and caches alone: E4M3 has no infinity, and NaN where all magnitude bits are set.
+struct f8_e4m3 {
+  uint8_t bits;
+};
+struct f8_e5m2 {
+  uint8_t bits;
+};
+
 enum DType : int { kFloat32, kBFloat16, kFloat16, kDTypeCount };
+// The dtypes of a KV cache: those of tensors, int8 with a scale a token and head, 8-bit floats with
+// such scales or without.
+enum : int { kInt8 = kDTypeCount, kFloat8E4M3, kFloat8E5M2, kCacheDTypeCount };
 
 }  // namespace quire

@@ -87,8 +87,10 @@ struct RotaryArgs {
 // q and k are normalized a head (unless q_norm / k_norm is null), turned (unless cos_sin is null);
 // q goes to q_out, k and v into slot_mapping[r] of the paged cache. Same bits as rms_norm, rotary
 // and a copy, one after the other.
-// Where there are k_scale and v_scale, the cache is int8, head_dim at most 256, and a head of k or v
-// is stored as round(x / scale), with the scale max|x| / 127, rounded up, in its token's place.
+// The cache is of the table entry's dtype, or bfloat16, or of 8 bits and head_dim at most 256. Where
+// there are k_scale and v_scale, a head of k or v is stored as round(x / scale), with the scale
+// max|x| / most, rounded up, in its token's place; most is 127, 448 (E4M3) or 57344 (E5M2). Else
+// 8-bit floats hold x / unit, and the largest they can where that is larger.
 struct RopeKvArgs {
   void* q_out;          // [rows, heads, head_dim], contiguous
   const void *q, *k, *v;  // [rows, heads or kv_heads, head_dim]; the heads of a row are contiguous
@@ -97,7 +99,9 @@ struct RopeKvArgs {
   const float* cos_sin;         // [max positions, rotary_dim]
   const void *q_norm, *k_norm;  // [head_dim]
   void *k_cache, *v_cache;      // [blocks, kv_heads, block_size, head_dim]
+  int cache_dtype;
   bf16 *k_scale, *v_scale;      // [blocks, kv_heads, block_size], contiguous; or null
+  float k_unit, v_unit;         // of 8-bit floats without scales
   const int64_t* slot_mapping;  // block * block_size + offset
   int64_t block_size, block_stride, head_stride;  // a token's elements are contiguous
   int64_t rows, heads, kv_heads, head_dim, rotary_dim;

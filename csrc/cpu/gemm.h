@@ -34,6 +34,13 @@
 // So a line of fours becomes one line of either tile of s8. u8 has lines of bytes, one of either tile
 // in turn; u4_book is u4 with codes that stand for the 16 bytes of a codebook.
 //
+// A block of 8-bit floats (f8_e4m3, f8_e5m2) is a sequence of quads, 4 values of k (k is padded to 32):
+// a line of each tile, whose 16 bytes of 4 rows have the first pairs of k before the second, so that
+// they become two lines of bf16 by interleaving what the codes are looked up as.
+//
+//     quad: │ line of rows 0–15 │ line of rows 16–31 │
+//     line: │ r0: k0 k1 │ … │ r3: k0 k1 │ r0: k2 k3 │ … │ r3: k2 k3 │ r4: k0 k1 │ …
+//
 // Every output is summed over k in one order, whatever `rows`, the place of its row and the number
 // of threads: results are batch-invariant to the last bit. s8 sums exactly, in int32; its results
 // are the same on every ISA. u2 to u8 sum a group exactly, and groups in ascending order.
@@ -53,13 +60,15 @@ enum WeightKind : int {
   kWeightBF16,
   kWeightS8,     // int8 x
   kWeightS8A16,  // bfloat16 x
-  kWeightU4,     // int8 x, as all that follow
+  kWeightU4,     // int8 x, as up to u8
   kWeightU2,
   kWeightU3,
   kWeightU4Book,
   kWeightU5,
   kWeightU6,
   kWeightU8,
+  kWeightF8E4M3,  // bfloat16 x
+  kWeightF8E5M2,
   kWeightKindCount
 };
 
@@ -76,8 +85,8 @@ constexpr int64_t kStepBytes = 64;    // of one row, kinds bf16 and s8
 constexpr int64_t kTileBytes = 1024;  // 16 rows of a step
 constexpr int64_t kPrepareRows = 8;   // of x, a prepare task
 
-// Rows of x and y are contiguous; strides are in elements, from row to row. The kinds bf16 and s8_a16
-// round x to bf16 first; s8 and u2 to u8 quantize each row of x: q = round(x * 127 / max|x|), or
+// Rows of x and y are contiguous; strides are in elements, from row to row. The kinds bf16, s8_a16
+// and f8 round x to bf16 first; s8 and u2 to u8 quantize each row of x: q = round(x * 127 / max|x|), or
 // q = round(x / input_scale).
 struct GemmArgs {
   void* y;        // [rows, columns]
@@ -88,10 +97,12 @@ struct GemmArgs {
   int64_t y_stride, x_stride;
   DType y_dtype, x_dtype;
   const void* weight;        // packed
-  const float* scale;        // s8, s8_a16: [n padded], W = q * scale; u2 …: units of a row's scales
+  // s8, s8_a16, f8 without groups: [n padded], W = q * scale; u2 …: units of a row's scales;
+  // f8 in groups: [n padded / 32][groups][32].
+  const float* scale;
   const int32_t* row_sum;    // s8: [n padded], sum of q
   const float* bias;         // [n padded] or null
-  int64_t group;             // u2 …: 16, 32, 64 or 128
+  int64_t group;             // u2 …: 16, 32, 64 or 128; f8: 32, 64, 128, or 0 for a scale a row
   Second second;             // of a group of u2 …
   int32_t zero;              // u2 …, of all groups
   const uint8_t* codebook;   // u4_book: [16]

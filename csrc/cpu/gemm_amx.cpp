@@ -1,9 +1,11 @@
-// GEMM on AMX tiles: bf16 and int8 weights, the latter under int8 or bf16 x (s8_a16). Every count of rows takes the same steps over k.
+// GEMM on AMX tiles: bf16 and int8 weights, the latter under int8 or bf16 x (s8_a16), and
+// 8-bit floats under bf16 x. Every count of rows takes the same steps over k.
 //
 // x is in tiles too: a tile of 16 rows (fewer at the end) is a sequence of steps, a step 64 bytes of
 // each row, so that a tile register is loaded from consecutive lines. Few rows of bf16 are loaded
 // where they are.
 #include "gemm_parts.h"
+#include "simd_float8.h"
 
 #if defined(QUIRE_TILES)
 
@@ -36,21 +38,45 @@ void configure(int64_t upper, int64_t lower) {
 // registers want them.
 struct BF16 {
   using Sum = float;
+  static constexpr bool kGroups = false;
   static constexpr int64_t kBytes = 2, kWeightStep = 2 * kTileBytes;
   const uint8_t* tiles(const uint8_t* weight) const { return weight; }
 };
 struct S8 {
   using Sum = int32_t;
+  static constexpr bool kGroups = false;
   static constexpr int64_t kBytes = 1, kWeightStep = 2 * kTileBytes;
   const uint8_t* tiles(const uint8_t* weight) const { return weight; }
 };
 struct S8A16 {
   using Sum = float;
+  static constexpr bool kGroups = false;
   static constexpr int64_t kBytes = 2, kWeightStep = kTileBytes;
   alignas(64) uint8_t converted[2 * kTileBytes];
   const uint8_t* tiles(const uint8_t* weight) {
     for (int64_t i = 0; i < kWeightStep; i += 32) {
       _mm512_store_si512(converted + 2 * i, reinterpret_cast<__m512i>(s8_pairs(weight + i)));
+    }
+    return converted;
+  }
+};
+
+template <class F8>
+struct F8A16 {
+  using Sum = float;
+  static constexpr bool kGroups = true;
+  static constexpr int64_t kBytes = 2, kWeightStep = kTileBytes;
+  alignas(64) uint8_t converted[2 * kTileBytes];
+  const Float8Pairs<F8> pairs;
+  const uint8_t* tiles(const uint8_t* weight) {
+    for (int64_t quad = 0; quad < 8; ++quad) {
+      for (int64_t tile = 0; tile < 2; ++tile, weight += 64) {
+        __m512i lines[2];
+        pairs.widen(_mm512_loadu_si512(weight), lines[0], lines[1]);
+        uint8_t* const to = converted + tile * kTileBytes + quad * 128;
+        _mm512_store_si512(to, lines[0]);
+        _mm512_store_si512(to + 64, lines[1]);
+      }
     }
     return converted;
   }
@@ -125,6 +151,31 @@ void one_tile(typename T::Sum* sums, Rows upper, const uint8_t* weight, int64_t 
   _tile_stored(1, sums + 16, kBlockRows * 4);
 }
 
+// sums[rows][32] of one or two tiles of x, whose weights are in groups: a group's sum is multiplied by
+// its scales, `scale`, 32 a group.
+template <class T>
+void in_groups(const GemmArgs& a, float* sums, int64_t rows, Rows upper, Rows lower,
+               const uint8_t* weight, int64_t steps, const float* scale, Fetch fetch) {
+  alignas(64) float part[32 * kBlockRows];
+  const int64_t group = a.group / 32;
+  for (int64_t i = 0; i < rows * kBlockRows; i += kLanes) store(sums + i, zero());
+  for (int64_t s = 0; s < steps; s += group, scale += kBlockRows) {
+    const int64_t some = smaller(group, steps - s);
+    const Rows x{upper.at + s * upper.step_stride, upper.row_stride, upper.step_stride};
+    const Rows y{lower.at + s * lower.step_stride, lower.row_stride, lower.step_stride};
+    const uint8_t* const w = weight + s * T::kWeightStep;
+    const Fetch ahead{fetch.at + s * fetch.lines * 64, fetch.lines};
+    if (rows > kTileRows) {
+      two_tiles<T>(part, x, y, w, some, ahead);
+    } else {
+      one_tile<T>(part, x, w, some, ahead);
+    }
+    for (int64_t i = 0; i < rows * kBlockRows; i += kLanes) {
+      store(sums + i, fma(load(scale + i % kBlockRows), load(part + i), load(sums + i)));
+    }
+  }
+}
+
 template <class T>
 int64_t steps_of(const GemmArgs& a) {
   return ceil_div(a.k * T::kBytes, kStepBytes);
@@ -191,6 +242,16 @@ void task(const GemmArgs& a, int64_t index) {
       shape = rows;
       const bool stream = streams && r == first;
       const Fetch now = stream ? Fetch{weight + tuned(a.tuning.ahead_bytes, kAhead), kLines} : fetch;
+      if constexpr (T::kGroups) {
+        if (a.group != 0) {
+          const int64_t n0 = b * kBlockRows, groups = ceil_div(a.k, a.group);
+          in_groups<T>(a, sums, rows, tile_at<T>(a, r), tile_at<T>(a, r + kTileRows), weight, steps,
+                       a.scale + n0 * groups, now);
+          if (!stream) fetch.at += steps * lines * 64;
+          finish(a, r, rows, n0, sums);
+          continue;
+        }
+      }
       if (lower > 0) {
         two_tiles<T>(sums, tile_at<T>(a, r), tile_at<T>(a, r + kTileRows), weight, steps, now);
       } else {
@@ -244,6 +305,10 @@ const Gemm kGemmTilesBF16 = {bf16_scratch_bytes, prepare_tasks<BF16>, bf16_prepa
                              task<BF16>};
 const Gemm kGemmTilesS8A16 = {bf16_scratch_bytes, prepare_tasks<S8A16>, bf16_prepare, tasks<S8A16>,
                               task<S8A16>};
+const Gemm kGemmTilesF8E4M3 = {bf16_scratch_bytes, prepare_tasks<F8A16<f8_e4m3>>, bf16_prepare,
+                               tasks<F8A16<f8_e4m3>>, task<F8A16<f8_e4m3>>};
+const Gemm kGemmTilesF8E5M2 = {bf16_scratch_bytes, prepare_tasks<F8A16<f8_e5m2>>, bf16_prepare,
+                               tasks<F8A16<f8_e5m2>>, task<F8A16<f8_e5m2>>};
 const Gemm kGemmTilesS8 = {s8_scratch_bytes, prepare_tasks<S8>, s8_prepare, tasks<S8>, task<S8>};
 
 }  // namespace quire::QUIRE_ISA

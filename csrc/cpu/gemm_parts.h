@@ -9,9 +9,11 @@ namespace quire::QUIRE_ISA {
 
 extern const Gemm kGemmF32, kGemmF16, kGemmBF16, kGemmS8, kGemmS8A16;
 extern const Gemm kGemmU2, kGemmU3, kGemmU4, kGemmU4Book, kGemmU5, kGemmU6, kGemmU8;
+extern const Gemm kGemmF8E4M3, kGemmF8E5M2;
 #if defined(QUIRE_TILES)
 extern const Gemm kGemmTilesBF16, kGemmTilesS8, kGemmTilesS8A16, kGemmTilesU2, kGemmTilesU3;
 extern const Gemm kGemmTilesU4, kGemmTilesU4Book, kGemmTilesU5, kGemmTilesU6, kGemmTilesU8;
+extern const Gemm kGemmTilesF8E4M3, kGemmTilesF8E5M2;
 #endif
 
 namespace {

@@ -43,6 +43,7 @@ CpuFeatures detect() {
   f.avx512bw = zmm && bit(leaf7.ebx, 30);
   f.avx512dq = zmm && bit(leaf7.ebx, 17);
   f.avx512vl = zmm && bit(leaf7.ebx, 31);
+  f.avx512vbmi = zmm && bit(leaf7.ecx, 1);
   f.avx512_vnni = zmm && bit(leaf7.ecx, 11);
   f.avx512_bf16 = zmm && bit(leaf7_1.eax, 5);
   f.avx512_fp16 = zmm && bit(leaf7.edx, 23);
@@ -59,7 +60,7 @@ bool has_avx512(const CpuFeatures& f) {
 }
 
 bool has_avx512_vnni(const CpuFeatures& f) {
-  return has_avx512(f) && f.avx512_vnni && f.avx512_bf16;
+  return has_avx512(f) && f.avx512_vnni && f.avx512_bf16 && f.avx512vbmi;
 }
 
 // Linux hands out the tile registers only to a process that asks for them; its threads inherit it.

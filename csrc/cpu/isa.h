@@ -10,7 +10,7 @@ namespace quire {
 struct CpuFeatures {
   bool avx2, fma, f16c, avx_vnni;
   bool avx512f, avx512bw, avx512dq, avx512vl;
-  bool avx512_vnni, avx512_bf16, avx512_fp16;
+  bool avx512vbmi, avx512_vnni, avx512_bf16, avx512_fp16;
   bool amx_tile, amx_int8, amx_bf16;
 };
 

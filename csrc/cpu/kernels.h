@@ -68,7 +68,7 @@ const Kernels& table();
 namespace avx512 {
 const Kernels& table();
 }
-namespace avx512_vnni {  // + VNNI, BF16
+namespace avx512_vnni {  // + VNNI, BF16, VBMI
 const Kernels& table();
 }
 namespace amx {  // + tiles of bf16 and int8

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "interleave.h"
+#include "pack_f8.h"
 #include "scalar.h"
 
 namespace quire {
@@ -55,6 +56,8 @@ int64_t bytes_of_block(const PackedShape& shape) {
     case kWeightBF16: return kBlockRows * round_up(shape.k, 32) * 2;
     case kWeightS8A16: return kBlockRows * round_up(shape.k, 32);
     case kWeightS8: return kBlockRows * round_up(shape.k, 64);
+    case kWeightF8E4M3:
+    case kWeightF8E5M2: return f8_block_bytes(shape.k);
     default: return grouping_of(shape, nullptr).block_bytes();
   }
 }
@@ -80,6 +83,9 @@ int64_t checked_bytes(const PackedShape& shape) {
   if (code_bits(shape.kind) != 0 && g != 16 && g != 32 && g != 64 && g != 128) {
     throw std::invalid_argument("a group of weights has 16, 32, 64 or 128");
   }
+  if (is_f8(shape.kind) && g != 0 && g != 32 && g != 64 && g != 128) {
+    throw std::invalid_argument("a group of 8-bit floats has 32, 64 or 128; 0 is a whole row");
+  }
   return blocks_of(shape.epilogue, shape.n) * bytes_of_block(shape);
 }
 
@@ -103,6 +109,9 @@ PackedWeight::PackedWeight(const PackedShape& shape)
   const size_t padded = static_cast<size_t>(blocks() * kBlockRows);
   const bool grouped = code_bits(shape_.kind) != 0, int8 = is_int8(shape_.kind);
   if (int8 || grouped) scale_.assign(padded, 0.0f);
+  if (is_f8(shape_.kind)) {
+    scale_.assign(padded * static_cast<size_t>(f8_groups(shape_.k, shape_.group)), 0.0f);
+  }
   if (int8) row_sum_.assign(padded, 0);
   if (shape.bias) bias_.assign(padded, 0.0f);
   if (shape_.kind == kWeightU4Book) codebook_.assign(16, 0);
@@ -144,6 +153,8 @@ PackedWeight::PackedWeight(Pool& pool, const PackedShape& shape, const Quantized
   each_block(pool, [&](int64_t block) {
     if (is_int8(shape_.kind)) {
       keep_s8_block(source, block);
+    } else if (is_f8(shape_.kind)) {
+      keep_f8_block(source, block);
     } else {
       keep_grouped_block(source, block);
     }
@@ -167,6 +178,18 @@ void PackedWeight::keep_s8_block(const QuantizedSource& source, int64_t block) {
     row_sum_[static_cast<size_t>(packed)] = sum;
   }
   interleave_s8(memory_.data() + block * block_bytes(), from, row_bytes);
+}
+
+void PackedWeight::keep_f8_block(const QuantizedSource& source, int64_t block) {
+  const int64_t groups = f8_groups(shape_.k, shape_.group);
+  for (int64_t r = 0; r < kBlockRows; ++r) {
+    const int64_t n = source_row(block * kBlockRows + r);
+    if (n < 0) continue;
+    pack_f8(static_cast<const uint8_t*>(source.codes) + n * shape_.k, shape_.k, r,
+            memory_.data() + block * block_bytes());
+    float* const scale = scale_.data() + block * groups * kBlockRows + r;
+    for (int64_t g = 0; g < groups; ++g) scale[g * kBlockRows] = source.scale[n * groups + g];
+  }
 }
 
 void PackedWeight::keep_grouped_block(const QuantizedSource& source, int64_t block) {
@@ -348,6 +371,11 @@ void PackedWeight::read_row(int64_t packed, float* out) const {
   const uint8_t* block = memory_.data() + packed / kBlockRows * block_bytes();
   const int64_t r = packed % kBlockRows;
   if (code_bits(shape_.kind) != 0) return read_grouped_row(packed, block, out);
+  if (is_f8(shape_.kind)) {
+    const int64_t groups = f8_groups(shape_.k, shape_.group);
+    const float* scale = scale_.data() + packed / kBlockRows * groups * kBlockRows + r;
+    return read_f8(shape_.kind, block, r, shape_.k, shape_.group, scale, out);
+  }
   if (shape_.kind == kWeightF32) {
     for (int64_t k = 0; k < shape_.k; ++k) memcpy(out + k, block + (k * kBlockRows + r) * 4, 4);
     return;

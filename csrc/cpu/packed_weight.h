@@ -26,7 +26,8 @@ struct U4Rounding {
 };
 
 // What a packed weight is, apart from its numbers: its memory's sizes follow from it. What follows k
-// is of the kinds u2 to u8, which have groups, but for the bias and the input's scale.
+// is of the kinds u2 to u8, which have groups, but for the bias and the input's scale; 8-bit floats may
+// have groups too.
 struct PackedShape {
   WeightKind kind;
   Epilogue epilogue;
@@ -40,7 +41,7 @@ struct PackedShape {
 };
 
 // A weight that is quantized already, each array contiguous: codes and groups (pack_grouped.h), or
-// int8 with a scale a row, of kind s8 or s8_a16.
+// int8 with a scale a row, of kind s8 or s8_a16; or 8-bit floats.
 struct QuantizedSource {
   const void* codes;            // [n, k], bytes
   const float* scale;           // [n, ceil(k / group)], or [n]
@@ -117,6 +118,7 @@ class PackedWeight {
   void pack_block(const std::vector<WeightPart>& parts, int64_t block);
   void interleave_s8(uint8_t* block, const uint8_t* const* rows, int64_t row_bytes);
   void keep_s8_block(const QuantizedSource& source, int64_t block);
+  void keep_f8_block(const QuantizedSource& source, int64_t block);
   void keep_grouped_block(const QuantizedSource& source, int64_t block);
   template <class T>
   void round_u4_block(const std::vector<WeightPart>& parts, int64_t block, U4Rounding u4);

@@ -41,10 +41,11 @@ const Kernels kTable = {
     },
 #if defined(QUIRE_TILES)
     {&kGemmF32, &kGemmF16, &kGemmTilesBF16, &kGemmTilesS8, &kGemmTilesS8A16, &kGemmTilesU4,
-     &kGemmTilesU2, &kGemmTilesU3, &kGemmTilesU4Book, &kGemmTilesU5, &kGemmTilesU6, &kGemmTilesU8},
+     &kGemmTilesU2, &kGemmTilesU3, &kGemmTilesU4Book, &kGemmTilesU5, &kGemmTilesU6, &kGemmTilesU8,
+     &kGemmTilesF8E4M3, &kGemmTilesF8E5M2},
 #else
     {&kGemmF32, &kGemmF16, &kGemmBF16, &kGemmS8, &kGemmS8A16, &kGemmU4, &kGemmU2, &kGemmU3,
-     &kGemmU4Book, &kGemmU5, &kGemmU6, &kGemmU8},
+     &kGemmU4Book, &kGemmU5, &kGemmU6, &kGemmU8, &kGemmF8E4M3, &kGemmF8E5M2},
 #endif
     quantize_u4,
     {

@@ -9,13 +9,16 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.bench.quality import prompt_predictions
 
-FLAGS: list[tuple[dict[str, str], float]] = [
+FLAGS: list[tuple[dict[str, str | bool], float]] = [
     ({"quantization": "int8"}, 1.02),
     ({"quantization": "int8_w8a16"}, 1.01),
     ({"quantization": "int4_g32"}, 1.15),
     ({"quantization": "int4_g64"}, 1.15),
     ({"quantization": "int4"}, 1.15),
     ({"kv_cache_dtype": "int8"}, 1.005),
+    ({"kv_cache_dtype": "fp8"}, 1.02),
+    ({"kv_cache_dtype": "fp8", "calculate_kv_scales": True}, 1.02),
+    ({"kv_cache_dtype": "fp8_e5m2"}, 1.04),
     ({"quantization": "int8", "kv_cache_dtype": "int8"}, 1.02),
 ]
 """What is quantized, and the most drift of perplexity against the same model unquantized. The
@@ -42,6 +45,6 @@ def test_quantized_weights_and_cache_keep_the_perplexity(
         assert 1 / most < drift < most
 
 
-def perplexity(model: str, prompts: list[list[int]], **flags: str) -> float:
+def perplexity(model: str, prompts: list[list[int]], **flags: str | bool) -> float:
     with LLM(model=model, **flags) as llm:
         return prompt_predictions(llm, prompts).perplexity

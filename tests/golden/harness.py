@@ -60,7 +60,7 @@ def spoiled_cache(shape: tuple[int, int, int, int], dtype: torch.dtype) -> KVCac
             *(torch.full(shape, 127, dtype=dtype) for _ in range(2)),
             *(torch.full(shape[:3], torch.nan, dtype=torch.bfloat16) for _ in range(2)),
         )
-    return KVCache(*(torch.full(shape, torch.nan, dtype=dtype) for _ in range(2)))
+    return KVCache(*(torch.full(shape, torch.nan).to(dtype) for _ in range(2)))
 
 
 @dataclass

@@ -19,6 +19,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
     "int8": torch.int8,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
 }
 
 
@@ -42,6 +44,10 @@ def prompts(seed: int) -> list[list[int]]:
         ("opt", "float32", "float32", "auto"),
         ("qwen3", "bfloat16", "bfloat16", "auto"),
         ("qwen3", "bfloat16", "int8", "auto"),
+        ("qwen3", "bfloat16", "fp8_e4m3", "auto"),
+        ("mistral-sliding", "float32", "fp8_e5m2", "auto"),
+        ("llama", "float32", "bfloat16", "auto"),
+        ("llama", "float32", "fp8_e4m3", "reference"),
         ("qwen2-sliding-tied", "bfloat16", "bfloat16", "reference"),
         ("opt-untied-gelu", "float16", "float16", "auto"),
     ],

@@ -108,6 +108,7 @@ FLOAT32, BFLOAT16, FLOAT16, INT8 = torch.float32, torch.bfloat16, torch.float16,
         ("opt-untied-gelu", FLOAT16, FLOAT16, None),
         ("llama", FLOAT16, FLOAT16, None),
         ("llama", BFLOAT16, INT8, "int4_g32"),
+        ("qwen3", BFLOAT16, torch.float8_e4m3fn, None),
     ],
 )
 def test_plan_and_eager_have_the_same_bits(

@@ -51,23 +51,34 @@ def rotation(generator: torch.Generator, rotary_dim: int) -> Tensor:
     return torch.cat([angles.cos(), angles.sin()], dim=1)
 
 
-def new_cache(dtype: torch.dtype, shape: Shape) -> KVCache:
+def new_cache(dtype: torch.dtype, shape: Shape, *, scales: bool = False) -> KVCache:
     size = (BLOCKS, shape.kv_heads, BLOCK_SIZE, shape.head_dim)
-    cache = KVCache(torch.full(size, 7, dtype=dtype), torch.full(size, 9, dtype=dtype))
-    if dtype == torch.int8:
+    cache = KVCache(torch.full(size, 7.0).to(dtype), torch.full(size, 9.0).to(dtype))
+    if scales or dtype == torch.int8:
         scales = (torch.full(size[:3], x, dtype=torch.bfloat16) for x in (3.0, 5.0))
         cache = KVCache(cache.k, cache.v, *scales)
     return cache
 
 
 def assert_same_cache(actual: KVCache, expected: KVCache) -> None:
-    for part, other in zip(actual, expected, strict=True):
-        if part is None or other is None:
-            assert part is other
-        elif part.dtype == torch.int8:
+    for part, other in zip(actual.tensors, expected.tensors, strict=True):
+        if part.dtype == torch.int8:
             assert torch.equal(part, other)
+        elif part.itemsize == 1:
+            assert torch.equal(part.float().isnan(), other.float().isnan())
+            bits, others = part.view(torch.uint8), other.view(torch.uint8)
+            assert bool(((bits == others) | part.float().isnan()).all())
         else:
             assert_same_bits(part, other)
+
+
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+CONVERTED = [
+    (torch.bfloat16, False),
+    (torch.int8, True),
+    *((dtype, scales) for dtype in FLOAT8 for scales in (False, True)),
+]
+"""Dtypes that a cache may have under any dtype of the model, and whether it has scales."""
 
 
 class Step(NamedTuple):
@@ -149,8 +160,8 @@ def test_write_kv(isa: str, dtype: torch.dtype) -> None:
         wide = draw(generator, dtype, 40, (2 * shape.kv_heads) * shape.head_dim)
         k, v = (t.unflatten(-1, (-1, shape.head_dim)) for t in wide.chunk(2, dim=-1))
         slots = torch.randperm(BLOCKS * BLOCK_SIZE, generator=generator)[:40]
-        for kv_dtype in (dtype, torch.int8):
-            cache, expected = new_cache(kv_dtype, shape), new_cache(kv_dtype, shape)
+        for kv_dtype, scales in ((dtype, False), *CONVERTED):
+            cache, expected = (new_cache(kv_dtype, shape, scales=scales) for _ in range(2))
             kernels.write_kv(k, v, cache, slots)
             reference.write_kv(k, v, expected, slots)
             assert_same_cache(cache, expected)
@@ -158,14 +169,18 @@ def test_write_kv(isa: str, dtype: torch.dtype) -> None:
 
 @each_isa
 @each_dtype
-@pytest.mark.parametrize("int8", [False, True])
-def test_fused_is_what_it_fuses(isa: str, dtype: torch.dtype, int8: bool) -> None:
+@pytest.mark.parametrize("held", [None, *CONVERTED], ids=str)
+def test_fused_is_what_it_fuses(
+    isa: str, dtype: torch.dtype, held: tuple[torch.dtype, bool] | None
+) -> None:
     """To the bit, and nothing else of the cache is touched."""
     kernels, generator = new_kernels(isa), new_generator()
-    kv_dtype = torch.int8 if int8 else dtype
+    kv_dtype, scales = held or (dtype, False)
     for shape, norms, rows in product(SHAPES, (False, True), (0, 1, 2, 37)):
         step = new_step(generator, dtype, shape, rows, norms)
-        cache, expected = new_cache(kv_dtype, shape), new_cache(kv_dtype, shape)
+        cache, expected = (new_cache(kv_dtype, shape, scales=scales) for _ in range(2))
+        if kv_dtype.itemsize == 1:
+            cache, expected = (c._replace(k_unit=0.07, v_unit=3.0) for c in (cache, expected))
         q = fused(kernels, step, cache, shape)
         assert q.is_contiguous()
         assert_same_bits(q, unfused(kernels, step, expected, shape))
@@ -187,6 +202,30 @@ def test_int8_is_within_half_a_step(dtype: torch.dtype) -> None:
     step = scale.double().unsqueeze(-1)
     error = (q.double() * step - x.double()).abs()
     assert bool((error <= step * (0.5 + 128 * 2 * U)).all())
+
+
+@each_isa
+@pytest.mark.parametrize("kv_dtype", FLOAT8, ids=str)
+def test_8_bit_floats_are_the_nearest(isa: str, kv_dtype: torch.dtype) -> None:
+    """Every float16 and what lies around 8-bit floats, as torch rounds it; too large ones saturate,
+    and NaN stays NaN."""
+    most = torch.finfo(kv_dtype).max
+    halves = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    codes = torch.arange(256, dtype=torch.uint8).view(kv_dtype).float()
+    codes = codes[codes.isfinite()].sort().values
+    middles = (codes[1:] + codes[:-1]) / 2
+    inf = torch.tensor(torch.inf)
+    near = [torch.nextafter(middles, -inf), middles, torch.nextafter(middles, inf)]
+    special = torch.tensor([0.0, -0.0, torch.nan, torch.inf, -torch.inf, 1e30, -1e30, 1e-30])
+    x = torch.cat([halves.float(), *near, special])
+    x = torch.cat([x, x.new_zeros(-len(x) % 128)]).view(-1, 1, 128)
+    cache = KVCache(*(torch.zeros(len(x) // 16 + 1, 1, 16, 128).to(kv_dtype) for _ in range(2)))
+    new_kernels(isa).write_kv(x, x, cache, torch.arange(len(x)))
+    expected = x.clamp(-most, most).to(kv_dtype).view(torch.uint8)
+    for part in (cache.k, cache.v):
+        written = part.view(-1, 128)[: len(x)].view(torch.uint8)
+        assert bool(((written == expected[:, 0]) | x[:, 0].isnan()).all())
+        assert torch.equal(part.view(-1, 128)[: len(x)].float().isnan(), x[:, 0].isnan())
 
 
 @each_isa

@@ -34,7 +34,7 @@ def test_features_agree_with_the_operating_system() -> None:
     assert ("avx2" in available_isas()) == ({"avx2", "fma", "f16c"} <= flags)
     avx512 = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
     assert ("avx512" in available_isas()) == (avx512 <= flags)
-    vnni = avx512 | {"avx512_vnni", "avx512_bf16"}
+    vnni = avx512 | {"avx512_vnni", "avx512_bf16", "avx512vbmi"}
     assert ("avx512_vnni" in available_isas()) == (vnni <= flags)
     # The flags say what the processor has; the permission to use tiles may still be refused.
     assert ("amx" not in available_isas()) or vnni | {"amx_tile", "amx_int8", "amx_bf16"} <= flags

@@ -17,6 +17,7 @@ from quire.core import hardware
 _ISA_FLAGS = (
     "avx2",
     "avx512f",
+    "avx512vbmi",
     "avx512_vnni",
     "avx512_bf16",
     "avx512_fp16",

@@ -18,8 +18,9 @@ OpsProvider = Literal["auto", "reference", "cpu"]
 
 ProfilerKind = Literal["torch", "cuda"]
 
-MAX_INT8_HEAD_DIM = 256
-"""Largest heads that an int8 KV cache holds."""
+MAX_CONVERTED_HEAD_DIM = 256
+"""Largest heads that a KV cache of another dtype than the model's holds."""
+KVCacheDType = Literal["float32", "bfloat16", "float16", "int8", "fp8_e4m3", "fp8_e5m2"]
 ITL_STRETCH = 1.5
 """`max_itl_stretch` when serving: low enough for p99 to stay below twice what it is without
 prompts (measured with 8 streams beside prompts of 4,096 tokens, in bfloat16)."""
@@ -74,9 +75,15 @@ class EngineArgs:
     token; `int8_w8a16`: the weights alone. `int4_g32`, `int4_g64`, `int4_g128`: W4A8, a scale and
     an offset for so many weights, the output projection in int8; `int4` is `int4_g128`. Unset: as
     the checkpoint has them."""
-    kv_cache_dtype: Literal["auto", "int8"] = "auto"
-    """Type of keys and values: `auto` is the dtype's; `int8` has a scale a token and head, holds
-    nearly twice the tokens of 16-bit types, and is read as much faster."""
+    kv_cache_dtype: Literal["auto", "bf16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"] = (
+        "auto"
+    )
+    """Type of keys and values: `auto` is the dtype's. Those of 8 bits hold twice the tokens of
+    16-bit types: `int8`, with a scale a token and head, is the most exact; `fp8` (`fp8_e4m3`) and
+    `fp8_e5m2` take the checkpoint's scales of a layer, or 1."""
+    calculate_kv_scales: bool = False
+    """Give an fp8 KV cache a scale a token and head, computed from it, as int8 has, in place of
+    the checkpoint's."""
     seed: int = 0
     """Seeds dummy weights and requests that bring no seed of their own."""
     max_model_len: int | None = None
@@ -298,7 +305,7 @@ class EngineConfig:
     load_format: LoadFormat
     dtype: Literal["float32", "bfloat16", "float16"]
     quantization: str | None
-    kv_cache_dtype: Literal["float32", "bfloat16", "float16", "int8"]
+    kv_cache_dtype: KVCacheDType
     seed: int
     block_size: int
     num_blocks: int | None
@@ -318,3 +325,4 @@ class EngineConfig:
     prefix_caching_hash_seed: int = 0
     tiers: TierConfig = TierConfig()
     profiler: ProfilerConfig = ProfilerConfig()
+    calculate_kv_scales: bool = False

@@ -19,11 +19,12 @@ from quire.checkpoint.source import ModelSource
 from quire.core import env
 from quire.core.config import (
     ITL_STRETCH,
-    MAX_INT8_HEAD_DIM,
+    MAX_CONVERTED_HEAD_DIM,
     STEP_TOKENS,
     EngineArgs,
     EngineConfig,
     HashAlgo,
+    KVCacheDType,
     LoadFormat,
     ModelConfig,
     SchedulerConfig,
@@ -128,9 +129,13 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         async_scheduling=args.async_scheduling,
         num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,
-        tiers=_tiers(args, args.block_size * kv_bytes_per_token(model, kv_dtype)),
+        tiers=_tiers(
+            args,
+            args.block_size * kv_bytes_per_token(model, kv_dtype, args.calculate_kv_scales),
+        ),
         prefix_caching_hash_algo=hash_algo,
         prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
+        calculate_kv_scales=args.calculate_kv_scales,
         profiler=checked(args.profiler_config or from_environment(env.profiler_fields())),
     )
     config = dataclasses.replace(config, cpu_offload_bytes=_cpu_offload(args, config, notes))
@@ -231,18 +236,33 @@ def _dtype(
     return dtype
 
 
-def _kv_cache_dtype(
-    args: EngineArgs, model: ModelConfig, dtype: Literal["float32", "bfloat16", "float16"]
-) -> Literal["float32", "bfloat16", "float16", "int8"]:
-    if args.kv_cache_dtype == "auto":
-        return dtype
-    if model.head_dim > MAX_INT8_HEAD_DIM:
+_KV_DTYPES: dict[str, KVCacheDType] = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "fp8": "fp8_e4m3",
+    "fp8_e4m3": "fp8_e4m3",
+    "fp8_e5m2": "fp8_e5m2",
+    "int8": "int8",
+}
+
+
+def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -> KVCacheDType:
+    kept = _KV_DTYPES.get(args.kv_cache_dtype, dtype)
+    if args.calculate_kv_scales and not kept.startswith("fp8"):
+        raise _error(
+            args,
+            "calculate_kv_scales",
+            f"only an fp8 KV cache has scales to calculate, and this one is {kept}: "
+            "--kv-cache-dtype fp8 makes it one.",
+        )
+    if kept != dtype and model.head_dim > MAX_CONVERTED_HEAD_DIM:
         raise _error(
             args,
             "kv_cache_dtype",
-            f"int8 holds heads of up to {MAX_INT8_HEAD_DIM}, and the model's are {model.head_dim}.",
+            f"{kept} holds heads of up to {MAX_CONVERTED_HEAD_DIM}, and the model's are "
+            f"{model.head_dim}.",
         )
-    return args.kv_cache_dtype
+    return kept
 
 
 def _max_model_len(args: EngineArgs, model: ModelConfig, notes: list[str]) -> int:

@@ -68,6 +68,7 @@ class Worker:
 
         from quire.models.loader import load_model
         from quire.models.memory import kv_bytes_per_token, weight_bytes
+        from quire.ops.metadata import cache_dtype
         from quire.ops.table import load_ops, stored_linears
         from quire.runner.runner import ModelRunner
 
@@ -82,7 +83,9 @@ class Worker:
             config,
             runtime=resident_bytes(besides=held),
             weights=held_weight_bytes(config),
-            kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
+            kv_bytes_per_token=kv_bytes_per_token(
+                config.model, config.kv_cache_dtype, config.calculate_kv_scales
+            ),
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
         decoder = load_model(config, ops, cache, offload=offload)
@@ -96,7 +99,8 @@ class Worker:
                 config.scheduler,
                 block_size=config.block_size,
                 num_blocks=plan.num_blocks,
-                kv_dtype=getattr(torch, config.kv_cache_dtype),
+                kv_dtype=cache_dtype(config.kv_cache_dtype),
+                calculate_kv_scales=config.calculate_kv_scales,
                 decoder=decoder,
                 ops=ops,
                 enforce_eager=config.enforce_eager,

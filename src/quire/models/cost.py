@@ -24,7 +24,9 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     product = product_dtype(dtype, quantization)
     return RooflineCost(
         weight_bytes=weight_bytes(model, dtype, quantization) - looked_up_bytes(model, dtype),
-        kv_bytes_per_token=kv_bytes_per_token(model, config.kv_cache_dtype),
+        kv_bytes_per_token=kv_bytes_per_token(
+            model, config.kv_cache_dtype, config.calculate_kv_scales
+        ),
         flops_per_token=2.0 * layers,
         flops_per_row=2.0 * model.vocab_size * model.hidden_size,
         flops_per_pair=4.0 * heads,

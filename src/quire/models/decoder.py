@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
 from quire.core.config import ModelConfig
-from quire.core.errors import UnsupportedModelError
+from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.layers.attention import Attention
 from quire.layers.embedding import Embedding
 from quire.layers.linear import Linear
@@ -82,6 +83,8 @@ class Decoder:
         )
         self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
         self._norm = build.norm("norm")
+        self.kv_units = [_kv_units(source, i) for i in range(config.num_hidden_layers)]
+        """Of k and v of each layer: what one unit of an 8-bit float is worth in its cache."""
         self.linear_weights = build.linear_weights
         """Parameter → its packed weight."""
 
@@ -148,6 +151,18 @@ class Decoder:
         logits = self._lm_head.logits(ops, hidden)
         cap = self.config.logits_softcap
         return logits if cap is None else ops.softcap(logits, cap)
+
+
+def _kv_units(source: ParameterSource, layer: int) -> tuple[float, float]:
+    """The checkpoint's scales of an 8-bit KV cache, a layer's k and v; 1 where it has none."""
+    units = []
+    for name in (f"layers.{layer}.attn.k_scale", f"layers.{layer}.attn.v_scale"):
+        unit = float(source.tensor(name)) if source.has(name) else 1.0
+        if not 0.0 < unit < math.inf:
+            raise CheckpointError(f"{name} is {unit}; the scale of a KV cache is positive.")
+        units.append(unit)
+    k, v = units
+    return k, v
 
 
 class _Builder:

@@ -71,11 +71,14 @@ def _is_linear(config: ModelConfig, parameter: Parameter) -> bool:
     return len(parameter.shape) == 2 and parameter.name != "positions.weight"
 
 
-def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:
+def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, scales: bool = False) -> int:
     """Bytes of KV cache that one token takes, over all layers.
 
-    A head of an int8 cache has a bfloat16 scale beside its head_dim bytes: against bfloat16,
-    2 · head_dim / (head_dim + 2) times the tokens fit, which is 1.94 at 64 and 1.97 at 128.
+    With `scales`, and in int8 always, a head has a bfloat16 scale beside its head_dim bytes:
+    against bfloat16, 2 · head_dim / (head_dim + 2) times the tokens fit, which is 1.94 at 64 and
+    1.97 at 128.
     """
-    head = config.head_dim + 2 if kv_dtype == "int8" else config.head_dim * DTYPE_BYTES[kv_dtype]
+    head = config.head_dim * (DTYPE_BYTES.get(kv_dtype) or 1)
+    if scales or kv_dtype == "int8":
+        head += 2
     return 2 * config.num_hidden_layers * config.num_key_value_heads * head

@@ -6,7 +6,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+_CACHE_DTYPES = {
+    "float32": torch.float32,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
+
+
+def cache_dtype(name: str) -> torch.dtype:
+    """What `--kv-cache-dtype`, except for `auto`, and the engine's configuration name."""
+    return _CACHE_DTYPES[name]
 
 
 class KVCache(NamedTuple):
@@ -19,14 +36,23 @@ class KVCache(NamedTuple):
               head 1  …
     ```
 
-    They are of the model's dtype, or int8: then an element is worth its product with the scale of
-    its token and head, in two tensors bfloat16 [num_blocks, num_kv_heads, block_size].
+    They are of the model's dtype, bfloat16, int8 or 8-bit floats. In int8 an element is worth its
+    product with the scale of its token and head, in two tensors bfloat16 [num_blocks,
+    num_kv_heads, block_size]; 8-bit floats may have such scales, else an element is worth its
+    product with `k_unit` or `v_unit`.
     """
 
     k: Tensor
     v: Tensor
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    k_unit: float = 1.0
+    v_unit: float = 1.0
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that there are."""
+        return [t for t in self[:4] if t is not None]
 
 
 class Span(NamedTuple):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native_checks import check_scales
+from quire.ops.native_checks import CACHE_CODES, check_scales
 from quire.ops.tuning import AttentionTuning
 
 _DTYPE_CODES = {
@@ -15,7 +15,6 @@ _DTYPE_CODES = {
     torch.bfloat16: _native.BFLOAT16,
     torch.float16: _native.FLOAT16,
 }
-_CACHE_CODES = _DTYPE_CODES | {torch.int8: _native.INT8}
 _NOT_TUNED = AttentionTuning()
 _SPLIT = {None: 0, False: 1, True: 2}
 BLOCK_SIZES = frozenset({8, 16, 32})
@@ -61,8 +60,8 @@ def paged_attention(
 
     Args:
         q: [T, num_heads, head_dim] on the CPU; a token's heads lie together.
-        cache: k and v of one dtype, which may differ from q's, or int8 with scales; each block
-            contiguous.
+        cache: k and v of one dtype, which may differ from q's, or of 8 bits with scales (int8
+            always); each block contiguous.
         scale: multiplies q · k; positive.
         window: attend to the last `window` tokens only; None is all.
         out: takes the result, if given; like q, and apart from it.
@@ -75,7 +74,7 @@ def paged_attention(
     Raises:
         ValueError: shapes, dtypes or layouts that the kernels do not take (`attention_fits`).
     """
-    k, v, k_scale, v_scale = cache
+    k, v, k_scale, v_scale, k_unit, v_unit = cache
     tokens, heads, head_dim = q.shape
     _, kv_heads, block_size, _ = k.shape
     _check(q, cache, meta, scale, window)
@@ -87,7 +86,7 @@ def paged_attention(
         kernels,
         pool,
         _DTYPE_CODES[q.dtype],
-        _CACHE_CODES[k.dtype],
+        CACHE_CODES[k.dtype],
         out.data_ptr(),
         q.data_ptr(),
         k.data_ptr(),
@@ -109,7 +108,8 @@ def paged_attention(
         k.stride(0),
         v.stride(0),
         window or 0,
-        scale,
+        scale * k_unit,
+        v_unit,
         _SPLIT[split],
         tuning.thread_tasks,
         tuning.tall_rows,
@@ -129,10 +129,9 @@ def _check(
         raise ValueError(f"q is {_describe(q)}, with {kv_heads} kv heads, blocks of {block_size}")
     if k.shape != v.shape or k.shape[3] != head_dim or k.dtype != v.dtype:
         raise ValueError(f"k is {_describe(k)}, v is {_describe(v)}, q is {_describe(q)}")
-    if k.dtype not in _CACHE_CODES or not (k.is_cpu and v.is_cpu):
+    if k.dtype not in CACHE_CODES or not (k.is_cpu and v.is_cpu):
         raise ValueError(f"the cache is {_describe(k)}; wanted floats or int8 on the CPU")
-    if k.dtype == torch.int8:
-        check_scales(cache)
+    check_scales(cache)
     if not _block_dense(k) or not _block_dense(v):
         raise ValueError(f"a block of k or v is not contiguous: {_describe(k)}, {_describe(v)}")
     if meta.block_size != block_size:
@@ -140,7 +139,7 @@ def _check(
     for index in (meta.query_start_loc, meta.seq_lens, meta.block_tables):
         if index.dtype != torch.int32 or not index.is_cpu or index.stride(-1) != 1:
             raise ValueError(f"the batch's index is {_describe(index)}; wanted int32 on the CPU")
-    if not scale > 0 or (window is not None and window < 1):
+    if not scale * cache.k_unit > 0 or (window is not None and window < 1):
         raise ValueError(f"scale is {scale} and window {window}; both must be positive")
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
-from quire.core.config import MAX_INT8_HEAD_DIM
+from quire.core.config import MAX_CONVERTED_HEAD_DIM
 from quire.ops.metadata import KVCache
 
 _DTYPE_CODES = {
@@ -17,6 +17,13 @@ _DTYPE_CODES = {
     torch.bfloat16: _native.BFLOAT16,
     torch.float16: _native.FLOAT16,
 }
+CACHE_CODES = _DTYPE_CODES | {
+    torch.int8: _native.INT8,
+    torch.float8_e4m3fn: _native.FLOAT8_E4M3,
+    torch.float8_e5m2: _native.FLOAT8_E5M2,
+}
+"""Of the dtypes that a KV cache may have."""
+_EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 # These run at every call of a kernel: attribute look-ups are kept few, views are avoided.
@@ -76,13 +83,21 @@ def cos_sin_width(x: Tensor, width: int) -> int:
 
 
 def check_cache(cache: KVCache, dtype: torch.dtype, kv_heads: int, width: int) -> None:
-    """Both parts must hold heads of `width` in `dtype`, the tokens of a head one after another;
-    or, if there are scales, in int8."""
-    if cache.k_scale is not None:
-        dtype = torch.int8
-        if width > MAX_INT8_HEAD_DIM:
-            raise ValueError(f"int8 caches hold heads of up to {MAX_INT8_HEAD_DIM}, not {width}")
-        check_scales(cache)
+    """Both parts must hold heads of `width`, the tokens of a head one after another, in `dtype`,
+    bfloat16 or 8 bits."""
+    kept = cache.k.dtype
+    if kept != dtype:
+        wanted = (torch.bfloat16, *_EIGHT_BITS)
+        if kept not in wanted:
+            raise ValueError(
+                f"cache.k is {describe(cache.k)}; wanted {dtype}, bfloat16 or 8 bits an element"
+            )
+        if width > MAX_CONVERTED_HEAD_DIM:
+            raise ValueError(
+                f"{kept} caches hold heads of up to {MAX_CONVERTED_HEAD_DIM}, not {width}"
+            )
+        dtype = kept
+    check_scales(cache)
     for name, part in (("cache.k", cache.k), ("cache.v", cache.v)):
         shape, strides = part.shape, part.stride()
         fits = part.ndim == 4 and part.dtype == dtype and part.is_cpu
@@ -96,10 +111,15 @@ def check_cache(cache: KVCache, dtype: torch.dtype, kv_heads: int, width: int) -
 
 
 def check_scales(cache: KVCache) -> None:
-    """There must be one scale for each token and head of k and v."""
+    """There must be one scale for each token and head of k and v, in int8; none in wide floats."""
+    dtype = cache.k.dtype
+    if cache.k_scale is None and cache.v_scale is None and dtype != torch.int8:
+        return
+    if dtype not in _EIGHT_BITS:
+        raise ValueError(f"a cache of {dtype} has no scales")
     for name, scale in (("cache.k_scale", cache.k_scale), ("cache.v_scale", cache.v_scale)):
         if scale is None:
-            raise ValueError(f"{name} is missing; an int8 cache has scales of k and v")
+            raise ValueError(f"{name} is missing; wanted scales of k and v")
         fits = scale.dtype == torch.bfloat16 and scale.is_cpu and scale.is_contiguous()
         if not fits or scale.shape != cache.k.shape[:3]:
             raise ValueError(

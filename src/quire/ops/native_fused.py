@@ -15,6 +15,7 @@ from quire import _native
 from quire.ops.metadata import KVCache
 from quire.ops.native import NativeKernels
 from quire.ops.native_checks import (
+    CACHE_CODES,
     check_cache,
     cos_sin_width,
     dense_rows,
@@ -230,7 +231,7 @@ class FusedKernels:
         block_stride, head_stride = cache.k.stride()[:2]
         _native.rope_kv_write(
             self._kernels, self._pool, code, 0, 0, k.data_ptr(), v.data_ptr(), 0, k.stride(0),
-            v.stride(0), 0, 0, 0, 0, cache.k.data_ptr(), cache.v.data_ptr(), *_scales(cache),
+            v.stride(0), 0, 0, 0, 0, cache.k.data_ptr(), cache.v.data_ptr(), *_held(cache),
             slot_mapping.data_ptr(), block_size, block_stride, head_stride, rows, 0, kv_heads,
             width, 0, 0.0, 0, blocks * block_size,
         )  # fmt: skip
@@ -261,7 +262,7 @@ class FusedKernels:
             k_norm: the same for k.
             eps: of the norms.
             cache: receives k and v; [blocks, kv_heads, block_size, head_dim] each, of qkv's
-                dtype, or int8 with scales (see `reference.quantize_heads`).
+                dtype, bfloat16, or of 8 bits (see `reference.quantize_heads`).
             slot_mapping: int64 [T]; block · block_size + offset. Slots must differ.
 
         Returns:
@@ -297,7 +298,7 @@ class FusedKernels:
         _native.rope_kv_write(
             self._kernels, self._pool, code, q.data_ptr(), base, k, v, stride, stride, stride,
             positions.data_ptr(), turn, q_weight, k_weight, cache.k.data_ptr(),
-            cache.v.data_ptr(), *_scales(cache), slot_mapping.data_ptr(), block_size,
+            cache.v.data_ptr(), *_held(cache), slot_mapping.data_ptr(), block_size,
             block_stride, head_stride, rows, heads, kv_heads, head_dim, rotary_dim, eps, max_len,
             blocks * block_size,
         )  # fmt: skip
@@ -322,8 +323,9 @@ class FusedKernels:
         return tokens, peaks
 
 
-def _scales(cache: KVCache) -> tuple[int, int]:
-    """Addresses of the scales of k and v; 0 where the cache has none."""
-    if cache.k_scale is None or cache.v_scale is None:
-        return 0, 0
-    return cache.k_scale.data_ptr(), cache.v_scale.data_ptr()
+def _held(cache: KVCache) -> tuple[int, int, int, float, float]:
+    """How the cache holds elements: its dtype, addresses of the scales of k and v (0 where there
+    are none), and units."""
+    k_scale = 0 if cache.k_scale is None else cache.k_scale.data_ptr()
+    v_scale = 0 if cache.v_scale is None else cache.v_scale.data_ptr()
+    return CACHE_CODES[cache.k.dtype], k_scale, v_scale, cache.k_unit, cache.v_unit

@@ -19,7 +19,7 @@ from quire.ops.tuning import GemmTuning
 
 WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4"]
 """What weights can be rounded to while they are packed."""
-PackedKind = WeightKind | CodeKind
+PackedKind = WeightKind | CodeKind | Literal["f8_e4m3", "f8_e5m2"]
 
 _KINDS: dict[PackedKind, int] = {
     "f32": _native.WEIGHT_F32,
@@ -34,6 +34,8 @@ _KINDS: dict[PackedKind, int] = {
     "u5": _native.WEIGHT_U5,
     "u6": _native.WEIGHT_U6,
     "u8": _native.WEIGHT_U8,
+    "f8_e4m3": _native.WEIGHT_F8_E4M3,
+    "f8_e5m2": _native.WEIGHT_F8_E5M2,
 }
 _NAMES = {code: kind for kind, code in _KINDS.items()}
 _EPILOGUES: dict[Epilogue, int] = {
@@ -69,7 +71,7 @@ class PackedLinear:
         quantized to int8 a row at each call, sums exact); "s8_a16" (W8A16: the same weights, x
         rounded to bfloat16, sums float32); "u4" (W4A8: 4-bit weights with a scale and an offset
         for each group along K, x as with "s8", the sums of a group exact). The other kinds are
-        made by `from_codes` alone.
+        made by `from_codes` and `from_float8` alone.
     group: of "u4": 16, 32, 64 or 128.
     epilogue: what is done to the product, rounded to the result's dtype: the same bits as the
         operation of that name on its own. "silu_mul": weight is [gate rows; up rows], and the
@@ -238,10 +240,43 @@ class PackedLinear:
         linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
         return linear
 
+    @classmethod
+    def from_float8(
+        cls,
+        kernels: NativeKernels,
+        pool: Pool,
+        codes: Tensor,
+        scale: Tensor,
+        *,
+        group: int,
+        bias: Tensor | None = None,
+        epilogue: Epilogue = "none",
+        dtype: torch.dtype = torch.float32,
+    ) -> PackedLinear:
+        """A weight of 8-bit floats, codes · scale, exactly as it is; NaN stays NaN. W8A16: x is
+        rounded to bfloat16, sums are float32.
+
+        codes: [N, K], float8_e4m3fn or float8_e5m2. scale: float32 [N, 1] with a `group` of 0,
+        else [N, ceil(K / group)] with 32, 64 or 128. `dtype` is that of rows that are looked up.
+        Raises ValueError for what does not fit.
+        """
+        n, k = codes.shape
+        kind: PackedKind = "f8_e4m3" if codes.dtype == torch.float8_e4m3fn else "f8_e5m2"
+        if kind == "f8_e5m2" and codes.dtype != torch.float8_e5m2:
+            raise ValueError(f"codes are {_describe(codes)}; wanted 8-bit floats")
+        if scale.shape != (n, 1 if group == 0 else -(-k // group)) or not codes.is_cpu:
+            raise ValueError(f"scale is {_describe(scale)}, for {[n, k]} in groups of {group}")
+        shape = (_KINDS[kind], _EPILOGUES[epilogue], n, k, group, _native.NO_SECOND, 0, False)
+        source = (codes.view(torch.uint8), scale, None, None, None)
+        linear = cls.__new__(cls)
+        packed = _keep_codes(pool, shape, 0.0, source, bias)
+        linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
+        return linear
+
     @property
     def group(self) -> int:
-        """Weights that share a scale, of "u2" to "u8"; 0 for the other kinds."""
-        return self._weight.shape[4] if self.kind.startswith("u") else 0
+        """Weights that share a scale, of "u2" to "u8" and 8-bit floats; 0 where rows have one."""
+        return self._weight.shape[4] if self.kind.startswith(("u", "f8")) else 0
 
     def tune(self, tuned: Mapping[int, GemmTuning]) -> None:
         """Set what is tuned, by the most rows of x that it holds for; more rows than the largest

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quire.ops.native import NativeKernels
 from quire.ops.native_codes import GroupedCodes, grouped_codes, int8_rows, together
+from quire.ops.native_float8 import is_float8, pack_float8
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.quantized import QuantizedWeight, can_follow, dense, joined
 from quire.ops.reference import Epilogue
@@ -38,6 +39,8 @@ def pack_quantized(
     """
     if all(can_follow(parts[0], part) for part in parts[1:]):
         parts = [joined(parts)]
+        if is_float8(parts[0]):
+            return pack_float8(kernels, pool, parts[0], bias, epilogue=epilogue, dtype=dtype)
         rows = int8_rows(parts[0])
         if rows is not None:
             kind: Literal["s8", "s8_a16"] = "s8_a16" if parts[0].float_activations else "s8"

@@ -29,7 +29,7 @@ _NOT_TIMED = {"pack_linear", "argmax", "sample", "logprobs"}
 
 _KIND_DTYPES = {
     "f32": "float32", "f16": "float16", "bf16": "bfloat16",
-    "s8": "int8", "u4": "int8", "s8_a16": "bfloat16",
+    "s8": "int8", "u4": "int8", "s8_a16": "bfloat16", "f8_e4m3": "bfloat16", "f8_e5m2": "bfloat16",
 }  # fmt: skip
 """The kind of a packed weight → the type in which it is multiplied."""
 

@@ -154,7 +154,8 @@ class _KeyTiles:
         skipped = first - start // self._block_size
         blocks[skipped : skipped + last - first] = self._table[first:last]
         cache = self._cache
-        k, v = _gather(cache.k, cache.k_scale, blocks), _gather(cache.v, cache.v_scale, blocks)
+        k = _gather(cache.k, cache.k_scale, cache.k_unit, blocks)
+        v = _gather(cache.v, cache.v_scale, cache.v_unit, blocks)
         if begin > start:
             v[:, : begin - start] = 0.0
         if end < start + KEY_COLUMNS:
@@ -162,10 +163,15 @@ class _KeyTiles:
         return k, v
 
 
-def _gather(cached: Tensor, scale: Tensor | None, blocks: Tensor) -> Tensor:
+def _gather(cached: Tensor, scale: Tensor | None, unit: float, blocks: Tensor) -> Tensor:
     """The tokens of `blocks` (int32 [n]) in order: float32 [kv_heads, n · block_size, D]."""
     heads, width = cached.shape[1], cached.shape[3]
-    tokens = cached[blocks].float()
+    if cached.is_floating_point() and cached.itemsize == 1:  # torch indexes these only as bytes
+        tokens = cached.view(torch.uint8)[blocks].view(cached.dtype).float()
+    else:
+        tokens = cached[blocks].float()
     if scale is not None:
         tokens *= scale[blocks].unsqueeze(-1)
+    elif unit != 1.0:
+        tokens *= unit
     return tokens.transpose(0, 1).reshape(heads, -1, width)

@@ -161,25 +161,50 @@ def write_kv(k: Tensor, v: Tensor, cache: KVCache, slot_mapping: Tensor) -> None
     """Store k and v [T, kv_heads, D] of each token in its slot (int64 [T]) of the cache."""
     block_size = cache.k.shape[2]
     block, offset = slot_mapping // block_size, slot_mapping % block_size
-    if cache.k_scale is None or cache.v_scale is None:
-        cache.k[block, :, offset] = k
-        cache.v[block, :, offset] = v
-    else:
-        cache.k[block, :, offset], cache.k_scale[block, :, offset] = quantize_heads(k)
-        cache.v[block, :, offset], cache.v_scale[block, :, offset] = quantize_heads(v)
+    for x, cached, scale, unit in (
+        (k, cache.k, cache.k_scale, cache.k_unit),
+        (v, cache.v, cache.v_scale, cache.v_unit),
+    ):
+        if scale is not None:
+            q, s = quantize_heads(x, cached.dtype)
+            _bits(cached)[block, :, offset], scale[block, :, offset] = _bits(q), s
+        elif cached.dtype in _FLOAT8:
+            _bits(cached)[block, :, offset] = _bits(to_float8(x.float() / unit, cached.dtype))
+        else:
+            cached[block, :, offset] = x.to(cached.dtype)
 
 
-def quantize_heads(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Heads [..., D] as an int8 cache holds them: q = round(x / scale), ties to even.
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def _bits(t: Tensor) -> Tensor:
+    """Torch indexes 8-bit floats only as bytes."""
+    return t.view(torch.uint8) if t.dtype in _FLOAT8 else t
+
+
+def to_float8(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x rounded to nearest even; what is larger than the largest number becomes it, NaN stays."""
+    most = torch.finfo(dtype).max
+    return x.clamp(-most, most).to(dtype)
+
+
+def quantize_heads(x: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Tensor]:
+    """Heads [..., D] as a cache of 8 bits with scales holds them: q = round(x / scale), ties to
+    even.
 
     Returns:
-        q int8 [..., D], and the scale max|x| / 127 bfloat16 [...], so that x ≈ q · scale. It is
-        rounded up, so that no q passes 127. Where an x is not finite, neither is the scale.
+        q [..., D] of `dtype` (int8, float8_e4m3fn, float8_e5m2), and the scale bfloat16 [...],
+        max|x| over the dtype's largest (127 of int8), so that x ≈ q · scale. It is rounded up, so
+        that no q passes that. Where an x is not finite, neither is the scale.
     """
     wide = x.float()
-    exact = wide.abs().amax(-1, keepdim=True) / torch.tensor(127.0, device=x.device)
+    most = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
+    exact = wide.abs().amax(-1, keepdim=True) / torch.tensor(most, device=x.device)
     scale = exact.bfloat16()
     scale = torch.where(scale < exact, torch.nextafter(scale, scale.new_tensor(torch.inf)), scale)
+    if dtype != torch.int8:
+        divisor = torch.where(scale == 0, 1.0, scale.float())
+        return to_float8(wide / divisor, dtype), scale.squeeze(-1)
     q = (wide / scale.float()).round().nan_to_num(0.0, 0.0, 0.0)
     return q.to(torch.int8), scale.squeeze(-1)
 

@@ -40,7 +40,7 @@ class HostKV:
         files: BlockFiles | None = None,
         threads: int = 1,
     ) -> None:
-        tensors = [tensor for cache in kv_caches for tensor in cache if tensor is not None]
+        tensors = [tensor for cache in kv_caches for tensor in cache.tensors]
         self._copier = BlockCopier(tensors, threads)
         self.num_words = self._copier.block_bytes // 8
         self.slots = np.empty((num_slots, self.num_words), dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -16,11 +17,19 @@ PAUSE = 7.0
 
 
 def allocate_kv_caches(
-    model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype
+    model: ModelConfig,
+    num_blocks: int,
+    block_size: int,
+    dtype: torch.dtype,
+    *,
+    scales: bool = False,
+    units: Sequence[tuple[float, float]] | None = None,
 ) -> list[KVCache]:
     """Keys and values of every layer, each [num_blocks, num_kv_heads, block_size, head_dim].
 
-    With dtype int8 there are also their scales, bfloat16 [num_blocks, num_kv_heads, block_size].
+    With `scales`, and with dtype int8 always, there are also their scales, bfloat16 [num_blocks,
+    num_kv_heads, block_size]. 8-bit floats without them are in `units` of k and v, a layer each;
+    of 1 if None.
 
     The memory is not written to: the operating system backs it with RAM where a token first lands,
     or ahead of that (`KVBacking`), in huge pages (`ops.memory`), of which each holds one tensor's
@@ -30,11 +39,14 @@ def allocate_kv_caches(
     """
     shape = (num_blocks, model.num_key_value_heads, block_size, model.head_dim)
     caches = []
-    for _ in range(model.num_hidden_layers):
+    for layer in range(model.num_hidden_layers):
         cache = KVCache(empty(shape, dtype), empty(shape, dtype))
-        if dtype == torch.int8:
-            scales = (empty(shape[:3], torch.bfloat16) for _ in range(2))
-            cache = KVCache(cache.k, cache.v, *scales)
+        if scales or dtype == torch.int8:
+            k_scale, v_scale = (empty(shape[:3], torch.bfloat16) for _ in range(2))
+            cache = cache._replace(k_scale=k_scale, v_scale=v_scale)
+        elif units is not None and dtype.itemsize == 1:
+            k_unit, v_unit = units[layer]
+            cache = cache._replace(k_unit=k_unit, v_unit=v_unit)
         caches.append(cache)
     return caches
 
@@ -52,7 +64,7 @@ class KVBacking:
     """
 
     def __init__(self, caches: list[KVCache]) -> None:
-        self._tensors = [t for cache in caches for t in cache if t is not None]
+        self._tensors = [t for cache in caches for t in cache.tensors]
         block_bytes = max(t[0].nbytes for t in self._tensors)
         self._blocks_a_page = max(1, HUGE_PAGE // block_bytes)
         self._num_blocks = self._tensors[0].shape[0]

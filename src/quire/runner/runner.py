@@ -40,7 +40,9 @@ class ModelRunner:
         scheduler: limits of a step and of a sequence.
         block_size: tokens in a KV block.
         num_blocks: blocks in the KV cache.
-        kv_dtype: of keys and values: the model's dtype, or int8.
+        kv_dtype: of keys and values: the model's dtype, bfloat16, int8 or 8-bit floats.
+        calculate_kv_scales: 8-bit floats have a scale a token and head, not the decoder's
+            `kv_units`.
         decoder: the model with its weights.
         ops: the kernels that it runs on.
         enforce_eager: calls them one by one; else native ones are replayed from a plan.
@@ -57,9 +59,17 @@ class ModelRunner:
         decoder: Decoder,
         ops: OpTable,
         enforce_eager: bool = False,
+        calculate_kv_scales: bool = False,
     ) -> None:
         self.states = SequenceStates(scheduler.max_num_seqs, scheduler.max_model_len, block_size)
-        self.kv_caches = allocate_kv_caches(model, num_blocks, block_size, kv_dtype)
+        self.kv_caches = allocate_kv_caches(
+            model,
+            num_blocks,
+            block_size,
+            kv_dtype,
+            scales=calculate_kv_scales,
+            units=decoder.kv_units,
+        )
         self._backing = KVBacking(self.kv_caches)
         self._inputs = StepInputBuilder(self.states, scheduler.max_num_batched_tokens, block_size)
         self._ops = ops

@@ -131,7 +131,9 @@ class Replica:
             config,
             runtime=0,
             weights=weight_bytes(config.model, config.dtype, config.quantization),
-            kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
+            kv_bytes_per_token=kv_bytes_per_token(
+                config.model, config.kv_cache_dtype, config.calculate_kv_scales
+            ),
         )
         return cls(config, plan.num_blocks, roofline(config, hardware))
 

@@ -135,7 +135,9 @@ class _Served:
         flags = {
             "--model": config.model_path,
             "--dtype": config.dtype,
-            "--kv-cache-dtype": "int8" if config.kv_cache_dtype == "int8" else "auto",
+            "--kv-cache-dtype": "auto"
+            if config.kv_cache_dtype == config.dtype
+            else config.kv_cache_dtype,
             "--max-model-len": str(config.scheduler.max_model_len),
             "--load-format": "dummy" if config.load_format == "dummy" else "auto",
             "--input-len": str(INPUT_LEN),
@@ -143,9 +145,11 @@ class _Served:
             "--num-clients": str(count),
             "--num-prompts": str(max(4, 2 * count)),
         }
+        if config.calculate_kv_scales:
+            flags["--calculate-kv-scales"] = ""
         if config.quantization is not None:
             flags["--quantization"] = config.quantization
-        row = _bench("serve", *(word for flag in flags.items() for word in flag))
+        row = _bench("serve", *(word for flag in flags.items() for word in flag if word))
         split: dict[str, float] = row["split"]
         step = row["itl_ms"]["p50"] / 1e3
         model = step * sum(split[part] for part in EXECUTOR) / (1.0 - split["idle"])

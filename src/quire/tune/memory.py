@@ -70,7 +70,9 @@ def _cache_bytes(args: EngineArgs) -> int:
         config,
         runtime=0,
         weights=weight_bytes(config.model, config.dtype, config.quantization),
-        kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype),
+        kv_bytes_per_token=kv_bytes_per_token(
+            config.model, config.kv_cache_dtype, config.calculate_kv_scales
+        ),
     ).kv_cache_bytes
 
 

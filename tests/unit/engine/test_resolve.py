@@ -53,6 +53,16 @@ def test_an_int8_kv_cache() -> None:
         resolve(replace(PRESET, kv_cache_dtype="int4"), MACHINE)
 
 
+def test_a_kv_cache_of_8_bit_floats() -> None:
+    for name, kept in (("fp8", "fp8_e4m3"), ("fp8_e5m2", "fp8_e5m2"), ("bf16", "bfloat16")):
+        args = replace(PRESET, dtype="float32", kv_cache_dtype=name)
+        assert resolve(args, MACHINE).config.kv_cache_dtype == kept
+    args = replace(PRESET, kv_cache_dtype="fp8", calculate_kv_scales=True)
+    assert resolve(args, MACHINE).config.calculate_kv_scales
+    with pytest.raises(ConfigError, match=r"calculate_kv_scales.*only an fp8 KV cache"):
+        resolve(replace(args, kv_cache_dtype="int8"), MACHINE)
+
+
 def test_int8_holds_no_larger_heads(hf_folder: Callable[..., Path]) -> None:
     folder = hf_folder(head_dim=264)
     with pytest.raises(ConfigError, match="heads of up to 256"):

@@ -134,6 +134,17 @@ def test_an_int8_kv_cache(ops: str) -> None:
     assert len(executor.execute(one_step()).sampled_token_ids[0]) == 1
 
 
+@pytest.mark.parametrize("ops", ["reference", "auto"])
+@pytest.mark.parametrize("scales", [False, True])
+def test_a_kv_cache_of_8_bit_floats(ops: str, scales: bool) -> None:
+    executor = UniprocExecutor(
+        config(kv_cache_dtype="fp8_e5m2", calculate_kv_scales=scales, ops=ops)
+    )
+    executor.start()
+    assert executor.facts["kv_bytes_per_token"] == (48 if scales else 32)
+    assert len(executor.execute(one_step()).sampled_token_ids[0]) == 1
+
+
 def test_too_little_memory_is_known_before_the_weights_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quire.ops.metadata import KVCache
 from quire.ops.paged_attention import paged_attention
-from quire.ops.reference import quantize_heads, write_kv
+from quire.ops.reference import quantize_heads, to_float8, write_kv
 from tests.golden.harness import make_metadata, spoiled_cache
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
@@ -176,6 +176,20 @@ def test_an_int8_cache_is_worth_its_products(window: int | None) -> None:
     meta = make_metadata(batch.query_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
     got = paged_attention(torch.cat(batch.q), cache, meta, 0.25, window)
     assert torch.equal(got, run_paged(plain, 16, window, seed=6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_a_cache_of_8_bit_floats_is_worth_its_products(dtype: torch.dtype) -> None:
+    batch = Batch.draw([(130, 9), (0, 40)], (2, 3), 16, torch.float32, seed=5)
+    plain = dataclasses.replace(batch, k=[], v=[])
+    for values, kept, unit in ((batch.k, plain.k, 0.25), (batch.v, plain.v, 0.5)):
+        kept.extend(to_float8(t / unit, dtype).float() * unit for t in values)
+    meta = make_metadata(batch.seq_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
+    cache = spoiled_cache((12, 2, 16, 16), dtype)._replace(k_unit=0.25, v_unit=0.5)
+    write_kv(torch.cat(batch.k), torch.cat(batch.v), cache, meta.slot_mapping)
+    meta = make_metadata(batch.query_lens, batch.seq_lens, [[*range(9)], [*range(9, 12)]], 16)
+    got = paged_attention(torch.cat(batch.q), cache, meta, 0.25, None)
+    assert torch.equal(got, run_paged(plain, 16, None, seed=6))
 
 
 def test_unused_entries_of_the_table_may_hold_anything() -> None:

@@ -41,6 +41,8 @@ class FakeDecoder:
         spoil: called with the logits; may change them.
     """
 
+    kv_units = None
+
     def __init__(self, spoil: Callable[[Tensor], None] = lambda logits: None) -> None:
         self.spoil = spoil
 

@@ -29,7 +29,7 @@ def caches(dtype: torch.dtype) -> list[KVCache]:
 
 
 def contents(layers: list[KVCache], block: int) -> list[torch.Tensor]:
-    return [t[block].clone() for cache in layers for t in cache if t is not None]
+    return [t[block].clone() for cache in layers for t in cache.tensors]
 
 
 def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:

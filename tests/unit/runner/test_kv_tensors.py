@@ -31,11 +31,24 @@ def test_int8_has_scales_and_the_bytes_that_were_planned() -> None:
     caches = allocate_kv_caches(model, 5, 16, torch.int8)
     for cache in caches:
         assert cache.k.dtype == cache.v.dtype == torch.int8
-        for scale in cache[2:]:
+        for scale in (cache.k_scale, cache.v_scale):
             assert scale is not None
             assert (scale.shape, scale.dtype) == ((5, 2, 16), torch.bfloat16)
-    nbytes = sum(t.nbytes for cache in caches for t in cache if t is not None)
+    nbytes = sum(t.nbytes for cache in caches for t in cache.tensors)
     assert nbytes == 5 * 16 * kv_bytes_per_token(model, "int8")
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_8_bit_floats_have_scales_or_units(scales: bool) -> None:
+    model = dataclasses.replace(MODEL, num_hidden_layers=2, num_key_value_heads=2, head_dim=64)
+    units = [(0.5, 2.0), (1.0, 3.0)]
+    caches = allocate_kv_caches(model, 5, 16, torch.float8_e4m3fn, scales=scales, units=units)
+    nbytes = sum(t.nbytes for cache in caches for t in cache.tensors)
+    planned = kv_bytes_per_token(model, "fp8_e4m3", scales)
+    assert nbytes == 5 * 16 * planned
+    assert kv_bytes_per_token(model, "bfloat16") / planned >= 1.9
+    found = [(cache.k_unit, cache.v_unit) for cache in caches]
+    assert found == ([(1.0, 1.0)] * 2 if scales else units)
 
 
 def test_pages_are_backed_once_and_ahead_of_what_is_reached(

@@ -9,7 +9,7 @@ from torch import Tensor
 from quire.bench.kernels.case import Case, Variant, copies, noise
 from quire.bench.kernels.cases import Cases, Setting, rotated
 from quire.ops.memory import empty
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, KVCache, cache_dtype
 
 _LEAST_PREFILL = 16
 
@@ -104,15 +104,19 @@ def _random_cache(shape: tuple[int, int, int, int], variant: Variant) -> KVCache
             _placed((32 * noise(shape, torch.float32)).clamp(-127, 127).to(torch.int8))
             for _ in range(2)
         )
-        scales = (noise(shape[:3], torch.bfloat16).abs() / 32 for _ in range(2))
-        return KVCache(k, v, *scales)
-    k, v = (_placed(noise(shape, variant.torch_dtype)) for _ in range(2))
+        k_scale, v_scale = (noise(shape[:3], torch.bfloat16).abs() / 32 for _ in range(2))
+        return KVCache(k, v, k_scale, v_scale)
+    name = variant.kv_cache_dtype
+    dtype = variant.torch_dtype if name in (None, "auto") else cache_dtype(name)
+    k, v = (_placed(noise(shape, torch.float32).to(dtype)) for _ in range(2))
     return KVCache(k, v)
 
 
 def _copy(cache: KVCache) -> KVCache:
-    scales = (None if scale is None else scale.clone() for scale in (cache.k_scale, cache.v_scale))
-    return KVCache(_placed(cache.k), _placed(cache.v), *scales)
+    k_scale, v_scale = (
+        None if scale is None else scale.clone() for scale in (cache.k_scale, cache.v_scale)
+    )
+    return cache._replace(k=_placed(cache.k), v=_placed(cache.v), k_scale=k_scale, v_scale=v_scale)
 
 
 def _placed(t: Tensor) -> Tensor:
@@ -121,4 +125,4 @@ def _placed(t: Tensor) -> Tensor:
 
 
 def _nbytes(cache: KVCache) -> int:
-    return sum(part.nbytes for part in cache if part is not None)
+    return sum(part.nbytes for part in cache.tensors)

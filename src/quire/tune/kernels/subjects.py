@@ -17,7 +17,7 @@ from quire.bench.kernels import cases as product_cases
 from quire.bench.kernels.case import Call
 from quire.bench.kernels.cases import Setting
 from quire.ops import native_attention
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import AttentionMetadata, KVCache, cache_dtype
 from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool
 from quire.ops.table import LinearWeight
@@ -103,7 +103,8 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
     m = setting.model
     heads = m.num_attention_heads, m.num_key_value_heads, m.head_dim
     dtype = setting.variant.kv_cache_dtype
-    kv_dtype = dtype if dtype not in (None, "auto") else setting.variant.dtype
+    kept = setting.variant.torch_dtype if dtype in (None, "auto") else cache_dtype(dtype)
+    kv_dtype = str(kept).removeprefix("torch.")
     ops = replace(setting.ops, paged_attention=attend)
     found = [c for group in attention_cases.attention(replace(setting, ops=ops)) for c in group]
     subject = Subject(

@@ -1,0 +1,149 @@
+// Products of attention for caches of 8-bit floats, by the instruction that multiplies pairs of
+// bfloat16 (attention_pairs.h): codes become bfloat16 where they are used, 64 at a time.
+//
+// Decoding takes the halves of 16 neighbours apart. So queries are put into that order too, and the
+// columns of results are put back into theirs at the end.
+#pragma once
+
+#include "attention_pairs.h"
+
+#if defined(QUIRE_PAIRS)
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// bfloat16 in the order in which decoded elements lie: of 64, the first 8 of every 16, then the others.
+struct Halved {
+  uint16_t bits;
+};
+
+template <class T>
+concept IsFloat8 = __is_same(T, f8_e4m3) || __is_same(T, f8_e5m2);
+
+template <>
+struct Pairs<Halved> : Pairs<bf16> {
+  static __m512i load(const Halved* p) { return _mm512_loadu_si512(p); }
+};
+template <>
+struct PairOf<f8_e4m3> {
+  using Element = Halved;
+};
+template <>
+struct PairOf<f8_e5m2> {
+  using Element = Halved;
+};
+template <IsFloat8 F8>
+constexpr int kInterleaved<F8> = 4;
+
+inline float load_query(const bf16* from, int64_t dim, Halved* q) {
+  for (int64_t d = 0; d < dim; d += 64) {
+    for (int64_t i = 0; i < 64; i += 8) {
+      __builtin_memcpy(q + d + i % 16 * 4 + i / 16 * 8, from + d + i, 16);
+    }
+  }
+  return 1.0f;
+}
+
+inline float round_weights(const float* weights, int begin, int end, const Scales* scales,
+                           Halved* to) {
+  for (int j = begin; j < end; j += kGroup) {
+    Vec w = load(weights + j);
+    if (scales != nullptr) w = mul(w, load(scales->v + j));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j),
+                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(w)));
+  }
+  return 1.0f;
+}
+
+// scores[r][j] = q[r] . k[j], times the key's scale where there is one.
+template <int R, IsFloat8 F8>
+void score(const Halved* q, const Keys<F8>& keys, const Scales* scales, Ahead& ahead,
+           float* scores) {
+  const Float8Pairs<F8> pairs;
+  using P = Pairs<Halved>;
+  const int64_t dim = keys.dim;
+  for (int j = first_group(keys); j < keys.last; j += kGroup) {
+    Vec folded[R][kGroup / 4];
+    for (int i = 0; i < kGroup; i += 4) {
+      ahead.fetch(ahead.pace);
+      const F8* const k = keys.key(j + i);
+      Vec s[R][4];
+      for (int r = 0; r < R; ++r) s[r][0] = s[r][1] = s[r][2] = s[r][3] = zero();
+      for (int64_t d = keys.has_block(j + i) ? 0 : dim; d < dim; d += 64) {
+        for (int c = 0; c < 4; ++c) {
+          __m512i x[2];
+          pairs.widen(_mm512_loadu_si512(k + c * dim + d), x[0], x[1]);
+          for (int r = 0; r < R; ++r) {
+            const Halved* const y = q + r * kWidth + d;
+            s[r][c] = P::dot(P::dot(s[r][c], P::load(y), x[0]), P::load(y + 32), x[1]);
+          }
+        }
+      }
+      for (int r = 0; r < R; ++r) folded[r][i / 4] = fold(s[r]);
+    }
+    for (int r = 0; r < R; ++r) {
+      const Vec score = join(folded[r]);
+      store(scores + r * kKeys + j, scales != nullptr ? mul(score, load(scales->k + j)) : score);
+    }
+  }
+}
+
+// Pairs of values of keys j and j + 1, columns [d, d + 64): in four vectors, of which vector i has
+// columns 4i … 4i + 3 of every 16. Those of keys outside the tile are 0.
+template <class P, IsFloat8 F8>
+void interleave(const Keys<F8>& keys, int j, int64_t d, __m512i* x) {
+  const Float8Pairs<F8> pairs;
+  const F8* const v = keys.value(j) + d;
+  const F8* const zeros = reinterpret_cast<const F8*>(kZeros);
+  const __m512i even = _mm512_loadu_si512(keys.has(j) ? v : zeros);
+  const __m512i odd = _mm512_loadu_si512(keys.has(j + 1) ? v + keys.dim : zeros);
+  pairs.widen(_mm512_unpacklo_epi8(even, odd), x[0], x[1]);
+  pairs.widen(_mm512_unpackhi_epi8(even, odd), x[2], x[3]);
+}
+
+template <IsFloat8 F8>
+struct Tall<Halved, F8> {
+  Keys<Halved> keys{};
+  alignas(64) Halved k[kKeys * kWidth], values[kKeys * kWidth];
+
+  explicit Tall(const Keys<F8>& from) {
+    const Float8Pairs<F8> pairs;
+    keys.k[0] = k;
+    keys.first = from.first;
+    keys.last = from.last;
+    keys.shift = __builtin_ctz(kKeys);
+    keys.dim = from.dim;
+    for (int j = from.first; j < from.last; ++j) {
+      for (int64_t d = 0; d < from.dim; d += 64) {
+        __m512i x[2];
+        pairs.widen(_mm512_loadu_si512(from.key(j) + d), x[0], x[1]);
+        _mm512_store_si512(k + j * from.dim + d, x[0]);
+        _mm512_store_si512(k + j * from.dim + d + 32, x[1]);
+      }
+    }
+    for (int j = from.first / 2 * 2; j < from.last; j += 2) {
+      for (int64_t d = 0; d < from.dim; d += 64) {
+        __m512i x[4];
+        interleave<Pairs<Halved>>(from, j, d, x);
+        for (int i = 0; i < 4; ++i) _mm512_store_si512(values + j * from.dim + 2 * d + 32 * i, x[i]);
+      }
+    }
+  }
+};
+
+// Undoes the order of `interleave`: part i of vector c goes to part c of vector i.
+inline void order_columns(float* acc, int64_t dim, const Halved*) {
+  for (int64_t d = 0; d < dim; d += 64) {
+    float* const at = acc + d;
+    alignas(64) float ordered[64];
+    for (int c = 0; c < 16; ++c) {
+      __builtin_memcpy(ordered + c % 4 * 16 + c / 4 * 4, at + c * 4, 16);
+    }
+    __builtin_memcpy(at, ordered, sizeof ordered);
+  }
+}
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA
+
+#endif
