@@ -39,7 +39,7 @@ LEVELS: list[set[str]] = [
 
 # Tools see Quire as a user does. A module's own entry adds to its room's; it holds below it, too.
 _PUBLIC = {
-    "core", "checkpoint", "text", "models.registry",
+    "core", "checkpoint", "text", "models.registry", "quant.names",
     "engine.llm", "engine.async_engine", "engine.stats", "engine.times",
 }  # fmt: skip
 ONLY_FROM: dict[str, set[str]] = {

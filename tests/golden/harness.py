@@ -15,8 +15,8 @@ from torch import Tensor
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from quire.models.decoder import Decoder
-from quire.models.loader import StoredParameters
 from quire.models.registry import model_config
+from quire.models.stored import StoredParameters
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.table import OpTable
 

@@ -31,6 +31,7 @@ _DTYPES: dict[str, npt.DTypeLike] = {
     "BF16": "<u2",  # numpy has no bfloat16: the bits
     "F8_E4M3": "u1",
     "F8_E5M2": "u1",
+    "F8_E8M0": "u1",
     "I64": "<i8",
     "I32": "<i4",
     "I16": "<i2",

@@ -20,6 +20,11 @@ _ASSETS = Path(__file__).parent.parent / "assets"
 """Built-in name → folder under the package's `assets`."""
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(/[\w.-]+\.gguf)?", re.ASCII)
+_QUANTIZATION_FILES = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
@@ -139,6 +144,7 @@ def _checked_file(path: Path) -> Path:
 
 def _from_folder(model: str, path: Path, dummy: bool) -> ModelSource:
     config = read_json(path / "config.json")
+    _add_quantization(config, path)
     generation_file = path / "generation_config.json"
     generation = read_json(generation_file) if generation_file.is_file() else {}
     tokenizer = path
@@ -146,6 +152,16 @@ def _from_folder(model: str, path: Path, dummy: bool) -> ModelSource:
     return ModelSource(
         model, "hf", path, config, generation, None if dummy and lacks_tokenizer else tokenizer
     )
+
+
+def _add_quantization(config: dict[str, Any], path: Path) -> None:
+    """What older tools say of quantization in a file of its own, beside config.json."""
+    for name, method in _QUANTIZATION_FILES.items():
+        if config.get("quantization_config") is None and (path / name).is_file():
+            found = read_json(path / name)
+            found = found.get("quantization", found) if method == "modelopt" else found
+            if isinstance(found, dict):
+                config["quantization_config"] = {"quant_method": method, **found}
 
 
 def _from_gguf(model: str, path: Path) -> ModelSource:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from quire.core.quantization import Form
+
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Policy = Literal["fcfs", "priority", "lpm"]
@@ -84,6 +86,15 @@ class EngineArgs:
     calculate_kv_scales: bool = False
     """Give an fp8 KV cache a scale a token and head, computed from it, as int8 has, in place of
     the checkpoint's."""
+    """Quantize linear weights while loading, by rounding. `int8`: W8A8, a scale an output row,
+    activations by token; `int8_w8a16`: the weights alone. `int4_g32`, `int4_g64`, `int4_g128`:
+    W4A8, a scale and an offset for so many weights, the output projection in int8; `int4` is
+    `int4_g128`. Or a format: `gptq`, `awq`, `fp8`, `fp8_e5m2`, `fp8_block`, `mxfp4`, `nvfp4`,
+    `nf4`, `fp4`, and GGUF's `q4_0` … `q8_0`, `q2_k` … `q6_k`, `iq4_nl`, `iq4_xs`. Unset: as the
+    checkpoint has them; of one that is quantized, its own method's name is all that fits."""
+    kv_cache_dtype: Literal["auto", "int8"] = "auto"
+    """Type of keys and values: `auto` is the dtype's; `int8` has a scale a token and head, holds
+    nearly twice the tokens of 16-bit types, and is read as much faster."""
     seed: int = 0
     """Seeds dummy weights and requests that bring no seed of their own."""
     max_model_len: int | None = None
@@ -306,6 +317,8 @@ class EngineConfig:
     dtype: Literal["float32", "bfloat16", "float16"]
     quantization: str | None
     kv_cache_dtype: KVCacheDType
+    """What the checkpoint's weights are quantized by, or else how to quantize them."""
+    kv_cache_dtype: Literal["float32", "bfloat16", "float16", "int8"]
     seed: int
     block_size: int
     num_blocks: int | None
@@ -326,3 +339,12 @@ class EngineConfig:
     tiers: TierConfig = TierConfig()
     profiler: ProfilerConfig = ProfilerConfig()
     calculate_kv_scales: bool = False
+    quantization_config: dict[str, Any] | None = None
+    """What a quantized checkpoint says of itself; None where its weights are dense."""
+    weight_forms: dict[str, list[Form | None]] = field(default_factory=dict)
+    """See `models.forms`; empty where packing itself quantizes, or nothing does."""
+
+    @property
+    def packing(self) -> str | None:
+        """The name in `core.quantization.QUANTIZATIONS` by which dense weights are packed."""
+        return None if self.weight_forms or self.quantization_config else self.quantization

@@ -1,9 +1,35 @@
-"""Ways to quantize linear weights while loading, by the names that --quantization takes."""
+"""Quantized linear weights in plain terms: what the canonical form is, and the ways to quantize
+that the native kernels' packing has itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+CodeType = Literal["uint8", "int8", "float8_e4m3fn", "float8_e5m2"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The canonical form of a quantized weight (`ops.quantized`) but for its numbers.
+
+    Attributes:
+        codes: the codes' type.
+        bits: what a code needs.
+        group: columns that share a scale.
+        second: what else a group has.
+        codebook: name in `quant.codebooks` of what the codes stand for; "" for themselves.
+        permuted: groups are not runs of columns.
+        float_activations: weights of 8 bits whose activations are left alone.
+    """
+
+    codes: CodeType
+    bits: int
+    group: int
+    second: Literal["", "zero", "offset"] = ""
+    codebook: str = ""
+    permuted: bool = False
+    float_activations: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +55,4 @@ QUANTIZATIONS: dict[str, Quantization] = {
     "int4_g64": Quantization("u4", group=64),
     "int4_g128": Quantization("u4", group=128),
 }
+"""What packing itself can round to; `quant.names` has all names that --quantization takes."""

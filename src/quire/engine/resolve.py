@@ -33,8 +33,8 @@ from quire.core.config import (
 from quire.core.errors import ConfigError
 from quire.core.hardware import Hardware
 from quire.core.profiler_config import checked, from_environment, parse_profiler_config
-from quire.core.quantization import QUANTIZATIONS
 from quire.core.registry import did_you_mean
+from quire.engine.resolve_quantization import resolve_quantization
 from quire.models.memory import kv_bytes_per_token, parameter_count
 from quire.models.offload import last_weights, layer_weights
 from quire.models.registry import model_config
@@ -102,12 +102,15 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     dtype = _dtype(args, model, notes)
     hash_algo = _hash_algo(args)
     kv_dtype = _kv_cache_dtype(args, model, dtype)
+    quantized = resolve_quantization(args, source, model, notes)
     config = EngineConfig(
         model_path=str(source.path) if source.path else source.name,
         model=model,
         load_format=_LOAD_FORMATS[source.kind],
         dtype=dtype,
-        quantization=args.quantization,
+        quantization=quantized.name,
+        quantization_config=quantized.config,
+        weight_forms=quantized.forms,
         kv_cache_dtype=kv_dtype,
         seed=args.seed,
         block_size=args.block_size,
@@ -166,10 +169,6 @@ def _check_values(args: EngineArgs) -> None:
         msgspec.convert(dataclasses.asdict(args), EngineArgs)
     except msgspec.ValidationError as error:
         raise ConfigError(f"An engine argument has the wrong type: {error}.") from None
-    if args.quantization is not None and args.quantization not in QUANTIZATIONS:
-        raise _error(args, "quantization", did_you_mean(args.quantization, QUANTIZATIONS))
-    if args.quantization is not None and args.ops == "reference":
-        raise _error(args, "quantization", "the reference ops have no quantized products.")
     if args.block_size not in BLOCK_SIZES:
         raise _error(args, "block_size", f"it must be one of {BLOCK_SIZES}.")
     if not 0.0 < args.gpu_memory_utilization <= 1.0:

@@ -67,16 +67,16 @@ class Worker:
         import torch
 
         from quire.models.loader import load_model
-        from quire.models.memory import kv_bytes_per_token, weight_bytes
+        from quire.models.memory import kv_bytes_per_token, loaded_bytes
         from quire.ops.metadata import cache_dtype
         from quire.ops.table import load_ops, stored_linears
         from quire.runner.runner import ModelRunner
 
-        ops = load_ops(config.ops, num_threads=config.num_threads, quantization=config.quantization)
+        ops = load_ops(config.ops, num_threads=config.num_threads, quantization=config.packing)
         # Two pools would take each other's cores; the native one does the heavy work.
         torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
         watch.lap("import_torch")
-        weights = weight_bytes(config.model, config.dtype, config.quantization)
+        weights = loaded_bytes(config)
         stored = (cache.linears() if cache else {}).values()
         held = sum(linear.nbytes - linear.mapped_bytes for linear in stored)
         plan = plan_memory(

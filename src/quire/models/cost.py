@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
-from quire.core.quantization import QUANTIZATIONS
-from quire.models.memory import kv_bytes_per_token, looked_up_bytes, weight_bytes
+from quire.core.quantization import QUANTIZATIONS, Form
+from quire.models.memory import kv_bytes_per_token, loaded_bytes, looked_up_bytes
 from quire.models.parameters import parameters
 
 
 def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     """The cost of a step of this engine's model on `hardware`."""
-    model, dtype, quantization = config.model, config.dtype, config.quantization
+    model, dtype = config.model, config.dtype
     layers = sum(
         parameter.numel
         for parameter in parameters(model)
@@ -21,9 +21,9 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     sliding = [window for window in windows if window is not None]
     heads = model.num_hidden_layers * model.num_attention_heads * model.head_dim
     peak = hardware.flops_per_second
-    product = product_dtype(dtype, quantization)
+    product = product_dtype(config)
     return RooflineCost(
-        weight_bytes=weight_bytes(model, dtype, quantization) - looked_up_bytes(model, dtype),
+        weight_bytes=loaded_bytes(config) - looked_up_bytes(model, dtype),
         kv_bytes_per_token=kv_bytes_per_token(
             model, config.kv_cache_dtype, config.calculate_kv_scales
         ),
@@ -47,8 +47,16 @@ def first_guess(config: EngineConfig) -> RooflineCost:
     return roofline(config, cautious_cpu(config.num_threads, config.memory_budget_bytes))
 
 
-def product_dtype(dtype: str, quantization: str | None) -> str:
-    """The type in which linear layers multiply."""
-    if quantization is None or QUANTIZATIONS[quantization].kind == "s8_a16":
-        return dtype
-    return "int8"
+def product_dtype(config: EngineConfig) -> str:
+    """The type in which most linear layers multiply."""
+    if config.packing is not None:
+        return config.dtype if QUANTIZATIONS[config.packing].kind == "s8_a16" else "int8"
+    if config.ops == "reference":
+        return config.dtype
+    layers = [forms[0] for name, forms in config.weight_forms.items() if name.startswith("layers.")]
+    integer = sum(form is not None and _in_integers(form) for form in layers)
+    return "int8" if 2 * integer > len(layers) else config.dtype
+
+
+def _in_integers(form: Form) -> bool:
+    return form.codes in ("uint8", "int8") and not form.float_activations

@@ -251,7 +251,9 @@ class _Builder:
         name = f"{stem}.weight"
         bias = self.optional(f"{stem}.bias")
         weight = self._stored[name] if name in self._stored else self._source.parts(name)
-        packed = self._ops.pack_linear(weight, bias, epilogue=epilogue, head=head)
+        packed = self._ops.pack_linear(
+            weight, bias, epilogue=epilogue, head=head, dtype=self._source.dtype
+        )
         if self._place is not None:
             self._place(name, packed)
         self.linear_weights[name] = packed

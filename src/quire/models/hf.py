@@ -187,16 +187,6 @@ def longest(rope_config: RopeConfig, max_position_embeddings: int) -> int:
     return max(max_position_embeddings, stretched)
 
 
-def refuse_quantized(hf: HFConfig) -> None:
-    if hf.get("quantization_config") is not None:
-        method = hf["quantization_config"].get("quant_method", "unknown")
-        raise UnsupportedModelError(
-            f"config.json: the weights are quantized ({method}), which Quire cannot read yet.",
-            fix="Use the unquantized model, or a GGUF file in Q8_0 or Q4_0.",
-            param="quantization_config",
-        )
-
-
 def _first(hf: HFConfig, names: tuple[str, ...], default: Any) -> tuple[str, Any]:
     """The first of `names` that is set, and its value; `default` if none is."""
     for name in names:

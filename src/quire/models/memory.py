@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from quire.core.config import EngineConfig, ModelConfig
-from quire.core.quantization import QUANTIZATIONS, Quantization
+from quire.core.quantization import QUANTIZATIONS, Form, Quantization
 from quire.models.parameters import Parameter, parameters
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -15,26 +17,47 @@ def parameter_count(config: ModelConfig) -> int:
     return sum(parameter.numel for parameter in parameters(config))
 
 
-def weight_bytes(config: ModelConfig, dtype: str, quantization: str | None = None) -> int:
-    """Bytes of the weights once loaded as `dtype`, linear ones quantized if `quantization` says.
+def loaded_bytes(config: EngineConfig) -> int:
+    """Bytes of an engine's weights once they are loaded."""
+    return sum(parameter_bytes(config, parameter) for parameter in parameters(config.model))
+
+
+def parameter_bytes(config: EngineConfig, parameter: Parameter) -> int:
+    """One parameter's share of `loaded_bytes`; the reference ops have only dense weights."""
+    forms = {} if config.ops == "reference" else config.weight_forms
+    return _parameter_bytes(config.model, config.dtype, parameter, config.packing, forms)
+
+
+def weight_bytes(
+    config: ModelConfig,
+    dtype: str,
+    packing: str | None = None,
+    forms: Mapping[str, Sequence[Form | None]] | None = None,
+) -> int:
+    """Bytes of the weights once loaded as `dtype`, linear ones quantized if `packing` says, or in
+    the forms of `models.forms`.
 
     A tied embedding is there once, packed as the output projection that every step reads whole.
     """
-    item = DTYPE_BYTES[dtype]
-    scheme = None if quantization is None else QUANTIZATIONS[quantization]
     return sum(
-        quantized_bytes(parameter, scheme)
-        if scheme is not None and _is_linear(config, parameter)
-        else parameter.numel * item
+        _parameter_bytes(config, dtype, parameter, packing, forms or {})
         for parameter in parameters(config)
     )
 
 
-def parameter_bytes(config: EngineConfig, parameter: Parameter) -> int:
-    """One parameter's share of `weight_bytes`."""
-    if config.quantization is not None and _is_linear(config.model, parameter):
-        return quantized_bytes(parameter, QUANTIZATIONS[config.quantization])
-    return parameter.numel * DTYPE_BYTES[config.dtype]
+def _parameter_bytes(
+    config: ModelConfig,
+    dtype: str,
+    parameter: Parameter,
+    packing: str | None,
+    forms: Mapping[str, Sequence[Form | None]],
+) -> int:
+    item = DTYPE_BYTES[dtype]
+    if parameter.name in forms:
+        return packed_bytes(parameter, forms[parameter.name], item)
+    if packing is not None and _is_linear(config, parameter):
+        return quantized_bytes(parameter, QUANTIZATIONS[packing])
+    return parameter.numel * item
 
 
 def looked_up_bytes(config: ModelConfig, dtype: str) -> int:
@@ -50,15 +73,37 @@ def quantized_bytes(parameter: Parameter, scheme: Quantization) -> int:
     int8: a byte an element, a float32 scale and an int32 sum a row. int4: half a byte an element,
     two float16 a group, a float32 a row.
     """
-    rows, columns = parameter.shape
-    gated = parameter.name.endswith("gate_up.weight")  # 16 rows of gate and of up make a block
-    rows = 2 * _round_up(rows // 2, 16) if gated else _round_up(rows, 32)
+    rows, columns = _padded_rows(parameter), parameter.shape[1]
     head = parameter.name in {"embed.weight", "lm_head.weight"}
     kind = scheme.head if head else scheme.kind
     if kind != "u4":
         return rows * (_round_up(columns, 64 if kind == "s8" else 32) + 8)
-    groups = -(-columns // scheme.group)
-    return rows * (groups * (scheme.group // 2 + 4) + 4)
+    return rows * _int4_row(columns, scheme.group)
+
+
+def packed_bytes(parameter: Parameter, forms: Sequence[Form | None], item: int) -> int:
+    """A linear weight of these forms as `ops.native_quantized` packs it: what no kernel multiplies
+    as it is takes `item` bytes an element."""
+    form = forms[0]
+    if form is None or any(other != form for other in forms) or not _is_int4(form):
+        return parameter.numel * item
+    return _padded_rows(parameter) * _int4_row(parameter.shape[1], form.group)
+
+
+def _is_int4(form: Form) -> bool:
+    plain = form.codes == "uint8" and form.second and not form.codebook and not form.permuted
+    return bool(plain) and form.bits <= 4 and form.group in (32, 64, 128)
+
+
+def _int4_row(columns: int, group: int) -> int:
+    return -(-columns // group) * (group // 2 + 4) + 4
+
+
+def _padded_rows(parameter: Parameter) -> int:
+    """Rows in blocks of 32, of which 16 are of gate and 16 of up where the two are merged."""
+    rows = parameter.shape[0]
+    gated = parameter.name.endswith("gate_up.weight")
+    return 2 * _round_up(rows // 2, 16) if gated else _round_up(rows, 32)
 
 
 def _round_up(a: int, b: int) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.models.memory import parameter_bytes, weight_bytes
+from quire.models.memory import loaded_bytes, parameter_bytes
 from quire.models.parameters import parameters
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def last_weights(weights: dict[str, int], limit: int) -> dict[str, int]:
 
 def held_weight_bytes(config: EngineConfig) -> int:
     """Bytes of memory that the engine's weights take, those that stay in files left out."""
-    every = weight_bytes(config.model, config.dtype, config.quantization)
+    every = loaded_bytes(config)
     return every - (WeightOffload(config).saved_bytes if config.cpu_offload_bytes else 0)
 
 

@@ -31,7 +31,7 @@ from quire.checkpoint.weights import weight_files
 from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
-from quire.models.memory import weight_bytes
+from quire.models.memory import loaded_bytes
 
 if TYPE_CHECKING:
     from quire.models.offload import WeightOffload
@@ -58,7 +58,7 @@ def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> Pa
 
     What `offload` names stays in the file, mapped.
     """
-    size = weight_bytes(config.model, config.dtype, config.quantization)
+    size = loaded_bytes(config)
     if (
         config.load_format == "dummy"
         or config.ops == "reference"
@@ -84,7 +84,8 @@ def model_key(config: EngineConfig) -> str:
     """
     path = resolve(config.model_path, load_format=config.load_format).path
     assert path is not None
-    facts = [FORMAT, asdict(config.model), config.dtype, config.quantization]
+    quantized = [config.quantization, config.quantization_config]
+    facts = [FORMAT, asdict(config.model), config.dtype, quantized]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for file in split_files(path) if path.is_file() else weight_files(path):
         with file.open("rb") as stream:

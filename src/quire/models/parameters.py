@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 from quire.core.config import ModelConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
+
+    from quire.ops.quantized import QuantizedWeight
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -35,22 +37,34 @@ class Parameter:
     def numel(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def may_be_quantized(self) -> bool:
+        """Whether it is a linear layer's weight; tables are not, even one that is tied."""
+        return len(self.shape) == 2 and self.name not in ("embed.weight", "positions.weight")
+
 
 class ParameterSource(Protocol):
-    """Where a decoder gets its parameters from, one at a time: the whole model is never there."""
+    """Where a decoder gets its parameters from, one at a time: the whole model is never there.
+
+    Attributes:
+        dtype: the model's, of everything that is not quantized.
+    """
+
+    dtype: dtype
 
     def has(self, name: str) -> bool:
         """Whether the model has the parameter `name`."""
 
-    def parts(self, name: str) -> list[Tensor]:
-        """Tensors of the model's dtype whose rows, one after the other, are the parameter.
+    def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
+        """Tensors of the model's dtype, or quantized weights, whose rows, one after the other, are
+        the parameter.
 
         They may lie in a mapped file and must not be written to. They are good until the next
         parameter is asked for.
         """
 
     def tensor(self, name: str) -> Tensor:
-        """The whole parameter, in memory of its own."""
+        """The whole parameter, dense and in memory of its own."""
 
 
 def parameters(config: ModelConfig) -> list[Parameter]:

@@ -8,7 +8,6 @@ from typing import Any
 from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.registry import Registry, did_you_mean
-from quire.models import hf
 from quire.models.architecture import Architecture
 
 ARCHITECTURES = Registry(
@@ -51,7 +50,6 @@ def model_config(hf_config: Mapping[str, Any]) -> ModelConfig:
         CheckpointError: a field is missing or wrong; names it.
     """
     name = _architecture_name(hf_config)
-    hf.refuse_quantized(hf_config)
     return architecture(name).parse(hf_config)
 
 

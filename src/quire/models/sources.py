@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.checkpoint.weights import Weights
 from quire.core.errors import CheckpointError
+from quire.core.quantization import Form
 from quire.models.architecture import WeightNames
 from quire.models.parameters import Parameter
+from quire.quant.gguf import GGUF_FORMS
+from quire.quant.scheme import Method, Scheme, Stored
 
 _FIX = "Use weights and config.json of the same model."
 _MOST_NAMED = 5
+_KV_SCALE = r"(?:self_attn|attn)\.(?:[kvq]_proj\.|attn\.)?([kvq])_scale"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows [row, row + rows) of `parameter` are the stored tensor `stored`.
+    """Rows [row, row + rows) of `parameter`, as they are stored.
 
     Attributes:
+        columns: of the weight; 0 of a vector.
+        stored: suffix → name of each tensor that it is stored in; a dense one has one.
         transposed: it is stored [in, out].
+        form: what it is in the canonical form of quantized weights; None where it is dense.
+        scheme: what reads it; None where it is dense, or its file tells codes from scales.
     """
 
     parameter: str
     row: int
     rows: int
-    stored: str
+    columns: int
+    stored: Mapping[str, str]
     transposed: bool
+    form: Form | None = None
+    scheme: Scheme | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the first of its tensors, to speak of."""
+        return next(iter(self.stored.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +54,39 @@ class Sources:
         pieces: they cover every parameter, each row once.
         copies: pairs of stored names that must hold the same values, because one of the two is
             left unread (a tied lm_head that was stored all the same).
+        zeros: stored biases of quantized layers that have none; some writers add them.
+        kv_scales: "layers.0.attn.k_scale" or "….v_scale" → the stored scale of an 8-bit KV cache.
     """
 
     pieces: list[Piece]
     copies: list[tuple[str, str]]
+    zeros: list[str]
+    kv_scales: dict[str, str]
 
 
-def match(weights: Weights, wanted: list[Parameter], names: WeightNames) -> Sources:
+def match(
+    weights: Weights, wanted: list[Parameter], names: WeightNames, method: Method | None = None
+) -> Sources:
     """Match the stored tensors with the decoder's parameters, one to one.
 
+    Args:
+        method: how linear layers are quantized, if the checkpoint says that they are. A layer that
+            is stored dense all the same is dense.
+
     Raises:
-        CheckpointError: a tensor is missing, has the wrong shape, is there under two names, or
-            has no place in the architecture; names it, what was expected and what is there.
+        CheckpointError: a tensor is missing, has the wrong shape or type, is there under two names,
+            or has no place in the architecture; names it, what was expected and what is there.
     """
-    return _Matcher(weights, names).match(wanted)
+    return _Matcher(weights, names, method).match(wanted)
 
 
 class _Matcher:
     """Keeps account of which stored tensors have found their place."""
 
-    def __init__(self, weights: Weights, names: WeightNames) -> None:
+    def __init__(self, weights: Weights, names: WeightNames, method: Method | None) -> None:
         self._weights = weights
         self._names = names
+        self._method = method
         self._stored = _by_full_name(weights, names.base_prefix)
         self._used: set[str] = set()
 
@@ -68,8 +96,10 @@ class _Matcher:
             self._let_head_stand_in()
         pieces = [piece for parameter in wanted for piece in self._pieces(parameter)]
         copies = self._tied_copies(pieces) if tied else []
+        kv_scales = self._kv_scales()
+        zeros = self._zero_biases(pieces)
         self._refuse_leftovers()
-        return Sources(pieces, copies)
+        return Sources(pieces, copies, zeros, kv_scales)
 
     def _let_head_stand_in(self) -> None:
         """A tied pair may be stored under the head's name alone."""
@@ -85,10 +115,69 @@ class _Matcher:
         pieces, row = [], 0
         for source, rows in zip(sources, parts, strict=True):
             shape = (rows, *parameter.shape[1:])
-            stored = self._find(source, shape[::-1] if transposed else shape)
-            pieces.append(Piece(parameter.name, row, rows, stored, transposed))
+            layer = source.removesuffix(".weight")
+            scheme = self._scheme(layer, *shape) if parameter.may_be_quantized else None
+            if scheme is None:
+                piece = self._dense(parameter, row, source, shape, transposed)
+            else:
+                columns = shape[1]
+                piece = Piece(
+                    parameter.name, row, rows, columns,
+                    self._find_all(scheme, layer, rows, columns),
+                    False, scheme.form(columns), scheme,
+                )  # fmt: skip
+            pieces.append(piece)
             row += rows
         return pieces
+
+    def _dense(
+        self, parameter: Parameter, row: int, source: str, shape: tuple[int, ...], transposed: bool
+    ) -> Piece:
+        stored = self._find(source, shape[::-1] if transposed else shape)
+        matrix = len(shape) == 2
+        form = GGUF_FORMS.get(self._weights.tensors[stored].dtype) if matrix else None
+        columns = shape[1] if matrix else 0
+        return Piece(parameter.name, row, shape[0], columns, {"weight": stored}, transposed, form)
+
+    def _scheme(self, layer: str, rows: int, columns: int) -> Scheme | None:
+        """How the linear layer is stored, if it is quantized: its first tensor tells."""
+        scheme = self._method.scheme(layer) if self._method is not None else None
+        if scheme is None:
+            return None
+        suffix, spec = next(iter(self._specs(scheme, layer, rows, columns).items()))
+        stored = self._stored.get(f"{layer}.{suffix}")
+        if stored is not None and self._weights.tensors[stored].dtype in spec.dtypes:
+            return scheme
+        return scheme if f"{layer}.weight" not in self._stored else None
+
+    def _specs(self, scheme: Scheme, layer: str, rows: int, columns: int) -> dict[str, Stored]:
+        try:
+            return scheme.stored(rows, columns)
+        except ValueError as error:
+            raise CheckpointError(
+                f"Layer {layer!r} cannot be quantized as said: {error}."
+            ) from None
+
+    def _find_all(self, scheme: Scheme, layer: str, rows: int, columns: int) -> dict[str, str]:
+        """Suffix → stored name of the tensors of a quantized layer."""
+        found = {}
+        for suffix, spec in self._specs(scheme, layer, rows, columns).items():
+            name = f"{layer}.{suffix}"
+            stored = self._stored.get(name)
+            if stored is None:
+                if spec.optional:
+                    continue
+                raise CheckpointError(f"Tensor {name!r} is missing; {_expected(spec)}.", fix=_FIX)
+            info = self._weights.tensors[stored]
+            if info.dtype not in spec.dtypes or (spec.shapes and info.shape not in spec.shapes):
+                raise CheckpointError(
+                    f"Tensor {stored!r} does not fit its layer: {_expected(spec)}, got "
+                    f"{info.dtype} {list(info.shape)}.",
+                    fix=_FIX,
+                )
+            self._used.add(stored)
+            found[suffix] = stored
+        return found
 
     def _find(self, name: str, shape: tuple[int, ...]) -> str:
         """The stored tensor that is `name`, once its shape is seen to be right."""
@@ -108,7 +197,7 @@ class _Matcher:
 
     def _tied_copies(self, pieces: list[Piece]) -> list[tuple[str, str]]:
         """lm_head, where it is tied and yet stored beside the embeddings."""
-        embed = next(piece.stored for piece in pieces if piece.parameter == "embed.weight")
+        embed = next(piece.name for piece in pieces if piece.parameter == "embed.weight")
         head = self._stored.get("lm_head.weight", embed)
         if head == embed:
             return []
@@ -120,6 +209,33 @@ class _Matcher:
             )
         self._used.add(head)
         return [(embed, head)]
+
+    def _kv_scales(self) -> dict[str, str]:
+        """Scales of an 8-bit KV cache, by the names that they have had in the course of time."""
+        prefix = re.escape(self._names.layer_prefix).replace(r"\{\}", r"(\d+)")
+        pattern = re.compile(prefix + _KV_SCALE)
+        found = {}
+        for full, stored in self._stored.items():
+            if (named := pattern.fullmatch(full)) is None or stored in self._used:
+                continue
+            layer, letter = named.groups()
+            if letter in ("k", "v"):
+                found[f"layers.{layer}.attn.{letter}_scale"] = stored
+            self._used.add(stored)
+        return found
+
+    def _zero_biases(self, pieces: list[Piece]) -> list[str]:
+        found = []
+        for piece in pieces:
+            if piece.scheme is None:
+                continue
+            suffix, stored = next(iter(piece.stored.items()))
+            bias = stored.removesuffix(suffix) + "bias"
+            info = self._weights.tensors.get(bias)
+            if info is not None and bias not in self._used and info.shape == (piece.rows,):
+                self._used.add(bias)
+                found.append(bias)
+        return found
 
     def _refuse_leftovers(self) -> None:
         left = [
@@ -134,6 +250,11 @@ class _Matcher:
                 "the architecture in config.json has no place for them.",
                 fix=_FIX,
             )
+
+
+def _expected(spec: Stored) -> str:
+    shapes = " or ".join(str(list(shape)) for shape in spec.shapes)
+    return f"expected {' or '.join(spec.dtypes)} {shapes}".rstrip()
 
 
 def _by_full_name(weights: Weights, base_prefix: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.executor.memory import plan_memory
 from quire.models.cost import roofline
-from quire.models.memory import kv_bytes_per_token, weight_bytes
+from quire.models.memory import kv_bytes_per_token, loaded_bytes
 from quire.simulate.clock import VirtualClock
 from quire.simulate.histogram import Histogram
 from quire.simulate.length_executor import LengthExecutor
@@ -130,7 +130,7 @@ class Replica:
         plan = plan_memory(
             config,
             runtime=0,
-            weights=weight_bytes(config.model, config.dtype, config.quantization),
+            weights=loaded_bytes(config),
             kv_bytes_per_token=kv_bytes_per_token(
                 config.model, config.kv_cache_dtype, config.calculate_kv_scales
             ),

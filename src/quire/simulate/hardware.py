@@ -55,7 +55,7 @@ def measure(config: EngineConfig) -> HardwareProfile:
     clients use the same cores. What is reached is measured, not a peak, so that shares are 1.
     """
     print("Measuring this machine; it takes a minute (see --save-hardware).", file=sys.stderr)
-    types = {config.dtype, product_dtype(config.dtype, config.quantization)}
+    types = {config.dtype, product_dtype(config)}
     unit = HardwareProfile(
         name=THIS,
         memory_bytes=detect().memory_bytes,
@@ -147,7 +147,7 @@ class _Served:
         }
         if config.calculate_kv_scales:
             flags["--calculate-kv-scales"] = ""
-        if config.quantization is not None:
+        if config.quantization is not None and config.quantization_config is None:
             flags["--quantization"] = config.quantization
         row = _bench("serve", *(word for flag in flags.items() for word in flag if word))
         split: dict[str, float] = row["split"]

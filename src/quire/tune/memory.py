@@ -14,7 +14,7 @@ from quire.core.errors import QuireError
 from quire.core.hardware import detect
 from quire.engine.resolve import AVAILABLE_SHARE, resolve
 from quire.executor.memory import plan_memory
-from quire.models.memory import kv_bytes_per_token, weight_bytes
+from quire.models.memory import kv_bytes_per_token, loaded_bytes
 
 STEP = 0.02
 """Shares are multiples of this."""
@@ -69,7 +69,7 @@ def _cache_bytes(args: EngineArgs) -> int:
     return plan_memory(
         config,
         runtime=0,
-        weights=weight_bytes(config.model, config.dtype, config.quantization),
+        weights=loaded_bytes(config),
         kv_bytes_per_token=kv_bytes_per_token(
             config.model, config.kv_cache_dtype, config.calculate_kv_scales
         ),

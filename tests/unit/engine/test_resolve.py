@@ -121,7 +121,7 @@ def test_the_configuration_survives_the_wire() -> None:
         ("max_model_len", 10**6, "max_model_len is 1000000; the model's positions end at 40960"),
         ("dtype", "bfloat61", "did you mean bfloat16"),
         ("scheduling_policy", "priorty", "did you mean priority"),
-        ("quantization", "awq", "known: int4.*int8"),
+        ("quantization", "awk", r"did you mean awq"),
         ("block_size", "16", "Expected `int`, got `str`"),
         ("seed", "x", "Expected `int`"),
     ],

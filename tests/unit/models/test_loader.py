@@ -16,9 +16,9 @@ from quire.core.config import ModelConfig, OpsProvider
 from quire.core.errors import CheckpointError
 from quire.models.decoder import Decoder
 from quire.models.dummy import RandomParameters
-from quire.models.loader import StoredParameters
 from quire.models.parameters import ParameterSource, parameters
 from quire.models.registry import architecture, model_config
+from quire.models.stored import StoredParameters
 from quire.ops.table import load_ops
 
 VOCAB, HIDDEN, WIDTH, HEAD_DIM = 11, 8, 12, 4

@@ -211,7 +211,6 @@ def test_model_type_stands_in_for_architectures() -> None:
         (LLAMA | {"hidden_act": "gelu"}, r"hidden_act is 'gelu'"),
         (LLAMA | {"hidden_act": "xielu"}, r"hidden_act is 'xielu'; known"),
         (LLAMA | {"torch_dtype": "float64"}, r"torch_dtype is 'float64'"),
-        (LLAMA | {"quantization_config": {"quant_method": "gptq"}}, r"gptq"),
         (OPT | {"do_layer_norm_before": False}, r"do_layer_norm_before"),
         (OPT | {"word_embed_proj_dim": 32}, r"word_embed_proj_dim is 32"),
         (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, r"scale_attn_by_inverse_layer_idx"),

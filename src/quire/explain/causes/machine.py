@@ -139,7 +139,7 @@ def compute(case: Case) -> Suspect | None:
     at = _at_limit(case, "compute")
     if at is None or case.limits is None or case.evidence.config.dtype == "float32":
         return None
-    product = product_dtype(case.evidence.config.dtype, case.evidence.config.quantization)
+    product = product_dtype(case.evidence.config)
     peak = case.limits.flops_s.get(product, 0.0) / 1e9
     return suspect(
         "compute",
@@ -190,6 +190,8 @@ def _at_limit(case: Case, bound: str) -> _AtLimit | None:
 
 def _quantizations(case: Case) -> list[Change]:
     config = case.evidence.config
+    if config.weight_forms or config.quantization_config:  # not dense, and not rounded again
+        return []
     if config.quantization is not None and config.quantization.startswith("int4"):
         return []
     choices = [("int4", "quarters bfloat16's bytes; look at the loss with quire bench quality")]

@@ -1,0 +1,76 @@
+"""Which linear weights of a model are quantized, and to what form; torch-free, and without reading
+any weight."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from quire.checkpoint.weights import Weights
+from quire.core.config import ModelConfig
+from quire.core.quantization import Form
+from quire.models.parameters import Parameter, parameters
+from quire.models.registry import architecture
+from quire.models.sources import match
+from quire.quant.names import Rounding
+from quire.quant.scheme import Method
+
+Forms = dict[str, list[Form | None]]
+"""Linear weight → the form of each of its parts, None for a dense one. Weights that are dense
+altogether have no entry."""
+
+
+def head_name(model: ModelConfig) -> str:
+    """The parameter that makes logits."""
+    return "embed.weight" if model.tie_word_embeddings else "lm_head.weight"
+
+
+def linear_names(model: ModelConfig) -> frozenset[str]:
+    """The parameters that are multiplied with: a tied embedding, but no other table."""
+    head = head_name(model)
+    return frozenset(p.name for p in parameters(model) if p.may_be_quantized or p.name == head)
+
+
+def stored_forms(weights: Weights, model: ModelConfig, method: Method | None) -> Forms:
+    """The forms of a checkpoint, from its headers.
+
+    Raises:
+        CheckpointError: its tensors do not fit the model.
+    """
+    linear, found = linear_names(model), defaultdict[str, list[Form | None]](list)
+    names = architecture(model.architecture).names
+    for piece in match(weights, parameters(model), names, method).pieces:
+        if piece.parameter in linear:
+            found[piece.parameter].append(piece.form)
+    return {name: forms for name, forms in found.items() if any(forms)}
+
+
+def said_forms(model: ModelConfig, method: Method) -> Forms:
+    """The forms that a checkpoint's configuration speaks of, without its files."""
+    names = architecture(model.architecture).names
+
+    def form(parameter: Parameter, source: str) -> Form | None:
+        scheme = method.scheme(source.removesuffix(".weight"))
+        return None if scheme is None else scheme.form(parameter.shape[1])
+
+    found = {
+        p.name: [form(p, source) for source in names.sources(p.name)]
+        for p in parameters(model)
+        if p.may_be_quantized
+    }
+    return {name: forms for name, forms in found.items() if any(forms)}
+
+
+def rounded_forms(model: ModelConfig, rounding: Rounding) -> Forms:
+    """The forms of dense linear weights that `rounding` quantizes."""
+    names, head, linear = (
+        architecture(model.architecture).names,
+        head_name(model),
+        linear_names(model),
+    )
+    found: Forms = {}
+    for parameter in parameters(model):
+        rounder = rounding.head if parameter.name == head else rounding.layers
+        if parameter.name in linear and rounder is not None:
+            count = len(names.sources(parameter.name))
+            found[parameter.name] = [rounder.form(parameter.shape[1])] * count
+    return found

@@ -1,0 +1,193 @@
+"""The parameters of a checkpoint: read, converted, and rounded where that is asked for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.checkpoint.weights import Weights
+from quire.core.config import ModelConfig
+from quire.core.errors import CheckpointError
+from quire.models.arrays import as_quantized, as_tensor
+from quire.models.forms import head_name, linear_names
+from quire.models.parameters import Progress, parameters
+from quire.models.registry import architecture
+from quire.models.sources import Piece, match
+from quire.ops.quantized import QuantizedWeight, dense
+from quire.quant.bits import float32
+from quire.quant.names import Rounding
+from quire.quant.scheme import Array, Method
+
+_COMPARED_ROWS = 4096
+"""Rows of two tensors that are compared at once, so that little memory is taken."""
+
+
+class StoredParameters:
+    """The parameters in a checkpoint, converted to `dtype`: a `ParameterSource`.
+
+    Tensors that need no conversion are handed out where they lie in the mapped file, and the
+    memory that the file's pages take is given back when the next parameter is asked for.
+
+    Args:
+        method: how the checkpoint says that its linear layers are quantized.
+        rounding: how to quantize linear weights that are stored dense.
+
+    Raises:
+        CheckpointError: a tensor is missing or superfluous, or does not fit; when it is read: it
+            is not floating point, has values that `dtype` cannot hold, or contradicts itself.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        model: ModelConfig,
+        dtype: torch.dtype,
+        progress: Progress | None = None,
+        *,
+        method: Method | None = None,
+        rounding: Rounding | None = None,
+    ) -> None:
+        names = architecture(model.architecture).names
+        sources = match(weights, parameters(model), names, method)
+        self.dtype = dtype
+        self._weights = weights
+        self._rounding = rounding
+        self._linear = linear_names(model)
+        self._head = head_name(model)
+        self._pieces: defaultdict[str, list[Piece]] = defaultdict(list)
+        for piece in sources.pieces:
+            self._pieces[piece.parameter].append(piece)
+        self._kv_scales = sources.kv_scales
+        self._progress = progress
+        self._done = 0
+        self._total = sum(
+            weights.tensors[name].nbytes
+            for piece in sources.pieces
+            for name in piece.stored.values()
+        )
+        self._handed_out: list[Piece] = []
+        for kept, other in sources.copies:
+            _check_copy(weights, kept, other)
+        for name in sources.zeros:
+            _check_zero(weights, name)
+
+    def has(self, name: str) -> bool:
+        return name in self._pieces or name in self._kv_scales
+
+    def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
+        self._release()
+        self._handed_out = self._pieces[name]
+        parts = [self._read(piece) for piece in self._handed_out]
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+        whole = [part for part in parts if isinstance(part, QuantizedWeight)]
+        if len(whole) == len(parts):
+            return _of_one_input(whole)
+        if whole:  # of layers that were merged only some are quantized
+            return [dense(part, self.dtype) for part in parts]
+        return self._rounded(name, [part for part in parts if isinstance(part, Tensor)])
+
+    def tensor(self, name: str) -> Tensor:
+        if name in self._kv_scales:
+            stored = self._kv_scales[name]
+            values = float32(self._weights.read(stored), self._weights.tensors[stored].dtype)
+            return torch.from_numpy(values.reshape(-1).copy())
+        self._release()
+        self._handed_out = self._pieces[name]
+        parts = [dense(self._read(piece), self.dtype) for piece in self._handed_out]
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+        return torch.cat(parts)
+
+    def _release(self) -> None:
+        for piece in self._handed_out:
+            for stored in piece.stored.values():
+                self._weights.release(stored)
+
+    def _rounded(self, name: str, parts: list[Tensor]) -> list[Tensor] | list[QuantizedWeight]:
+        if self._rounding is None or name not in self._linear:
+            return parts
+        rounder = self._rounding.head if name == self._head else self._rounding.layers
+        return parts if rounder is None else [rounder.quantize(part) for part in parts]
+
+    def _read(self, piece: Piece) -> Tensor | QuantizedWeight:
+        self._done += sum(self._weights.tensors[name].nbytes for name in piece.stored.values())
+        if piece.form is None:
+            return self._read_dense(piece)
+        if piece.scheme is None:
+            quantized = getattr(self._weights, "quantized", None)
+            arrays = quantized(piece.name) if quantized else None
+            if arrays is None:
+                return self._read_dense(piece)
+        else:
+            specs = piece.scheme.stored(piece.rows, piece.columns)
+            tensors = {
+                suffix: self._side(name, raw=specs[suffix].raw)
+                for suffix, name in piece.stored.items()
+            }
+            try:
+                arrays = piece.scheme.read(tensors, piece.rows, piece.columns)
+            except ValueError as error:
+                raise CheckpointError(
+                    f"The layer of tensor {piece.name!r} is malformed: {error}.",
+                    fix="Download the model again, or use another copy of it.",
+                ) from None
+        return as_quantized(arrays, float_activations=piece.form.float_activations)
+
+    def _side(self, name: str, *, raw: bool) -> Array:
+        values, dtype = self._weights.read(name), self._weights.tensors[name].dtype
+        return values if raw or dtype in ("I32", "I64", "I8") else float32(values, dtype)
+
+    def _read_dense(self, piece: Piece) -> Tensor:
+        name = piece.name
+        info = self._weights.tensors[name]
+        values = as_tensor(self._weights.read(name), bfloat16=info.dtype == "BF16")
+        if not values.is_floating_point():
+            raise CheckpointError(
+                f"Tensor {name!r} has dtype {info.dtype}; expected floating point.",
+                fix="Where the model is quantized, its config.json must have the "
+                "quantization_config that was published with it.",
+            )
+        values = values.to(self.dtype)
+        # Half precision ends at 65504; beyond it a weight would silently become infinite.
+        if self.dtype == torch.float16 and not bool(torch.isfinite(values).all()):
+            raise CheckpointError(
+                f"Tensor {name!r} has values that float16 cannot hold.",
+                fix="Use --dtype bfloat16 or --dtype float32.",
+                param="--dtype",
+            )
+        return values.t().contiguous() if piece.transposed else values
+
+
+def _of_one_input(parts: list[QuantizedWeight]) -> list[QuantizedWeight]:
+    """Merged layers have one input, whose calibrated range must hold for all of them."""
+    scales = [part.input_scale for part in parts if part.input_scale is not None]
+    if not scales or len(set(scales)) == 1 == len(scales) / len(parts):
+        return parts
+    return [replace(part, input_scale=max(scales)) for part in parts]
+
+
+def _check_copy(weights: Weights, kept: str, other: str) -> None:
+    """Tied tensors that are stored twice must hold the same values."""
+    one, two = weights.read(kept), weights.read(other)
+    for row in range(0, len(one), _COMPARED_ROWS):
+        rows = slice(row, row + _COMPARED_ROWS)
+        if not np.array_equal(one[rows], two[rows]):
+            raise CheckpointError(
+                f"Tensors {kept!r} and {other!r} differ, but config.json ties them.",
+                fix="Set tie_word_embeddings to false if the model was trained so.",
+            )
+    weights.release(kept)
+    weights.release(other)
+
+
+def _check_zero(weights: Weights, name: str) -> None:
+    if weights.read(name).any():
+        raise CheckpointError(
+            f"Tensor {name!r} is a bias, which the architecture does not have there, and not zero.",
+            fix="Use weights and config.json of the same model.",
+        )

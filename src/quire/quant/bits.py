@@ -1,0 +1,88 @@
+"""Codes out of packed words and bytes, and the float formats that numpy lacks."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Codes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Words = npt.NDArray[Any]
+
+
+def unpack_rows(words: Words, bits: int, columns: int) -> Codes:
+    """int32 [R, W] whose rows are streams of codes of `bits`, lowest bits first → [R, columns]."""
+    words = np.ascontiguousarray(words)
+    rows = words.shape[0]
+    if bits == 8:
+        return words.view(np.uint8).reshape(rows, -1)[:, :columns]
+    if bits == 4:
+        return nibbles(words.view(np.uint8).reshape(rows, -1))[:, :columns]
+    # Whatever does not divide a word repeats after 32 codes, in as many words as a code has bits.
+    periods = -(-columns // 32)
+    stream = np.zeros((rows, periods * bits), np.uint32)
+    held = min(stream.shape[1], words.shape[1])
+    stream[:, :held] = words.view(np.uint32)[:, :held]
+    by_period = stream.reshape(rows, periods, bits)
+    codes = np.empty((rows, periods, 32), np.uint8)
+    for i in range(32):
+        word, shift = divmod(i * bits, 32)
+        code = by_period[:, :, word] >> shift
+        if shift + bits > 32:
+            code = code | (by_period[:, :, word + 1] << (32 - shift))
+        codes[:, :, i] = code & ((1 << bits) - 1)
+    return codes.reshape(rows, -1)[:, :columns]
+
+
+def nibbles(packed: Codes) -> Codes:
+    """[R, B] → [R, 2B]: of each byte the low half, then the high one."""
+    wide = packed.astype(np.uint16)
+    # Both halves in one operation on a 16-bit lane: its low byte is the first code.
+    return ((wide | (wide << 4)) & 0x0F0F).astype("<u2").view(np.uint8)
+
+
+def permutation_of(g_idx: Words | None, group: int, columns: int) -> npt.NDArray[np.int64] | None:
+    """The columns in the order of their groups, `g_idx` [K]; None where they are in it.
+
+    Raises:
+        ValueError: the groups are not of `group` columns.
+    """
+    in_order = np.arange(columns) // group
+    if g_idx is None or np.array_equal(g_idx, in_order):
+        return None
+    order = np.argsort(g_idx, kind="stable")
+    if not np.array_equal(g_idx[order], in_order):
+        raise ValueError(f"g_idx does not put {group} columns into each group")
+    return order.astype(np.int64)
+
+
+def float32(values: npt.NDArray[Any], dtype: str) -> Floats:
+    """Values of a safetensors dtype as float32, exactly."""
+    if dtype == "BF16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    if dtype == "F8_E4M3":
+        return e4m3()[values.view(np.uint8)]
+    if dtype in ("F8_E8M0", "U8"):
+        return e8m0(values)
+    return values.astype(np.float32, copy=False)
+
+
+def e8m0(exponents: npt.NDArray[Any]) -> Floats:
+    """Bytes that stand for powers of two, with a bias of 127; 255 is NaN."""
+    scale = np.ldexp(np.float32(1), np.minimum(exponents, 254).astype(np.int32) - 127)
+    return np.where(exponents == 255, np.float32("nan"), scale.astype(np.float32))
+
+
+@cache
+def e4m3() -> Floats:
+    """What each byte stands for as float8 E4M3 (the variant without infinities)."""
+    code = np.arange(256)
+    exponent, fraction = (code >> 3) & 15, (code & 7).astype(np.float64)
+    size = np.where(
+        exponent == 0, np.ldexp(fraction / 8, -6), np.ldexp(1 + fraction / 8, exponent - 7)
+    )
+    size[(code & 127) == 127] = np.nan
+    return np.where(code < 128, size, -size).astype(np.float32)

@@ -1,0 +1,35 @@
+"""What codes of 4 bits stand for, where they are not numbers themselves."""
+
+from __future__ import annotations
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""A float of 4 bits, as MXFP4 and NVFP4 have it (OCP Microscaling Formats 1.0, 5.3.3)."""
+
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Quantiles of a normal distribution (QLoRA, Dettmers and others 2023, appendix E)."""
+
+FP4 = tuple(
+    value / 12.0
+    for value in (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0,
+                  -0.0, -0.0625, -8.0, -12.0, -4.0, -6.0, -2.0, -3.0)
+)  # fmt: skip
+"""The 4-bit float of bitsandbytes, scaled to 1."""
+
+IQ4_NL = (
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0,
+    1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
+)  # fmt: skip
+"""Of ggml's IQ4_NL and IQ4_XS."""
+
+CODEBOOKS: dict[str, tuple[float, ...]] = {
+    "e2m1": E2M1,
+    "e2m1x2": tuple(2 * value for value in E2M1),
+    "nf4": NF4,
+    "fp4": FP4,
+    "iq4_nl": IQ4_NL,
+}

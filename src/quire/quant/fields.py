@@ -1,0 +1,125 @@
+"""Reading `quantization_config` field by field, so that each error names the field at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.core.errors import CheckpointError, UnsupportedModelError
+
+_MISSING: Any = object()
+
+
+class Fields:
+    """The fields of a table in config.json; null counts as absent.
+
+    Raises:
+        CheckpointError: from each method, for a field that is missing or malformed.
+        UnsupportedModelError: from `choice`, for what Quire does not read; from `done`, for a
+            field that nobody asked for.
+    """
+
+    def __init__(self, table: Any, path: str = "quantization_config") -> None:
+        if not isinstance(table, Mapping):
+            raise CheckpointError(
+                f"config.json: {path} is {_short(table)}; it must be a table.", param=path
+            )
+        self._table = dict(table)
+        self._path = path
+        self._asked: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return self._table.get(name) is not None
+
+    def raw(self, name: str, default: Any = _MISSING) -> Any:
+        self._asked.add(name)
+        value = self._table.get(name)
+        if value is not None:
+            return value
+        if default is _MISSING:
+            raise CheckpointError(
+                f"config.json: {self._path}.{name} is missing.",
+                fix="Take the config.json that was published with the weights.",
+                param=f"{self._path}.{name}",
+            )
+        return default
+
+    def integer(self, name: str, default: Any = _MISSING) -> int:
+        value = self.raw(name, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(name, "a whole number")
+        return value
+
+    def boolean(self, name: str, *, default: Any = _MISSING) -> bool:
+        value = self.raw(name, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false")
+        return value
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        value = self.raw(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(name, "a list of strings")
+        return tuple(value)
+
+    def choice(self, name: str, known: Mapping[Any, Any], default: Any = _MISSING) -> Any:
+        """What `known` has for the field's value; strings are compared in lower case."""
+        value = self.raw(name, default)
+        key = value.lower() if isinstance(value, str) else value
+        if isinstance(key, (list, dict)) or key not in known:
+            raise self.unsupported(name, f"Quire reads {', '.join(map(str, known))}")
+        return known[key]
+
+    def group_size(self, name: str = "group_size", default: Any = _MISSING) -> int:
+        """Columns that share a scale; 0 for -1, a whole row."""
+        value = self.integer(name, default)
+        if value != -1 and (value < 8 or value % 8):
+            raise self.wrong(name, "-1 or a multiple of 8")
+        return 0 if value == -1 else value
+
+    def table(self, name: str) -> Fields:
+        return Fields(self.raw(name), f"{self._path}.{name}")
+
+    def items(self) -> list[tuple[str, Fields]]:
+        """All fields, each a table."""
+        self._asked |= set(self._table)
+        return [(name, Fields(table, f"{self._path}.{name}"))
+                for name, table in self._table.items()]  # fmt: skip
+
+    def skip(self, *names: str) -> None:
+        """Fields that say how the weights were made, or what another engine should do."""
+        self._asked |= set(names)
+
+    def done(self) -> None:
+        for name, value in self._table.items():
+            if name not in self._asked and value is not None:
+                raise UnsupportedModelError(
+                    f"config.json: {self._path}.{name} is {_short(value)}; Quire does not know the "
+                    "field, which may change what the weights mean.",
+                    fix="Remove the field if the weights do not depend on it.",
+                    param=f"{self._path}.{name}",
+                )
+
+    def wrong(self, name: str, wanted: str) -> CheckpointError:
+        return CheckpointError(
+            f"config.json: {self._path}.{name} is {_short(self._table.get(name))}; it must be "
+            f"{wanted}.",
+            param=f"{self._path}.{name}",
+        )
+
+    def unsupported(self, name: str, why: str) -> UnsupportedModelError:
+        return UnsupportedModelError(
+            f"config.json: {self._path}.{name} is {_short(self._table.get(name))}; {why}.",
+            param=f"{self._path}.{name}",
+        )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def skipped(layer: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a list of modules to leave dense names the layer: it, one it lies in, or a part of
+    its dotted name."""
+    return any(f".{pattern.strip('.')}." in f".{layer}." for pattern in patterns)

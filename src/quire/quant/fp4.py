@@ -1,0 +1,106 @@
+"""Weights of 4-bit floats (E2M1), two a byte, the first in its low half.
+
+MXFP4   weight_packed U8 [N, K / 2], weight_scale U8 [N, K / 32]: powers of two (E8M0)
+NVFP4   weight_packed U8 [N, K / 2], weight_scale F8_E4M3 [N, K / 16], weight_global_scale F32
+
+W[n, k] = e2m1[code] · weight_scale                                (MXFP4)
+W[n, k] = e2m1[code] · (weight_scale / weight_global_scale)        (NVFP4; ModelOpt: · scale_2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quire.checkpoint.quantized import QuantizedArrays
+from quire.core.quantization import Form
+from quire.quant.bits import nibbles
+from quire.quant.codebooks import E2M1
+from quire.quant.fields import Fields, skipped
+from quire.quant.fp8 import Fp8
+from quire.quant.scheme import Array, Scheme, Stored
+
+_ONE = ((), (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    """Groups of 32 share a power of two."""
+
+    def form(self, columns: int) -> Form:
+        return Form("uint8", 4, 32, codebook="e2m1")
+
+    def stored(self, rows: int, columns: int) -> dict[str, Stored]:
+        if columns % 32:
+            raise ValueError(f"{columns} columns are not groups of 32")
+        return {
+            "weight_packed": Stored(("U8",), ((rows, columns // 2),), raw=True),
+            "weight_scale": Stored(("U8", "F8_E8M0"), ((rows, columns // 32),)),
+        }
+
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+        codes, scale = nibbles(tensors["weight_packed"]), tensors["weight_scale"]
+        book = np.array(E2M1, np.float32)
+        return QuantizedArrays(codes, "uint8", 4, scale, 32, codebook=book)
+
+
+@dataclass(frozen=True, slots=True)
+class Nvfp4:
+    """Groups of 16 share an 8-bit float, and all of the tensor another scale.
+
+    Attributes:
+        weight: suffix of the codes.
+        whole: suffix of the tensor's scale.
+        divides: whether that divides the others, or multiplies them.
+    """
+
+    weight: str = "weight_packed"
+    whole: str = "weight_global_scale"
+    divides: bool = True
+
+    def form(self, columns: int) -> Form:
+        return Form("uint8", 4, 16, codebook="e2m1")
+
+    def stored(self, rows: int, columns: int) -> dict[str, Stored]:
+        if columns % 16:
+            raise ValueError(f"{columns} columns are not groups of 16")
+        return {
+            self.weight: Stored(("U8",), ((rows, columns // 2),), raw=True),
+            "weight_scale": Stored(("F8_E4M3",), ((rows, columns // 16),)),
+            self.whole: Stored(("F32",), _ONE),
+            "input_scale": Stored(("F32",), _ONE, optional=True),
+            "input_global_scale": Stored(("F32",), _ONE, optional=True),
+        }
+
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+        scale, whole = tensors["weight_scale"], tensors[self.whole].reshape(())
+        scale = (scale / whole if self.divides else scale * whole).astype(np.float32)
+        book = np.array(E2M1, np.float32)
+        return QuantizedArrays(nibbles(tensors[self.weight]), "uint8", 4, scale, 16, codebook=book)
+
+
+class ModelOptMethod:
+    """`quantization_config` of NVIDIA's ModelOpt: FP8, a scale a tensor, and NVFP4."""
+
+    name = "modelopt"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        fields = Fields(config)
+        known: dict[str, Scheme] = {
+            "fp8": Fp8(),
+            "nvfp4": Nvfp4("weight", "weight_scale_2", divides=False),
+        }
+        self._scheme = fields.choice("quant_algo", known)
+        names = ("exclude_modules", "ignore")
+        self._dense = tuple(name.strip("*.") for field in names for name in fields.strings(field))
+        fields.skip(
+            "quant_method", "kv_cache_quant_algo", "kv_cache_scheme", "group_size", "producer",
+            "config_groups",
+        )  # fmt: skip
+        fields.done()
+
+    def scheme(self, layer: str) -> Scheme | None:
+        return None if skipped(layer, self._dense) else self._scheme

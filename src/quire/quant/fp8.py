@@ -1,0 +1,104 @@
+"""Weights of 8-bit floats, as Hugging Face's fp8 and fbgemm_fp8, AutoFP8 and DeepSeek store them.
+
+    weight             F8_E4M3 or F8_E5M2 [N, K]
+    weight_scale_inv   float [N / 128, K / 128]: a scale a block; "inv" is no more than its name
+    weight_scale       float, one of all, [N] or [N, 1]; AutoFP8's and fbgemm's
+    input_scale        float, where activations were to be quantized statically
+
+    W[n, k] = weight · scale
+
+Activations stay what they are: no CPU multiplies 8-bit floats, and rounding them would only lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quire.checkpoint.quantized import QuantizedArrays
+from quire.core.quantization import CodeType, Form
+from quire.quant.fields import Fields, skipped
+from quire.quant.scheme import FLOATS, Array, Shape, Stored
+
+_TYPES: dict[str, CodeType] = {
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+}
+_SCALES = (*FLOATS, "F8_E8M0", "U8")
+"""U8 holds E8M0's bits, powers of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8:
+    """Attributes:
+    dtype: "F8_E4M3" or "F8_E5M2".
+    block: rows and columns that share a scale; None for a scale a row, or one of all.
+    scale: the suffix of the scales.
+    """
+
+    dtype: str = "F8_E4M3"
+    block: tuple[int, int] | None = None
+    scale: str = "weight_scale"
+
+    def form(self, columns: int) -> Form:
+        return Form(_TYPES[self.dtype], 8, self.block[1] if self.block else columns)
+
+    def stored(self, rows: int, columns: int) -> dict[str, Stored]:
+        shapes: tuple[Shape, ...] = ((), (1,), (1, 1), (rows,), (rows, 1))
+        if self.block:
+            shapes = ((-(-rows // self.block[0]), -(-columns // self.block[1])),)
+        return {
+            "weight": Stored((self.dtype,), ((rows, columns),), raw=True),
+            self.scale: Stored(_SCALES, shapes),
+            "input_scale": Stored(FLOATS, ((), (1,)), optional=True),
+            "activation_scale": Stored(FLOATS, ((), (1,)), optional=True),
+            "input_scale_ub": Stored(FLOATS, ((), (1,)), optional=True),
+        }
+
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+        scale, group = tensors[self.scale], columns
+        if self.block:
+            scale = np.repeat(scale, self.block[0], axis=0)[:rows]
+            group = self.block[1]
+        else:
+            scale = np.broadcast_to(scale.reshape(-1, 1), (rows, 1))
+        weight = tensors["weight"].view(np.uint8)
+        scale = np.ascontiguousarray(scale)
+        return QuantizedArrays(weight, _TYPES[self.dtype], 8, scale, group)
+
+
+class Fp8Method:
+    """`quantization_config` of quant_method fp8, mxfp8 or fbgemm_fp8."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        fields = Fields(config)
+        self.name = str(fields.raw("quant_method"))
+        fields.choice("activation_scheme", {"dynamic": True, "static": True}, "dynamic")
+        dtype = fields.choice("fmt", {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2"}, "e4m3")
+        fields.choice("scale_fmt", {"float": True, "ue8m0": True}, "float")
+        block = _block(fields, self.name)
+        scale = "weight_scale_inv" if block else "weight_scale"
+        self._scheme = Fp8(dtype, block, scale)
+        names = ("modules_to_not_convert", "ignored_layers")
+        self._dense = tuple(name for field in names for name in fields.strings(field))
+        fields.skip("dequantize", "expert_dtype", "activation_scale_ub", "kv_cache_scheme")
+        fields.done()
+
+    def scheme(self, layer: str) -> Fp8 | None:
+        return None if layer == "lm_head" or skipped(layer, self._dense) else self._scheme
+
+
+def _block(fields: Fields, method: str) -> tuple[int, int] | None:
+    if method == "mxfp8":
+        fields.skip("weight_block_size")
+        return 1, 32
+    size = fields.raw("weight_block_size", ())
+    if not size:
+        return None
+    good = isinstance(size, list) and len(size) == 2
+    if not good or not all(type(extent) is int and extent > 0 for extent in size):
+        raise fields.wrong("weight_block_size", "two positive integers, or null")
+    return size[0], size[1]

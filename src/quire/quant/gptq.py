@@ -1,0 +1,159 @@
+"""GPTQ (Frantar and others 2022), as AutoGPTQ and GPTQModel store it.
+
+qweight  int32 [K · bits / 32, N]     codes, packed along K, lowest bits first
+qzeros   int32 [G, N · bits / 32]     zero points, packed along N; in the format "gptq" less 1
+scales   float [G, N]
+g_idx    int32 [K]                    the group of each column
+
+W[n, k] = scales[g, n] · (code − zero)          g = g_idx[k]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from quire.checkpoint.quantized import QuantizedArrays
+from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.quantization import Form
+from quire.quant.bits import permutation_of, unpack_rows
+from quire.quant.fields import Fields, skipped
+from quire.quant.scheme import FLOATS, Array, Stored
+
+_BITS = {2: 2, 3: 3, 4: 4, 8: 8}
+_FORMATS = {"gptq": 1, "marlin": None, "gptq_v2": 0}
+_OTHERS = (
+    "quant_method", "true_sequential", "damp_percent", "damp_auto_increment", "static_groups",
+    "model_name_or_path", "model_file_base_name", "meta", "dataset", "tokenizer", "batch_size",
+    "block_name_to_quantize", "module_name_preceding_first_block", "modules_in_block_to_quantize",
+    "use_exllama", "disable_exllama", "exllama_config", "max_input_length", "backend",
+    "cache_block_outputs", "use_cuda_fp16", "model_seqlen", "pad_token_id", "awq_gemm_checkpoint",
+    "mse", "act_group_aware", "hyb_act", "quant_type", "autoround_version", "adapter",
+    "offload_to_disk", "offload_to_disk_path", "rotation", "parallel_packing", "device",
+    "use_quant_input", "enable_norm_bias_tuning", "iters", "lr", "minmax_lr", "nsamples", "seqlen",
+    "enable_minmax_tuning", "enable_quanted_input", "low_gpu_mem_usage", "scale_dtype", "amp",
+    "gradient_accumulate_steps", "train_bs", "data_type", "foem", "gptaq", "gptaq_alpha",
+    "gptaq_memory_device", "v2", "v2_alpha", "pack_impl", "calculate_w_wq_diff", "failsafe",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    """Attributes:
+    bits: 2, 3, 4 or 8.
+    group: columns that share a scale; 0 for all.
+    symmetric: every zero point is in the middle.
+    act_order: columns may be in any group.
+    zero_less: what zero points were lessened by before they were packed.
+    """
+
+    bits: int
+    group: int
+    symmetric: bool = True
+    act_order: bool = False
+    zero_less: int = 1
+
+    def form(self, columns: int) -> Form:
+        group, permuted = self.group or columns, self.act_order and self.group > 0
+        if self._signed:
+            return Form("int8", 8, group, permuted=permuted, float_activations=True)
+        return Form("uint8", self.bits, group, "zero", permuted=permuted)
+
+    @property
+    def _signed(self) -> bool:
+        """Codes of 8 bits around a zero point that is always 128 are signed bytes."""
+        return self.bits == 8 and self.symmetric
+
+    def stored(self, rows: int, columns: int) -> dict[str, Stored]:
+        if columns * self.bits % 32 or rows * self.bits % 32:
+            raise ValueError(f"{rows} × {columns} codes of {self.bits} bits do not fill words")
+        groups = -(-columns // (self.group or columns))
+        return {
+            "qweight": Stored(("I32",), ((columns * self.bits // 32, rows),)),
+            "qzeros": Stored(("I32",), ((groups, rows * self.bits // 32),)),
+            "scales": Stored(FLOATS, ((groups, rows),)),
+            "g_idx": Stored(("I32", "I64"), ((columns,),), optional=True),
+        }
+
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+        group = self.group or columns
+        codes = unpack_rows(tensors["qweight"].T, self.bits, columns)
+        zeros = unpack_rows(tensors["qzeros"], self.bits, rows)
+        zeros = (zeros + np.uint8(self.zero_less)) & np.uint8((1 << self.bits) - 1)
+        permutation = permutation_of(tensors.get("g_idx"), group, columns)
+        if permutation is not None:
+            codes = codes[:, permutation]
+        scale = np.ascontiguousarray(tensors["scales"].T)
+        if self._signed:
+            if not (zeros == 128).all():
+                raise ValueError("qzeros are not all 128, though sym is true")
+            signed = (codes ^ np.uint8(128)).view(np.int8)
+            return QuantizedArrays(signed, "int8", 8, scale, group, permutation=permutation)
+        zero = np.ascontiguousarray(zeros.T.astype(np.float32))
+        return QuantizedArrays(
+            codes, "uint8", self.bits, scale, group, zero, permutation=permutation
+        )
+
+
+class GptqMethod:
+    """`quantization_config` of a GPTQ checkpoint, with GPTQModel's exceptions by module."""
+
+    name = "gptq"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        fields = Fields(config)
+        bits = fields.choice("bits", _BITS)
+        fields.choice("pack_dtype", {"int32": True}, "int32")
+        name = "checkpoint_format" if "checkpoint_format" in fields else "format"
+        less = fields.choice(name, _FORMATS, "gptq")
+        if less is None or fields.boolean("is_marlin_format", default=False):
+            raise UnsupportedModelError(
+                "config.json: the weights are packed for one GPU kernel (marlin); Quire reads the "
+                "formats gptq and gptq_v2.",
+                param=f"quantization_config.{name}",
+            )
+        group = fields.group_size(default=-1)
+        act_order = fields.boolean("desc_act", default=False)
+        symmetric = fields.boolean("sym", default=True)
+        self._scheme = Gptq(bits, group, symmetric, act_order, less)
+        self._head = fields.boolean("lm_head", default=False)
+        self._dense = fields.strings("modules_to_not_convert")
+        self._dynamic = self._read_dynamic(fields.raw("dynamic", {}))
+        fields.skip("checkpoint_format", "format", *_OTHERS)
+        fields.done()
+
+    def scheme(self, layer: str) -> Gptq | None:
+        if skipped(layer, self._dense) or (layer.startswith("lm_head") and not self._head):
+            return None
+        for pattern, scheme in self._dynamic:
+            if pattern.match(layer):
+                return scheme
+        return self._scheme
+
+    def _read_dynamic(self, table: Any) -> list[tuple[re.Pattern[str], Gptq | None]]:
+        """Patterns of modules: "-:" leaves them dense, "+:" or nothing changes their fields."""
+        found: list[tuple[re.Pattern[str], Gptq | None]] = []
+        for key, fields in Fields(table, "quantization_config.dynamic").items():
+            try:
+                pattern = re.compile(key.removeprefix("+:").removeprefix("-:"))
+            except re.error as error:
+                raise CheckpointError(
+                    f"config.json: quantization_config.dynamic has the pattern {key!r}: {error}.",
+                    param="quantization_config.dynamic",
+                ) from None
+            base = self._scheme
+            changed = replace(
+                base,
+                bits=fields.choice("bits", _BITS, base.bits),
+                group=fields.group_size(default=base.group or -1),
+                symmetric=fields.boolean("sym", default=base.symmetric),
+                act_order=fields.boolean("desc_act", default=base.act_order),
+            )
+            fields.skip(*_OTHERS)
+            fields.done()
+            found.append((pattern, None if key.startswith("-:") else changed))
+        return found

@@ -1,0 +1,176 @@
+"""The names that --quantization takes, and what each makes of dense weights; torch-free until a
+weight is rounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from quire.core.quantization import CodeType, Form
+from quire.quant.gguf import fitting_form
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quire.ops.quantized import QuantizedWeight
+
+
+class Rounder(Protocol):
+    """Rounds weights to nearest in one format."""
+
+    def form(self, columns: int) -> Form:
+        """What `quantize` makes of rows of so many columns."""
+
+    def quantize(self, weight: Tensor) -> QuantizedWeight:
+        """The weight, of any float dtype [N, K].
+
+        Raises:
+            ValueError: a weight is not finite.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class IntRounder:
+    """Attributes:
+    bits: of a code.
+    group: columns that share a scale; 0 for all.
+    second: "" is symmetric with signed codes, "zero" with a whole number as zero point, "offset"
+        with a number added behind.
+    symmetric: the zero point is in the middle.
+    act_order: random weights are in groups that are no runs of columns; rounding has no order.
+    float_activations: see `Form`.
+    """
+
+    bits: int
+    group: int = 0
+    second: Literal["", "zero", "offset"] = ""
+    symmetric: bool = False
+    act_order: bool = False
+    float_activations: bool = False
+
+    def form(self, columns: int) -> Form:
+        codes: CodeType = "uint8" if self.second else "int8"
+        group, wide = self.group or columns, self.float_activations
+        return Form(codes, self.bits, group, self.second, "", self.act_order, wide)
+
+    def quantize(self, weight: Tensor) -> QuantizedWeight:
+        from quire.quant.rounding import to_integers
+
+        return to_integers(weight, self.form(weight.shape[1]), symmetric=self.symmetric)
+
+
+@dataclass(frozen=True, slots=True)
+class Float8Rounder:
+    """`block` is rows and columns that share a scale; None for a scale a row."""
+
+    codes: Literal["float8_e4m3fn", "float8_e5m2"]
+    block: tuple[int, int] | None = None
+
+    def form(self, columns: int) -> Form:
+        return Form(self.codes, 8, self.block[1] if self.block else columns)
+
+    def quantize(self, weight: Tensor) -> QuantizedWeight:
+        from quire.quant.rounding import to_float8
+
+        return to_float8(weight, self.form(weight.shape[1]), self.block[0] if self.block else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CodebookRounder:
+    """Codes of 4 bits; `scale` is how a group's scale is kept."""
+
+    codebook: str
+    group: int
+    scale: Literal["float32", "e8m0", "e4m3"] = "float32"
+
+    def form(self, columns: int) -> Form:
+        return Form("uint8", 4, self.group, codebook=self.codebook)
+
+    def quantize(self, weight: Tensor) -> QuantizedWeight:
+        from quire.quant.rounding import to_codebook
+
+        return to_codebook(weight, self.form(weight.shape[1]), self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufRounder:
+    """A type of GGUF's, or the one that fits the rows."""
+
+    type: str
+
+    def form(self, columns: int) -> Form:
+        return fitting_form(self.type, columns)
+
+    def quantize(self, weight: Tensor) -> QuantizedWeight:
+        rounded: QuantizedWeight = import_module("quire.quant.ggml").quantize(weight, self.type)
+        return rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What a name stands for.
+
+    Attributes:
+        layers: of the layers' weights.
+        head: of the output projection; None leaves it dense.
+        about: one line for people.
+    """
+
+    layers: Rounder
+    head: Rounder | None
+    about: str
+
+
+def _gguf(name: str) -> Rounding:
+    """As llama.cpp makes files of a type: the output projection has more bits."""
+    head = "Q8_0" if name == "Q8_0" else "Q6_K"
+    return Rounding(GgufRounder(name), GgufRounder(head), f"GGUF's {name}; the head in {head}")
+
+
+_INT8 = IntRounder(8)
+_INT8_W8A16 = IntRounder(8, float_activations=True)
+_GPTQ = IntRounder(4, 128, "zero", symmetric=True)
+_ACT_ORDER = IntRounder(4, 128, "zero", symmetric=True, act_order=True)
+
+NAMES: dict[str, Rounding] = {
+    "int8": Rounding(_INT8, _INT8, "W8A8, a scale a row, activations by token"),
+    "int8_w8a16": Rounding(_INT8_W8A16, _INT8_W8A16, "weights alone, a scale a row"),
+    **{
+        name: Rounding(
+            IntRounder(4, group, "offset"), _INT8, f"W4A8, a scale and an offset for {group}"
+        )
+        for name, group in {"int4": 128, "int4_g32": 32, "int4_g64": 64, "int4_g128": 128}.items()
+    },
+    "gptq": Rounding(_GPTQ, None, "GPTQ's format, symmetric, groups of 128"),
+    "gptq_actorder": Rounding(_ACT_ORDER, None, "the same with columns out of order (dummy only)"),
+    "awq": Rounding(IntRounder(4, 128, "zero"), None, "AWQ's format, zero points, groups of 128"),
+    "fp8": Rounding(Float8Rounder("float8_e4m3fn"), None, "E4M3, a scale a row"),
+    "fp8_e5m2": Rounding(Float8Rounder("float8_e5m2"), None, "E5M2, a scale a row"),
+    "fp8_block": Rounding(
+        Float8Rounder("float8_e4m3fn", (128, 128)), None, "E4M3, a scale for 128 × 128"
+    ),
+    "mxfp4": Rounding(CodebookRounder("e2m1", 32, "e8m0"), None, "E2M1, a power of two for 32"),
+    "nvfp4": Rounding(CodebookRounder("e2m1", 16, "e4m3"), None, "E2M1, a float of 8 bits for 16"),
+    "nf4": Rounding(CodebookRounder("nf4", 64), None, "bitsandbytes' nf4, a scale for 64"),
+    "fp4": Rounding(CodebookRounder("fp4", 64), None, "bitsandbytes' fp4, a scale for 64"),
+    **{
+        name.lower(): _gguf(name)
+        for name in (
+            "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+            "IQ4_NL", "IQ4_XS",
+        )
+    },
+}  # fmt: skip
+
+RANDOM_ONLY = {"gptq_actorder"}
+"""Names that only dummy weights can have."""
+
+
+def rounding(name: str) -> Rounding:
+    """What --quantization NAME makes of dense weights.
+
+    Raises:
+        KeyError: there is no such name.
+    """
+    return NAMES[name]

@@ -1,0 +1,77 @@
+"""Methods of quantization by the `quant_method` of config.json; torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.registry import Registry
+from quire.quant.scheme import Method
+
+METHODS = Registry(
+    "quantization method",
+    {
+        "awq": "quire.quant.awq:AwqMethod",
+        "bitsandbytes": "quire.quant.bitsandbytes:BitsAndBytesMethod",
+        "compressed-tensors": "quire.quant.compressed_tensors:CompressedTensorsMethod",
+        "fbgemm_fp8": "quire.quant.fp8:Fp8Method",
+        "fp8": "quire.quant.fp8:Fp8Method",
+        "gptq": "quire.quant.gptq:GptqMethod",
+        "modelopt": "quire.quant.fp4:ModelOptMethod",
+        "mxfp8": "quire.quant.fp8:Fp8Method",
+    },
+)
+GGUF = "gguf"
+"""The method of a file whose tensors say themselves how they are quantized."""
+
+
+def quantization_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What config.json says of the weights' quantization, `quant_method` included; None for dense.
+
+    Raises:
+        CheckpointError: it is no table, or does not name a method.
+    """
+    config = hf_config.get("quantization_config") or hf_config.get("compression_config")
+    if config is None:
+        return None
+    if not isinstance(config, Mapping):
+        raise CheckpointError(
+            f"config.json: quantization_config is {config!r}; it must be a table.",
+            param="quantization_config",
+        )
+    if config.get("quant_method") is not None:
+        return config
+    if "load_in_4bit" in config or "load_in_8bit" in config:
+        return {**config, "quant_method": "bitsandbytes"}
+    if "config_groups" in config:
+        return {**config, "quant_method": "compressed-tensors"}
+    raise CheckpointError(
+        "config.json: quantization_config.quant_method is missing.",
+        fix=f"Quire reads {', '.join(METHODS.names())}.",
+        param="quantization_config.quant_method",
+    )
+
+
+def method(config: Mapping[str, Any]) -> Method:
+    """The method of a `quantization_config`.
+
+    Raises:
+        UnsupportedModelError: one that Quire does not read, with those that it does.
+        CheckpointError: a field is missing or malformed; names it.
+    """
+    name = config["quant_method"]
+    if name not in METHODS:
+        why = (
+            " Its layout is that of gpt-oss's experts, which Quire does not compute."
+            if name == "mxfp4"
+            else ""
+        )
+        raise UnsupportedModelError(
+            f"config.json: the weights are quantized by {name!r}.{why}",
+            fix=f"Quire reads {', '.join(METHODS.names())}, and GGUF files; or use the "
+            "unquantized model.",
+            param="quantization_config.quant_method",
+        )
+    found: Method = METHODS.load(name)(config)
+    return found

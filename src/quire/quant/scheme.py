@@ -1,0 +1,77 @@
+"""The one protocol of quantization schemes.
+
+    config.json ─ registry.method ─► Method ─ scheme(layer) ─► Scheme ─ read(tensors) ─► canonical
+
+A method is what a checkpoint's `quantization_config` says of the whole model; a scheme is how the
+weight of one linear layer is stored. Both are torch-free, so that a configuration can be checked,
+and memory be counted, before torch is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from quire.checkpoint.quantized import QuantizedArrays
+from quire.core.quantization import Form
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+FLOATS = ("F32", "F16", "BF16")
+"""Types of scales, as safetensors calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One of the tensors that a layer's weight is stored in.
+
+    Attributes:
+        dtypes: the types it may have, as safetensors calls them.
+        shapes: the shapes it may have; none where only its reader can tell.
+        optional: the weight can be read without it.
+        raw: handed to the reader as stored (BF16 and 8-bit floats as bits); else as float32.
+    """
+
+    dtypes: tuple[str, ...]
+    shapes: tuple[Shape, ...] = ()
+    optional: bool = False
+    raw: bool = False
+
+
+class Scheme(Protocol):
+    """How the weight [rows, columns] of a linear layer is stored."""
+
+    def form(self, columns: int) -> Form:
+        """What `read` makes."""
+
+    def stored(self, rows: int, columns: int) -> dict[str, Stored]:
+        """Suffix behind "layer." → tensor, the one that says that the layer is quantized first.
+
+        Raises:
+            ValueError: a weight of this shape cannot be stored so; says why.
+        """
+
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+        """The weight in the canonical form; `tensors` are those of `stored` that are there.
+
+        Raises:
+            ValueError: their values contradict each other; says how.
+        """
+
+
+class Method(Protocol):
+    """What a checkpoint's configuration says about its quantization.
+
+    Attributes:
+        name: as `quant_method` and --quantization have it.
+    """
+
+    name: str
+
+    def scheme(self, layer: str) -> Scheme | None:
+        """The scheme of a linear layer, such as "model.layers.0.self_attn.q_proj"; None if it is
+        left dense. Where the checkpoint then has a dense weight all the same, that counts."""
