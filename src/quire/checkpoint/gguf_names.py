@@ -181,7 +181,7 @@ def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> T
     """How GGUF's tensor `name` is translated; None where Hugging Face has no such tensor."""
     names = NAMES[architecture]
     stem, _, kind = name.rpartition(".")
-    block = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
+    block = re.fullmatch(r"blk\.(\d{1,6})\.(\w+)", stem)
     part = block[2] if block else stem
     known = names.block if block else names.top
     if part not in known or kind not in ("weight", "bias"):

@@ -8,6 +8,7 @@ The header is untrusted: every number in it is checked against the file before i
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ MAX_HEADER_BYTES = 100_000_000
 """The reference implementation's own limit."""
 
 _MAX_RANK = 8
+_MAX_BYTES = 2**62
+"""Of a tensor, its empty dimensions counted as one: what an array can have."""
 
 _DTYPES: dict[str, npt.DTypeLike] = {
     "F64": "<f8",
@@ -127,9 +130,10 @@ class SafetensorsFile:
         if not _is_naturals(offsets) or len(offsets) != 2:
             raise self._damaged(f"tensor {name!r} has malformed data_offsets")
         start, stop = offsets
-        nbytes = np.dtype(_DTYPES[dtype]).itemsize
-        for extent in shape:
-            nbytes *= extent
+        item = np.dtype(_DTYPES[dtype]).itemsize
+        nbytes = item * math.prod(shape)
+        if item * math.prod(extent or 1 for extent in shape) > _MAX_BYTES:
+            raise self._damaged(f"tensor {name!r} has the impossible shape {shape}")
         if stop - start != nbytes:
             raise self._damaged(
                 f"tensor {name!r} of shape {shape} and dtype {dtype} needs {nbytes} bytes, "

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
+_MAX_NAME_BYTES = 255
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -212,14 +213,19 @@ def _indexed(folder: Path) -> list[Path]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{INDEX} has no weight_map.", fix="Download the file again.")
-    names = set(weight_map.values())
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
+    for name in weight_map.values():
+        if not isinstance(name, str) or not _is_file_name(name):
             raise CheckpointError(
                 f"{INDEX} names the file {name!r}, which is not in the model's folder.",
                 fix="Download the file again.",
             )
-    return _present(folder, sorted(names), INDEX)
+    return _present(folder, sorted(set(weight_map.values())), INDEX)
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether a folder could have a file of this name: no path, nothing that no file has."""
+    plain = Path(name).name == name and name not in ("", ".", "..") and "\0" not in name
+    return plain and len(name.encode("utf-8", "backslashreplace")) <= _MAX_NAME_BYTES
 
 
 def _present(folder: Path, names: list[str], by: str) -> list[Path]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MAX_TOLD = 2000
+"""Characters of what an error says of a damaged file."""
+
 
 class QuireError(Exception):
     """Base of every error raised on purpose.
@@ -43,9 +46,17 @@ class ModelNotFoundError(QuireError, FileNotFoundError):
 
 
 class CheckpointError(QuireError, ValueError):
-    """A file of the model is damaged, incomplete or does not fit the architecture."""
+    """A file of the model is damaged, incomplete or does not fit the architecture.
+
+    What is said may hold the file's own words: it is cut where they are long, and can be printed.
+    """
 
     code = "checkpoint_error"
+
+    def __init__(self, what: str, *, fix: str | None = None, param: str | None = None) -> None:
+        shown = what if len(what) <= MAX_TOLD else f"{what[:MAX_TOLD]} …"
+        printable = shown.encode("utf-8", "backslashreplace").decode()
+        super().__init__(printable, fix=fix, param=param)
 
 
 class UnsupportedModelError(CheckpointError):

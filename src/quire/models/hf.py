@@ -16,6 +16,10 @@ from quire.core.errors import CheckpointError, UnsupportedModelError
 HFConfig = Mapping[str, Any]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
+MAX_INTEGER, MOST_LAYERS = 2**31 - 1, 10_000
+"""More than any model has, and little enough to count with."""
+LARGEST = math.nextafter(math.inf, 0.0)
+
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
@@ -40,8 +44,9 @@ _ROPE_NEEDS: dict[str, tuple[str, ...]] = {
 def integer(hf: HFConfig, *names: str, default: int | None = None) -> int:
     """The positive integer under the first of `names` that is set."""
     name, value = _first(hf, names, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _wrong(name, value, "a positive integer")
+    most = MOST_LAYERS if name in ("num_hidden_layers", "n_layer") else MAX_INTEGER
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise _wrong(name, value, f"a positive integer up to {most}")
     return value
 
 
@@ -50,7 +55,7 @@ def number(hf: HFConfig, *names: str, default: float | None = None) -> float:
     name, value = _first(hf, names, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong(name, value, "a positive number")
-    if not math.isfinite(value) or value <= 0:
+    if not 0 < value <= LARGEST:
         raise _wrong(name, value, "a positive number")
     return float(value)
 
@@ -64,7 +69,7 @@ def boolean(hf: HFConfig, name: str, *, default: bool) -> bool:
 
 def activation(hf: HFConfig, name: str, default: str) -> Activation:
     _, value = _first(hf, (name,), default)
-    if value not in _ACTIVATIONS:
+    if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise UnsupportedModelError(
             f"config.json: {name} is {value!r}; known: {', '.join(_ACTIVATIONS)}.", param=name
         )
@@ -96,7 +101,7 @@ def token_ids(hf: HFConfig, name: str) -> tuple[int, ...]:
     value = hf.get(name)
     ids = [] if value is None else value if isinstance(value, list) else [value]
     for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= MAX_INTEGER:
             raise _wrong(name, value, "a token id or a list of them")
     return tuple(ids)
 
@@ -128,17 +133,20 @@ def heads(hf: HFConfig, hidden_size: int, head_dim: int | None) -> tuple[int, in
 
 def rope(hf: HFConfig, head_dim: int, max_position_embeddings: int) -> RopeConfig:
     """RoPE from `rope_parameters`, or from `rope_theta` and `rope_scaling`."""
-    params = dict(_first(hf, ("rope_parameters", "rope_scaling"), {})[1])
+    field, found = _first(hf, ("rope_parameters", "rope_scaling"), {})
+    if not isinstance(found, dict):
+        raise _wrong(field, found, "a table")
+    params = dict(found)
     theta = number({**hf, **params}, "rope_theta", default=10000.0)
     partial = number({**hf, **params}, "partial_rotary_factor", default=1.0)
     scaling = params.get("rope_type", params.get("type", "default"))
-    if scaling not in _ROPE_NEEDS:
+    if not isinstance(scaling, str) or scaling not in _ROPE_NEEDS:
         raise UnsupportedModelError(
             f"config.json: RoPE scaling {scaling!r} is not supported; "
             f"known: {', '.join(_ROPE_NEEDS)}.",
             param="rope_scaling",
         )
-    rotary_dim = int(head_dim * partial)
+    rotary_dim = int(head_dim * min(partial, 2.0))
     if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
         raise CheckpointError(
             f"config.json: RoPE would turn {rotary_dim} of head_dim = {head_dim} dimensions; "
@@ -183,7 +191,10 @@ def longest(rope_config: RopeConfig, max_position_embeddings: int) -> int:
     if rope_config.scaling not in ("yarn", "dynamic"):
         return max_position_embeddings
     params = rope_config.params
-    stretched = int(params["original_max_position_embeddings"] * params["factor"])
+    stretched = params["original_max_position_embeddings"] * params["factor"]
+    if stretched > MAX_INTEGER:
+        raise _wrong("rope_scaling", rope_config.params, "a factor that gives so many positions")
+    stretched = int(stretched)
     return max(max_position_embeddings, stretched)
 
 

@@ -55,13 +55,18 @@ def model_config(hf_config: Mapping[str, Any]) -> ModelConfig:
 
 def _architecture_name(hf_config: Mapping[str, Any]) -> str:
     classes = hf_config.get("architectures") or []
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise CheckpointError(
+            f"config.json: architectures is {classes!r}; it must be a list of names.",
+            param="architectures",
+        )
     for class_name in classes:
         if class_name in HF_CLASSES:
             return HF_CLASSES[class_name]
     if classes:
         raise UnsupportedModelError(
-            f"Quire does not have the architecture {', '.join(map(str, classes))}; "
-            f"{did_you_mean(str(classes[0]), HF_CLASSES)}.",
+            f"config.json: Quire does not have the architecture {', '.join(classes)}; "
+            f"{did_you_mean(classes[0], HF_CLASSES)}.",
             param="architectures",
         )
     model_type = hf_config.get("model_type")
@@ -71,9 +76,9 @@ def _architecture_name(hf_config: Mapping[str, Any]) -> str:
             fix="Take the config.json that was published with the weights.",
             param="architectures",
         )
-    if model_type not in ARCHITECTURES:
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise UnsupportedModelError(
-            f"Quire does not have the model type {model_type!r}; "
+            f"config.json: Quire does not have the model type {model_type!r}; "
             f"{did_you_mean(str(model_type), ARCHITECTURES.names())}.",
             param="model_type",
         )
