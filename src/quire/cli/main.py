@@ -17,6 +17,8 @@ COMMANDS = {
     "complete": ("quire.cli.complete", "continue a text, on standard output"),
     "chat": ("quire.cli.chat", "talk with a model in the terminal"),
     "serve": ("quire.cli.serve", "serve OpenAI's API over HTTP"),
+    "plan": ("quire.cli.plan", "say whether a model fits this machine, and how fast it will be"),
+    "doctor": ("quire.cli.doctor", "check this machine: what is well, what is not, and the fix"),
     "config": ("quire.cli.config", "print what `serve` would run with, and why"),
     "simulate": ("quire.simulate.main", "predict a load on hardware that need not be here"),
     "explain": ("quire.cli.explain", "say why it is slow, and what would make it faster"),

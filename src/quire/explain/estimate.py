@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.explain.evidence import Evidence
+from quire.explain.limits import profile_of
 from quire.models.cost import roofline
 
-FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
-"""Of the peak of small products that large ones, and attention, reach."""
 REACHED = (0.2, 3.0)
 """Shares of a limit between which what was reached is looked for."""
 THREADING = 0.85
@@ -199,17 +198,12 @@ class Estimator:
                 flops_share=self._reached["compute"],
                 attention_share=0.5 * self._reached["compute"],
             )
-        types = ("float32", "float16", "bfloat16", "int8")
-        return HardwareProfile(
-            name="this",
-            memory_bytes=0,
-            bytes_per_second=limits.bandwidth_of(threads),
-            flops_per_second={dtype: limits.flops_of(dtype, threads) for dtype in types},
+        measured = profile_of(limits, threads)
+        return replace(
+            measured,
             bandwidth_share=self._reached["memory"],
-            flops_share=FLOPS_SHARE * self._reached["compute"],
-            attention_share=ATTENTION_SHARE * self._reached["compute"],
-            overhead_seconds=0.0,
-            seq_overhead_seconds=0.0,
+            flops_share=measured.flops_share * self._reached["compute"],
+            attention_share=measured.attention_share * self._reached["compute"],
         )
 
     @staticmethod

@@ -7,7 +7,12 @@ from pathlib import Path
 import msgspec
 
 from quire.core import env
+from quire.core.cost import HardwareProfile
 from quire.core.hardware import cpu_name
+
+FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
+"""Of the peak of small products that large ones, and attention, reach."""
+TYPES = ("float32", "float16", "bfloat16", "int8")
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -32,6 +37,21 @@ class Limits(msgspec.Struct, frozen=True):
     def flops_of(self, dtype: str, threads: float) -> float:
         """Operations a second; a type that was not measured counts as float32."""
         return _at(self.flops.get(dtype) or self.flops["float32"], threads)
+
+
+def profile_of(limits: Limits, threads: float) -> HardwareProfile:
+    """What so many threads of the machine give a model; nothing beside it is counted."""
+    return HardwareProfile(
+        name="this",
+        memory_bytes=0,
+        bytes_per_second=limits.bandwidth_of(threads),
+        flops_per_second={dtype: limits.flops_of(dtype, threads) for dtype in TYPES},
+        bandwidth_share=1.0,
+        flops_share=FLOPS_SHARE,
+        attention_share=ATTENTION_SHARE,
+        overhead_seconds=0.0,
+        seq_overhead_seconds=0.0,
+    )
 
 
 def _at(known: dict[int, float], threads: float) -> float:

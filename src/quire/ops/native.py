@@ -7,28 +7,15 @@ import torch
 from torch import Tensor
 
 from quire import _native
+from quire.ops.isa import available_isas, cpu_features, emulated_isas
+
+__all__ = ["NativeKernels", "available_isas", "cpu_features", "emulated_isas"]
 
 _DTYPE_CODES = {
     torch.float32: _native.FLOAT32,
     torch.bfloat16: _native.BFLOAT16,
     torch.float16: _native.FLOAT16,
 }
-
-
-def available_isas() -> list[str]:
-    """Names of the instruction sets this machine can run, least capable first."""
-    return _native.detect()
-
-
-def emulated_isas() -> list[str]:
-    """Instruction sets this machine lacks and can emulate: slow, for tests alone."""
-    available = available_isas()
-    return [name for name in _native.emulated() if name.removesuffix("_emulated") not in available]
-
-
-def cpu_features() -> dict[str, bool]:
-    """Processor features, such as "avx512_vnni" or "amx_int8", that are usable here."""
-    return _native.features()
 
 
 class NativeKernels:

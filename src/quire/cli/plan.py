@@ -1,0 +1,157 @@
+"""`quire plan`: whether a model fits this machine, before any weight is read or downloaded."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from quire.cli import serve
+from quire.core.flags import add_config_flag, add_engine_flags, engine_flags_from
+
+if TYPE_CHECKING:
+    from quire.core.config import EngineArgs
+    from quire.explain.fit import Fit
+
+_MIB, _GIB = 2**20, 2**30
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the model, the output and the engine's flags to `parser`."""
+    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure this machine's limits first, in some seconds; keep everything else off it",
+    )
+    add_config_flag(parser)
+    add_engine_flags(parser)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Print the report; 1 where the model does not fit.
+
+    Raises:
+        QuireError: there is no such model, or a flag is wrong.
+    """
+    import msgspec
+
+    from quire.core.hardware import detect
+    from quire.explain.fit import fit
+    from quire.explain.limits import load_limits
+
+    args = serve.engine_args(namespace)
+    hardware = detect()
+    limits = load_limits(hardware.cores)
+    if namespace.measure:
+        from quire.bench.kernels.limits import measure_and_keep
+
+        limits = measure_and_keep()
+    report = fit(_without_weights(args), hardware, limits)
+    if namespace.json:
+        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        sys.stdout.write(render(report, args))
+    return 0 if report.fits else 1
+
+
+def _without_weights(args: EngineArgs) -> EngineArgs:
+    """The same, but that nothing is downloaded of a hub id but its configuration, and that a preset
+    needs no --load-format."""
+    from pathlib import Path
+
+    from quire.checkpoint.source import EMBEDDED
+
+    local = args.model in EMBEDDED or Path(args.model).expanduser().exists()
+    return args if local else replace(args, load_format="dummy")
+
+
+def render(report: Fit, args: EngineArgs) -> str:
+    """The report for people."""
+    sections = (_head(report), _memory(report), _verdict(report, args), _speed(report))
+    return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
+
+
+def _head(report: Fit) -> Iterator[str]:
+    kind = report.quantization or report.dtype
+    yield (
+        f"{report.model} · {report.parameters / 1e6:,.1f} M parameters · {kind} · "
+        f"KV cache {report.kv_cache_dtype} · {report.num_threads} threads"
+    )
+
+
+def _memory(report: Fit) -> Iterator[str]:
+    yield f"Memory, of {_size(report.budget)}"
+    rows = [
+        ("weights", report.weights, _offloaded(report)),
+        ("activations", report.activations, "of the largest step, at most"),
+        ("runtime", report.runtime, "Python, torch and the engine, about"),
+        (
+            "KV cache",
+            report.kv_cache,
+            _blocks(report),
+        ),
+    ]
+    for name, size, note in rows:
+        yield f"  {name:<12}{_size(size):>12}  {note}".rstrip()
+    if report.host_tiers:
+        yield f"  {'host tiers':<12}{_size(report.host_tiers):>12}  beside that budget"
+
+
+def _blocks(report: Fit) -> str:
+    each = report.kv_bytes_per_token / 1024
+    return f"{report.num_blocks:,} blocks of {report.block_size} tokens, {each:,.1f} KiB a token"
+
+
+def _offloaded(report: Fit) -> str:
+    return f"and {_size(report.offloaded)} in a mapped file" if report.offloaded else ""
+
+
+def _verdict(report: Fit, args: EngineArgs) -> Iterator[str]:
+    limit = report.max_model_len
+    if report.fits:
+        most, each = report.max_num_seqs, report.tokens // report.max_num_seqs
+        if each >= limit:
+            room = f"all {most} sequences (--max-num-seqs) may have {limit:,}"
+        else:
+            room = f"{report.sequences:,} × {limit:,} at once, or {most} × {each:,}"
+        yield f"It fits: {report.tokens:,} tokens in the KV cache; {room}."
+        flags = engine_flags_from(replace(args, model="embedded"))
+        yield "  " + " ".join(["quire serve", report.model, *flags])
+        return
+    yield f"It does not fit: one sequence of {limit:,} tokens needs more than is left."
+    if not report.changes:
+        yield "  No change of the flags makes it fit here; use a smaller model, or more memory."
+    for change in report.changes:
+        yield (
+            f"  {change.flags:<56} {change.sequences:>4} × {change.max_model_len:,} in "
+            f"{change.tokens:,} tokens"
+        )
+
+
+def _speed(report: Fit) -> Iterator[str]:
+    if not report.speed:
+        return
+    how = (
+        "predicted from this machine's measured limits"
+        if report.measured
+        else "a cautious guess: nothing was measured here; see --measure"
+    )
+    yield f"Speed, {how}"
+    for speed in report.speed:
+        who = "1 sequence" if speed.sequences == 1 else f"{speed.sequences} sequences"
+        yield (
+            f"  decode, {who:<14}{speed.output_tok_s:>9,.0f} tok/s  {speed.itl_ms:>8,.1f} ms a "
+            f"token, at {speed.context:,} tokens of context"
+        )
+    yield (
+        f"  a prompt of {report.prompt_len} tokens: first token after "
+        f"{report.prompt_s * 1e3:,.0f} ms"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / _GIB:,.2f} GiB" if count >= _GIB else f"{count / _MIB:,.1f} MiB"

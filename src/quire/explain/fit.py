@@ -1,0 +1,252 @@
+"""Whether a model fits this machine, before any weight is read: memory, speed, what to change.
+
+The arithmetic is the engine's own: `engine.resolve` settles the configuration, `plan_memory` the KV
+cache, and the step cost model the speed, on this machine's limits where they were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+
+from quire.core.config import EngineArgs, EngineConfig
+from quire.core.cost import RooflineCost, cautious_cpu
+from quire.core.errors import ConfigError, OutOfMemoryError
+from quire.core.hardware import Hardware
+from quire.engine.resolve import GIB, Resolved, resolve
+from quire.executor.memory import MemoryPlan, activation_bytes, blocks_per_sequence, plan_memory
+from quire.explain.limits import Limits, profile_of
+from quire.models.cost import roofline
+from quire.models.memory import kv_bytes_per_token, parameter_count, weight_bytes
+from quire.models.offload import held_weight_bytes, layer_weights
+
+RUNTIME_BYTES = 256 * 2**20
+"""What Python, torch and the engine take before any weight is there: 230 to 260 MiB were seen."""
+DECODE_SHARE = 0.9
+"""Of the measured bandwidth, what a step that decodes reaches."""
+PROMPT_LEN = 512
+"""Tokens of the prompt whose time is predicted."""
+BATCHES = (1, 4, 16, 64)
+LEAST_TOKENS = 1024
+"""A context below it is not proposed."""
+MOST_CHANGES = 6
+OFFLOAD_STEP = 0.25
+"""GiB, to whose multiples a proposed --cpu-offload-gb is rounded up."""
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """What is predicted of so many sequences, each of `context` tokens."""
+
+    sequences: int
+    context: int
+    output_tok_s: float
+    itl_ms: float
+
+
+class FitChange(msgspec.Struct, frozen=True):
+    """Flags with which the model fits, and what it then has."""
+
+    flags: str
+    max_model_len: int
+    tokens: int
+    sequences: int
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """All in bytes unless it says otherwise.
+
+    Attributes:
+        budget: for everything.
+        weights: in memory; `offloaded` are in a mapped file.
+        kv_bytes_per_token: of all layers.
+        num_blocks: of `block_size` tokens each.
+        fits: whether one sequence of `max_model_len` tokens does.
+        longest: tokens that one sequence alone could have.
+        sequences: of `max_model_len` tokens at once.
+        measured: whether the machine's limits were; else the speed is a guess.
+        prompt_s: seconds until the first token after a prompt of `prompt_len` tokens.
+        changes: what would make it fit, where it does not.
+        notes: why each automatic choice was made.
+    """
+
+    model: str
+    parameters: int
+    dtype: str
+    quantization: str | None
+    kv_cache_dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    num_threads: int
+    budget: int
+    weights: int
+    offloaded: int
+    activations: int
+    runtime: int
+    host_tiers: int
+    kv_bytes_per_token: int
+    block_size: int
+    num_blocks: int
+    kv_cache: int
+    fits: bool
+    longest: int
+    tokens: int
+    sequences: int
+    measured: bool
+    speed: list[Speed]
+    prompt_len: int
+    prompt_s: float
+    changes: list[FitChange]
+    notes: list[str]
+
+
+def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
+    """What the engine would have and do with these arguments on `hardware`.
+
+    Raises:
+        QuireError: what would keep the engine from starting, but for the memory.
+    """
+    resolved = resolve(args, hardware)
+    config = resolved.config
+    model = config.model
+    memory, fits = memory_of(config)
+    tokens = memory.num_blocks * config.block_size
+    cost = cost_of(config, limits)
+    prompt = min(PROMPT_LEN, config.scheduler.max_model_len - 1)
+    return Fit(
+        model=args.model,
+        parameters=parameter_count(model),
+        dtype=config.dtype,
+        quantization=config.quantization,
+        kv_cache_dtype=config.kv_cache_dtype,
+        max_model_len=config.scheduler.max_model_len,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        num_threads=config.num_threads,
+        budget=config.memory_budget_bytes,
+        weights=memory.weights,
+        offloaded=weight_bytes(model, config.dtype, config.quantization) - memory.weights,
+        activations=memory.activations,
+        runtime=memory.runtime,
+        host_tiers=config.tiers.num_slots * memory.block_bytes,
+        kv_bytes_per_token=memory.block_bytes // config.block_size,
+        block_size=config.block_size,
+        num_blocks=memory.num_blocks,
+        kv_cache=memory.kv_cache_bytes,
+        fits=fits,
+        longest=min(tokens, config.scheduler.max_model_len),
+        tokens=tokens,
+        sequences=memory.num_blocks // blocks_per_sequence(config),
+        measured=limits is not None,
+        speed=list(_speeds(config, cost, tokens)) if tokens else [],
+        prompt_len=prompt,
+        prompt_s=cost.seconds(prompt, 1, prompt, prompt * (prompt + 1) // 2),
+        changes=[] if fits else _changes(args, resolved, hardware),
+        notes=resolved.notes,
+    )
+
+
+def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
+    """The engine's own plan, and whether it would start with it."""
+    weights = held_weight_bytes(config)
+    per_token = kv_bytes_per_token(config.model, config.kv_cache_dtype)
+    try:
+        plan = plan_memory(
+            config, runtime=RUNTIME_BYTES, weights=weights, kv_bytes_per_token=per_token
+        )
+    except OutOfMemoryError:
+        activations = activation_bytes(config)
+        held = RUNTIME_BYTES + weights + activations
+        left = config.kv_cache_memory_bytes or max(0, config.memory_budget_bytes - held)
+        block = config.block_size * per_token
+        return MemoryPlan(left // block, block, RUNTIME_BYTES, weights, activations, ""), False
+    return plan, True
+
+
+def cost_of(config: EngineConfig, limits: Limits | None) -> RooflineCost:
+    """What a step takes here; of a cautious guess where nothing was measured."""
+    threads = config.num_threads
+    if limits is None:
+        return roofline(config, cautious_cpu(threads, config.memory_budget_bytes))
+    return roofline(config, replace(profile_of(limits, threads), bandwidth_share=DECODE_SHARE))
+
+
+def _speeds(config: EngineConfig, cost: RooflineCost, tokens: int) -> Iterator[Speed]:
+    """Decoding with full batches, each sequence with as many tokens as a prompt and its answer."""
+    for count in sorted({*BATCHES, config.scheduler.max_num_seqs}):
+        if count > config.scheduler.max_num_seqs:
+            break
+        context = min(PROMPT_LEN, config.scheduler.max_model_len, tokens // count)
+        if not context:
+            break
+        seconds = cost.seconds(count, count, count * context)
+        yield Speed(count, context, count / seconds, 1e3 * seconds)
+
+
+def _changes(args: EngineArgs, resolved: Resolved, hardware: Hardware) -> list[FitChange]:
+    """Single flags that make it fit, or else pairs of them."""
+    single = list(_candidates(args, resolved.config))
+    pairs = [
+        first | second
+        for i, first in enumerate(single)
+        for second in single[i + 1 :]
+        if not first.keys() & second.keys()
+    ]
+    for proposed in (single, pairs):
+        found = [change for c in proposed if (change := _tried(args, c, hardware))]
+        if found:
+            # The whole context first, then the longest.
+            return sorted(found, key=lambda change: -change.max_model_len)[:MOST_CHANGES]
+    return []
+
+
+def _candidates(args: EngineArgs, config: EngineConfig) -> Iterator[dict[str, object]]:
+    memory, _ = memory_of(config)
+    tokens = memory.num_blocks * config.block_size
+    if tokens >= LEAST_TOKENS:
+        yield {"max_model_len": tokens}
+    if config.kv_cache_memory_bytes is not None:
+        wanted = blocks_per_sequence(config) * memory.block_bytes
+        yield {"kv_cache_memory_bytes": wanted}
+    for share in (0.75, 0.9):
+        if share > args.gpu_memory_utilization:
+            yield {"gpu_memory_utilization": share}
+    if args.max_num_batched_tokens is None or args.max_num_batched_tokens > 512:
+        yield {"max_num_batched_tokens": max(512, args.max_num_seqs)}
+    if args.kv_cache_dtype == "auto":
+        yield {"kv_cache_dtype": "int8"}
+    if args.quantization is None and args.ops != "reference":
+        yield {"quantization": "int8"}
+        yield {"quantization": "int4"}
+    if args.ops != "reference" and not args.cpu_offload_gb:
+        yield from _offloads(config, memory)
+
+
+def _offloads(config: EngineConfig, memory: MemoryPlan) -> Iterator[dict[str, object]]:
+    """As much of the weights in a file as is missing, or as there is."""
+    layers = layer_weights(config)
+    wanted = blocks_per_sequence(config) * memory.block_bytes
+    held = memory.runtime + memory.weights + memory.activations + wanted
+    missing = held - config.memory_budget_bytes
+    ahead = 2 * sum(layers.values()) // config.model.num_hidden_layers
+    steps = -(-(missing + ahead) // int(OFFLOAD_STEP * GIB))
+    most = sum(layers.values()) / GIB
+    if missing > 0 and steps * OFFLOAD_STEP <= most:
+        yield {"cpu_offload_gb": steps * OFFLOAD_STEP}
+
+
+def _tried(args: EngineArgs, changes: dict[str, object], hardware: Hardware) -> FitChange | None:
+    """What these changes give, if the model then fits, be it with a shorter context."""
+    try:
+        config = resolve(replace(args, **changes), hardware).config  # type: ignore[arg-type]
+    except ConfigError:
+        return None
+    memory, fits = memory_of(config)
+    tokens = memory.num_blocks * config.block_size
+    if not fits:
+        if "max_model_len" in changes or tokens < LEAST_TOKENS:
+            return None
+        return _tried(args, {**changes, "max_model_len": tokens}, hardware)
+    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changes.items())
+    sequences = memory.num_blocks // blocks_per_sequence(config)
+    return FitChange(flags, config.scheduler.max_model_len, tokens, sequences)

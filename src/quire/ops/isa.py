@@ -1,0 +1,21 @@
+"""What this machine's processor can run; torch-free."""
+
+from __future__ import annotations
+
+from quire import _native
+
+
+def available_isas() -> list[str]:
+    """Names of the instruction sets this machine can run, least capable first."""
+    return _native.detect()
+
+
+def emulated_isas() -> list[str]:
+    """Instruction sets this machine lacks and can emulate: slow, for tests alone."""
+    available = available_isas()
+    return [name for name in _native.emulated() if name.removesuffix("_emulated") not in available]
+
+
+def cpu_features() -> dict[str, bool]:
+    """Processor features, such as "avx512_vnni" or "amx_int8", that are usable here."""
+    return _native.features()

@@ -1,0 +1,88 @@
+"""`quire plan` against real starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire.cli.main import main
+from quire.core.hardware import detect
+
+_START = """
+import json, sys
+from quire.engine.llm import LLM
+
+llm = LLM(**json.loads(sys.argv[1]))
+print(json.dumps(llm.facts | {"weights": llm.facts["weight_bytes"]}))
+"""
+BUDGET = 2 * 2**30
+"""Bytes: little enough for the memory to decide, and not what sequences can fill."""
+
+
+def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, object]:
+    capsys.readouterr()
+    main(["plan", "--json", *flags])
+    report: dict[str, object] = json.loads(capsys.readouterr().out)
+    return report
+
+
+def started(**fields: object) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-c", _START, json.dumps(fields)],
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    facts: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("model", "flags"),
+    [
+        ("embedded", {"max_num_seqs": 2}),
+        ("gpt2", {"load_format": "dummy", "dtype": "bfloat16"}),
+        ("gpt2", {"load_format": "dummy", "quantization": "int8", "kv_cache_dtype": "int8"}),
+    ],
+)
+def test_a_plan_is_what_the_engine_has(
+    model: str,
+    flags: dict[str, object],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path))
+    flags = {"gpu_memory_utilization": round(BUDGET / detect().memory_bytes, 4), **flags}
+    words = [
+        word
+        for name, value in flags.items()
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    report, facts = planned(capsys, model, *words), started(model=model, **flags)
+    for mine, theirs in {
+        "weights": "weight_bytes",
+        "activations": "activation_bytes",
+        "kv_bytes_per_token": "kv_bytes_per_token",
+    }.items():
+        assert report[mine] == facts[theirs]
+    blocks = facts["num_blocks"]
+    assert isinstance(blocks, int)
+    assert report["num_blocks"] == pytest.approx(blocks, rel=0.1)
+
+
+def test_a_person_reads_the_verdict_and_the_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path))
+    assert main(["plan", "embedded", "--max-num-seqs", "8"]) == 0
+    said = capsys.readouterr().out
+    assert "It fits" in said
+    assert "quire serve embedded --max-num-seqs=8" in said
+    assert "a cautious guess" in said
+    assert main(["plan", "qwen3-0.6b", "--kv-cache-memory-bytes", "1MiB"]) == 1
+    said = capsys.readouterr().out
+    assert "It does not fit" in said
+    assert "--kv-cache-memory-bytes" in said

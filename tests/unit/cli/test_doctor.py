@@ -1,0 +1,105 @@
+"""`quire doctor`: every line is true, and what is amiss has a fix."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from quire.cli import doctor
+from quire.cli.doctor import Finding
+from quire.cli.main import main
+from quire.core.hardware import Hardware, cpu_name
+from quire.explain.limits import Limits, save_limits
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("QUIRE_CPU_ISA", raising=False)
+    return tmp_path / "cache"
+
+
+def findings() -> dict[str, Finding]:
+    return {finding.name: finding for finding in doctor.examine("127.0.0.1", 0)}
+
+
+def test_everything_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings()
+    names = {"python", "packages", "kernels", "processor", "cores", "memory", "bandwidth", "cache",
+             "downloads", "port"}  # fmt: skip
+    assert names <= found.keys()
+    assert all(bool(finding.fix) == (finding.level != "ok") for finding in found.values())
+    assert not [finding for finding in found.values() if finding.level == "fail"]
+    assert main(["doctor", "--port", "0"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in names)
+    assert "0 fail" in said
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json", "--port", "0"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {"level", "name", "found", "fix"} == set(rows[0])
+
+
+def test_a_port_in_use() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        *_, last = doctor.examine("127.0.0.1", port)
+    assert (last.name, last.level) == ("port", "warn")
+    assert str(port) in last.found
+    assert "--port" in last.fix
+
+
+def test_a_cache_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path / "file"))
+    assert findings()["cache"].level == "fail"
+    assert main(["doctor", "--port", "0"]) == 1
+    assert "Set QUIRE_CACHE_DIR" in capsys.readouterr().out
+
+
+def test_forced_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_CPU_ISA", "portable")
+    assert findings()["kernels"].level in ("ok", "warn")  # it may be all that the machine has
+    monkeypatch.setenv("QUIRE_CPU_ISA", "z80")
+    found = findings()["kernels"]
+    assert found.level == "fail"
+    assert "Unset QUIRE_CPU_ISA" in found.fix
+
+
+def test_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "detect", lambda: Hardware(1, 2**30, 2**28))
+    found = findings()["memory"]
+    assert found.level == "warn"
+    assert "0.2 GiB free of 1.0 GiB" in found.found
+
+
+def test_limits_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings()["bandwidth"].fix == "quire doctor --measure"
+    monkeypatch.setattr(doctor, "detect", lambda: Hardware(2, 2**33, 2**33))
+    save_limits(Limits(cpu_name(), 2, {1: 20e9, 2: 31e9}, {"float32": {1: 1e11, 2: 2e11}}))
+    found = findings()["bandwidth"]
+    assert found.level == "ok"
+    assert "31.0 GB/s read; products float32 0.20 TFLOP/s" in found.found
+
+
+def test_busy_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 1.0, 1.0))
+    assert findings()["others"].level == "warn"
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 1.0, 1.0))
+    assert findings()["others"].level == "ok"
+
+
+def test_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_read", lambda path: "always madvise [never]")
+    found = findings()["huge pages"]
+    assert found.level == "warn"
+    assert "madvise" in found.fix

@@ -1,0 +1,119 @@
+"""`quire plan`: the engine's own arithmetic, without the engine."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from quire.core.config import EngineArgs
+from quire.core.errors import ConfigError
+from quire.core.flags import field_value
+from quire.core.hardware import Hardware
+from quire.explain.fit import DECODE_SHARE, Fit, fit
+from quire.explain.limits import Limits
+
+GIB = 2**30
+LIMITS = Limits(
+    cpu="a processor",
+    cores=2,
+    bandwidth={1: 15e9, 2: 30e9},
+    flops={"float32": {1: 50e9, 2: 100e9}, "bfloat16": {1: 1e11, 2: 2e11}, "int8": {2: 4e11}},
+)
+
+
+def hardware(gigabytes: float) -> Hardware:
+    return Hardware(
+        cores=2, memory_bytes=int(gigabytes * GIB), available_bytes=int(gigabytes * GIB)
+    )
+
+
+def of(preset: str, gigabytes: float, **fields: object) -> Fit:
+    args = EngineArgs(model=preset, load_format="dummy", **fields)  # type: ignore[arg-type]
+    return fit(args, hardware(gigabytes), LIMITS)
+
+
+def test_the_parts_are_the_whole() -> None:
+    report = of("qwen3-0.6b", 16)
+    assert report.fits
+    assert not report.changes
+    parts = report.weights + report.activations + report.runtime + report.kv_cache
+    block = report.block_size * report.kv_bytes_per_token
+    assert report.budget - block < parts <= report.budget
+    assert report.kv_cache == report.num_blocks * block
+    assert report.tokens == report.num_blocks * report.block_size
+    assert report.sequences == report.tokens // report.max_model_len
+    assert report.longest == report.max_model_len
+
+
+def test_one_sequence_decodes_as_fast_as_its_bytes_are_read() -> None:
+    report = of("qwen3-0.6b", 16)
+    one = report.speed[0]
+    read = report.weights + one.context * report.kv_bytes_per_token
+    assert one.sequences == 1
+    assert one.output_tok_s == pytest.approx(DECODE_SHARE * 30e9 / read, rel=0.15)
+    assert one.itl_ms == pytest.approx(1e3 / one.output_tok_s)
+    assert [speed.sequences for speed in report.speed] == [1, 4, 16, 64]
+    rates = [speed.output_tok_s for speed in report.speed]
+    assert rates == sorted(rates)
+    eight = of("qwen3-0.6b", 16, quantization="int8")
+    assert eight.speed[0].output_tok_s > 1.5 * one.output_tok_s
+
+
+def test_without_measured_limits_it_is_called_a_guess() -> None:
+    args = EngineArgs(model="gpt2", load_format="dummy")
+    report = fit(args, hardware(4), None)
+    assert not report.measured
+    assert report.speed[0].output_tok_s > 0
+
+
+@pytest.mark.parametrize(
+    ("preset", "gigabytes", "fields"),
+    [
+        ("qwen3-0.6b", 6, {}),
+        ("qwen3-0.6b", 3, {"max_model_len": 8192}),
+        ("gpt2", 1.2, {}),
+        ("gpt2", 4, {"kv_cache_memory_bytes": 2**20}),
+    ],
+)
+def test_every_change_makes_it_fit(
+    preset: str, gigabytes: float, fields: dict[str, object]
+) -> None:
+    report = of(preset, gigabytes, **fields)
+    assert not report.fits
+    assert report.sequences == 0
+    assert report.longest < report.max_model_len
+    assert report.changes
+    for change in report.changes:
+        words = shlex.split(change.flags)
+        values = {
+            name.removeprefix("--").replace("-", "_"): word
+            for name, word in zip(words[::2], words[1::2], strict=True)
+        }
+        changed = {name: field_value(name, word) for name, word in values.items()}
+        again = of(preset, gigabytes, **fields | changed)
+        assert again.fits, change
+        assert (again.tokens, again.sequences) == (change.tokens, change.sequences)
+
+
+def test_what_cannot_fit_has_no_changes() -> None:
+    report = of("qwen3-0.6b", 0.2)
+    assert not report.fits
+    assert report.changes == []
+    assert report.speed == []
+
+
+def test_offloaded_weights_leave_room() -> None:
+    plain = of("qwen3-0.6b", 3, max_model_len=1024)
+    moved = of("qwen3-0.6b", 3, max_model_len=1024, cpu_offload_gb=0.5)
+    assert plain.offloaded == 0
+    assert 0.4 * GIB < moved.offloaded <= 0.5 * GIB
+    assert moved.weights + moved.offloaded == plain.weights
+    assert moved.num_blocks > plain.num_blocks
+
+
+def test_other_faults_are_not_a_matter_of_memory() -> None:
+    args = EngineArgs(model="gpt2", load_format="dummy")
+    with pytest.raises(ConfigError, match="block_size"):
+        fit(replace(args, block_size=7), hardware(4), LIMITS)
