@@ -73,10 +73,12 @@ class EngineArgs:
     dtype: DTypeName = "auto"
     """Type of weights and activations; `auto` is the checkpoint's."""
     quantization: str | None = None
-    """Quantize linear weights while loading. `int8`: W8A8, a scale an output row, activations by
-    token; `int8_w8a16`: the weights alone. `int4_g32`, `int4_g64`, `int4_g128`: W4A8, a scale and
-    an offset for so many weights, the output projection in int8; `int4` is `int4_g128`. Unset: as
-    the checkpoint has them."""
+    """Quantize linear weights while loading, by rounding. `int8`: W8A8, a scale an output row,
+    activations by token; `int8_w8a16`: the weights alone. `int4_g32`, `int4_g64`, `int4_g128`:
+    W4A8, a scale and an offset for so many weights, the output projection in int8; `int4` is
+    `int4_g128`. Or a format: `gptq`, `awq`, `fp8`, `fp8_e5m2`, `fp8_block`, `mxfp4`, `nvfp4`,
+    `nf4`, `fp4`, and GGUF's `q4_0` … `q8_0`, `q2_k` … `q6_k`, `iq4_nl`, `iq4_xs`. Unset: as the
+    checkpoint has them; of one that is quantized, its own method's name is all that fits."""
     kv_cache_dtype: Literal["auto", "bf16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"] = (
         "auto"
     )
@@ -86,15 +88,6 @@ class EngineArgs:
     calculate_kv_scales: bool = False
     """Give an fp8 KV cache a scale a token and head, computed from it, as int8 has, in place of
     the checkpoint's."""
-    """Quantize linear weights while loading, by rounding. `int8`: W8A8, a scale an output row,
-    activations by token; `int8_w8a16`: the weights alone. `int4_g32`, `int4_g64`, `int4_g128`:
-    W4A8, a scale and an offset for so many weights, the output projection in int8; `int4` is
-    `int4_g128`. Or a format: `gptq`, `awq`, `fp8`, `fp8_e5m2`, `fp8_block`, `mxfp4`, `nvfp4`,
-    `nf4`, `fp4`, and GGUF's `q4_0` … `q8_0`, `q2_k` … `q6_k`, `iq4_nl`, `iq4_xs`. Unset: as the
-    checkpoint has them; of one that is quantized, its own method's name is all that fits."""
-    kv_cache_dtype: Literal["auto", "int8"] = "auto"
-    """Type of keys and values: `auto` is the dtype's; `int8` has a scale a token and head, holds
-    nearly twice the tokens of 16-bit types, and is read as much faster."""
     seed: int = 0
     """Seeds dummy weights and requests that bring no seed of their own."""
     max_model_len: int | None = None
@@ -316,9 +309,8 @@ class EngineConfig:
     load_format: LoadFormat
     dtype: Literal["float32", "bfloat16", "float16"]
     quantization: str | None
-    kv_cache_dtype: KVCacheDType
     """What the checkpoint's weights are quantized by, or else how to quantize them."""
-    kv_cache_dtype: Literal["float32", "bfloat16", "float16", "int8"]
+    kv_cache_dtype: KVCacheDType
     seed: int
     block_size: int
     num_blocks: int | None
