@@ -50,7 +50,7 @@ const Kernels kTable = {
     quantize_u4,
     {
         {paged_attention<float>, paged_attention<bf16>, paged_attention<f16>,
-         paged_attention<int8_t>},
+         paged_attention<int8_t>, paged_attention<f8_e4m3>, paged_attention<f8_e5m2>},
         exp2_floats,
     },
     &kSample,

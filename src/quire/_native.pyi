@@ -29,6 +29,8 @@ GELU_TANH: int
 RELU: int
 FLOAT16: int
 INT8: int
+FLOAT8_E4M3: int
+FLOAT8_E5M2: int
 
 @final
 class Kernels:
@@ -482,8 +484,11 @@ def rope_kv_write(
     k_norm: int,
     k_cache: int,
     v_cache: int,
+    cache_dtype: int,
     k_scale: int,
     v_scale: int,
+    k_unit: float,
+    v_unit: float,
     slot_mapping: int,
     block_size: int,
     block_stride: int,
@@ -500,7 +505,8 @@ def rope_kv_write(
 ) -> None:
     """Norm (unless 0), rotation (unless cos_sin is 0), KV write. Raises IndexError.
 
-    The cache is of `dtype`, or int8 where the scales' addresses are not 0.
+    The cache is of `dtype`, BFLOAT16 or of 8 bits. Where the scales' addresses are not 0, a head's
+    scale goes there; 8-bit floats without them hold x / unit, saturated.
     """
 
 def argmax(
@@ -616,6 +622,7 @@ def paged_attention(
     v_block_stride: int,
     window: int,
     scale: float,
+    v_unit: float,
     split: int,
     thread_tasks: int,
     tall_rows: int,
