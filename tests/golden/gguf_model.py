@@ -19,7 +19,7 @@ from quire.text.gguf_vocabulary import tokenizer_metadata
 def write_gguf_model(
     folder: Path, path: Path, type_: str = "F32", *, tokenizer: bool = False
 ) -> Path:
-    """The model in `folder`, float32, its matrices as `type_` where their rows allow."""
+    """The model in `folder`, its matrices as `type_` where their rows allow."""
     source = resolve(str(folder))
     model, weights = model_config(source.config), open_weights(source)
     keys = metadata(model, folder.name)
@@ -39,7 +39,7 @@ def write_gguf_model(
         for name, values in factors.items():
             writer.add(name, values)
         for tensor, kind in zip(tensors, types, strict=True):
-            values = tensor.translation.undo(weights.read(tensor.source)).astype(np.float32)
+            values = tensor.read(weights)
             if kind not in ("F32", "F16"):
                 values = quantize_rows(torch.from_numpy(values), kind)
             writer.add(tensor.name, values.astype(np.float16) if kind == "F16" else values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ ARCHITECTURES = {
 ARCHITECTURES |= {"mistral": "llama", "gemma3_text": "gemma3"}
 """`ModelConfig.architecture` → GGUF's."""
 
+_EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 _NO_WEIGHTS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias)")
 _QUANTIZATION_VERSION = 2
 
@@ -43,13 +44,20 @@ class ExportedTensor:
         name: GGUF's.
         source: the checkpoint's.
         shape: GGUF's, row-major: [out, in] of a matrix.
-        translation: `translation.undo(weights.read(source))` are its values.
+        translation: from GGUF's values to the checkpoint's.
     """
 
     name: str
     source: str
     shape: tuple[int, ...]
     translation: Translation
+
+    def read(self, weights: Weights) -> npt.NDArray[np.float32]:
+        """Its values, as GGUF has them."""
+        values = weights.read(self.source)
+        if weights.tensors[self.source].dtype == "BF16":
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        return self.translation.undo(values).astype(np.float32, copy=False)
 
 
 def metadata(model: ModelConfig, name: str) -> dict[str, Value]:
@@ -92,10 +100,16 @@ def exported_tensors(model: ModelConfig, weights: Weights) -> list[ExportedTenso
                 f"Tensor {source!r} has no name in GGUF's architecture {architecture!r}.",
                 fix="Write compressed-tensors instead.",
             )
-        if name == "output.weight" and model.tie_word_embeddings:
-            continue
         found.append(ExportedTensor(name, source, translation.shape(info.shape), translation))
-    return found
+    return _one_of_tied(found) if model.tie_word_embeddings else found
+
+
+def _one_of_tied(tensors: list[ExportedTensor]) -> list[ExportedTensor]:
+    """Of a tied pair the embeddings alone, for which the head may stand in."""
+    names = {tensor.name for tensor in tensors}
+    if _EMBEDDINGS in names:
+        return [tensor for tensor in tensors if tensor.name != _HEAD]
+    return [replace(t, name=_EMBEDDINGS) if t.name == _HEAD else t for t in tensors]
 
 
 def factor_tensors(rope: RopeConfig | None) -> dict[str, npt.NDArray[np.float32]]:

@@ -140,11 +140,11 @@ class Translation:
         return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
 
     def undo(self, values: Array) -> Array:
-        """Hugging Face's values, bfloat16 as its bits, as GGUF has them."""
+        """Hugging Face's values, as GGUF has them."""
         if self.reorder == "transpose":
             return np.ascontiguousarray(values.T)
         if self.reorder == "minus_one":
-            return _float32(values) + np.float32(1.0)
+            return values + np.float32(1.0)
         if self.reorder == "halves_from_pairs":
             split = values.reshape(self.heads, 2, -1, *values.shape[1:])
             return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(values.shape)

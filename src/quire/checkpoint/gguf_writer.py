@@ -17,7 +17,7 @@ from quire.checkpoint.gguf_types import TENSOR_TYPES
 
 Value = bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str]
 """Of a metadata key. Integers are written as uint32, or as int32 or (u)int64 where they do not
-fit; those of a list as int32, floats as float32."""
+fit; those of a list as int32, floats as float32; a list without items as one of strings."""
 
 ALIGNMENT = 32
 _VERSION = 3
@@ -169,7 +169,7 @@ def _value(key: str, value: Value) -> list[bytes]:
         return [struct.pack("<I", kind), struct.pack(_LAYOUTS[kind], value)]
     items: list[bool | int | float | str] = list(value)
     head = struct.pack("<I", _ARRAY)
-    first = items[0] if items else 0
+    first = items[0] if items else ""
     if not all(type(item) is type(first) for item in items):
         raise ValueError(f"{key!r} holds items of different types")
     if isinstance(first, str):
