@@ -20,7 +20,7 @@ _NO_SETTINGS = {
     *("model_tag", "config", "began", "given", "file_values", "json"),
     *(field.name for field in fields(EngineArgs)),
 }
-_FROM_MODEL = {"dtype", "max_model_len"}
+_FROM_MODEL = {"quantization", "dtype", "max_model_len"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,8 @@ def _source(namespace: argparse.Namespace, name: str) -> str:
 def _chosen(resolved: Resolved) -> dict[str, Any]:
     """What the engine runs with where a flag is unset or `auto`."""
     config = resolved.config
-    return {
+    quantized = {"quantization": config.quantization} if config.quantization_config else {}
+    return quantized | {
         "dtype": config.dtype,
         "kv_cache_dtype": config.kv_cache_dtype,
         "max_model_len": config.scheduler.max_model_len,

@@ -17,7 +17,8 @@ class Form:
         codes: the codes' type.
         bits: what a code needs.
         group: columns that share a scale.
-        second: what else a group has.
+        second: what else a group has: a zero point, which may be in the middle of the codes of
+            all groups, or an offset.
         codebook: name in `quant.codebooks` of what the codes stand for; "" for themselves.
         permuted: groups are not runs of columns.
         float_activations: weights of 8 bits whose activations are left alone.
@@ -26,7 +27,7 @@ class Form:
     codes: CodeType
     bits: int
     group: int
-    second: Literal["", "zero", "offset"] = ""
+    second: Literal["", "zero", "middle", "offset"] = ""
     codebook: str = ""
     permuted: bool = False
     float_activations: bool = False

@@ -120,7 +120,7 @@ def _random_weight(form: Form, codes: Tensor) -> QuantizedWeight:
         form.bits,
         scale,
         form.group,
-        zero=middle if form.second == "zero" else None,
+        zero={"middle": middle, "zero": middle + torch.arange(groups[1]) % 3 - 1}.get(form.second),
         offset=-mean * scale if form.second == "offset" else None,
         codebook=book,
         # Groups of columns that are far apart: neighbours belong to different ones.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from quire.core.config import EngineConfig, ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Form, Quantization
+from quire.models.packed_bytes import packed_bytes, padded_rows, round_up
 from quire.models.parameters import Parameter, parameters
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -73,41 +74,13 @@ def quantized_bytes(parameter: Parameter, scheme: Quantization) -> int:
     int8: a byte an element, a float32 scale and an int32 sum a row. int4: half a byte an element,
     two float16 a group, a float32 a row.
     """
-    rows, columns = _padded_rows(parameter), parameter.shape[1]
+    rows, columns = padded_rows(parameter), parameter.shape[1]
     head = parameter.name in {"embed.weight", "lm_head.weight"}
     kind = scheme.head if head else scheme.kind
     if kind != "u4":
-        return rows * (_round_up(columns, 64 if kind == "s8" else 32) + 8)
-    return rows * _int4_row(columns, scheme.group)
-
-
-def packed_bytes(parameter: Parameter, forms: Sequence[Form | None], item: int) -> int:
-    """A linear weight of these forms as `ops.native_quantized` packs it: what no kernel multiplies
-    as it is takes `item` bytes an element."""
-    form = forms[0]
-    if form is None or any(other != form for other in forms) or not _is_int4(form):
-        return parameter.numel * item
-    return _padded_rows(parameter) * _int4_row(parameter.shape[1], form.group)
-
-
-def _is_int4(form: Form) -> bool:
-    plain = form.codes == "uint8" and form.second and not form.codebook and not form.permuted
-    return bool(plain) and form.bits <= 4 and form.group in (32, 64, 128)
-
-
-def _int4_row(columns: int, group: int) -> int:
-    return -(-columns // group) * (group // 2 + 4) + 4
-
-
-def _padded_rows(parameter: Parameter) -> int:
-    """Rows in blocks of 32, of which 16 are of gate and 16 of up where the two are merged."""
-    rows = parameter.shape[0]
-    gated = parameter.name.endswith("gate_up.weight")
-    return 2 * _round_up(rows // 2, 16) if gated else _round_up(rows, 32)
-
-
-def _round_up(a: int, b: int) -> int:
-    return -(-a // b) * b
+        return rows * (round_up(columns, 64 if kind == "s8" else 32) + 8)
+    groups = -(-columns // scheme.group)
+    return rows * (groups * (scheme.group // 2 + 4) + 4)
 
 
 def _is_linear(config: ModelConfig, parameter: Parameter) -> bool:

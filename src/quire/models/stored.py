@@ -119,10 +119,8 @@ class StoredParameters:
         if piece.form is None:
             return self._read_dense(piece)
         if piece.scheme is None:
-            quantized = getattr(self._weights, "quantized", None)
-            arrays = quantized(piece.name) if quantized else None
-            if arrays is None:
-                return self._read_dense(piece)
+            arrays = self._weights.quantized(piece.name)
+            assert arrays is not None, f"{piece.name} has a form, and no codes"
         else:
             specs = piece.scheme.stored(piece.rows, piece.columns)
             tensors = {

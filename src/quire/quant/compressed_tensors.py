@@ -58,7 +58,8 @@ class PackedInt:
         group = self.group or columns
         if self._signed:
             return Form("int8", 8, group, permuted=self.act_order, float_activations=True)
-        return Form("uint8", self.bits, group, "zero", permuted=self.act_order)
+        second: Literal["zero", "middle"] = "middle" if self.symmetric else "zero"
+        return Form("uint8", self.bits, group, second, permuted=self.act_order)
 
     @property
     def _signed(self) -> bool:

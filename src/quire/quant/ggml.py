@@ -18,20 +18,12 @@ from torch import Tensor
 from quire.checkpoint.gguf_blocks import IQ4_VALUES, MXFP4_VALUES, QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_types import TENSOR_TYPES
 from quire.ops.quantized import QuantizedWeight
+from quire.quant.gguf import NARROWER
 from quire.quant.scale_search import fit_affine, fit_scale, inverse
 
 _TYPES = {type_.name: type_ for type_ in TENSOR_TYPES.values()}
 _CHUNK = 1 << 17
 """Values rounded at once: the few arrays that a search needs stay in a core's cache."""
-
-_NARROWER = {
-    "Q2_K": "IQ4_NL",
-    "Q3_K": "IQ4_NL",
-    "Q4_K": "Q5_0",
-    "Q5_K": "Q5_1",
-    "Q6_K": "Q8_0",
-    "IQ4_XS": "IQ4_NL",
-}
 
 
 def fitting_type(name: str, columns: int) -> str:
@@ -40,8 +32,8 @@ def fitting_type(name: str, columns: int) -> str:
     Rows that are no multiple of 256 go to a type with blocks of 32, at least as precise; those
     that are no multiple of 32 either to F16.
     """
-    if columns % _TYPES[name].block_size and name in _NARROWER:
-        name = _NARROWER[name]
+    if columns % _TYPES[name].block_size and name in NARROWER:
+        name = NARROWER[name]
     return "F16" if columns % _TYPES[name].block_size else name
 
 
@@ -53,7 +45,7 @@ def quantize(weight: Tensor, name: str) -> QuantizedWeight:
     """
     rows, columns = weight.shape
     if columns % _TYPES[name].block_size:
-        name = _NARROWER.get(name, name)
+        name = NARROWER.get(name, name)
     # A last, partial block of 32 is filled with zeros: they change no scale.
     padded = torch.nn.functional.pad(weight, (0, -columns % _TYPES[name].block_size))
     raw = quantize_rows(padded, name).reshape(-1)

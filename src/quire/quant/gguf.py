@@ -5,23 +5,23 @@ from __future__ import annotations
 from quire.core.quantization import Form
 
 GGUF_FORMS: dict[str, Form] = {
-    "Q4_0": Form("uint8", 4, 32, "zero"),
+    "Q4_0": Form("uint8", 4, 32, "middle"),
     "Q4_1": Form("uint8", 4, 32, "offset"),
-    "Q5_0": Form("uint8", 5, 32, "zero"),
+    "Q5_0": Form("uint8", 5, 32, "middle"),
     "Q5_1": Form("uint8", 5, 32, "offset"),
     "Q8_0": Form("int8", 8, 32),
     "Q2_K": Form("uint8", 2, 16, "offset"),
-    "Q3_K": Form("uint8", 3, 16, "zero"),
+    "Q3_K": Form("uint8", 3, 16, "middle"),
     "Q4_K": Form("uint8", 4, 32, "offset"),
     "Q5_K": Form("uint8", 5, 32, "offset"),
-    "Q6_K": Form("uint8", 6, 16, "zero"),
+    "Q6_K": Form("uint8", 6, 16, "middle"),
     "IQ4_NL": Form("uint8", 4, 32, codebook="iq4_nl"),
     "IQ4_XS": Form("uint8", 4, 32, codebook="iq4_nl"),
     "MXFP4": Form("uint8", 4, 32, codebook="e2m1x2"),
 }
 """By the name of the type."""
 
-_NARROWER = {
+NARROWER = {
     "Q2_K": "IQ4_NL",
     "Q3_K": "IQ4_NL",
     "Q4_K": "Q5_0",
@@ -34,4 +34,4 @@ _NARROWER = {
 def fitting_form(name: str, columns: int) -> Form:
     """The form of rows of `columns` where type `name` is wanted: those that are no multiple of 256
     go to a type with blocks of 32, at least as precise (`quant.ggml` rounds so, too)."""
-    return GGUF_FORMS[_NARROWER.get(name, name) if columns % 256 else name]
+    return GGUF_FORMS[NARROWER.get(name, name) if columns % 256 else name]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -61,7 +61,8 @@ class Gptq:
         group, permuted = self.group or columns, self.act_order and self.group > 0
         if self._signed:
             return Form("int8", 8, group, permuted=permuted, float_activations=True)
-        return Form("uint8", self.bits, group, "zero", permuted=permuted)
+        second: Literal["zero", "middle"] = "middle" if self.symmetric else "zero"
+        return Form("uint8", self.bits, group, second, permuted=permuted)
 
     @property
     def _signed(self) -> bool:

@@ -4,7 +4,6 @@ weight is rounded."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from quire.core.quantization import CodeType, Form
@@ -36,16 +35,14 @@ class IntRounder:
     bits: of a code.
     group: columns that share a scale; 0 for all.
     second: "" is symmetric with signed codes, "zero" with a whole number as zero point, "offset"
-        with a number added behind.
-    symmetric: the zero point is in the middle.
+        "middle" with the one in the middle, "offset" with a number added behind.
     act_order: random weights are in groups that are no runs of columns; rounding has no order.
     float_activations: see `Form`.
     """
 
     bits: int
     group: int = 0
-    second: Literal["", "zero", "offset"] = ""
-    symmetric: bool = False
+    second: Literal["", "zero", "middle", "offset"] = ""
     act_order: bool = False
     float_activations: bool = False
 
@@ -57,7 +54,7 @@ class IntRounder:
     def quantize(self, weight: Tensor) -> QuantizedWeight:
         from quire.quant.rounding import to_integers
 
-        return to_integers(weight, self.form(weight.shape[1]), symmetric=self.symmetric)
+        return to_integers(weight, self.form(weight.shape[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +100,9 @@ class GgufRounder:
         return fitting_form(self.type, columns)
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
-        rounded: QuantizedWeight = import_module("quire.quant.ggml").quantize(weight, self.type)
-        return rounded
+        from quire.quant.ggml import quantize
+
+        return quantize(weight, self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +128,8 @@ def _gguf(name: str) -> Rounding:
 
 _INT8 = IntRounder(8)
 _INT8_W8A16 = IntRounder(8, float_activations=True)
-_GPTQ = IntRounder(4, 128, "zero", symmetric=True)
-_ACT_ORDER = IntRounder(4, 128, "zero", symmetric=True, act_order=True)
+_GPTQ = IntRounder(4, 128, "middle")
+_ACT_ORDER = IntRounder(4, 128, "middle", act_order=True)
 
 NAMES: dict[str, Rounding] = {
     "int8": Rounding(_INT8, _INT8, "W8A8, a scale a row, activations by token"),

@@ -20,45 +20,61 @@ _TINY = 1e-30
 """Below any scale; a group of zeros is not divided by zero."""
 
 
-def to_integers(weight: Tensor, form: Form, *, symmetric: bool) -> QuantizedWeight:
+def to_integers(weight: Tensor, form: Form) -> QuantizedWeight:
     """Codes of `form.bits`: signed and symmetric where it has no `second`, else from 0 on."""
+    round_ = _signed if not form.second else _offset if form.second == "offset" else _with_zero
     codes, scales, seconds = [], [], []
     for part in _chunks(weight):
-        x = _groups(part, form.group)
-        if not form.second:
-            most = (1 << (form.bits - 1)) - 1
-            scale = x.abs().amax(2) / most
-            code = _ratio(x, scale).round_().clamp_(-most, most).to(torch.int8)
-        else:
-            most = (1 << form.bits) - 1
-            low, high = x.amin(2).clamp_(max=0), x.amax(2).clamp_(min=0)
-            if form.second == "offset":
-                low, high = x.amin(2), x.amax(2)
-            if symmetric:
-                high = torch.maximum(high, -low)
-                low = -high
-            scale = ((high - low) / most).to(torch.float16).to(torch.float32)
-            if form.second == "offset":
-                second = low.to(torch.float16).to(torch.float32)
-                code = _ratio(x - second.unsqueeze(2), scale).round_()
-            else:
-                middle = torch.full_like(low, (most + 1) / 2)
-                second = middle if symmetric else _ratio0(-low, scale).round_().clamp_(0, most)
-                code = _ratio(x, scale).round_() + second.unsqueeze(2)
-            code = code.clamp_(0, most).to(torch.uint8)
-            seconds.append(second)
+        code, scale, second = round_(_groups(part, form.group), form)
         codes.append(_rows(code, weight.shape[1]))
         scales.append(scale)
-    both = torch.cat(seconds) if seconds else None
+        seconds.append(second)
+    both = torch.cat(seconds)
     return QuantizedWeight(
         torch.cat(codes),
         form.bits,
         torch.cat(scales),
         form.group,
-        zero=both if form.second == "zero" else None,
+        zero=both if form.second in ("zero", "middle") else None,
         offset=both if form.second == "offset" else None,
         float_activations=form.float_activations,
     )
+
+
+Rounded = tuple[Tensor, Tensor, Tensor]
+"""Codes [R, G, group], scales [R, G], and zero points or offsets [R, G]."""
+
+
+def _signed(x: Tensor, form: Form) -> Rounded:
+    most = (1 << (form.bits - 1)) - 1
+    scale = x.abs().amax(2) / most
+    code = _ratio(x, scale).round_().clamp_(-most, most)
+    return code.to(torch.int8), scale, scale
+
+
+def _offset(x: Tensor, form: Form) -> Rounded:
+    most, low, high = (1 << form.bits) - 1, x.amin(2), x.amax(2)
+    offset, scale = _half(low), _half((high - low) / most)
+    code = _ratio(x - offset.unsqueeze(2), scale).round_().clamp_(0, most)
+    return code.to(torch.uint8), scale, offset
+
+
+def _with_zero(x: Tensor, form: Form) -> Rounded:
+    most, low, high = (1 << form.bits) - 1, x.amin(2).clamp_(max=0), x.amax(2).clamp_(min=0)
+    if form.second == "middle":
+        high = torch.maximum(high, -low)
+        scale = _half(2 * high / most)
+        zero = torch.full_like(scale, (most + 1) / 2)
+    else:
+        scale = _half((high - low) / most)
+        zero = (-low / scale.clamp(min=_TINY)).round_().clamp_(0, most)
+    code = (_ratio(x, scale).round_() + zero.unsqueeze(2)).clamp_(0, most)
+    return code.to(torch.uint8), scale, zero
+
+
+def _half(x: Tensor) -> Tensor:
+    """Rounded to float16, in which the formats store it."""
+    return x.to(torch.float16).to(torch.float32)
 
 
 def to_float8(weight: Tensor, form: Form, block_rows: int) -> QuantizedWeight:
@@ -136,7 +152,3 @@ def _rows(codes: Tensor, columns: int) -> Tensor:
 
 def _ratio(x: Tensor, scale: Tensor) -> Tensor:
     return x / scale.clamp(min=_TINY).unsqueeze(2)
-
-
-def _ratio0(x: Tensor, scale: Tensor) -> Tensor:
-    return x / scale.clamp(min=_TINY)
