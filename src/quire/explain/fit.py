@@ -19,7 +19,7 @@ from quire.engine.resolve import GIB, Resolved, resolve
 from quire.executor.memory import MemoryPlan, activation_bytes, blocks_per_sequence, plan_memory
 from quire.explain.limits import Limits, profile_of
 from quire.models.cost import roofline
-from quire.models.memory import kv_bytes_per_token, parameter_count, weight_bytes
+from quire.models.memory import kv_bytes_per_token, loaded_bytes, parameter_count
 from quire.models.offload import held_weight_bytes, layer_weights
 
 RUNTIME_BYTES = 256 * 2**20
@@ -125,7 +125,7 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         num_threads=config.num_threads,
         budget=config.memory_budget_bytes,
         weights=memory.weights,
-        offloaded=weight_bytes(model, config.dtype, config.quantization) - memory.weights,
+        offloaded=loaded_bytes(config) - memory.weights,
         activations=memory.activations,
         runtime=memory.runtime,
         host_tiers=config.tiers.num_slots * memory.block_bytes,
@@ -149,7 +149,7 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
 def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
     """The engine's own plan, and whether it would start with it."""
     weights = held_weight_bytes(config)
-    per_token = kv_bytes_per_token(config.model, config.kv_cache_dtype)
+    per_token = kv_bytes_per_token(config.model, config.kv_cache_dtype, config.calculate_kv_scales)
     try:
         plan = plan_memory(
             config, runtime=RUNTIME_BYTES, weights=weights, kv_bytes_per_token=per_token
@@ -215,7 +215,7 @@ def _candidates(args: EngineArgs, config: EngineConfig) -> Iterator[dict[str, ob
         yield {"max_num_batched_tokens": max(512, args.max_num_seqs)}
     if args.kv_cache_dtype == "auto":
         yield {"kv_cache_dtype": "int8"}
-    if args.quantization is None and args.ops != "reference":
+    if config.quantization is None and args.ops != "reference":
         yield {"quantization": "int8"}
         yield {"quantization": "int4"}
     if args.ops != "reference" and not args.cpu_offload_gb:
