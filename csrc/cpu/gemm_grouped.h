@@ -42,7 +42,7 @@ QUIRE_INLINE inline void each_pair(const Body& body) {
 //   of(r, t)                       those of row r and tile t
 #if defined(__AVX512VNNI__)
 
-constexpr int kMostRows = 6;  // with their sums in registers
+constexpr int kMostRows = 8;  // their sums of groups in registers, what these add up to in the L1 cache
 using Ints = __m512i;
 inline Ints ints(int32_t v) { return _mm512_set1_epi32(v); }
 inline Vec floats(Ints v) { return _mm512_cvtepi32_ps(v); }
@@ -266,10 +266,11 @@ void grouped_task(const GemmArgs& a, int64_t index) {
   const uint8_t* weight = task.weight;
   alignas(64) float sums[kMostRows * kBlockRows];
   for (int64_t n0 = task.from; n0 < task.to; n0 += kBlockRows, weight += block_bytes<C>(a)) {
-    for (int64_t r = task.first; r < task.last; r += most) {
-      const int64_t rows = smaller(most, task.last - r);
+    for (int64_t r = task.first; r < task.last;) {
+      const int64_t rows = ceil_div(task.last - r, ceil_div(task.last - r, most));  // evenly
       block_of<C, kMostRows>(rows, a, x, r, weight, sums);
       grouped_finish(a, x, r, rows, n0, sums);
+      r += rows;
     }
   }
 }
