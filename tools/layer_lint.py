@@ -33,7 +33,7 @@ LEVELS: list[set[str]] = [
     {"explain"},
     {"server"},
     {"bench", "simulate"},
-    {"tune"},
+    {"tune", "quantize"},
     {"cli"},
 ]
 

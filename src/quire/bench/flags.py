@@ -190,6 +190,12 @@ def quality(group: argparse._ArgumentGroup) -> None:
         help="built-in names, folders, files or hub ids (default: embedded embedded-draft)",
     )
     add(
+        "--original",
+        metavar="MODEL",
+        help="what all others are held to, such as what they were quantized from (default: of each "
+        "model its first combination)",
+    )
+    add(
         "--text",
         type=Path,
         metavar="FILE",

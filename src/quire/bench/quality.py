@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,34 +68,47 @@ class Prediction:
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """A row a combination; each model's first one is the original that the others are held to."""
+    """A row a combination; the first one of each model is the original that its others are held
+    to, or `--original` is everybody's."""
     documents = read_documents(args.text or STORIES)
     fields = {name: getattr(args, name) for name in choices.CHOICES}
-    jobs = [
-        (model, engine_args)
-        for model in args.model
-        for engine_args, _ in choices.combinations(
-            {"model": model, "num_threads": args.num_threads}, fields
-        )
-    ]
-    rows: list[Row] = []
-    originals: dict[str, Prediction] = {}
-    with quiet(), progress(total=len(jobs), unit="model") as bar:
-        for model, engine_args in jobs:
-            found, facts = predict(engine_args, documents)
-            original = originals.setdefault(model, found)
-            rows.append(
-                {
-                    "model": portable_name(model),
-                    **{name: getattr(engine_args, name) for name in fields},
-                    **facts,
-                    "perplexity": found.perplexity,
-                    "drift": found.perplexity / original.perplexity - 1.0,
-                    "kl_divergence": found.divergence_from(original),
-                    "top1_agreement": found.agreement_with(original),
-                }
+    groups = [
+        [
+            engine_args
+            for engine_args, _ in choices.combinations(
+                {"model": model, "num_threads": args.num_threads}, fields
             )
-            bar.update()
+        ]
+        for model in args.model
+    ]
+    if args.original is not None:
+        original = EngineArgs(model=args.original, num_threads=args.num_threads)
+        groups = [[original, *itertools.chain.from_iterable(groups)]]
+    with quiet(), progress(total=sum(map(len, groups)), unit="model") as bar:
+        return [row for group in groups for row in compared(group, documents, bar.update)]
+
+
+def compared(
+    jobs: Sequence[EngineArgs], documents: Sequence[str], advance: Callable[[], object]
+) -> list[Row]:
+    """A row an engine, each held to the first; `advance` is called after each."""
+    rows: list[Row] = []
+    original: Prediction | None = None
+    for args in jobs:
+        found, facts = predict(args, documents)
+        original = original or found
+        rows.append(
+            {
+                "model": portable_name(args.model),
+                **{name: getattr(args, name) for name in choices.CHOICES},
+                **facts,
+                "perplexity": found.perplexity,
+                "drift": found.perplexity / original.perplexity - 1.0,
+                "kl_divergence": found.divergence_from(original),
+                "top1_agreement": found.agreement_with(original),
+            }
+        )
+        advance()
     return rows
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "explain": ("quire.cli.explain", "say why it is slow, and what would make it faster"),
     "tune": ("quire.tune.main", "find the configuration that serves most under an objective"),
     "tune kernels": ("quire.tune.kernels.main", "fit the kernels to this machine and a model"),
+    "quantize": ("quire.quantize.main", "write a smaller copy of a model: int8, int4, fp8 or GGUF"),
     "profile": ("quire.cli.profile", "show what a run spends its time on, operation by operation"),
     "bench": ("quire.bench.main", "measure speed, from kernels to serving, and quality"),
 }

@@ -72,7 +72,7 @@ class Decoder:
             place: called with each parameter that was packed, which it may move out of memory.
         """
         self.config = config
-        build = _Builder(config, source, max_len, ops, stored or {}, place)
+        build = Builder(config, source, max_len, ops, stored or {}, place)
         tied = config.tie_word_embeddings
         self._lm_head = build.linear("embed" if tied else "lm_head", head=True)
         self._embedding = Embedding(
@@ -165,7 +165,7 @@ def _kv_units(source: ParameterSource, layer: int) -> tuple[float, float]:
     return k, v
 
 
-class _Builder:
+class Builder:
     """Makes layers out of the parameters of a source."""
 
     def __init__(
@@ -175,7 +175,7 @@ class _Builder:
         max_len: int,
         ops: OpTable,
         stored: Mapping[str, LinearWeight],
-        place: Callable[[str, LinearWeight], None] | None,
+        place: Callable[[str, LinearWeight], None] | None = None,
     ) -> None:
         self.linear_weights: dict[str, LinearWeight] = {}
         self._stored = stored

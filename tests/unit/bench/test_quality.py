@@ -94,7 +94,7 @@ def test_rows_are_held_to_the_models_first(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(quality, "predict", fake)
     args = argparse.Namespace(
         text=None, num_threads=None, model=["embedded", "embedded-draft"], kv_cache_dtype=["auto"],
-        dtype=["float32"], quantization=["none", "int8"],
+        dtype=["float32"], quantization=["none", "int8"], original=None,
     )  # fmt: skip
     rows = quality.run(args)
     assert logging.root.manager.disable == 0  # as it was
@@ -103,3 +103,9 @@ def test_rows_are_held_to_the_models_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert [row["top1_agreement"] for row in rows] == [1.0, 0.0] * 2
     assert rows[0]["kl_divergence"] == pytest.approx(0.0)
     assert rows[1]["kl_divergence"] == pytest.approx(0.5 * math.log(2) - 0.5 * math.log(1.5))
+
+    asked.clear()
+    args.original, args.quantization = "story", ["int8"]
+    rows = quality.run(args)
+    assert asked == [("story", "auto", None), *((m, "float32", "int8") for m in args.model)]
+    assert [row["drift"] for row in rows] == pytest.approx([0.0, 1.0, 1.0])

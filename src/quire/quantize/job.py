@@ -1,0 +1,290 @@
+"""`quantize`: a checkpoint in, a quantized one out, one decoder layer in memory at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from quire import __version__
+from quire.checkpoint.weights import weight_files
+from quire.core.errors import ConfigError, UnsupportedModelError
+from quire.models.loader import TORCH_DTYPES
+from quire.quantize.calibration import Calibration, InputStatistics
+from quire.quantize.layer import fold_scales, linear_names, quantize_weight
+from quire.quantize.recipe import Recipe, matches
+from quire.quantize.samples import SELF, file_samples, own_samples
+from quire.quantize.source import Source
+from quire.quantize.targets import Quantized, Target, target_of
+from quire.quantize.work import Content, WorkFolder
+from quire.quantize.write_compressed import write_compressed
+from quire.quantize.write_gguf import gguf_metadata, write_gguf
+from quire.text.tokenizer import load_tokenizer
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, units done, units in all."""
+_HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What `quire quantize` was asked for.
+
+    Attributes:
+        output: a folder to be made, or a .gguf file.
+        calibration: a file of texts, or "self".
+        num_samples: calibration texts.
+        seqlen: most tokens of one.
+        max_shard_bytes: of a .safetensors file.
+        num_threads: results may differ by it, and so it must stay the same when a job goes on.
+    """
+
+    model: str
+    output: Path
+    recipe: Recipe
+    calibration: str = SELF
+    num_samples: int = 128
+    seqlen: int = 512
+    max_shard_bytes: int = 5 * 10**9
+    num_threads: int = 1
+    revision: str | None = None
+    download_dir: str | None = None
+
+
+@torch.inference_mode()
+def quantize(job: Job, progress: Progress) -> Path:
+    """Do the job, or what is left of it; the output is there only once it is whole.
+
+    Raises:
+        ConfigError: the flags do not fit the model or what is there already.
+        CheckpointError, ModelNotFoundError: the model's files are at fault.
+    """
+    _check_output(job)
+    torch.set_num_threads(job.num_threads)
+    source = Source(job.model, job.revision, job.download_dir)
+    run = _Run(job, source)
+    run.check()
+    work = WorkFolder(job.output, _identity(job, source))
+    done = False
+    try:
+        run.layers(work, progress)
+        run.write(work)
+        done = True
+    finally:
+        work.close(done=done)
+    progress("done", len(run.units), len(run.units))
+    return job.output
+
+
+class _Run:
+    """The layers of one job, then the output projection.
+
+    Attributes:
+        units: names of what is saved one by one, in order.
+    """
+
+    def __init__(self, job: Job, source: Source) -> None:
+        self._recipe = job.recipe
+        self._job = job
+        self._source = source
+        self._target: Target = target_of(job.recipe, TORCH_DTYPES[source.config.dtype])
+        self._num_layers = source.config.num_hidden_layers
+        self.units = [unit_name(i) for i in range(self._num_layers)]
+        if source.pieces(_HEAD) and not (job.recipe.is_gguf or job.recipe.ignores("lm_head")):
+            self.units.append("head")
+
+    def check(self) -> None:
+        """Refuse what could not be written, before any work is done.
+
+        Raises:
+            ConfigError, UnsupportedModelError: says what does not fit.
+        """
+        recipe, source = self._recipe, self._source
+        if recipe.is_gguf:
+            gguf_metadata(source, recipe)
+        elif source.found.kind == "gguf":
+            raise ConfigError(
+                f"{self._job.model} is GGUF, whose tokenizer safetensors cannot hold.",
+                fix="Begin with the model's Hugging Face folder.",
+                param="MODEL",
+            )
+        modules = {
+            piece.stored.removesuffix(".weight"): piece
+            for index in range(self._num_layers)
+            for name in linear_names(index, source.layer_names(index))
+            for piece in source.pieces(name)
+        }
+        for word in recipe.ignore:
+            if word != "lm_head" and not any(matches(word, module) for module in modules):
+                raise ConfigError(f"--ignore {word} names no layer of it.", param="--ignore")
+        for module, piece in modules.items():
+            if piece.transposed and not recipe.is_gguf:
+                raise UnsupportedModelError(
+                    f"{module} is stored transposed (Conv1D), which compressed-tensors cannot say.",
+                    fix="Write a .gguf file.",
+                )
+            shape = source.weights.tensors[piece.stored].shape
+            if not recipe.ignores(module):
+                self._target.check(module, shape[0] if piece.transposed else shape[1])
+
+    def layers(self, work: WorkFolder, progress: Progress) -> None:
+        """Quantize what `work` does not have yet, in order."""
+        missing = [unit for unit in self.units if not work.has(unit)]
+        if not missing:
+            return
+        calibration = self._calibration(work, progress)
+        for index in range(self._num_layers):
+            unit = unit_name(index)
+            progress(f"layer {index}", index, len(self.units))
+            if not work.has(unit):
+                work.save(unit, self._layer(index, calibration))
+            if calibration is not None and unit != missing[-1]:
+                calibration.advance(index, self._source.assemble(index, work.load(unit)))
+        if "head" in missing:
+            progress("lm_head", self._num_layers, len(self.units))
+            work.save("head", self._head(calibration))
+
+    def write(self, work: WorkFolder) -> None:
+        """The checkpoint, of what is finished in `work`."""
+        content: Content = {}
+        for unit in self.units:
+            content |= work.load(unit)
+        output = self._job.output
+        if self._recipe.is_gguf:
+            path = work.path / output.name
+            write_gguf(self._source, self._recipe, content, path)
+            path.rename(output)
+            return
+        folder = work.clear_result()
+        write_compressed(self._source, self._recipe, content, folder, self._job.max_shard_bytes)
+        folder.rename(output)
+
+    def _calibration(self, work: WorkFolder, progress: Progress) -> Calibration | None:
+        if not self._recipe.needs_calibration:
+            return None
+        samples = work.samples()
+        if samples is None:
+            progress("calibration texts", 0, len(self.units))
+            samples = _samples(self._job, self._source)
+            work.keep_samples(samples)
+        return Calibration(self._source.config, samples, self._source.embedding())
+
+    def _layer(self, index: int, calibration: Calibration | None) -> Content:
+        source = self._source
+        parameters = source.layer(index)
+        statistics: dict[str, InputStatistics] = {}
+        if calibration is not None:
+            statistics = calibration.watch(index, parameters)
+        if self._recipe.method == "awq":
+            dtypes = {name: source.dtype(name) for name in parameters}
+            fold_scales(source.config, index, parameters, statistics, self._target, dtypes)
+        linear = linear_names(index, parameters)
+        content: Content = {}
+        for name, value in parameters.items():
+            quantize_it = name in linear
+            content |= self._pieces(name, value, statistics.get(name), quantize_it=quantize_it)
+        return content
+
+    def _head(self, calibration: Calibration | None) -> Content:
+        source = self._source
+        statistics = None
+        if calibration is not None:
+            norm = {name: source.read(name) for name in source.names() if name.startswith("norm.")}
+            statistics = calibration.watch_head(norm)
+        return self._pieces(_HEAD, source.read(_HEAD), statistics, quantize_it=True)
+
+    def _pieces(
+        self,
+        name: str,
+        value: Tensor,
+        statistics: InputStatistics | None,
+        *,
+        quantize_it: bool,
+    ) -> Content:
+        """A parameter as the tensors that make it up: those that are not ignored, quantized."""
+        source, recipe = self._source, self._recipe
+        kept = {
+            piece.stored
+            for piece in source.pieces(name)
+            if not quantize_it or recipe.ignores(piece.stored.removesuffix(".weight"))
+        }
+        content: Content = {}
+        found: Quantized | None = None
+        for piece in source.pieces(name):
+            if piece.stored in kept:
+                rows = value[piece.row : piece.row + piece.rows]
+                content[piece.stored] = rows.to(source.dtype(name))
+                continue
+            found = found or quantize_weight(value, statistics, self._target, recipe)
+            content[piece.stored] = found.rows(piece.row, piece.rows)
+        return content
+
+
+def unit_name(index: int) -> str:
+    """Of a decoder layer's file."""
+    return f"layer-{index:05d}"
+
+
+def _samples(job: Job, source: Source) -> list[list[int]]:
+    length = min(job.seqlen, source.config.max_position_embeddings)
+    if job.calibration == SELF:
+        return own_samples(
+            job.model, job.num_samples, length, num_threads=job.num_threads,
+            revision=job.revision, download_dir=job.download_dir,
+        )  # fmt: skip
+    tokenizer = load_tokenizer(source.found.tokenizer_path, vocab_size=source.config.vocab_size)
+    return file_samples(Path(job.calibration), tokenizer, job.num_samples, length)
+
+
+def _check_output(job: Job) -> None:
+    """Raises ConfigError unless the output can be made and is not there yet."""
+    output, scheme = job.output, job.recipe.scheme
+    if (output.suffix == ".gguf") != job.recipe.is_gguf:
+        wanted = "a .gguf file" if job.recipe.is_gguf else "a folder, which no .gguf file is"
+        raise ConfigError(
+            f"--scheme {scheme} writes {wanted}; --output is {output.name}.", param="--output"
+        )
+    if output.exists():
+        raise ConfigError(
+            f"{output} is there already.", fix="Remove it or name another.", param="--output"
+        )
+    if not output.absolute().parent.is_dir():
+        raise ConfigError(
+            f"{output.parent} is no folder.", fix="Make it, or name another.", param="--output"
+        )
+
+
+def _identity(job: Job, source: Source) -> dict[str, object]:
+    """What makes two jobs the same, by the names that an error can use."""
+    own = asdict(job.recipe)
+    ignored = own.pop("ignore")
+    calibration: dict[str, object] = {}
+    if job.recipe.needs_calibration:
+        calibration = {
+            "calibration": job.calibration,
+            "num_samples": job.num_samples,
+            "seqlen": job.seqlen,
+            "num_threads": job.num_threads,
+        }
+    return {
+        "version": __version__,
+        "model": _fingerprint(source),
+        "ignore": list(ignored),
+        **own,
+        **calibration,
+    }
+
+
+def _fingerprint(source: Source) -> str:
+    """Of the model's files, by their names, sizes and times, and of its configuration."""
+    path = source.found.path
+    assert path is not None, "a source has weights"
+    files = [path] if path.is_file() else weight_files(path)
+    facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    text = json.dumps([facts, source.found.config], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

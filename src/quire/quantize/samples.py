@@ -1,0 +1,112 @@
+"""Calibration samples: from a text file, or written by the model itself."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quire.text.tokenizer import Tokenizer
+
+SELF = "self"
+_SEPARATOR = "\n---\n"
+_FIELDS = ("text", "prompt", "question", "content", "story", "instruction")
+"""Of a line of JSON: what its text may be called; the first that is there counts."""
+_LISTS = ("messages", "conversations", "turns")
+
+
+def own_samples(model: str, count: int, length: int, **fields: Any) -> list[list[int]]:
+    """`count` texts that the model writes when it is asked nothing, seeds 0, 1 …
+
+    What a model says it is likely to be fed again, and no data set is needed (LLM-QAT, Liu et al.
+    2023).
+    """
+    from quire.core.sampling_params import SamplingParams
+    from quire.engine.llm import LLM
+
+    with LLM(model, **fields) as llm:
+        tokenizer = llm.get_tokenizer()
+        begin = next(
+            token
+            for token in (tokenizer.bos_token_id, *llm.model_config.eos_token_ids, 0)
+            if token is not None
+        )
+        most = min(length, llm.resolved.config.scheduler.max_model_len) - 1
+        params = [
+            SamplingParams(temperature=1.0, top_p=1.0, top_k=0, max_tokens=most, seed=seed)
+            for seed in range(count)
+        ]
+        prompts = [{"prompt_token_ids": [begin]} for _ in range(count)]
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        return [[begin, *output.outputs[0].token_ids] for output in outputs]
+
+
+def file_samples(path: Path, tokenizer: Tokenizer, count: int, length: int) -> list[list[int]]:
+    """Up to `count` pieces of at most `length` tokens, from all over the documents of a file.
+
+    A text file's documents are separated by lines of `---`; a line of a .jsonl file (or .jsonl.gz)
+    is one.
+
+    Raises:
+        ConfigError: the file cannot be read or holds no text.
+    """
+    pieces: list[list[int]] = []
+    for document in _documents(path):
+        ids = tokenizer.encode(document)
+        pieces += [ids[start : start + length] for start in range(0, len(ids), length)]
+    pieces = [piece for piece in pieces if len(piece) > 1]
+    if not pieces:
+        raise ConfigError(f"--calibration {path} holds no text.", param="--calibration")
+    count = min(count, len(pieces))
+    return [pieces[i * len(pieces) // count] for i in range(count)]
+
+
+def _documents(path: Path) -> Iterator[str]:
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--calibration {path} cannot be read: {error}.",
+            fix=f"Name a text file, a .jsonl file, or {SELF!r}.",
+            param="--calibration",
+        ) from None
+    if ".jsonl" not in path.suffixes:
+        yield from (part for part in text.split(_SEPARATOR) if part.strip())
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield _text_of(path, number, line)
+
+
+def _text_of(path: Path, number: int, line: str) -> str:
+    """The text of a line: one of `_FIELDS`, or of `_LISTS`, whose texts are joined."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        fields = None
+    if isinstance(fields, dict):
+        for name in _FIELDS:
+            if isinstance(fields.get(name), str):
+                return str(fields[name])
+        for name in _LISTS:
+            if isinstance(fields.get(name), list):
+                parts = [p if isinstance(p, str) else _said(p) for p in fields[name]]
+                return "\n".join(parts)
+    raise ConfigError(
+        f"--calibration {path}, line {number}: no JSON object with one of "
+        f"{', '.join((*_FIELDS, *_LISTS))}.",
+        param="--calibration",
+    )
+
+
+def _said(message: Any) -> str:
+    """Of a chat's message, in either of the usual spellings."""
+    if not isinstance(message, dict):
+        return ""
+    return str(message.get("content") or message.get("value") or "")

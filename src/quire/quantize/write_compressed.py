@@ -1,0 +1,74 @@
+"""The checkpoint of what a job made: safetensors with compressed-tensors' configuration."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from quire.checkpoint.safetensors_writer import StoredTensor, write_checkpoint
+from quire.models.loader import TORCH_DTYPES
+from quire.ops.quantized import QuantizedWeight
+from quire.quantize.compressed import quantization_config, stored, stored_weight
+from quire.quantize.recipe import Recipe
+from quire.quantize.source import Source
+from quire.quantize.work import Content
+
+_NOT_COPIED = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".h5", ".msgpack")
+"""Weights in whatever format; their indexes are named as they are, and `.json` behind."""
+
+
+def write_compressed(
+    source: Source, recipe: Recipe, content: Content, folder: Path, max_shard_bytes: int
+) -> None:
+    """Write a whole model into an empty `folder`: `content`, and what stayed as it was."""
+    tensors = list(_tensors(source, recipe, content))
+    write_checkpoint(folder, tensors, max_shard_bytes)
+    _copy_files(source, folder)
+    written = {tensor.name for tensor in tensors}
+    ignored = [name for name in _linear_modules(source) if f"{name}.weight_scale" not in written]
+    config = source.found.config | {"quantization_config": quantization_config(recipe, ignored)}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _tensors(source: Source, recipe: Recipe, content: Content) -> Iterator[StoredTensor]:
+    """Every tensor of the checkpoint, in the order of the computation."""
+    scale_dtype = TORCH_DTYPES[source.config.dtype]
+    for name in source.names():
+        for piece in source.pieces(name):
+            value = content.get(piece.stored)
+            if isinstance(value, QuantizedWeight):
+                module = piece.stored.removesuffix(".weight")
+                yield from stored_weight(module, value, recipe, scale_dtype)
+            elif isinstance(value, Tensor):
+                yield stored(piece.stored, value)
+            else:
+                yield _unchanged(source, piece.stored)
+
+
+def _unchanged(source: Source, name: str) -> StoredTensor:
+    info = source.weights.tensors[name]
+    return StoredTensor(name, info.dtype, info.shape, lambda: source.weights.read(name))
+
+
+def _linear_modules(source: Source) -> Iterator[str]:
+    """Names of the model's linear layers, a tied output projection included."""
+    for name in source.names():
+        for piece in source.pieces(name):
+            if name.startswith("layers.") and len(source.weights.tensors[piece.stored].shape) == 2:
+                yield piece.stored.removesuffix(".weight")
+    yield "lm_head"
+
+
+def _copy_files(source: Source, folder: Path) -> None:
+    """The tokenizer, the generation config, the licence: whatever is no weights and no config."""
+    path = source.found.path
+    assert path is not None, "the model has files"
+    for file in sorted(path.iterdir()):
+        if not file.is_file() or file.name == "config.json" or file.name.startswith("."):
+            continue
+        if not file.name.removesuffix(".index.json").endswith(_NOT_COPIED):
+            shutil.copyfile(file, folder / file.name)

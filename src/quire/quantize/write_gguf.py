@@ -1,0 +1,125 @@
+"""The checkpoint of what a job made: one GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from quire.checkpoint.gguf_export import (
+    ExportedTensor,
+    exported_tensors,
+    factor_tensors,
+    metadata,
+)
+from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor, Value
+from quire.core.errors import ConfigError
+from quire.quantize.gguf_target import Blocks, GGUFTarget
+from quire.quantize.recipe import Recipe
+from quire.quantize.source import Source
+from quire.quantize.work import Content
+from quire.text.gguf_vocabulary import tokenizer_metadata
+
+Array = npt.NDArray[Any]
+
+_TABLES = ("token_embd.weight", "output.weight")
+_WIDE = ("q8_0", "f16", "bf16")
+_PLAIN = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+_FILE_TYPES = {
+    "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11,
+    "q4_k": 14, "q5_k": 16, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "bf16": 32, "mxfp4": 38,
+}  # fmt: skip
+"""llama.cpp's number for a file most of whose tensors have a type."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    tensor: PlannedTensor
+    make: Callable[[], Array]
+
+
+def gguf_metadata(source: Source, recipe: Recipe) -> dict[str, Value]:
+    """All keys of the file.
+
+    Raises:
+        UnsupportedModelError: GGUF has no words for the model or its tokenizer.
+        ConfigError: the model has no tokenizer.
+    """
+    path = source.found.tokenizer_path
+    if path is None:
+        raise ConfigError(
+            f"{source.found.name} has no tokenizer, which a GGUF file must hold.",
+            fix="Add its files.",
+            param="MODEL",
+        )
+    return {
+        **metadata(source.config, Path(source.found.name).name),
+        "general.file_type": _FILE_TYPES[recipe.scheme],
+        **tokenizer_metadata(path, source.config.vocab_size),
+    }
+
+
+def write_gguf(source: Source, recipe: Recipe, content: Content, path: Path) -> None:
+    """Write `content`, and what stayed as it was: vectors as float32, tables quantized.
+
+    The table that makes logits is rounded to no less than Q6_K, as by llama.cpp's own tools: its
+    errors reach every token undiluted.
+    """
+    planned = list(_plan(source, recipe, content))
+    keys = gguf_metadata(source, recipe)
+    with GGUFWriter(path, keys, [entry.tensor for entry in planned]) as writer:
+        for entry in planned[len(writer.finished) :]:
+            writer.add(entry.tensor.name, entry.make())
+
+
+def _plan(source: Source, recipe: Recipe, content: Content) -> Iterator[_Planned]:
+    for name, factors in factor_tensors(source.config.rope).items():
+        yield _Planned(PlannedTensor(name, "F32", factors.shape), factors.copy)
+    for exported in exported_tensors(source.config, source.weights):
+        value = content.get(exported.source)
+        if exported.name in _TABLES:
+            yield _table(source, recipe, exported)
+        elif isinstance(value, Blocks):
+            yield _ordered(exported, value.type, value.raw)
+        elif isinstance(value, Tensor):
+            yield _plain(exported, value)
+        else:
+            yield _plain(exported, source.stored(exported.source))
+
+
+def _table(source: Source, recipe: Recipe, exported: ExportedTensor) -> _Planned:
+    """The embedding or the output projection, quantized when its turn comes."""
+    logits = exported.name == "output.weight" or source.config.tie_word_embeddings
+    target = GGUFTarget("q6_k" if logits and recipe.scheme not in _WIDE else recipe.scheme)
+
+    def make() -> Array:
+        weight = source.stored(exported.source).float()
+        found: Array = target.nearest(weight).raw.numpy()
+        source.weights.release(exported.source)
+        return found
+
+    type_ = target.type_of(exported.shape[1])
+    return _Planned(PlannedTensor(exported.name, type_, exported.shape), make)
+
+
+def _plain(exported: ExportedTensor, value: Tensor) -> _Planned:
+    """A vector, which is float32 in GGUF, or a matrix that was to stay as it is."""
+    kept = value.float() if value.ndim == 1 else value.contiguous()
+    return _ordered(exported, _PLAIN[kept.dtype], kept)
+
+
+def _ordered(exported: ExportedTensor, type_: str, rows: Tensor) -> _Planned:
+    """Rows in GGUF's order; what `content` holds is [out, in] already."""
+    bits = rows if rows.dtype in (torch.uint8, torch.float32) else rows.view(torch.uint16)
+    translation = exported.translation
+
+    def make() -> Array:
+        array: Array = bits.numpy()
+        return array if translation.reorder == "transpose" else translation.undo(array)
+
+    return _Planned(PlannedTensor(exported.name, type_, exported.shape), make)
