@@ -82,6 +82,11 @@ void bind_sample(nb::module_& m) {
              self->min_p = min_p;
              self->u = u;
            })
+      .def("mask",
+           [](SampleRow& self, Address words, int64_t size, int64_t vocab) {
+             if (size * 32 < vocab) throw std::out_of_range("the mask ends before the vocabulary");
+             self.mask = reinterpret_cast<const uint32_t*>(words);
+           })
       .def("allow", [](SampleRow& self, Address ids, int64_t size, int64_t vocab) {
         self.restricted = true;
         self.allowed = tokens("allowed_token_ids", ids, size, 0, vocab);

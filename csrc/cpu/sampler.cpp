@@ -113,12 +113,13 @@ class Sampler::Worker {
  private:
   const float* edit(const float* logits, int64_t vocab, const SampleRow& row) {
     float* x = edited_.get();
+    if (row.mask) logits = masked(logits, vocab, row.mask, row.restricted ? sorted_.get() : x);
     if (row.restricted) {
       std::fill_n(x, vocab, kLowest);
       for (int64_t i = 0; i < row.allowed.size; ++i) {
         x[row.allowed.ids[i]] = logits[row.allowed.ids[i]];
       }
-    } else {
+    } else if (logits != x) {
       std::copy_n(logits, vocab, x);
     }
     for (int64_t i = 0; i < row.banned.size; ++i) x[row.banned.ids[i]] = kLowest;
@@ -131,6 +132,23 @@ class Sampler::Worker {
       logit -= row.presence * (count > 0 ? 1.0f : 0.0f);
     }
     return x;
+  }
+
+  // out: x where the token's bit is set. Most words of a grammar's mask are all or nothing.
+  static const float* masked(const float* x, int64_t vocab, const uint32_t* mask, float* out) {
+    constexpr int64_t kBits = 32;
+    for (int64_t i = 0; i < vocab; i += kBits) {
+      const uint32_t word = mask[i / kBits];
+      const int64_t n = std::min(kBits, vocab - i);
+      if (word == 0) {
+        std::fill_n(out + i, n, kLowest);
+      } else if (word == ~uint32_t{0}) {
+        std::copy_n(x + i, n, out + i);
+      } else {
+        for (int64_t j = 0; j < n; ++j) out[i + j] = word >> j & 1 ? x[i + j] : kLowest;
+      }
+    }
+    return out;
   }
 
   // The weights of n logits, together, after their sums by runs.

@@ -31,11 +31,15 @@ struct SampleRow {
   int64_t top_k = 0;
   double u = 0;  // in [0, 1)
 
-  // Edits, in their order. `counted` holds how often each token was generated.
+  // Edits, in their order. `mask` has a bit for each token, set where it may be; null allows all.
+  // `counted` holds how often each token was generated.
+  const uint32_t* mask = nullptr;
   bool restricted = false;
   TokenSet allowed, banned, bias, counted;
   float repetition = 1, frequency = 0, presence = 0;
-  bool edited() const { return restricted || banned.size > 0 || bias.size > 0 || counted.size > 0; }
+  bool edited() const {
+    return mask || restricted || banned.size > 0 || bias.size > 0 || counted.size > 0;
+  }
 };
 
 // One row's log-probabilities: of `token`, then of the k likeliest, descending, ties by id.

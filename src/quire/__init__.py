@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quire.core.sampling_params import SamplingParams
+    from quire.core.structured_outputs import StructuredOutputsParams
     from quire.engine.async_engine import AsyncLLM
     from quire.engine.llm import LLM
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 __version__ = "0.1.0"
 
@@ -21,6 +22,7 @@ _HOME = {
     "LLM": "quire.engine.llm",
     "AsyncLLM": "quire.engine.async_engine",
     "SamplingParams": "quire.core.sampling_params",
+    "StructuredOutputsParams": "quire.core.structured_outputs",
 }
 
 

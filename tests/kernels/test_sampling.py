@@ -321,3 +321,28 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="wanted"):
             kernels.sample(logits, [SampleRow(0, greedy, 0.0, edits)])
+
+
+@each_isa
+def test_masks(isa: str) -> None:
+    """Words of all, of none and of some; the last one is cut by the vocabulary."""
+    rng, kernels = new_rng(), new_sampler(isa)
+    for vocab in (1, 31, 32, 33, 700, 50_257):
+        for share in (0.0, 0.001, 0.5, 1.0):
+            bits = rng.random(-(-vocab // 32) * 32) < share
+            bits[rng.integers(vocab)] = True
+            mask = np.packbits(bits, bitorder="little").view(np.int32)
+            logits = rng.normal(0, 3, vocab).astype(np.float32)
+            edits = LogitEdits(mask)
+            some = np.flatnonzero(bits[:vocab])[:5]
+            for each in (edits, LogitEdits(mask, allowed=some)):
+                expected = logits.copy()
+                each.apply(expected)
+                row = SampleRow(0, SamplingParams(temperature=0.0), edits=each)
+                assert kernels.sample(torch.from_numpy(logits)[None], [row]) == [expected.argmax()]
+
+
+def test_a_mask_must_cover_the_vocabulary() -> None:
+    row = SampleRow(0, SamplingParams(), edits=LogitEdits(np.zeros(1, dtype=np.int32)))
+    with pytest.raises(IndexError, match="mask"):
+        new_sampler().sample(torch.zeros(1, 33), [row])

@@ -61,6 +61,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="requests that may wait beyond the --max-num-seqs that run; more are refused with "
         "429 and Retry-After (default: %(default)s)",
     )
+    http.add_argument(
+        "--tool-call-parser",
+        "--tool_call_parser",
+        metavar="NAME",
+        help="format of the model's tool calls: hermes, llama3_json, pythonic, mistral, granite, "
+        "deepseek_v3, qwen3_coder, openai, or none (default: what the chat template shows)",
+    )
+    http.add_argument(
+        "--reasoning-parser",
+        "--reasoning_parser",
+        metavar="NAME",
+        help="format of its reasoning: qwen3, deepseek_r1, granite, mistral, openai_gptoss, or "
+        "none (default: what the chat template shows)",
+    )
+    http.add_argument(
+        "--enable-auto-tool-choice",
+        "--enable_auto_tool_choice",
+        action="store_true",
+        help="accepted as vLLM's; it is so wherever the format is known",
+    )
     add_chat_template_flag(http)
     add_config_flag(parser)
     add_engine_flags(parser)
@@ -88,6 +108,8 @@ def run(namespace: argparse.Namespace) -> int:
         max_body_bytes=namespace.max_body_bytes,
         max_queued_requests=namespace.max_queued_requests,
         chat_template=chat_template(namespace),
+        tool_call_parser=namespace.tool_call_parser,
+        reasoning_parser=namespace.reasoning_parser,
     )
     return serve(args, options, namespace.began)
 

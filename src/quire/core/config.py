@@ -335,6 +335,8 @@ class EngineConfig:
     """What a quantized checkpoint says of itself; None where its weights are dense."""
     weight_forms: dict[str, list[Form | None]] = field(default_factory=dict)
     """See `models.forms`; empty where packing itself quantizes, or nothing does."""
+    tokenizer_path: str | None = None
+    """For structured output; None is a tokenizer without files."""
 
     @property
     def packing(self) -> str | None:

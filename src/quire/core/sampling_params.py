@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import InvalidRequestError
+from quire.core.structured_outputs import StructuredOutputsParams
 
 MAX_N = 128
 MAX_LOGPROBS = 20
@@ -76,6 +77,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Words that may not be generated."""
     bad_words_token_ids: list[list[int]] | None = None
     """`bad_words` as token sequences; filled in by the input processor, never by a user."""
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the text has to be: JSON of a schema, a regular expression, a choice, a grammar."""
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -123,6 +126,12 @@ def _check(p: SamplingParams) -> None:
         _in_range("prompt_logprobs", p.prompt_logprobs, 0, MAX_LOGPROBS)
     _check_stops(p)
     _check_tokens(p)
+    if p.structured_outputs is not None and p.min_tokens:
+        raise InvalidRequestError(
+            "min_tokens does not go with structured_outputs: what is complete cannot go on.",
+            fix="Ask for a longer text in the schema or grammar.",
+            param="min_tokens",
+        )
 
 
 def _check_stops(p: SamplingParams) -> None:

@@ -295,6 +295,11 @@ class AsyncLLM:
             raise self._error
         assert self._input is not None, "the engine was not started"
         processor, arrival = self._input, time.monotonic()
+        wanted = params.structured_outputs
+        if wanted is not None and not processor.knows_structure(wanted):
+            await asyncio.get_running_loop().run_in_executor(
+                self._threads, processor.check_structure, wanted
+            )
 
         if self._pool is not None and _is_long(prompt):
             checked = processor.checked(prompt)

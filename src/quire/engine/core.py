@@ -14,9 +14,17 @@ from typing import Any, NamedTuple
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
 from quire.core.config import CacheConfig, EngineConfig
 from quire.core.errors import InvalidRequestError
-from quire.core.messages import AddRequest, CoreOutput, CoreTimes, Ready, StepOutputs
+from quire.core.messages import (
+    AddRequest,
+    CoreOutput,
+    CoreTimes,
+    Ready,
+    SchedulerStats,
+    StepOutputs,
+)
 from quire.core.request import FinishReason, Request
 from quire.core.stopwatch import Stopwatch
+from quire.engine.compiling import Compiling
 from quire.executor.base import Executor
 from quire.kv.snapshot import kv_snapshot
 from quire.models.cost import first_guess
@@ -66,6 +74,7 @@ class EngineCore:
         )
         self.scheduler = Scheduler(config.scheduler, cache, first_guess(config))
         self._in_flight: deque[_InFlight] = deque()
+        self._compiling = Compiling()
         self._rejected: list[CoreOutput] = []
         self._keeps_batches = True
 
@@ -90,23 +99,35 @@ class EngineCore:
             cache_salt=message.cache_salt,
             eos_token_ids=message.eos_token_ids,
         )
+        waits_for = self.executor.prepare(request.sampling_params, request.eos_token_ids)
+        if waits_for is not None:
+            self._compiling.add(request, waits_for)
+        else:
+            self._enqueue(request)
+
+    def _enqueue(self, request: Request) -> None:
         try:
             self.scheduler.add(request)
         except InvalidRequestError as error:
-            self._rejected.append(
-                CoreOutput(
-                    request_id=message.request_id,
-                    new_token_ids=[],
-                    finish_reason=FinishReason.ERROR,
-                    stop_reason=str(error),
-                )
+            self._reject(request, str(error))
+
+    def _reject(self, request: Request, reason: str) -> None:
+        self._rejected.append(
+            CoreOutput(
+                request_id=request.request_id,
+                new_token_ids=[],
+                finish_reason=FinishReason.ERROR,
+                stop_reason=reason,
             )
+        )
 
     def abort(self, request_ids: list[str]) -> None:
+        self._compiling.abort(request_ids)
         self.scheduler.abort(request_ids)
 
     def has_work(self) -> bool:
-        return self.scheduler.has_unfinished() or bool(self._rejected or self._in_flight)
+        waiting = self._rejected or self._in_flight or self._compiling
+        return self.scheduler.has_unfinished() or bool(waiting)
 
     def step(self) -> StepOutputs | None:
         """Compute one batch; None if there is nothing to do.
@@ -116,11 +137,14 @@ class EngineCore:
         if not self.has_work():
             return None
         self.watch.lap("receive")
+        if self._compiling:
+            self._take_compiled()
         steps = 2 if self.config.async_scheduling else 1
         # Without anyone to schedule, what is removed waits for the next batch.
         while len(self._in_flight) < steps and self.scheduler.has_unfinished():
             self._begin()
-        outputs = self._end() if self._in_flight else self.report([])
+        outputs = self._end() if self._in_flight else StepOutputs([], None, self._clock())
+        outputs.stats = self._stats()
         rejected, self._rejected = self._rejected, []
         outputs.outputs[:0] = rejected
         outputs.times = CoreTimes(**self.watch.seconds)
@@ -129,7 +153,23 @@ class EngineCore:
     def report(self, outputs: list[CoreOutput]) -> StepOutputs:
         """`outputs` with the scheduler's state; with none, where an abort left no step to come."""
         times = CoreTimes(**self.watch.seconds)
-        return StepOutputs(outputs, self.scheduler.stats(), self._clock(), times)
+        return StepOutputs(outputs, self._stats(), self._clock(), times)
+
+    def _stats(self) -> SchedulerStats:
+        stats = self.scheduler.stats()
+        stats.num_waiting += len(self._compiling)
+        return stats
+
+    def _take_compiled(self) -> None:
+        """Put in line whose grammars are compiled; wait a little where nobody else has work."""
+        idle = not (self.scheduler.has_unfinished() or self._in_flight or self._rejected)
+        compiled, refused = self._compiling.take(idle=idle)
+        if idle:
+            self.watch.lap("idle")
+        for request in compiled:
+            self._enqueue(request)
+        for request, reason in refused:
+            self._reject(request, reason)
 
     def _begin(self) -> None:
         """Schedule a step and set it going."""

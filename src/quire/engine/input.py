@@ -15,9 +15,11 @@ from quire.core.messages import AddRequest, Ready
 from quire.core.registry import did_you_mean
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.resolve import Resolved
 from quire.engine.tokenizer_worker import ChatPrompt, tokenize
 from quire.kv.manager import most_blocks
+from quire.text.grammar import GrammarChecker
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class InputProcessor:
         self._cache_tokens = _cache_tokens(config, ready)
         self._seed = config.seed
         self._num_drawn = itertools.count()
+        self._grammars = GrammarChecker()
         self.max_model_len = config.scheduler.max_model_len
         self.eos_token_ids = _eos_token_ids(resolved, tokenizer)
         if self._cache_tokens < self.max_model_len:
@@ -208,6 +211,21 @@ class InputProcessor:
                 fix="Use bad_words.",
                 param="bad_words_token_ids",
             )
+        if params.structured_outputs is not None:
+            self.check_structure(params.structured_outputs)
+
+    def check_structure(self, wanted: StructuredOutputsParams) -> None:
+        """Raise `InvalidRequestError` where an output cannot be held to this."""
+        if not self.eos_token_ids:
+            raise InvalidRequestError(
+                "The model has no end-of-sequence token, without which no structure can end.",
+                param="structured_outputs",
+            )
+        self._grammars.check(wanted)
+
+    def knows_structure(self, wanted: StructuredOutputsParams) -> bool:
+        """Whether `check_structure` has nothing to do but to remember."""
+        return self._grammars.knows(wanted)
 
     def _check_ids(self, name: str, ids: Collection[Any]) -> None:
         if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < self._vocab_size:

@@ -103,6 +103,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     hash_algo = _hash_algo(args)
     kv_dtype = _kv_cache_dtype(args, model, dtype)
     quantized = resolve_quantization(args, source, model, notes)
+    tokenizer_path = _tokenizer_path(args, source)
     config = EngineConfig(
         model_path=str(source.path) if source.path else source.name,
         model=model,
@@ -140,9 +141,10 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
         calculate_kv_scales=args.calculate_kv_scales,
         profiler=checked(args.profiler_config or from_environment(env.profiler_fields())),
+        tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),
     )
     config = dataclasses.replace(config, cpu_offload_bytes=_cpu_offload(args, config, notes))
-    return Resolved(config, source, _tokenizer_path(args, source), notes)
+    return Resolved(config, source, tokenizer_path, notes)
 
 
 def _hash_algo(args: EngineArgs) -> HashAlgo:

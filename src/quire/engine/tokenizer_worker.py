@@ -34,6 +34,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     kwargs: dict[str, object] | None = None
+    tools: list[dict[str, object]] | None = None
 
 
 class Setup(msgspec.Struct):

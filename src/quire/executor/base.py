@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.errors import InvalidRequestError
+from quire.core.sampling_params import SamplingParams
 
 
 class Pending(Protocol):
@@ -59,6 +60,15 @@ class Executor(ABC):
         except Exception as error:
             step.set_exception(error)
         return step
+
+    def prepare(self, params: SamplingParams, eos_token_ids: tuple[int, ...]) -> Future[Any] | None:
+        """Begin what a request needs before it may be in a step: to have its grammar compiled.
+
+        Returns:
+            What it has to wait for, or None. It raises `InvalidRequestError` where the request
+            cannot be served; of its result only that it is there counts.
+        """
+        return None
 
     def call(self, method: str, args: list[Any]) -> Any:
         """Run one of the executor's own methods by name, between two steps; plain data.

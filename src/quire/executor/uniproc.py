@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
+from quire.core.sampling_params import SamplingParams
 from quire.executor.base import Executor, Pending
 from quire.executor.worker import Worker
 
@@ -47,6 +48,9 @@ class UniprocExecutor(Executor):
 
     def submit(self, batch: SchedulerOutput) -> Pending:
         return self._thread.submit(self._worker.execute, batch)
+
+    def prepare(self, params: SamplingParams, eos_token_ids: tuple[int, ...]) -> Future[Any] | None:
+        return self._worker.prepare(params, eos_token_ids)
 
     def call(self, method: str, args: list[Any]) -> Any:
         if self._async:  # on the thread that computes the steps, between two of them

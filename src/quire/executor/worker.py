@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,8 @@ from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resi
 from quire.models.offload import WeightOffload, held_weight_bytes
 from quire.models.pack_cache import PackCache, open_cache
 from quire.profile.profiling import Profiling
+from quire.sampling.grammars import Grammars
+from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from quire.ops.metadata import KVCache
@@ -48,6 +52,7 @@ class Worker:
         self._cache: PackCache | None = None
         self._offload: WeightOffload | None = None
         self._profiling: Profiling | None = None
+        self._grammars = Grammars(partial(_tokenizer, config), config.model.vocab_size)
 
     def start(self) -> None:
         """Fit the KV cache, load the weights, allocate the cache, and run one small step.
@@ -104,6 +109,7 @@ class Worker:
                 decoder=decoder,
                 ops=ops,
                 enforce_eager=config.enforce_eager,
+                grammars=self._grammars,
             )
         except (RuntimeError, MemoryError) as error:
             # Torch has no type of its own for memory that the system refuses.
@@ -128,6 +134,13 @@ class Worker:
             return self._profiling.run(batch, self._execute)
         return self._execute(batch)
 
+    def prepare(self, params: SamplingParams, eos_token_ids: tuple[int, ...]) -> Future[Any] | None:
+        """See `Executor.prepare`."""
+        structured = params.structured_outputs
+        if structured is None:
+            return None
+        return self._grammars.prepare(structured, eos_token_ids)
+
     def call(self, method: str, args: list[Any]) -> Any:
         """Run a method of `profile.profiling.Profiling`, between two steps."""
         assert self._profiling is not None, "the worker is not started"
@@ -150,6 +163,7 @@ class Worker:
         if self._profiling is not None:
             self._profiling.shutdown()
         self._runner = None
+        self._grammars.shutdown()
         if self._host is not None:
             self._host.close()
         if self._cache is not None:
@@ -179,6 +193,11 @@ class Worker:
         )
         nothing = np.zeros(0, dtype=np.int64)
         self.execute(SchedulerOutput(0, [], nothing, nothing, block_columns([]), [], [name], 0))
+
+
+def _tokenizer(config: EngineConfig) -> Tokenizer:
+    path = config.tokenizer_path
+    return load_tokenizer(path if path is None else Path(path), vocab_size=config.model.vocab_size)
 
 
 def _host_tier(config: EngineConfig, kv_caches: list[KVCache]) -> HostKV | None:

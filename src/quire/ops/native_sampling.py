@@ -79,6 +79,10 @@ def _native_row(row: SampleRow, vocab: int) -> _native.SampleRow:
 
 
 def _edit(native: _native.SampleRow, edits: LogitEdits, vocab: int) -> None:
+    if edits.mask is not None:
+        if edits.mask.dtype != np.int32 or edits.mask.ndim != 1 or edits.mask.strides != (4,):
+            raise ValueError(f"a mask is {edits.mask.dtype} {edits.mask.shape}; wanted int32 [n]")
+        native.mask(edits.mask.ctypes.data, len(edits.mask), vocab)
     if edits.allowed is not None:
         native.allow(*_ids(edits.allowed), vocab)
     if len(edits.banned):

@@ -20,6 +20,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow, draw, filtered, top_k
 
 TokenIds = NDArray[np.int64]
+MaskWords = NDArray[np.int32]
 NO_TOKENS: TokenIds = np.zeros(0, dtype=np.int64)
 NO_VALUES: FloatRow = np.zeros(0, dtype=np.float32)
 
@@ -29,6 +30,8 @@ class LogitEdits:
     """Changes to a row of logits, float32, in the order of the fields. Ids appear once each.
 
     Attributes:
+        mask: int32 [ceil(vocab / 32)], token t's bit is bit t % 32 of word t // 32; tokens without
+            one are ruled out. None allows all.
         allowed: all other tokens are ruled out; None allows all.
         banned: ruled out.
         bias_ids, bias: float32 [n], added.
@@ -38,6 +41,7 @@ class LogitEdits:
             subtracted.
     """
 
+    mask: MaskWords | None = None
     allowed: TokenIds | None = None
     banned: TokenIds = field(default_factory=lambda: NO_TOKENS)
     bias_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
@@ -50,6 +54,9 @@ class LogitEdits:
 
     def apply(self, logits: FloatRow) -> None:
         """Change `logits` [vocab] in place."""
+        if self.mask is not None:
+            bits = np.unpackbits(self.mask.view(np.uint8), bitorder="little")
+            logits[bits[: len(logits)] == 0] = -np.inf
         if self.allowed is not None:
             kept = logits[self.allowed]
             logits.fill(-np.inf)

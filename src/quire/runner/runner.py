@@ -25,6 +25,7 @@ from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
 from quire.runner.prompt_logprobs import prompt_logprobs
 from quire.runner.state import SequenceStates
+from quire.sampling.grammars import Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class ModelRunner:
         decoder: the model with its weights.
         ops: the kernels that it runs on.
         enforce_eager: calls them one by one; else native ones are replayed from a plan.
+        grammars: of structured output; None refuses it.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class ModelRunner:
         ops: OpTable,
         enforce_eager: bool = False,
         calculate_kv_scales: bool = False,
+        grammars: Grammars | None = None,
     ) -> None:
         self.states = SequenceStates(scheduler.max_num_seqs, scheduler.max_model_len, block_size)
         self.kv_caches = allocate_kv_caches(
@@ -79,6 +82,7 @@ class ModelRunner:
             else PlannedModel(decoder, ops, self.kv_caches, block_size, scheduler)
         )
         self._sampler = Sampler(ops)
+        self._masks = MaskFiller(grammars, scheduler.max_num_seqs)
         self._sampled: list[str] = []
         self._batch = SamplingBatch([])
 
@@ -106,6 +110,7 @@ class ModelRunner:
             if step.num_steps > 1:
                 self._go_on(step, slots, output)
         except BaseException:
+            self._masks.end()
             states.num_tokens[slots] = num_tokens
             states.undo(step)
             self._sampled = []
@@ -119,6 +124,8 @@ class ModelRunner:
     def _compute(self, step: SchedulerOutput, slots: Column) -> ModelOutput:
         """One token at most for each sequence."""
         inputs = self._inputs.build(step, slots)
+        if self.states.structured:
+            self._begin_masks(slots[inputs.samples])
         self._watch.lap("prepare")
         output = ModelOutput(np.full((len(slots), 1), -1, dtype=np.int64))
         if self._wants_prompt_logprobs(slots):
@@ -178,6 +185,7 @@ class ModelRunner:
     ) -> None:
         """A token for every sequence whose last token was computed; a row of logits each."""
         names, entries = step.request_ids, np.flatnonzero(samples)
+        self._masks.end()
         result = self._sampler.sample(logits, self._sampling_batch(names, slots[entries]))
         tokens = result.token_ids
         for row, error in result.errors.items():
@@ -189,6 +197,12 @@ class ModelRunner:
             entries, tokens = entries[sound], tokens[sound]
         output.sampled_token_ids[entries, 0] = tokens
         self.states.append(slots[entries], tokens)
+
+    def _begin_masks(self, slots: Column) -> None:
+        """Have the masks of structured output filled while the model runs."""
+        states = self.states
+        wanted = [slot for slot in slots.tolist() if slot in states.structured]
+        self._masks.begin({slot: states.sampling[slot] for slot in wanted})
 
     def _sampling_batch(self, names: list[str], slots: Column) -> SamplingBatch:
         """The states in `slots`, which are those of `names` or of some of them."""

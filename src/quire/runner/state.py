@@ -31,6 +31,7 @@ class SequenceStates:
         sampling: slot in use → what the sampler keeps of the sequence.
         prompt_logprobs: slot → how many a prompt token, of sequences that came without output
             and ask for them.
+        structured: slots of sequences whose output has a structure.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
@@ -42,6 +43,7 @@ class SequenceStates:
         self.num_blocks = np.zeros(max_num_seqs, dtype=np.int64)
         self.sampling: dict[int, SamplingState] = {}
         self.prompt_logprobs: dict[int, int] = {}
+        self.structured: set[int] = set()
         self._slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs))[::-1]
         self._batch: list[str] = []
@@ -61,6 +63,7 @@ class SequenceStates:
             if slot is not None:
                 del self.sampling[slot]
                 self.prompt_logprobs.pop(slot, None)
+                self.structured.discard(slot)
                 self._free.append(slot)
 
     def begin(self, step: SchedulerOutput) -> Column:
@@ -127,6 +130,8 @@ class SequenceStates:
         wanted = new.sampling_params.prompt_logprobs
         if wanted is not None and count == new.num_prompt_tokens:
             self.prompt_logprobs[slot] = wanted
+        if new.sampling_params.structured_outputs is not None:
+            self.structured.add(slot)
 
     def _check_names(self, step: SchedulerOutput) -> None:
         added: set[str] = set()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from quire.core.batch import Column
+from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
-from quire.ops.sampling import LogitEdits
+from quire.ops.sampling import LogitEdits, MaskWords
+from quire.sampling.grammars import SequenceMatcher
 from quire.sampling.masks import Masks, TokenRow
 from quire.sampling.penalties import Penalties
 
@@ -19,15 +21,21 @@ class SamplingState:
         num_prompt_tokens: where the output begins; all before it is prompt. A sequence resumed
             after a preemption comes with its earlier output and goes on as if never stopped.
         eos_token_ids: held back, with the stop tokens, until `min_tokens`.
+
+    Attributes:
+        matcher: follows an output that has a structure; made by `grammars.MaskFiller`, or else
+            `fault` says why not.
     """
 
     __slots__ = (
-        "_eos_token_ids",
         "_masks",
         "_num_tokens",
         "_penalizes",
         "_penalties",
         "_token_ids",
+        "eos_token_ids",
+        "fault",
+        "matcher",
         "num_prompt_tokens",
         "params",
     )
@@ -44,15 +52,23 @@ class SamplingState:
         self.num_prompt_tokens = num_prompt_tokens
         self._num_tokens = num_tokens
         self._token_ids = token_ids
-        self._eos_token_ids = eos_token_ids
+        self.eos_token_ids = eos_token_ids
         self._penalizes = Penalties.needed(params)
         # Made with the first token to sample, where a failure is this sequence's alone.
         self._masks: Masks | None = None
         self._penalties: Penalties | None = None
+        self.matcher: SequenceMatcher | None = None
+        self.fault: str | None = None
 
     @property
     def num_output_tokens(self) -> int:
         return int(self._num_tokens[0]) - self.num_prompt_tokens
+
+    @property
+    def output(self) -> TokenRow:
+        """The tokens so far, [n]."""
+        start = self.num_prompt_tokens
+        return self._token_ids[start : start + self.num_output_tokens]
 
     @property
     def plain_greedy(self) -> bool:
@@ -64,6 +80,7 @@ class SamplingState:
             self.params.greedy
             and self.params.logprobs is None
             and not self._penalizes
+            and self.params.structured_outputs is None
             and not Masks.needed(self.params, self.num_output_tokens)
         )
 
@@ -72,30 +89,38 @@ class SamplingState:
         params = self.params
         if self.num_output_tokens < params.min_tokens:
             return False
-        ends = not params.ignore_eos and token in self._eos_token_ids
+        ends = not params.ignore_eos and token in self.eos_token_ids
         return ends or token in (params.stop_token_ids or ())
 
     def edits(self, vocab_size: int) -> LogitEdits | None:
         """The masks, biases and penalties that the next token's logits go through, if any.
 
         Raises:
-            InvalidRequestError: a parameter names a token outside the vocabulary.
+            InvalidRequestError: a parameter names a token outside the vocabulary, or the structure
+                of the output turns out to be too much for its matcher.
         """
-        num_output_tokens = self.num_output_tokens
-        masked = Masks.needed(self.params, num_output_tokens)
-        if not masked and not self._penalizes:
+        masked = Masks.needed(self.params, self.num_output_tokens)
+        structured = self.params.structured_outputs is not None
+        if not masked and not self._penalizes and not structured:
             return None
-        start = self.num_prompt_tokens
-        output = self._token_ids[start : start + num_output_tokens]
-        edits = LogitEdits()
+        output = self.output
+        edits = LogitEdits(self._mask() if structured else None)
         if masked:
             if self._masks is None:
-                stops = {*self._eos_token_ids, *(self.params.stop_token_ids or ())}
+                stops = {*self.eos_token_ids, *(self.params.stop_token_ids or ())}
                 self._masks = Masks(self.params, sorted(stops), vocab_size)
             self._masks.add_to(edits, output)
         if self._penalizes:
             if self._penalties is None or self._penalties.num_output_tokens > len(output):
-                self._penalties = Penalties(self.params, self._token_ids[:start], output)
+                prompt = self._token_ids[: self.num_prompt_tokens]
+                self._penalties = Penalties(self.params, prompt, output)
             self._penalties.count(output)
             self._penalties.add_to(edits)
         return edits
+
+    def _mask(self) -> MaskWords:
+        """The tokens that the output's structure allows now."""
+        fault = self.fault if self.matcher is None else self.matcher.error
+        if fault is not None or self.matcher is None:
+            raise InvalidRequestError(f"The output's structure cannot be followed: {fault}.")
+        return self.matcher.mask

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -40,6 +41,10 @@ from quire.server.state import (
     ServerState,
     server_state,
 )
+from quire.server.tools.table import choose_parsers
+
+if TYPE_CHECKING:
+    from quire.text.tokenizer import Tokenizer
 
 
 def create_app(
@@ -51,6 +56,8 @@ def create_app(
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS,
     chat_template: str | None = None,
     devices: Sequence[Device] = (),
+    tool_call_parser: str | None = None,
+    reasoning_parser: str | None = None,
 ) -> Starlette:
     """The ASGI application that serves `engine`.
 
@@ -61,7 +68,14 @@ def create_app(
         max_queued_requests: sequences that may wait beyond those of a batch; more is 429.
         chat_template: its Jinja source, in place of the model's own.
         devices: whose power, heat and load go into the metrics.
+        tool_call_parser, reasoning_parser: names in `tools.table`; by default the chat template
+            tells.
+
+    Raises:
+        ConfigError: there is no parser of that name.
     """
+    template = chat_template or _template(engine.tokenizer)
+    parsers = choose_parsers(template, tool_call_parser, reasoning_parser)
     middleware = [Middleware(RequestIdMiddleware), Middleware(LastResortMiddleware)]
     if api_keys:
         middleware.append(Middleware(ApiKeyMiddleware, keys=tuple(api_keys)))
@@ -95,9 +109,9 @@ def create_app(
         max_body_bytes,
         max_queued_requests,
         chat_template,
+        parsers,
     )
     app.state.explaining = asyncio.Lock()
-    app.state.metrics = Metrics(engine.stats, model_names[0])
     app.state.metrics = Metrics(engine.stats, model_names[0], devices)
 
     camera = Camera(server)
@@ -107,6 +121,11 @@ def create_app(
 
     app.state.feed = Feed(make_snapshot)
     return app
+
+
+def _template(tokenizer: Tokenizer) -> str:
+    """All of the model's templates, for what they say of tools and reasoning."""
+    return "\n".join(tokenizer.chat_templates.values())
 
 
 async def health(request: Request) -> Response:

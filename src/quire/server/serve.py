@@ -46,6 +46,9 @@ class ServeOptions:
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS
     chat_template: str | None = None
     """Jinja source in place of the model's own."""
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    """Names in `tools.table`; unset, the chat template tells."""
 
 
 def serve(args: EngineArgs, options: ServeOptions, began: float) -> int:
@@ -124,6 +127,8 @@ async def _serve(
             max_queued_requests=options.max_queued_requests,
             chat_template=options.chat_template,
             devices=devices(),
+            tool_call_parser=options.tool_call_parser,
+            reasoning_parser=options.reasoning_parser,
         )
         server = _Server(
             uvicorn.Config(

@@ -6,7 +6,7 @@ import math
 import re
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import cast
 
@@ -16,6 +16,7 @@ from quire.core.errors import EngineDeadError
 from quire.engine.tracing import TRACE_HEADERS
 from quire.server.engine import Engine
 from quire.server.errors import ApiError
+from quire.server.tools.table import Parsers
 
 DEFAULT_MAX_BODY_BYTES = 32 * 2**20
 DEFAULT_MAX_QUEUED_REQUESTS = 1024
@@ -32,6 +33,7 @@ class ServerState:
     Attributes:
         model_names: the names clients may use; the first is the one in responses.
         chat_template: the operator's, in place of the model's own; never a client's.
+        parsers: what reads reasoning and tool calls in the model's answers.
         created: when it began to be served, in seconds since the epoch.
     """
 
@@ -41,6 +43,7 @@ class ServerState:
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS
     chat_template: str | None = None
+    parsers: Parsers = field(default_factory=Parsers)
 
     def served_name(self, asked: str | None) -> str:
         """The name for the response; 404 for a model that is not served."""

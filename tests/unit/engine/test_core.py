@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.messages import AddRequest, CoreOutput
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
 from quire.simulate.executor import ModelledExecutor, modelled_tokens
@@ -182,3 +184,64 @@ def test_the_time_of_a_failed_step_is_the_models() -> None:
     core.add(ask("a"))
     finish(core)
     assert core.watch.seconds["model"] > 0.0
+
+
+class CompilingExecutor(ModelledExecutor):
+    """Every request of it that has a structure waits until the test lets it go."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(
+            num_blocks=8, block_size=16, vocab_size=VOCAB, clock=clock, fails=lambda batch: False
+        )
+        self.ready: list[Future[None]] = []
+
+    def prepare(
+        self, params: SamplingParams, eos_token_ids: tuple[int, ...]
+    ) -> Future[None] | None:
+        if params.structured_outputs is None:
+            return None
+        self.ready.append(Future())
+        return self.ready[-1]
+
+
+def structured(name: str, max_tokens: int = 3) -> AddRequest:
+    message = ask(name, max_tokens=max_tokens)
+    wanted = StructuredOutputsParams(regex="a")
+    message.sampling_params = message.sampling_params.replace(structured_outputs=wanted)
+    return message
+
+
+def test_a_request_that_compiles_holds_up_nobody() -> None:
+    core = make()
+    executor = core.executor = CompilingExecutor(VirtualClock())
+    core.add(structured("slow"))
+    core.add(ask("quick"))
+    told: dict[str, list[CoreOutput]] = {}
+    while core.scheduler.has_unfinished():
+        step = core.step()
+        assert step is not None
+        assert step.stats is not None
+        assert step.stats.num_waiting == 1
+        for output in step.each():
+            told.setdefault(output.request_id, []).append(output)
+    assert len(tokens(told["quick"])) == 3
+    assert "slow" not in told
+    step = core.step()  # nobody else is here: it waits a little, and says so
+    assert step is not None
+    assert core.has_work()
+    executor.ready[0].set_result(None)
+    assert len(tokens(finish(core)["slow"])) == 3
+    assert not core.has_work()
+
+
+def test_a_grammar_that_fails_is_its_requests_end() -> None:
+    core = make()
+    executor = core.executor = CompilingExecutor(VirtualClock())
+    core.add(structured("bad"))
+    core.add(structured("gone"))
+    executor.ready[0].set_exception(InvalidRequestError("no such keyword"))
+    core.abort(["gone"])
+    [output] = finish(core)["bad"]
+    assert output.finish_reason is FinishReason.ERROR
+    assert output.stop_reason == "no such keyword"
+    assert not core.has_work()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -32,13 +31,20 @@ from quire.server.openai.protocol import (
     ChatChoice,
     ChatChunk,
     ChatLogprobs,
-    ChatMessage,
     ChatRequest,
     ChatResponse,
     ChunkChoice,
     Delta,
 )
 from quire.server.openai.sampling import chat_params
+from quire.server.openai.tools import (
+    ChoiceReader,
+    Reading,
+    read_tools,
+    template_message,
+    tool_definitions,
+    with_tools,
+)
 from quire.server.state import request_id, server_state, trace_headers
 
 
@@ -47,7 +53,10 @@ async def create_chat_completion(request: Request) -> Response:
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), ChatRequest)
     model = server.served_name(body.model)
-    params = chat_params(body, server.live_engine().default_sampling_params)
+    engine = server.live_engine()
+    reading = read_tools(body, server.parsers)
+    params = chat_params(body, engine.default_sampling_params)
+    params = with_tools(params, body, reading, engine.tokenizer)
     call = Generation(
         f"chatcmpl-{request_id(request)}",
         model,
@@ -58,7 +67,7 @@ async def create_chat_completion(request: Request) -> Response:
         cache_salt=body.cache_salt,
         trace_headers=trace_headers(request),
     )
-    answer = _Answer(call, body)
+    answer = _Answer(call, body, reading)
     if body.stream:
         return await open_stream(answer, request.receive)
     whole = await while_connected(answer.complete(), request.receive)
@@ -85,25 +94,13 @@ def _prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
             "continue_final_message",
         )
     return ChatPrompt(
-        [_message(message) for message in body.messages],
+        [template_message(message, index) for index, message in enumerate(body.messages)],
         chat_template=template,
         add_generation_prompt=not resume if add_prompt is None else add_prompt,
         continue_final_message=resume,
         kwargs=body.chat_template_kwargs,
+        tools=tool_definitions(body),
     )
-
-
-def _message(message: ChatMessage) -> dict[str, Any]:
-    """As templates expect it, with only the fields that are there."""
-    content: str | list[dict[str, str]]
-    if isinstance(message.content, str):
-        content = message.content
-    else:
-        content = [{"type": "text", "text": part.text} for part in message.content]
-    result: dict[str, Any] = {"role": message.role, "content": content}
-    if message.name is not None:
-        result["name"] = message.name
-    return result
 
 
 @dataclass(slots=True)
@@ -112,9 +109,12 @@ class _Answer:
 
     call: Generation
     body: ChatRequest
+    reading: Reading
     used: UsageCounter = field(default_factory=UsageCounter)
     texts: list[TextEvent] = field(default_factory=list)
     """By choice, from its first event on."""
+    readers: dict[int, ChoiceReader] = field(default_factory=dict)
+    """By choice, where there is more in its text than content."""
 
     @property
     def wants_usage(self) -> bool:
@@ -134,7 +134,7 @@ class _Answer:
             id=self.call.id,
             created=self.call.created,
             model=self.call.model,
-            choices=[self.choice(completion) for completion in completions(output)],
+            choices=[self.choice(completion, output) for completion in completions(output)],
             usage=self.used.usage(),
         )
         if output.prompt_logprobs is not None:
@@ -159,6 +159,9 @@ class _Answer:
             chunk.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
             parts.append(event(chunk))
         for completion in completions(output):
+            if self.reading.needed:
+                parts.append(self.read_event(completion, output))
+                continue
             if completion.logprobs is None and completion.finish_reason is None:
                 if completion.text:
                     parts.append(self.texts[completion.index].encode(completion.text))
@@ -167,6 +170,32 @@ class _Answer:
             if completion.text or completion.finish_reason or choice.logprobs:
                 parts.append(event(self.chunk([choice])))
         return b"".join(parts)
+
+    def read_event(self, completion: CompletionOutput, output: RequestOutput) -> bytes:
+        """The event of a text that is more than content."""
+        reader = self.reader(completion, output)
+        found = reader.read(completion)
+        ended, logprobs = completion.finish_reason is not None, self.logprobs(completion)
+        if not found and not ended and logprobs is None:
+            return b""
+        if found.content and not (found.calls or found.reasoning or ended or logprobs):
+            return self.texts[completion.index].encode(found.content)
+        choice = ChunkChoice(
+            index=completion.index,
+            delta=reader.delta(found),
+            logprobs=logprobs,
+            finish_reason=reader.finish_reason(completion.finish_reason),
+        )
+        if ended:
+            choice.stop_reason = completion.stop_reason
+        return event(self.chunk([choice]))
+
+    def reader(self, completion: CompletionOutput, output: RequestOutput) -> ChoiceReader:
+        known = self.readers.get(completion.index)
+        if known is None:
+            known = ChoiceReader(self.reading, self.call.server.engine.tokenizer, output)
+            self.readers[completion.index] = known
+        return known
 
     def first_events(self) -> list[bytes]:
         def text_event(index: int) -> TextEvent:
@@ -189,12 +218,17 @@ class _Answer:
         call = self.call
         return ChatChunk(call.id, call.created, call.model, choices, usage=unknown)
 
-    def choice(self, completion: CompletionOutput) -> ChatChoice:
+    def choice(self, completion: CompletionOutput, output: RequestOutput) -> ChatChoice:
+        message, reason = AssistantMessage(completion.text), completion.finish_reason
+        if self.reading.needed:
+            reader = self.reader(completion, output)
+            message = reader.message(reader.read(completion))
+            reason = reader.finish_reason(reason)
         return ChatChoice(
             index=completion.index,
-            message=AssistantMessage(completion.text),
+            message=message,
             logprobs=self.logprobs(completion),
-            finish_reason=completion.finish_reason,
+            finish_reason=reason,
             stop_reason=completion.stop_reason,
         )
 

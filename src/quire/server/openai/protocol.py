@@ -7,10 +7,10 @@ null are served and any other value is refused by name.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
@@ -22,11 +22,35 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class ResponseFormat(Strict):
-    """Only {"type": "text"}, until structured output is built."""
+class JsonSchema(Strict):
+    """A schema under its name; it is held to in any case, whether or not it is `strict`."""
 
-    type: str
-    json_schema: Any = None
+    name: str
+    schema: dict[str, Any] | bool
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Strict):
+    """vLLM's; see `core.structured_outputs`."""
+
+    json: str | dict[str, Any] | bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool = False
+    whitespace_pattern: str | None = None
+
+    # Refused unless they say what would happen without them.
+    disable_fallback: bool | None = None
+    disable_additional_properties: None = None
+    structural_tag: None = None
 
 
 class CommonRequest(Strict):
@@ -65,13 +89,17 @@ class CommonRequest(Strict):
     priority: int | None = None
     cache_salt: str | None = None
 
-    # Refused unless they say what would happen without them.
+    # What the text has to be: one of these at most.
     response_format: ResponseFormat | None = None
-    guided_json: None = None
-    guided_regex: None = None
-    guided_choice: None = None
-    guided_grammar: None = None
-    structured_outputs: None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+
+    # Refused unless they say what would happen without them.
+    guided_decoding_backend: None = None
     logits_processors: None = None
     use_beam_search: None = None
     length_penalty: None = None
@@ -98,20 +126,63 @@ class TextPart(Strict, tag_field="type", tag="text"):
     text: str
 
 
-class ChatMessage(Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
+class CalledFunction(Strict):
+    name: str
+    arguments: str = "{}"
+    """A JSON object."""
 
-    # A client that echoes an answer's message back sends these as null.
+
+class CalledTool(Strict):
+    """A call in an assistant's message, as a client echoes it."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+    index: int | None = None
+
+
+class ChatMessage(Strict):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[CalledTool] | None = None
+    """The assistant's."""
+    tool_call_id: str | None = None
+    """Which call a tool's message answers."""
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    """The same; templates may show it to the model."""
+
+    # A client that echoes an answer's message back sends these as null, or empty.
     refusal: None = None
-    tool_calls: None = None
-    tool_call_id: None = None
     function_call: None = None
     audio: None = None
-    annotations: None = None
-    reasoning: None = None
-    reasoning_content: None = None
+    annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
+
+
+class FunctionDefinition(Strict):
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """A JSON schema; none is a function without parameters."""
+    strict: bool | None = None
+    """Hold the arguments to the schema; see `server.openai.tools`."""
+
+
+class ToolDefinition(Strict):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class ChosenFunction(Strict):
+    name: str
+
+
+class ChosenTool(Strict):
+    """`tool_choice`: call this function."""
+
+    type: Literal["function"]
+    function: ChosenFunction
 
 
 class ChatRequest(CommonRequest, kw_only=True):
@@ -129,9 +200,11 @@ class ChatRequest(CommonRequest, kw_only=True):
     modalities: list[Literal["text"]] | None = None
     service_tier: Literal["auto", "default"] | None = None
     store: bool | None = None
-    tools: None = None
-    tool_choice: Literal["none"] | None = None
-    parallel_tool_calls: None = None
+    tools: list[ToolDefinition] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
+    """Whether an answer may have several calls; all but the first are left out otherwise."""
+    include_reasoning: bool | None = None
     functions: None = None
     function_call: None = None
     chat_template: None = None
@@ -220,10 +293,27 @@ class ChatLogprobs(msgspec.Struct):
     refusal: None = None
 
 
+class FunctionCall(msgspec.Struct):
+    name: str | UnsetType
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    """A call, or (streaming) a piece of one: `id` and the name come first, and once."""
+
+    index: int | UnsetType
+    function: FunctionCall
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class AssistantMessage(msgspec.Struct):
-    content: str
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -247,6 +337,9 @@ class ChatResponse(msgspec.Struct):
 class Delta(msgspec.Struct):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct):

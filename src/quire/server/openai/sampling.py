@@ -8,6 +8,7 @@ from typing import Any
 from quire.core.sampling_params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
 from quire.server.errors import invalid, not_supported
 from quire.server.openai.protocol import ChatRequest, CommonRequest, CompletionRequest
+from quire.server.openai.structure import structured_outputs
 
 _SAME_NAME = (
     "n",
@@ -60,8 +61,6 @@ def chat_params(request: ChatRequest, defaults: Mapping[str, Any]) -> SamplingPa
 
 def _refuse(request: CommonRequest) -> None:
     """Refuse what the types alone cannot."""
-    if request.response_format is not None and request.response_format.type != "text":
-        raise not_supported("response_format")
     if request.stream_options is not None:
         if not request.stream:
             raise invalid("stream_options needs stream to be true.", "stream_options")
@@ -75,6 +74,7 @@ def _fields(request: CommonRequest, defaults: Mapping[str, Any]) -> dict[str, An
     return {
         **defaults,
         **{name: value for name, value in given.items() if value is not None},
+        "structured_outputs": structured_outputs(request),
         "output_kind": kind,
     }
 

@@ -1,0 +1,62 @@
+"""What a request's text has to be. Names and meanings are vLLM's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import InvalidRequestError
+
+KINDS = ("json", "regex", "choice", "grammar", "json_object")
+
+
+class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
+    """Exactly one of `json`, `regex`, `choice`, `grammar` and `json_object`, and how to space JSON.
+
+    Invalid values raise `InvalidRequestError`; whether a schema, an expression or a grammar can be
+    served, `text.grammar` tells.
+    """
+
+    json: str | dict[str, Any] | bool | None = None
+    """A JSON schema, or its text. Properties come in the schema's order."""
+    regex: str | None = None
+    """All of the text matches it; without look-around or back-references."""
+    choice: list[str] | None = None
+    """The text is one of these."""
+    grammar: str | None = None
+    """In Lark's syntax, as llguidance reads it, or in llama.cpp's GBNF."""
+    json_object: bool | None = None
+    """The text is any JSON object."""
+    disable_any_whitespace: bool = False
+    """No white space between JSON's tokens."""
+    whitespace_pattern: str | None = None
+    """A regular expression of the white space allowed between JSON's tokens; unset, any."""
+
+    def __post_init__(self) -> None:
+        if self.json_object is False:
+            raise _error("structured_outputs.json_object is false; leave it out.")
+        given = self.given
+        if len(given) != 1:
+            have = f"has {' and '.join(given)}" if given else "is empty"
+            raise _error(f"structured_outputs {have}; give one of {', '.join(KINDS)}.")
+        if self.choice is not None and not self.choice:
+            raise _error("structured_outputs.choice has no strings.")
+        if self.disable_any_whitespace and self.whitespace_pattern is not None:
+            raise _error("disable_any_whitespace and whitespace_pattern exclude each other.")
+        of_json = given[0] in ("json", "json_object")
+        if not of_json and (self.disable_any_whitespace or self.whitespace_pattern is not None):
+            raise _error(f"white space is JSON's to set; this is a {given[0]}.")
+
+    @property
+    def given(self) -> list[str]:
+        """Which of `KINDS` is set: one."""
+        return [kind for kind in KINDS if getattr(self, kind) is not None]
+
+    @property
+    def kind(self) -> str:
+        return self.given[0]
+
+
+def _error(text: str) -> InvalidRequestError:
+    return InvalidRequestError(text, param="structured_outputs")

@@ -1,0 +1,56 @@
+"""Requests that wait for their grammars; nobody else waits for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
+
+from quire.core.errors import InvalidRequestError
+from quire.core.request import Request
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.005
+"""How long the core waits at a time: so long may a new request or an abort go unheard."""
+
+
+class Compiling:
+    """In order of arrival; who is ready first goes first."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[Request, Future[Any]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, request: Request, ready: Future[Any]) -> None:
+        self._waiting[request.request_id] = request, ready
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget these; ids that are not here are ignored. What is compiled serves the next."""
+        for request_id in request_ids:
+            self._waiting.pop(request_id, None)
+
+    def take(self, *, idle: bool) -> tuple[list[Request], list[tuple[Request, str]]]:
+        """Those who are ready, and those who are refused, with the reason.
+
+        Args:
+            idle: there is nothing else to do than to wait for one, up to `POLL_SECONDS`.
+        """
+        if idle:
+            wait([ready for _, ready in self._waiting.values()], POLL_SECONDS, FIRST_COMPLETED)
+        done = [pair for pair in self._waiting.values() if pair[1].done()]
+        compiled: list[Request] = []
+        refused: list[tuple[Request, str]] = []
+        for request, ready in done:
+            del self._waiting[request.request_id]
+            error = ready.exception()
+            if error is None:
+                compiled.append(request)
+                continue
+            if not isinstance(error, InvalidRequestError):
+                logger.error("a grammar could not be compiled", exc_info=error)
+            refused.append((request, str(error) or repr(error)))
+        return compiled, refused

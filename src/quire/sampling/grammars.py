@@ -1,0 +1,191 @@
+"""Structured output beside the model: grammars compiled in threads, masks filled while it runs."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quire.core.errors import InvalidRequestError
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.sampling.masks import TokenRow
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+    from quire.ops.sampling import MaskWords
+    from quire.sampling.state import SamplingState
+    from quire.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+COMPILE_THREADS = 2
+GRAMMARS_KEPT = 256
+"""Compiled grammars that are kept for those who ask for the same; the least recently used go."""
+BITS = 32
+"""Tokens in a word of a mask."""
+
+
+class Grammars:
+    """Compiles each grammar once, in threads of its own.
+
+    Args:
+        load_tokenizer: the model's; called with the first request that needs it.
+        vocab_size: of the logits.
+    """
+
+    def __init__(self, load_tokenizer: Callable[[], Tokenizer], vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self._load_tokenizer = load_tokenizer
+        self._threads = ThreadPoolExecutor(COMPILE_THREADS, "quire-grammars")
+        self._compiled: OrderedDict[tuple[bytes, tuple[int, ...]], Future[LLMatcher]] = (
+            OrderedDict()
+        )
+        self._tokenizers: dict[tuple[int, ...], LLTokenizer] = {}
+        self._lock = Lock()
+        self._load_lock = Lock()
+
+    def prepare(
+        self, params: StructuredOutputsParams, eos_token_ids: tuple[int, ...]
+    ) -> Future[LLMatcher]:
+        """The grammar's matcher, once it is compiled; to be copied, never used itself.
+
+        It raises `InvalidRequestError` where the grammar cannot be served.
+        """
+        from quire.text.grammar import grammar_key
+
+        key = grammar_key(params), eos_token_ids
+        with self._lock:
+            found = self._compiled.get(key)
+            if found is None:
+                found = self._threads.submit(self._compile, params, eos_token_ids)
+                self._compiled[key] = found
+                if len(self._compiled) > GRAMMARS_KEPT:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(key)
+        return found
+
+    def shutdown(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(
+        self, params: StructuredOutputsParams, eos_token_ids: tuple[int, ...]
+    ) -> LLMatcher:
+        from quire.text.grammar import grammar_text, new_matcher
+
+        return new_matcher(self._tokenizer(eos_token_ids), grammar_text(params))
+
+    def _tokenizer(self, eos_token_ids: tuple[int, ...]) -> LLTokenizer:
+        from quire.text.grammar import matcher_tokenizer
+
+        with self._load_lock:
+            if eos_token_ids not in self._tokenizers:
+                self._tokenizers[eos_token_ids] = matcher_tokenizer(
+                    self._load_tokenizer(), self.vocab_size, eos_token_ids
+                )
+            return self._tokenizers[eos_token_ids]
+
+
+class SequenceMatcher:
+    """Follows one sequence's output, and knows which tokens may come next.
+
+    What it knows is a function of the output alone. So a step that failed, a preemption, or
+    several tokens a step are nothing to it: it is shown the output as it is now.
+
+    Args:
+        grammar: at its beginning; this one's own from now on.
+        mask: int32 [words], to be filled.
+        eos_token_ids: what alone is allowed once the text is complete.
+
+    Attributes:
+        error: why the mask could not be filled.
+    """
+
+    def __init__(self, grammar: LLMatcher, mask: MaskWords, eos_token_ids: tuple[int, ...]) -> None:
+        self.mask = mask
+        self.error: str | None = None
+        self._matcher = grammar
+        self._eos_token_ids = eos_token_ids
+        self._num_followed = 0
+
+    def fill(self, output: TokenRow) -> None:
+        """Fill the mask for the token after `output`, [n]."""
+        matcher = self._matcher
+        if self._num_followed > len(output):  # a step failed: its tokens are taken back
+            matcher.reset()
+            self._num_followed = 0
+        for token in output[self._num_followed :].tolist():
+            if not matcher.is_stopped():  # else it is an end-of-sequence token that ended nothing
+                matcher.consume_token(token)
+        self._num_followed = len(output)
+        if matcher.is_stopped() and not matcher.is_error():
+            self.mask.fill(0)
+            for token in self._eos_token_ids:
+                self.mask.view(np.uint32)[token // BITS] |= np.uint32(1 << token % BITS)
+            return
+        if not matcher.is_error():
+            matcher.unsafe_compute_mask_ptr(self.mask.ctypes.data, self.mask.nbytes)
+        self.error = matcher.get_error() or None
+
+
+class MaskFiller:
+    """Fills the masks of a step's rows in a thread, beside the model.
+
+    Args:
+        rows: most sequences at a time.
+    """
+
+    def __init__(self, grammars: Grammars | None, rows: int) -> None:
+        self._grammars = grammars
+        self._rows = rows
+        self._masks: MaskWords | None = None
+        self._thread = ThreadPoolExecutor(1, "quire-masks")  # starts with its first step
+        self._filling: Future[None] | None = None
+
+    def begin(self, states: Mapping[int, SamplingState]) -> None:
+        """Begin to fill the masks for the next tokens of these, by row, until `end`."""
+        assert self._filling is None, "masks are being filled already"
+        work = []
+        for row, state in states.items():
+            try:
+                if state.matcher is None:
+                    state.matcher = self._matcher(state, row)
+            except Exception as error:  # one request's fault, never its batch-mates'
+                state.fault = str(error)
+                continue
+            work.append((state.matcher, state.output))
+        if work:
+            self._filling = self._thread.submit(_fill, work)
+
+    def end(self) -> None:
+        """Wait until the masks are filled."""
+        filling, self._filling = self._filling, None
+        if filling is not None:
+            filling.result()
+
+    def _matcher(self, state: SamplingState, row: int) -> SequenceMatcher:
+        """Its grammar was compiled before the request was admitted. Only where so many others
+        have come since that it was forgotten, it is compiled again, here."""
+        if self._grammars is None:
+            raise InvalidRequestError("this executor has no structured output.")
+        assert state.params.structured_outputs is not None
+        ready = self._grammars.prepare(state.params.structured_outputs, state.eos_token_ids)
+        grammar = ready.result().deep_copy()
+        if self._masks is None:
+            words = -(-self._grammars.vocab_size // BITS)
+            self._masks = np.zeros((self._rows, words), dtype=np.int32)
+        return SequenceMatcher(grammar, self._masks[row], state.eos_token_ids)
+
+
+def _fill(work: Sequence[tuple[SequenceMatcher, TokenRow]]) -> None:
+    for matcher, output in work:
+        try:
+            matcher.fill(output)
+        except Exception as error:
+            logger.exception("a mask could not be filled")
+            matcher.error = repr(error)

@@ -1,0 +1,64 @@
+"""The fields that say what a text has to be, under OpenAI's and vLLM's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.errors import InvalidRequestError
+from quire.core.structured_outputs import KINDS, StructuredOutputsParams
+from quire.server.errors import invalid
+from quire.server.openai.protocol import CommonRequest, ResponseFormat, StructuredOutputs
+
+_GUIDED = {f"guided_{kind}": kind for kind in KINDS if kind != "json_object"}
+
+
+def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None:
+    """What the request asks for, in whichever of the fields.
+
+    Raises:
+        ApiError: 400, where two of them are given, or one contradicts itself.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    if fields := _of_format(request.response_format):
+        found["response_format"] = fields
+    if request.structured_outputs is not None:
+        found["structured_outputs"] = _of_outputs(request.structured_outputs)
+    for name, kind in _GUIDED.items():
+        if (value := getattr(request, name)) is not None:
+            found[name] = {kind: value, "whitespace_pattern": request.guided_whitespace_pattern}
+    if not found:
+        if request.guided_whitespace_pattern is not None:
+            raise invalid(
+                "guided_whitespace_pattern needs guided_json.", "guided_whitespace_pattern"
+            )
+        return None
+    name, *others = found
+    if others:
+        raise invalid(f"{name} and {others[0]} both say what the text has to be.", others[0])
+    try:
+        return StructuredOutputsParams(**found[name])
+    except InvalidRequestError as error:
+        raise invalid(str(error), name) from None
+
+
+def _of_format(wanted: ResponseFormat | None) -> dict[str, Any] | None:
+    if wanted is None:
+        return None
+    if wanted.type == "json_schema":
+        if wanted.json_schema is None:
+            raise invalid("response_format.json_schema is missing.", "response_format.json_schema")
+        return {"json": wanted.json_schema.schema}
+    if wanted.json_schema is not None:
+        raise invalid(
+            f"response_format has a json_schema, but its type is {wanted.type}.",
+            "response_format.json_schema",
+        )
+    return {"json_object": True} if wanted.type == "json_object" else None
+
+
+def _of_outputs(wanted: StructuredOutputs) -> dict[str, Any]:
+    if wanted.disable_fallback is False:
+        raise invalid(
+            "There is no fallback to another backend.", "structured_outputs.disable_fallback"
+        )
+    return {name: getattr(wanted, name) for name in StructuredOutputsParams.__struct_fields__}

@@ -1,0 +1,1 @@
+"""Reasoning and tool calls in a model's text: one short rule a format, whole and streamed alike."""

@@ -1,0 +1,38 @@
+"""Harmony, the format of gpt-oss: messages on channels, each behind a header.
+
+<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>commentary
+to=functions.get_weather <|constrain|>json<|message|>{…}<|call|>
+"""
+
+from __future__ import annotations
+
+import re
+
+from quire.server.tools.stream import Emit, Input, Output, Wait, arguments, until
+
+_TO_FUNCTION = re.compile(r"\bto=functions\.([^\s<]+)")
+_ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
+
+
+def harmony(source: Input, out: Output) -> Wait:
+    """`analysis` is reasoning, a message to a function a call, and all others are content."""
+    role: list[str] = []
+    emit: Emit = out.content  # what has no header; later it is a role
+    while (yield from until(source, ["<|channel|>"], emit)) is not None:
+        header: list[str] = []
+        if (yield from until(source, ["<|message|>"], header.append)) is None:
+            return
+        to = _TO_FUNCTION.search("".join([*role, " ", *header]))
+        if to is not None:
+            out.call(to[1])
+            yield from arguments(source, out)
+            yield from until(source, _ENDS, _nothing)
+        else:
+            analysis = "".join(header).strip().startswith("analysis")
+            yield from until(source, _ENDS, out.reasoning if analysis else out.content)
+        role.clear()
+        emit = role.append
+
+
+def _nothing(text: str) -> None:
+    """White space behind the arguments."""

@@ -1,0 +1,147 @@
+"""Masks beside the model: filled for the right token, whatever became of the step before."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quire.core.errors import InvalidRequestError
+from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.ops.table import OpTable
+from quire.sampling.grammars import Grammars, MaskFiller
+from quire.sampling.sampler import Sampler, SamplingBatch
+from quire.sampling.state import SamplingState
+from quire.text.dummy import DummyTokenizer
+
+EOS = 300
+VOCAB = 301
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
+    "required": ["a", "b"],
+}
+
+
+@pytest.fixture
+def grammars() -> Grammars:
+    return Grammars(lambda: DummyTokenizer(VOCAB), VOCAB)
+
+
+def state(output: str = "", **params: Any) -> SamplingState:
+    """Room for 100 more tokens behind a prompt of one."""
+    known = [65, *output.encode()]
+    tokens = np.zeros(len(known) + 100, dtype=np.int32)
+    tokens[: len(known)] = known
+    params.setdefault("structured_outputs", StructuredOutputsParams(json=SCHEMA))
+    return SamplingState(
+        SamplingParams(seed=0, max_tokens=100, **params), tokens, np.array([len(known)]), 1, (EOS,)
+    )
+
+
+def append(state: SamplingState, token: int) -> None:
+    state._token_ids[int(state._num_tokens[0])] = token
+    state._num_tokens += 1
+
+
+def allowed(filler: MaskFiller, state: SamplingState, row: int = 0) -> set[int]:
+    filler.begin({row: state})
+    filler.end()
+    edits = state.edits(VOCAB)
+    assert edits is not None
+    logits = np.zeros(VOCAB, dtype=np.float32)
+    edits.apply(logits)
+    return set(np.flatnonzero(logits == 0).tolist())
+
+
+def text_of(tokens: set[int]) -> set[str]:
+    return {chr(token) for token in tokens if token < 256}
+
+
+def test_a_mask_follows_the_output(grammars: Grammars) -> None:
+    filler = MaskFiller(grammars, 4)
+    assert text_of(allowed(filler, state())) == {"{"}
+    assert text_of(allowed(filler, state('{"a": 1'))) >= {"0", ",", " "}
+    assert text_of(allowed(filler, state('{"a":1,"b":"'))) == {"x", "y"}
+    assert allowed(filler, state('{"a":1,"b":"x"}')) == {EOS}
+
+
+def test_tokens_that_are_taken_back(grammars: Grammars) -> None:
+    """A step that failed has its tokens sampled again."""
+    filler, ahead = MaskFiller(grammars, 1), state('{"a":')
+    expected = allowed(filler, ahead)
+    for token in b"12":
+        append(ahead, token)
+        allowed(filler, ahead)
+    ahead._num_tokens -= 2
+    assert allowed(filler, ahead) == expected
+
+
+def test_an_end_that_is_ignored_goes_on_ending(grammars: Grammars) -> None:
+    filler, done = MaskFiller(grammars, 1), state('{"a":1,"b":"x"}', ignore_eos=True)
+    for _ in range(3):
+        assert allowed(filler, done) == {EOS}
+        append(done, EOS)
+
+
+def test_an_output_outside_the_structure_is_that_rows_error(grammars: Grammars) -> None:
+    filler = MaskFiller(grammars, 2)
+    lost, sound = state("["), state("{")
+    filler.begin({0: lost, 1: sound})
+    filler.end()
+    with pytest.raises(InvalidRequestError, match="cannot be followed"):
+        lost.edits(VOCAB)
+    assert sound.edits(VOCAB) is not None
+
+
+def test_a_grammar_that_cannot_be_served_is_that_requests_error(grammars: Grammars) -> None:
+    wrong = StructuredOutputsParams(regex="(")
+    with pytest.raises(InvalidRequestError, match="regex"):
+        grammars.prepare(wrong, (EOS,)).result()
+    filler, row = MaskFiller(grammars, 1), state(structured_outputs=wrong)
+    filler.begin({0: row})
+    filler.end()
+    with pytest.raises(InvalidRequestError, match="regex"):
+        row.edits(VOCAB)
+
+
+def test_equal_grammars_are_compiled_once(grammars: Grammars) -> None:
+    def prepare(schema: dict[str, Any]) -> Future[Any]:
+        return grammars.prepare(StructuredOutputsParams(json=schema), (EOS,))
+
+    assert prepare(SCHEMA) is prepare(dict(SCHEMA))
+    assert prepare(SCHEMA) is not prepare({"type": "object"})
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 1.5}, {"top_k": 3}])
+def test_any_logits_give_what_the_schema_asks_for(
+    ops: OpTable, grammars: Grammars, params: dict[str, Any]
+) -> None:
+    rng, sampler = np.random.default_rng(0), Sampler(ops)
+    filler = MaskFiller(grammars, 1)
+    wanted = StructuredOutputsParams(json=SCHEMA, disable_any_whitespace=True)
+    for seed in range(3):
+        row = state(structured_outputs=wanted, **params)
+        row.params = row.params.replace(seed=seed)
+        while True:
+            filler.begin({0: row})
+            logits = torch.from_numpy(rng.normal(0, 4, (1, VOCAB)).astype(np.float32))
+            filler.end()
+            result = sampler.sample(logits, SamplingBatch([row]))
+            assert not result.errors
+            token = int(result.token_ids[0])
+            if token == EOS or row.num_output_tokens == 90:
+                break
+            append(row, token)
+        text = DummyTokenizer(VOCAB).decode(row.output.tolist())
+        if token == EOS:
+            found = json.loads(text)
+            assert set(found) >= {"a", "b"}
+            assert found["b"] in ("x", "y")
+        else:
+            assert text.startswith('{"a":')

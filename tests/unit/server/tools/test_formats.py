@@ -1,0 +1,274 @@
+"""Every format: what is read of a text, however it is cut, and of texts that are none of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.core.errors import ConfigError
+from quire.server.tools.table import (
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+    OutputParser,
+    Parsers,
+    choose_parsers,
+)
+
+PARIS = {"city": "Paris", "days": 3}
+
+
+@dataclass
+class Answer:
+    """What a text was read as; arguments as they are written."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read(parser: OutputParser, pieces: list[str]) -> Answer:
+    answer = Answer()
+    for delta in [*map(parser.push, pieces), parser.end()]:
+        answer.content += delta.content
+        answer.reasoning += delta.reasoning
+        for call in delta.calls:
+            if call.name is not None:
+                assert call.index == len(answer.calls)
+                answer.calls.append((call.name, ""))
+            name, written = answer.calls[call.index]
+            answer.calls[call.index] = (name, written + call.arguments)
+    return answer
+
+
+def parsed(answer: Answer) -> list[tuple[str, Any]]:
+    return [(name, json.loads(written)) for name, written in answer.calls]
+
+
+def tools(name: str) -> OutputParser:
+    return OutputParser(choose_parsers(None, name, "none"), calls=True)
+
+
+CALL = '{"name": "weather", "arguments": {"city": "Paris", "days": 3}}'
+OTHER = '{"name": "f", "arguments": {}}'
+BOTH = [("weather", PARIS), ("f", {})]
+PARAMETERS = '{"name": "weather", "parameters": {"city": "Paris", "days": 3}}'
+DEEPSEEK = "<｜tool▁call▁begin｜>{}<｜tool▁call▁end｜>"
+FENCED = 'function<｜tool▁sep｜>weather\n```json\n{"city": "Paris", "days": 3}\n```'
+XML = """<tool_call>
+<function=weather>
+<parameter=city>
+Paris
+</parameter>
+<parameter=days>
+3
+</parameter>
+</function>
+</tool_call>
+<tool_call>
+<function=f>
+</function>
+</tool_call>"""
+HARMONY = (
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+    'to=functions.weather <|constrain|>json<|message|>{"city": "Paris", "days": 3}<|call|>'
+    "<|start|>assistant to=functions.f<|channel|>commentary<|message|>{}<|call|>"
+)
+EXAMPLES: list[tuple[str, str, list[tuple[str, Any]], str]] = [
+    ("hermes", f"<tool_call>\n{CALL}\n</tool_call>\n<tool_call>{OTHER}</tool_call>", BOTH, ""),
+    ("hermes", f"I look.\n<tool_call>{CALL}</tool_call>", BOTH[:1], "I look."),
+    ("hermes", f"<tool_call>{CALL}", BOTH[:1], ""),
+    (
+        "hermes",
+        '<tool_call>{"arguments": {"city": "Paris", "days": 3}, "name": "weather"}</tool_call>',
+        BOTH[:1],
+        "",
+    ),
+    ("hermes", '<tool_call>{"name": "f"}</tool_call>', BOTH[1:], ""),
+    (
+        "hermes",
+        '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
+        [("f", {"a": 1})],
+        "",
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "f", "arguments": {"a": "</tool_call>\\"}"}}</tool_call>',
+        [("f", {"a": '</tool_call>"}'})],
+        "",
+    ),
+    (
+        "llama3_json",
+        '{"name": "weather", "parameters": {"city": "Paris", "days": 3}}',
+        BOTH[:1],
+        "",
+    ),
+    ("llama3_json", f"<|python_tag|>{PARAMETERS}; {OTHER}", BOTH, ""),
+    ("mistral", f"[TOOL_CALLS] [{CALL}, {OTHER}]", BOTH, ""),
+    ("mistral", '[TOOL_CALLS]weather[ARGS]{"city": "Paris", "days": 3}[TOOL_CALLS]f{}', BOTH, ""),
+    ("mistral", "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}", BOTH[1:], ""),
+    ("granite", f"<|tool_call|>[{CALL}, {OTHER}]", BOTH, ""),
+    ("granite", f"<tool_call>[{CALL}]", BOTH[:1], ""),
+    (
+        "deepseek_v3",
+        "Yes.<｜tool▁calls▁begin｜>"
+        + DEEPSEEK.format(
+            'function<｜tool▁sep｜>weather\n```json\n{"city": "Paris", "days": 3}\n```'
+        )
+        + "\n"
+        + DEEPSEEK.format("function<｜tool▁sep｜>f\n```json\n{}\n```")
+        + "<｜tool▁calls▁end｜>",
+        BOTH,
+        "Yes.",
+    ),
+    (
+        "deepseek_v31",
+        "<｜tool▁calls▁begin｜>"
+        + DEEPSEEK.format('weather<｜tool▁sep｜>{"city": "Paris", "days": 3}')
+        + DEEPSEEK.format("f<｜tool▁sep｜>{}"),
+        BOTH,
+        "",
+    ),
+    ("qwen3_coder", XML, BOTH, ""),
+    ("pythonic", "[weather(city='Paris', days=3), f()]", BOTH, ""),
+    (
+        "pythonic",
+        r"""[f(a="x\n\"\u00e9'", b=[1, -2.5, True], c={'k': None,}, d=(1,))]""",
+        [("f", {"a": "x\n\"é'", "b": [1, -2.5, True], "c": {"k": None}, "d": [1]})],
+        "",
+    ),
+    ("openai", HARMONY, BOTH, ""),
+    ("openai", "<|channel|>final<|message|>Hello", [], "Hello"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "calls", "content"), EXAMPLES)
+def test_calls_are_found(name: str, text: str, calls: list[Any], content: str) -> None:
+    answer = read(tools(name), [text])
+    assert parsed(answer) == calls
+    assert answer.content == content
+
+
+NO_CALLS = [
+    ("hermes", "A plain answer with < and <tool and {braces}."),
+    ("hermes", "<tool_call>not json</tool_call> and on"),
+    ("hermes", '<tool_call>{"name": 3, "arguments": {}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f", "x": tr'),
+    ("llama3_json", '{"answer": 42}'),
+    ("llama3_json", 'No: {"name": "f", "parameters": {}}'),
+    ("mistral", "[TOOL_CALLS] nothing"),
+    ("pythonic", "[1, 2, 3] are numbers"),
+    ("pythonic", "[see the notes]"),
+    ("qwen3_coder", "a <b> c"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), NO_CALLS)
+def test_what_is_no_call_is_content(name: str, text: str) -> None:
+    answer = read(tools(name), [text])
+    assert answer.calls == []
+    assert answer.content.split() == text.split()
+
+
+ALL_TEXTS = [(name, text) for name, text, *_ in EXAMPLES] + NO_CALLS
+MARKS = {mark for format_ in TOOL_PARSERS.values() for mark in format_.marks}
+TAGS = "</tool_call> <function= <parameter= </function> <think> </think> <｜tool▁calls▁end｜>"
+PIECES = '{"name": |"f"|, "arguments": |{|}|[|]|(|)|"|\'|\\|,|=|:| |1|f|True'
+FRAGMENTS = sorted({*MARKS, *TAGS.split(), *PIECES.split("|"), "\n", "to=functions.f"})
+
+
+def cuts(text: str, positions: list[int]) -> list[str]:
+    ends = sorted({min(p, len(text)) for p in positions} | {0, len(text)})
+    return [text[a:b] for a, b in pairwise(ends)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(example=st.sampled_from(ALL_TEXTS), positions=st.lists(st.integers(0, 300), max_size=40))
+def test_any_cut_gives_the_same(example: tuple[str, str], positions: list[int]) -> None:
+    name, text = example
+    assert read(tools(name), cuts(text, positions)) == read(tools(name), [text])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    name=st.sampled_from([*TOOL_PARSERS]),
+    parts=st.lists(st.sampled_from(FRAGMENTS), max_size=25),
+    reasoning=st.sampled_from(["none", *REASONING_PARSERS]),
+    inside=st.booleans(),
+)
+def test_any_text_is_read_whole_and_letter_by_letter_alike(
+    name: str, parts: list[str], reasoning: str, inside: bool
+) -> None:
+    text = "".join(parts)
+    parsers = choose_parsers(None, name, reasoning)
+
+    def parser() -> OutputParser:
+        return OutputParser(parsers, calls=True, inside=inside)
+
+    whole = read(parser(), [text])
+    assert read(parser(), list(text)) == whole
+    assert read(parser(), parts) == whole
+
+
+@pytest.mark.parametrize("name", [*TOOL_PARSERS])
+@pytest.mark.parametrize("unit", ["<", '{"name": "f", ', "[", " ", "f(", '"\\', "<tool_call>", "a"])
+def test_time_is_linear(name: str, unit: str) -> None:
+    """A text of thousands of pieces would take long if each looked at all before it."""
+    parser = tools(name)
+    for _ in range(3_000):
+        parser.push(unit)
+    parser.end()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_reasoning(inside: bool) -> None:
+    parsers = choose_parsers("<think>", "hermes", None)
+    text = f"Hm, 1 < 2.\n</think>\n\nYes.\n<tool_call>{OTHER}</tool_call>"
+    text = text if inside else f"<think>\n{text}"
+    for pieces in ([text], list(text)):
+        answer = read(OutputParser(parsers, calls=True, inside=inside), pieces)
+        assert answer == Answer("Yes.", "Hm, 1 < 2.", [("f", "{}")])
+
+
+def test_an_answer_without_reasoning_is_content() -> None:
+    parsers = choose_parsers("<think>", None, None)
+    assert read(OutputParser(parsers), ["\nHello <think>"]) == Answer("\nHello <think>")
+
+
+def test_harmony_reasons() -> None:
+    assert read(tools("openai"), [HARMONY]).reasoning == "Hm."
+
+
+def test_required_and_named() -> None:
+    text = f'[{PARAMETERS}, {{"name": "f", "parameters": {{}}}}]'
+    assert parsed(read(OutputParser(Parsers(), required=True), list(text))) == BOTH
+    assert read(OutputParser(Parsers(), named="f"), ['{"a"', ": 1}"]).calls == [("f", '{"a": 1}')]
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("… <tool_call> {{ tools }}", "hermes"),
+        ("<tool_call><function=", "qwen3_coder"),
+        ("[TOOL_CALLS]", "mistral"),
+        ("<|start_of_role|> <tool_call>", "granite"),
+        ("{{ '<|python_tag|>' }}", "llama3_json"),
+        ("<｜tool▁calls▁begin｜>", "deepseek_v3"),
+        ("<|channel|>", "openai"),
+        ("[func_name1(params_name1=", "pythonic"),
+        ("nothing", None),
+    ],
+)
+def test_the_template_tells(template: str, name: str | None) -> None:
+    assert choose_parsers(template, None, None).tools == (name and TOOL_PARSERS[name])
+    assert choose_parsers(template, "none", None).tools is None
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(ConfigError, match="did you mean hermes"):
+        choose_parsers(None, "hermess", None)

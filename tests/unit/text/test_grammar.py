@@ -1,0 +1,140 @@
+"""Structured output as grammars: what matches, and what is refused with its reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quire.core.errors import InvalidRequestError
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.text.grammar import (
+    MAX_DEPTH,
+    MAX_GRAMMAR_BYTES,
+    GrammarChecker,
+    byte_tokenizer,
+    grammar_text,
+    new_matcher,
+)
+
+TOKENIZER = byte_tokenizer()
+
+
+def accepts(params: StructuredOutputsParams, text: str) -> bool:
+    """Whether all of the text may be generated, and may end there."""
+    matcher = new_matcher(TOKENIZER, grammar_text(params))
+    tokens = list(text.encode())
+    return matcher.validate_tokens(tokens) == len(tokens) and (
+        matcher.consume_tokens(tokens) and matcher.is_accepting()
+    )
+
+
+POINT = {
+    "type": "object",
+    "properties": {"x": {"type": "integer"}, "y": {"enum": ["a", None]}},
+    "required": ["x", "y"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "good", "bad"),
+    [
+        ({"json": POINT}, ['{"x": 1, "y": "a"}', '{"x":-2,"y":null}'], ['{"x": 1}', '{"x": 1.5']),
+        ({"json": json.dumps(POINT)}, ['{"x":1,"y":"a"}'], ["{}"]),
+        ({"json": True}, ["1", "[]", '"a"'], ["a", ""]),
+        ({"json_object": True}, ["{}", '{"a": [1]}'], ["[]", "1"]),
+        (
+            {"json": POINT, "disable_any_whitespace": True},
+            ['{"x":1,"y":"a"}'],
+            ['{"x": 1,"y":"a"}'],
+        ),
+        (
+            {"json": POINT, "whitespace_pattern": " "},
+            ['{"x": 1, "y": "a"}'],
+            ['{"x":\n1, "y": "a"}'],
+        ),
+        ({"regex": r"\d{3}-[a-c]+"}, ["123-abc"], ["123-", "123-abcd", "x123-a"]),
+        ({"choice": ["yes", "no", 'a"b\\']}, ["yes", "no", 'a"b\\'], ["ye", "yesno", ""]),
+        ({"grammar": 'start: "a" b*\nb: "b" | "c"'}, ["a", "abcb"], ["", "b"]),
+        ({"grammar": 'root ::= "a" item*\nitem ::= [bc]'}, ["a", "abcb"], ["", "b"]),
+    ],
+)
+def test_a_text_matches_or_not(fields: dict[str, Any], good: list[str], bad: list[str]) -> None:
+    params = StructuredOutputsParams(**fields)
+    assert [accepts(params, text) for text in good] == [True] * len(good)
+    assert [accepts(params, text) for text in bad] == [False] * len(bad)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"json": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
+        ({"json": {"$ref": "#/definitions/none"}}, "none"),
+        ({"json": "{"}, "not valid JSON"),
+        ({"json": "[1]"}, "an object or a boolean"),
+        ({"json": nested(MAX_DEPTH)}, "nested deeper"),
+        ({"json": '{"a":' * 100_000}, "larger|more than|nested|not valid"),
+        ({"json": {"type": "object", "x-guidance": {"lenient": True}, "not": {}}}, "not"),
+        ({"regex": "a(b"}, "regex"),
+        ({"regex": "(?=a)b"}, "look-around|regex"),
+        ({"regex": "a" * (MAX_GRAMMAR_BYTES + 1)}, "more than"),
+        ({"grammar": "start: nope"}, "nope"),
+        ({"grammar": "root ::= ("}, "line 1"),
+        ({"grammar": "root ::= nope"}, "nope"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_the_reason(
+    fields: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=reason) as caught:
+        GrammarChecker().check(StructuredOutputsParams(**fields))
+    assert caught.value.param == "structured_outputs"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"json": {}, "regex": "a"},
+        {"choice": []},
+        {"json_object": False},
+        {"regex": "a", "whitespace_pattern": " "},
+        {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": True},
+    ],
+)
+def test_fields_that_contradict_each_other(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        StructuredOutputsParams(**fields)
+    assert caught.value.param == "structured_outputs"
+
+
+BOMBS = [
+    {"regex": "(a{1,1000}){1,1000}"},
+    {"regex": "(.*a){30}"},
+    {"regex": "(a|b)*a(a|b){24}"},
+    {"json": {"type": "string", "minLength": 100_000, "maxLength": 1_000_000}},
+    {"json": {"type": "array", "items": {}, "minItems": 1_000_000}},
+    {"json": {"allOf": [{"anyOf": [{"minimum": i}, {"maximum": -i}]} for i in range(12)]}},
+    {"grammar": "start: " + "(" * 2000 + '"a"' + ")" * 2000},
+    {"grammar": 'start: "a"{1,100000000}'},
+]
+
+
+@pytest.mark.parametrize("fields", BOMBS)
+def test_bombs_are_compiled_or_refused(fields: dict[str, Any]) -> None:
+    """Soon, either way: fuel bounds the work. The first mask counts."""
+    params = StructuredOutputsParams(**fields)
+    try:
+        matcher = new_matcher(TOKENIZER, grammar_text(params))
+    except InvalidRequestError:
+        return
+    matcher.compute_bitmask()
