@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from quire.core.config import EngineArgs, ModelConfig
@@ -34,7 +35,7 @@ from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink, OutputStream
 from quire.engine.timeline import Timelines
 from quire.engine.tokenizer_pool import TokenizerPool
-from quire.engine.tokenizer_worker import ChatPrompt
+from quire.engine.tokenizer_worker import ChatPrompt, tokenize
 from quire.engine.tracing import request_tracer
 from quire.text.tokenizer import Tokenizer
 
@@ -250,6 +251,15 @@ class AsyncLLM:
     async def abort(self, request_id: str) -> None:
         """End a request; its consumer gets what there is, with finish reason "abort"."""
         self._abort(request_id)
+
+    async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
+        """A prompt's tokens, off the event loop; of a conversation the template writes them all."""
+        if self._pool is not None and (isinstance(prompt, ChatPrompt) or add_special_tokens):
+            return (await self._pool.tokenize(prompt)).token_ids
+        work = partial(tokenize, self.tokenizer, prompt)
+        if isinstance(prompt, str):
+            work = partial(self.tokenizer.encode, prompt, add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def call(self, method: str, *args: Any) -> Any:
         """Run one of the core's utility methods, between two steps.

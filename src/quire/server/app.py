@@ -31,6 +31,7 @@ from quire.server.middleware import (
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
 from quire.server.openai.models import list_models, retrieve_model
+from quire.server.openai.tokens import detokenize, tokenize
 from quire.server.pages import page_routes
 from quire.server.profile import profile_ops, start_profile, stop_profile
 from quire.server.requests import request_timeline
@@ -93,6 +94,8 @@ def create_app(
             Route("/start_profile", start_profile, methods=["POST"]),
             Route("/stop_profile", stop_profile, methods=["POST"]),
             Route("/profile_ops", profile_ops, methods=["POST"]),
+            Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/detokenize", detokenize, methods=["POST"]),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", retrieve_model),
             Route("/v1/completions", create_completion, methods=["POST"]),

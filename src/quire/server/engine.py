@@ -15,6 +15,7 @@ from quire.engine.timeline import Timelines
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
     from quire.engine.resolve import Resolved
+    from quire.engine.tokenizer_worker import ChatPrompt
     from quire.text.tokenizer import Tokenizer
 
 
@@ -72,6 +73,10 @@ class Engine(Protocol):
         trace_headers: Mapping[str, str] | None = None,
     ) -> None:
         """Start a request; its outputs, as `output_kind` asks for them, go to `sink`."""
+        ...
+
+    async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
+        """A prompt's tokens, off the event loop."""
         ...
 
     async def call(self, method: str, *args: Any) -> Any:

@@ -61,7 +61,7 @@ async def create_chat_completion(request: Request) -> Response:
         f"chatcmpl-{request_id(request)}",
         model,
         params,
-        [_prompt(body, server.chat_template)],
+        [chat_prompt(body, server.chat_template)],
         server,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
@@ -74,7 +74,7 @@ async def create_chat_completion(request: Request) -> Response:
     return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
-def _prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
+def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
     """The conversation, for the engine to render.
 
     Raises:

@@ -219,6 +219,42 @@ class ChatRequest(CommonRequest, kw_only=True):
     safety_identifier: None = None
 
 
+class TokenizeRequest(Strict):
+    """POST /tokenize: a text, or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    """Those that the model wants around every text; a chat template writes its own."""
+    return_token_strs: bool | None = None
+    messages: list[ChatMessage] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[ToolDefinition] | None = None
+
+    # Refused unless they say what would happen without them.
+    chat_template: None = None
+
+
+class TokenizeResponse(msgspec.Struct):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str | None] | None = None
+
+
+class DetokenizeRequest(Strict):
+    """POST /detokenize."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class DetokenizeResponse(msgspec.Struct):
+    prompt: str
+
+
 class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 

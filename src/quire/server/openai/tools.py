@@ -91,8 +91,6 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
     if not body.tools:
         if body.tool_choice not in (None, "none"):
             raise invalid("tool_choice needs tools.", "tool_choice")
-        if body.parallel_tool_calls is not None and body.tools is not None:
-            raise invalid("tools is empty.", "tools")
         return Reading(parsers, reasoning=show, structured=structured)
     names = [tool.function.name for tool in body.tools]
     if len(set(names)) < len(names):

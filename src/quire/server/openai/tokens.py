@@ -1,0 +1,76 @@
+"""POST /tokenize and /detokenize, as vLLM has them: what a request's prompt would be."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.engine.tokenizer_worker import ChatPrompt
+from quire.server.body import decode, read_body
+from quire.server.connection import while_connected
+from quire.server.errors import invalid
+from quire.server.openai.chat import chat_prompt
+from quire.server.openai.protocol import (
+    ChatRequest,
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from quire.server.state import server_state
+
+_OF_TEXT = ("add_special_tokens",)
+_OF_CHAT = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
+
+
+async def tokenize(request: Request) -> Response:
+    """The tokens of a text, or of a conversation in the model's template."""
+    server = server_state(request)
+    body = decode(await read_body(request, server.max_body_bytes), TokenizeRequest)
+    server.served_name(body.model)
+    engine = server.live_engine()
+    work = engine.tokenize(
+        _prompt(body, server.chat_template), body.add_special_tokens is not False
+    )
+    tokens = await while_connected(work, request.receive)
+    answer = TokenizeResponse(len(tokens), engine.max_model_len, tokens)
+    if body.return_token_strs:
+        answer.token_strs = [engine.tokenizer.id_to_token(token) for token in tokens]
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of tokens, control tokens included."""
+    server = server_state(request)
+    body = decode(await read_body(request, server.max_body_bytes), DetokenizeRequest)
+    server.served_name(body.model)
+    tokenizer = server.live_engine().tokenizer
+    vocabulary = server.engine.resolved.config.model.vocab_size
+    for token in body.tokens:
+        if not 0 <= token < vocabulary:
+            raise invalid(f"There is no token {token}; ids end at {vocabulary - 1}.", "tokens")
+    answer = DetokenizeResponse(tokenizer.decode(body.tokens, skip_special_tokens=False))
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def _prompt(body: TokenizeRequest, template: str | None) -> str | ChatPrompt:
+    """Raises `ApiError`, 400, where it is neither a text nor a conversation, or both."""
+    is_text = body.prompt is not None
+    if is_text == (body.messages is not None):
+        raise invalid("give either a prompt or messages.", "messages" if is_text else "prompt")
+    for name in _OF_CHAT if is_text else _OF_TEXT:
+        if getattr(body, name) is not None:
+            other = "messages" if is_text else "a prompt"
+            raise invalid(f"{name} goes with {other}.", name)
+    if body.prompt is not None:
+        return body.prompt
+    assert body.messages is not None
+    chat = ChatRequest(
+        messages=body.messages,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        chat_template_kwargs=body.chat_template_kwargs,
+        tools=body.tools,
+    )
+    return chat_prompt(chat, template)
