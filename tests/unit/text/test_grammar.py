@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
@@ -138,3 +142,37 @@ def test_bombs_are_compiled_or_refused(fields: dict[str, Any]) -> None:
     except InvalidRequestError:
         return
     matcher.compute_bitmask()
+
+
+REGEX = r"a b \d \w \s . ( ) [ ] [^ ] | * + ? {2} {1,3} {99,999} \ ^ $ é \p{L} (?i) /"
+GRAMMAR = """start : | start: "a" "b" /x+/ ( ) [ ] * + ? ~3..5 {1,3} rule TERM %json {"type":
+ "string"} %ignore ::= root %llguidance {} & ~ <tok> @g [lazy] .. \" """
+SCHEMA = """{ } [ ] : , "type" "string" "object" "array" "properties" "a" "$ref" "#" "#/a" "items" 1
+ -1 1e999 "enum" "const" "anyOf" "allOf" "pattern" "(" "minLength" "maxItems" true null"""
+WORDS = {
+    "regex": [*REGEX.split(), "\n"],
+    "grammar": [*GRAMMAR.split(), "\n"],
+    "json": SCHEMA.split(),
+}
+
+
+@pytest.mark.parametrize("kind", [*WORDS])
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_any_grammar_is_served_or_refused(kind: str, data: st.DataObject) -> None:
+    words = data.draw(st.lists(st.sampled_from(WORDS[kind]), min_size=1, max_size=14))
+    text = data.draw(st.sampled_from([" ", ""])).join(words)
+    try:
+        params = StructuredOutputsParams(**{kind: text})
+        matcher = new_matcher(TOKENIZER, grammar_text(params))
+    except InvalidRequestError:
+        return
+    rng = Random(0)
+    for _ in range(8):
+        if matcher.is_stopped():
+            break
+        mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        allowed = np.flatnonzero(mask).tolist()
+        if not allowed:
+            break
+        matcher.consume_token(rng.choice(allowed))

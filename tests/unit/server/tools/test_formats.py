@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from quire.server.tools.table import (
     Parsers,
     choose_parsers,
 )
+from quire.text.chat import render_chat
+from quire.text.dummy import DummyTokenizer
 
 PARIS = {"city": "Paris", "days": 3}
 
@@ -272,3 +275,29 @@ def test_the_template_tells(template: str, name: str | None) -> None:
 def test_an_unknown_name() -> None:
     with pytest.raises(ConfigError, match="did you mean hermes"):
         choose_parsers(None, "hermess", None)
+
+
+def test_the_shared_templates(shared_dir: Path) -> None:
+    """Qwen 2.5's speaks of tools, and renders them with calls and answers; the others do not."""
+    found = {
+        file.stem: choose_parsers(file.read_text(), None, None).tools
+        for file in (shared_dir / "templates").glob("*.jinja")
+    }
+    assert found.pop("qwen2.5-instruct") is TOOL_PARSERS["hermes"]
+    assert set(found.values()) == {None}
+    source = (shared_dir / "templates" / "qwen2.5-instruct.jinja").read_text()
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": PARIS}}
+    text = render_chat(
+        DummyTokenizer(300),
+        [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "sunny", "tool_call_id": "1"},
+        ],
+        chat_template=source,
+        tools=[{"type": "function", "function": {"name": "weather"}}],
+    ).text
+    assert '{"type": "function", "function": {"name": "weather"}}' in text
+    assert "<tool_response>\nsunny\n</tool_response>" in text
+    said = text[text.index("<|im_start|>assistant") : text.index("<tool_response>")]
+    assert parsed(read(tools("hermes"), [said])) == BOTH[:1]
