@@ -9,6 +9,7 @@ TORCH_INDEX ?=
 PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
 SOAK_ARGS ?=
+FUZZ_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +19,7 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test soak lint format bench web clean
+.PHONY: help demo test soak fuzz lint format bench web clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -32,6 +33,10 @@ test: $(VENV)/.quire-dev  ## Install the development tools and run all tests
 
 soak: $(VENV)/.quire  ## Run 200,000 simulated worlds (SOAK_ARGS="--seeds N --first N --jobs N")
 	@$(BIN)/python -m quire.simulate.soak $(SOAK_ARGS)
+
+fuzz: $(VENV)/.quire-dev  ## Send a million wrong requests and frames (FUZZ_ARGS="--count N --seed N")
+	@$(BIN)/python -m tests.fuzz.http $(FUZZ_ARGS)
+	@$(BIN)/python -m tests.fuzz.frames $(FUZZ_ARGS)
 
 lint: $(VENV)/.quire-dev  ## Check style, types and import layers
 	@$(BIN)/ruff check

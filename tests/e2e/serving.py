@@ -89,7 +89,7 @@ def _wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         text = log.read_text()
-        if found := re.search(r"on (http://\S+)/v1", text):
+        if found := re.search(r"on (https?://\S+)/v1", text):
             return found[1]
         assert process.poll() is None, text
         time.sleep(0.05)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core import env
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from, parse_size
+
+if TYPE_CHECKING:
+    from quire.server.app import Cors
+    from quire.server.serve import Tls
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +89,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="accepted as vLLM's; it is so wherever the format is known",
     )
+    http.add_argument(
+        "--shutdown-timeout",
+        "--shutdown_timeout",
+        type=_seconds,
+        default=25.0,
+        metavar="S",
+        help="seconds that requests under way may take to end after SIGTERM or SIGINT; then they "
+        "end with an error (default: %(default)s)",
+    )
+    _add_tls_flags(http)
+    _add_cors_flags(http)
     add_chat_template_flag(http)
     add_config_flag(parser)
     add_engine_flags(parser)
@@ -110,6 +129,9 @@ def run(namespace: argparse.Namespace) -> int:
         chat_template=chat_template(namespace),
         tool_call_parser=namespace.tool_call_parser,
         reasoning_parser=namespace.reasoning_parser,
+        shutdown_timeout=namespace.shutdown_timeout,
+        tls=_tls(namespace),
+        cors=_cors(namespace),
     )
     return serve(args, options, namespace.began)
 
@@ -129,6 +151,106 @@ def engine_args(namespace: argparse.Namespace) -> EngineArgs:
             )
         args = dataclasses.replace(args, model=namespace.model_tag)
     return args
+
+
+def _add_tls_flags(http: argparse._ArgumentGroup) -> None:
+    files = (
+        ("--ssl-certfile", "certificate, with its chain, in PEM; turns TLS on"),
+        ("--ssl-keyfile", "its private key in PEM, if it is not in the same file"),
+        ("--ssl-ca-certs", "authorities, in PEM, that sign clients' certificates"),
+    )
+    for flag, text in files:
+        http.add_argument(flag, _underscored(flag), metavar="FILE", help=text)
+    http.add_argument(
+        "--ssl-cert-reqs",
+        "--ssl_cert_reqs",
+        type=int,
+        choices=(0, 1, 2),
+        default=0,
+        help="clients' certificates: 0 not asked for, 1 checked where there is one, 2 required "
+        "(default: %(default)s)",
+    )
+
+
+def _add_cors_flags(http: argparse._ArgumentGroup) -> None:
+    lists: tuple[tuple[str, list[str], str], ...] = (
+        ("--allowed-origins", [], "origins whose pages may use the server (default: none)"),
+        ("--allowed-methods", ["*"], "methods that these may use (default: all)"),
+        ("--allowed-headers", ["*"], "headers that these may send (default: all)"),
+    )
+    for flag, default, text in lists:
+        http.add_argument(
+            flag,
+            _underscored(flag),
+            type=_strings,
+            default=default,
+            metavar="JSON",
+            help=f"list of {text}",
+        )
+    http.add_argument(
+        "--allow-credentials",
+        "--allow_credentials",
+        action="store_true",
+        help="let these send cookies and keys of the browser's own",
+    )
+
+
+def _tls(namespace: argparse.Namespace) -> Tls | None:
+    """Raises `ConfigError` where the flags of TLS lack the certificate, or the authorities."""
+    from quire.server.serve import Tls
+
+    certfile: str | None = namespace.ssl_certfile
+    if certfile is None:
+        for flag in ("ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"):
+            if getattr(namespace, flag):
+                name = "--" + flag.replace("_", "-")
+                raise ConfigError(f"{name} needs a --ssl-certfile.", param=name)
+        return None
+    if namespace.ssl_cert_reqs and namespace.ssl_ca_certs is None:
+        raise ConfigError(
+            "--ssl-cert-reqs needs --ssl-ca-certs, to check clients' certificates against.",
+            param="--ssl-cert-reqs",
+        )
+    return Tls(certfile, namespace.ssl_keyfile, namespace.ssl_ca_certs, namespace.ssl_cert_reqs)
+
+
+def _cors(namespace: argparse.Namespace) -> Cors | None:
+    """Raises `ConfigError` where any page could use a browser's credentials."""
+    from quire.server.app import Cors
+
+    origins = tuple(namespace.allowed_origins)
+    if not origins:
+        return None
+    if "*" in origins and namespace.allow_credentials:
+        raise ConfigError(
+            "--allow-credentials with the origin '*' lets every page act as its reader.",
+            fix="Name the origins.",
+            param="--allow-credentials",
+        )
+    return Cors(
+        origins,
+        tuple(namespace.allowed_methods),
+        tuple(namespace.allowed_headers),
+        namespace.allow_credentials,
+    )
+
+
+def _underscored(flag: str) -> str:
+    return "--" + flag[2:].replace("-", "_")
+
+
+def _strings(text: str) -> list[str]:
+    try:
+        return msgspec.json.decode(text, type=list[str])
+    except msgspec.MsgspecError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON list of strings") from None
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return seconds
 
 
 def _count(text: str) -> int:

@@ -143,6 +143,10 @@ class EngineArgs:
     device is not the CPU that does this work; a request may wait a step longer to begin."""
     num_scheduler_steps: int = 1
     """Tokens to generate for everyone before the scheduler is asked again, while nobody waits."""
+    step_timeout: float | None = None
+    """Seconds that a step may take, before the engine core is taken to be stuck: its stacks are
+    logged, and another core takes its place; 0 is never. Unset: ten times what the longest step is
+    predicted to take, at least 60."""
     ops: OpsProvider = "auto"
     """Kernels: `cpu` (native), `reference` (plain torch), or the best for this machine."""
     enforce_eager: bool = False
@@ -337,6 +341,8 @@ class EngineConfig:
     """See `models.forms`; empty where packing itself quantizes, or nothing does."""
     tokenizer_path: str | None = None
     """For structured output; None is a tokenizer without files."""
+    step_timeout: float = 0.0
+    """Seconds without a word from the core until it is replaced; 0 is never."""
 
     @property
     def packing(self) -> str | None:

@@ -75,3 +75,9 @@ class EngineDeadError(QuireError, RuntimeError):
     """The engine core has stopped; no request can be served until it is restarted."""
 
     code = "engine_dead"
+
+
+class EngineRestartingError(EngineDeadError):
+    """The engine core was lost, and another one is being started: ask again in a moment."""
+
+    code = "engine_restarting"

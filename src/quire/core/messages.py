@@ -75,7 +75,7 @@ class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
 
 
-EventKind = Literal["load", "load_failed", "admitted", "prefill", "preempted"]
+EventKind = Literal["load", "load_failed", "admitted", "prefill", "preempted", "retried"]
 
 
 class RequestEvent(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -89,6 +89,7 @@ class RequestEvent(msgspec.Struct, array_like=True, omit_defaults=True):
         prefill: a step computed a part of its prompt (or of all it has, after a preemption);
             those of the part. `end` is when the step had been computed.
         preempted: it lost its seat and waits again; those that were computed.
+        retried: its core was lost, and it begins again with another (the front end's own event).
     """
 
     request_id: str
@@ -212,5 +213,8 @@ class CoreFailed(msgspec.Struct, array_like=True, tag="failed"):
     """`QuireError.code` where the cause is the user's to fix, else the exception's class."""
     message: str
 
+
+BAD_FRAME = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding a frame may raise."""
 
 CoreMessage = Ready | StepOutputs | CallResult | CoreFailed

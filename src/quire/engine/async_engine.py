@@ -8,9 +8,7 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from quire.core.config import EngineArgs, ModelConfig
@@ -21,29 +19,25 @@ from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutp
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.engine.client import CoreClient, ProcessClient
-from quire.engine.input import (
-    InputProcessor,
-    ProcessedRequest,
-    Prompt,
-    sampling_defaults,
-)
+from quire.engine.input import InputProcessor, Prompt, sampling_defaults
+from quire.engine.intake import Intake
 from quire.engine.lag import LoopLag
 from quire.engine.output import OutputProcessor
 from quire.engine.profiling import ProfilingClient
 from quire.engine.resolve import Resolved, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink, OutputStream
+from quire.engine.supervisor import Supervisor
 from quire.engine.timeline import Timelines
 from quire.engine.tokenizer_pool import TokenizerPool
-from quire.engine.tokenizer_worker import ChatPrompt, tokenize
+from quire.engine.tokenizer_worker import ChatPrompt
 from quire.engine.tracing import request_tracer
+from quire.engine.watchdog import Watchdog
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-INLINE_CHARACTERS = 4096
-"""Longer prompts, and conversations, are left to the pool, not to hold up the event loop."""
-TOKENIZER_THREADS = 2
+DRAIN_POLL_SECONDS = 0.02
 
 
 class AsyncLLM:
@@ -59,11 +53,16 @@ class AsyncLLM:
         default_sampling_params: the model's own values for fields that a request leaves unset.
         phases: seconds spent in each part of the start, in order.
         facts: what the core runs on (see `messages.Ready`).
+        draining: whether `drain` was called.
         profiling: the core's profilers.
     """
 
     def __init__(
-        self, resolved: Resolved, tokenizer: Tokenizer, args: EngineArgs, client: CoreClient
+        self,
+        resolved: Resolved,
+        tokenizer: Tokenizer,
+        args: EngineArgs,
+        connect: Callable[[], CoreClient] = ProcessClient,
     ) -> None:
         self.resolved = resolved
         self.args = args
@@ -72,23 +71,20 @@ class AsyncLLM:
         self.default_sampling_params = sampling_defaults(resolved, args.generation_config)
         self.phases: dict[str, float] = {}
         self.facts: dict[str, Any] = {}
-        self._client = client
+        self.draining = False
+        self._core = Supervisor(connect, resolved.config, self._on_message, self)
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
-        self._input: InputProcessor | None = None
+        self._intake = Intake(self.stats.front)
         self._sinks: dict[str, OutputSink] = {}
         self._lag: LoopLag | None = None
+        self._watchdog: Watchdog | None = None
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self.profiling = ProfilingClient(resolved.config.profiler, self.call)
         self._call_ids = itertools.count()
-        self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
-        self._pool: TokenizerPool | None = None
-        self._turn = asyncio.Lock()
-        self._num_arriving = 0
-        self._error: QuireError | None = None
 
     @classmethod
-    async def start(cls, args: EngineArgs, client: CoreClient | None = None) -> AsyncLLM:
+    async def start(cls, args: EngineArgs) -> AsyncLLM:
         """Resolve the arguments, start the core and wait until its model is loaded.
 
         Raises:
@@ -102,7 +98,7 @@ class AsyncLLM:
         tokenized_at = time.monotonic()
         for note in resolved.notes:
             logger.info(note)
-        engine = cls(resolved, tokenizer, args, client or ProcessClient())
+        engine = cls(resolved, tokenizer, args)
         engine.phases = {"resolve": resolved_at - began, "tokenizer": tokenized_at - resolved_at}
         if args.tokenizer_pool_size:
             engine.use_pool(
@@ -117,17 +113,22 @@ class AsyncLLM:
 
     def use_pool(self, pool: TokenizerPool) -> None:
         """Have `pool` tokenize what would hold up the event loop; before `start_core`."""
-        self._pool = pool
+        self._intake.use_pool(pool)
 
     async def start_core(self) -> Ready:
         """Start the core; `start` calls this."""
         began = time.monotonic()
         self.stats.front.watch_loop()
         self._lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
+        limit = self.resolved.config.step_timeout
+        self._watchdog = Watchdog(
+            limit,
+            busy=lambda: self.is_ready and bool(self.num_unfinished or self._calls),
+            stuck=lambda: self._core.end_stuck(limit),
+        )
         try:
-            if self._pool is not None:
-                await self._pool.start()
-            ready = await self._client.start(self.resolved.config, self._on_message, self._on_death)
+            await self._intake.start()
+            ready = await self._core.start()
         except BaseException:
             self.shutdown()
             raise
@@ -135,7 +136,7 @@ class AsyncLLM:
         self.phases |= {"spawn": spawn, **ready.phases}
         self.facts = ready.facts
         try:
-            self._input = InputProcessor(self.resolved, self.tokenizer, ready)
+            self._intake.processor = InputProcessor(self.resolved, self.tokenizer, ready)
         except QuireError:
             self.shutdown()
             raise
@@ -156,12 +157,14 @@ class AsyncLLM:
 
     @property
     def is_ready(self) -> bool:
-        return self._input is not None and self._error is None
+        """Whether requests are taken: the core is there, and nobody has asked to `drain`."""
+        return self._intake.processor is not None and self.error is None and not self.draining
 
     @property
-    def errored(self) -> bool:
-        """Whether the core has died or was shut down; no request can be served any more."""
-        return self._error is not None
+    def error(self) -> QuireError | None:
+        """Why no request can be served now: `EngineRestartingError` while a core that was lost is
+        being replaced, `EngineDeadError` for ever. None while one can, or before the start."""
+        return self._core.error
 
     @property
     def timelines(self) -> Timelines:
@@ -176,7 +179,7 @@ class AsyncLLM:
     @property
     def num_queued(self) -> int:
         """Sequences under way beyond those that one batch holds; less than 0: seats are free."""
-        under_way = self._num_arriving + self._output.num_sequences
+        under_way = self._intake.num_arriving + self._output.num_sequences
         return under_way - self.max_num_seqs
 
     async def generate(
@@ -225,28 +228,36 @@ class AsyncLLM:
         The caller must `close` it in the end, however it ends. Raises as `generate`, and there is
         nothing to close then.
         """
-        self._num_arriving += sampling_params.n
-        try:
-            request = await self._process(request_id, prompt, sampling_params, priority, cache_salt)
-        finally:
-            self._num_arriving -= sampling_params.n
-        if self._error is not None:
-            raise self._error
+        if self._core.error is not None:
+            raise self._core.error
+        request = await self._intake.process(
+            request_id, prompt, sampling_params, priority, cache_salt
+        )
+        if self._core.error is not None:
+            raise self._core.error
         self._output.add(request, trace_headers)
         self._sinks[request_id] = sink
         try:
             for child in request.children:
-                self._client.send(child)
+                self._core.client.send(child)
         except BaseException:
             self.close(request_id)
             raise
-        if self._lag is not None:
-            self._lag.start()
+        self._watch()
 
     def close(self, request_id: str) -> None:
         """Forget a request, and abort it if it still runs; unknown ids are ignored."""
         self._sinks.pop(request_id, None)
         self._abort(request_id)
+
+    async def drain(self, seconds: float) -> None:
+        """Be ready no more, and let requests under way end, for so many seconds; then end them."""
+        self.draining = True
+        deadline = time.monotonic() + seconds
+        while self.num_unfinished or self._intake.num_arriving:
+            if time.monotonic() >= deadline:
+                self.on_dead(EngineDeadError("The server is shutting down."))
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its consumer gets what there is, with finish reason "abort"."""
@@ -254,12 +265,7 @@ class AsyncLLM:
 
     async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
         """A prompt's tokens, off the event loop; of a conversation the template writes them all."""
-        if self._pool is not None and (isinstance(prompt, ChatPrompt) or add_special_tokens):
-            return (await self._pool.tokenize(prompt)).token_ids
-        work = partial(tokenize, self.tokenizer, prompt)
-        if isinstance(prompt, str):
-            work = partial(self.tokenizer.encode, prompt, add_special_tokens)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._intake.tokenize(self.tokenizer, prompt, add_special_tokens)
 
     async def call(self, method: str, *args: Any) -> Any:
         """Run one of the core's utility methods, between two steps.
@@ -270,7 +276,10 @@ class AsyncLLM:
         call_id = next(self._call_ids)
         result = self._calls[call_id] = asyncio.get_running_loop().create_future()
         try:
-            self._client.send(Call(call_id, method, list(args)))
+            if self._core.error is not None:
+                raise self._core.error
+            self._core.client.send(Call(call_id, method, list(args)))
+            self._watch()
             return await result
         finally:
             del self._calls[call_id]
@@ -283,78 +292,31 @@ class AsyncLLM:
 
     def shutdown(self) -> None:
         """Stop the core; requests under way fail. Harmless when repeated."""
-        self._on_death(EngineDeadError("The engine has been shut down."))
-        if self._lag is not None:
-            self._lag.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._pool is not None:
-            self._pool.shutdown()
-        self._client.shutdown()
+        self._core.shutdown()
+        for timer in (self._lag, self._watchdog):
+            if timer is not None:
+                timer.stop()
+        self._intake.shutdown()
         if self._tracer is not None:
             self._tracer.shutdown()
-
-    async def _process(
-        self,
-        request_id: str,
-        prompt: Prompt,
-        params: SamplingParams,
-        priority: int,
-        cache_salt: str | None,
-    ) -> ProcessedRequest:
-        if self._error is not None:
-            raise self._error
-        assert self._input is not None, "the engine was not started"
-        processor, arrival = self._input, time.monotonic()
-        wanted = params.structured_outputs
-        if wanted is not None and not processor.knows_structure(wanted):
-            await asyncio.get_running_loop().run_in_executor(
-                self._threads, processor.check_structure, wanted
-            )
-
-        if self._pool is not None and _is_long(prompt):
-            checked = processor.checked(prompt)
-            assert not isinstance(checked, list)
-            tokenized = await self._pool.tokenize(checked)
-            self.stats.front.add_tokenize(tokenized.seconds)
-            return processor.request(
-                request_id,
-                checked if isinstance(checked, str) else None,
-                tokenized.token_ids,
-                params,
-                arrival_time=arrival,
-                priority=priority,
-                cache_salt=cache_salt,
-            )
-
-        def process() -> ProcessedRequest:
-            with self.stats.front.tokenizing():
-                return processor.process(
-                    request_id,
-                    prompt,
-                    params,
-                    arrival_time=arrival,
-                    priority=priority,
-                    cache_salt=cache_salt,
-                )
-
-        if _is_long(prompt):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, process)
-        # One a turn of the loop, in order: of many that arrive together, the first have their
-        # tokens streamed before the last are tokenized.
-        async with self._turn:
-            request = process()
-            await asyncio.sleep(0)
-        return request
 
     def _abort(self, request_id: str) -> None:
         ids, output = self._output.abort(request_id, time.monotonic())
         if ids:
             with contextlib.suppress(EngineDeadError):
-                self._client.send(AbortRequests(ids))
+                self._core.client.send(AbortRequests(ids))
         if output is not None and request_id in self._sinks:
             self._sinks[request_id].put(output)
 
+    def _watch(self) -> None:
+        """There is work: see how late the event loop is, and whether the core still lives."""
+        for timer in (self._lag, self._watchdog):
+            if timer is not None:
+                timer.start()
+
     def _on_message(self, message: StepOutputs | CallResult) -> None:
+        if self._watchdog is not None:
+            self._watchdog.silent = 0
         if isinstance(message, CallResult):
             self._on_result(message)
             return
@@ -363,7 +325,7 @@ class AsyncLLM:
         step = self._output.process(message)
         processed = time.thread_time()
         if step.aborts:
-            self._client.send(AbortRequests(step.aborts))
+            self._core.client.send(AbortRequests(step.aborts))
         for output in step.outputs:
             if sink := self._sinks.get(output.request_id):
                 sink.put(output)
@@ -379,18 +341,38 @@ class AsyncLLM:
         else:
             future.set_result(message.value)
 
-    def _on_death(self, error: QuireError) -> None:
-        if self._error is not None:
-            return
-        self._error = error
-        for sink in self._sinks.values():
+    def on_lost(self, error: QuireError) -> None:
+        """Requests whose clients were told nothing yet wait for another core; the others fail."""
+        now = time.monotonic()
+        self.stats.forget_core()
+        self._fail_calls(error)
+        for request_id in self._output.request_ids():
+            if self._output.retry(request_id, now):
+                self.stats.retried += 1
+            else:
+                self._fail(request_id, error)
+
+    def on_restored(self, ready: Ready) -> None:
+        """Tell the new core of all who wait for it."""
+        self.stats.restarts += 1
+        self._intake.processor = InputProcessor(self.resolved, self.tokenizer, ready)
+        for message in self._output.messages():
+            self._core.client.send(message)
+        if self.num_unfinished:
+            self._watch()
+
+    def on_dead(self, error: QuireError) -> None:
+        self._fail_calls(error)
+        for request_id in self._output.request_ids():
+            self._fail(request_id, error)
+
+    def _fail(self, request_id: str, error: QuireError) -> None:
+        """End a request that the core will not finish."""
+        self._output.abort(request_id, time.monotonic(), str(error))
+        if sink := self._sinks.get(request_id):
             sink.fail(error)
+
+    def _fail_calls(self, error: QuireError) -> None:
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(error)
-
-
-def _is_long(prompt: Prompt) -> bool:
-    """Whether it may take longer to tokenize than the event loop should be held up."""
-    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-    return isinstance(text, ChatPrompt) or (isinstance(text, str) and len(text) > INLINE_CHARACTERS)

@@ -23,6 +23,7 @@ from quire.core import errors
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError
 from quire.core.messages import (
+    BAD_FRAME,
     CallResult,
     CoreFailed,
     CoreInput,
@@ -38,6 +39,10 @@ CORE_COMMAND = (sys.executable, "-m", "quire.engine.process")
 SHUTDOWN_SECONDS = 5.0
 LAST_WORDS_SECONDS = 0.1
 """After the core's exit, how long to wait for the frame that says why."""
+STACKS_SIGNAL = signal.SIGUSR1
+"""Has the core write all its threads' stacks to stderr."""
+STACKS_SECONDS = 0.5
+"""How long it gets for that."""
 CONNECT_MILLISECONDS = 1000
 """How long to wait at most for the core's connection, once it has said that it is there."""
 MAX_SOCKET_PATH = 100
@@ -56,13 +61,20 @@ class CoreClient(Protocol):
 
     def send(self, message: CoreInput) -> None: ...
 
+    def end_stuck(self, error: QuireError) -> None:
+        """Have a core that does not answer tell where it is, and call it dead of `error`."""
+
+    async def discard(self) -> None:
+        """Be rid of a core that is lost, whatever state it is in; the memory it held is free."""
+
     def shutdown(self) -> None: ...
 
 
 class ProcessClient:
     """An engine core in a child process, over two ZMQ sockets in a private directory.
 
-    All methods but `shutdown` belong to the event loop that `start` ran in.
+    It is the line to one process: whoever wants another makes another client. All methods but
+    `shutdown` belong to the event loop that `start` ran in.
     """
 
     def __init__(self, command: Sequence[str] = CORE_COMMAND) -> None:
@@ -120,6 +132,23 @@ class ProcessClient:
             self._inbox.send(self._encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:
             raise EngineDeadError("The engine core has hung up.") from None
+
+    def end_stuck(self, error: QuireError) -> None:
+        """Have the core dump its threads' stacks to the log, and die of `error` soon after."""
+        if self._process is not None:
+            # The dump is made by a signal's handler in C, also where Python's lock is held; a
+            # process that was stopped makes it when it goes on.
+            for number in (STACKS_SIGNAL, signal.SIGCONT):
+                self._process.send_signal(number)
+        self._loop.call_later(STACKS_SECONDS, self._die, error)
+
+    async def discard(self) -> None:
+        """Kill the core, wait until it is gone, and leave nothing behind."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+        self.shutdown()
 
     def shutdown(self) -> None:
         """Stop the core, by force after `SHUTDOWN_SECONDS`, and leave nothing behind."""
@@ -182,7 +211,7 @@ class ProcessClient:
                 return
             try:
                 message = self._decoder.decode(frame)
-            except (msgspec.MsgspecError, RecursionError) as error:
+            except BAD_FRAME as error:
                 self.num_bad_frames += 1
                 logger.warning("dropped a bad frame (%d so far): %s", self.num_bad_frames, error)
                 continue

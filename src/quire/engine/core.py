@@ -25,7 +25,8 @@ from quire.core.messages import (
 from quire.core.request import FinishReason, Request
 from quire.core.stopwatch import Stopwatch
 from quire.engine.compiling import Compiling
-from quire.executor.base import Executor
+from quire.engine.isolate import compute_apart, reason, shared_blocks
+from quire.executor.base import Executor, ForwardError
 from quire.kv.snapshot import kv_snapshot
 from quire.models.cost import first_guess
 from quire.scheduler.scheduler import Scheduler
@@ -89,16 +90,22 @@ class EngineCore:
 
     def add(self, message: AddRequest) -> None:
         """Put a request in line; one that can never run is answered in the next step."""
-        request = Request(
-            message.request_id,
-            message.prompt_token_ids,
-            message.sampling_params,
-            arrival_time=message.arrival_time,
-            max_model_len=self.config.scheduler.max_model_len,
-            priority=message.priority,
-            cache_salt=message.cache_salt,
-            eos_token_ids=message.eos_token_ids,
-        )
+        try:
+            request = Request(
+                message.request_id,
+                message.prompt_token_ids,
+                message.sampling_params,
+                arrival_time=message.arrival_time,
+                max_model_len=self.config.scheduler.max_model_len,
+                priority=message.priority,
+                cache_salt=message.cache_salt,
+                eos_token_ids=message.eos_token_ids,
+            )
+            if not request.num_tokens:
+                raise InvalidRequestError("the prompt is empty.")
+        except ValueError as error:  # no whole number of tokens, or none
+            self._reject(message.request_id, str(error))
+            return
         waits_for = self.executor.prepare(request.sampling_params, request.eos_token_ids)
         if waits_for is not None:
             self._compiling.add(request, waits_for)
@@ -109,15 +116,15 @@ class EngineCore:
         try:
             self.scheduler.add(request)
         except InvalidRequestError as error:
-            self._reject(request, str(error))
+            self._reject(request.request_id, str(error))
 
-    def _reject(self, request: Request, reason: str) -> None:
+    def _reject(self, request_id: str, why: str) -> None:
         self._rejected.append(
             CoreOutput(
-                request_id=request.request_id,
+                request_id=request_id,
                 new_token_ids=[],
                 finish_reason=FinishReason.ERROR,
-                stop_reason=reason,
+                stop_reason=why,
             )
         )
 
@@ -168,8 +175,8 @@ class EngineCore:
             self.watch.lap("idle")
         for request in compiled:
             self._enqueue(request)
-        for request, reason in refused:
-            self._reject(request, reason)
+        for request, why in refused:
+            self._reject(request.request_id, why)
 
     def _begin(self) -> None:
         """Schedule a step and set it going."""
@@ -187,9 +194,12 @@ class EngineCore:
         batch, wait = self._in_flight[0]
         try:
             result = wait()
+        except ForwardError as error:
+            logger.exception("step %d failed; its parts are tried", batch.step)
+            outputs = self._isolate(error)
         except Exception as error:
             logger.exception("step %d failed", batch.step)
-            outputs = self._fail(f"{type(error).__name__}: {error}")
+            outputs = self._fail(reason(error))
         else:
             self._note(result.times)
             outputs = self.scheduler.update(batch, result, self._clock())
@@ -197,17 +207,42 @@ class EngineCore:
         self.watch.lap("update")
         return outputs
 
-    def _fail(self, reason: str) -> StepOutputs:
+    def _isolate(self, error: ForwardError) -> StepOutputs:
+        """End only those of the oldest step's requests that it fails for.
+
+        Where a step is in flight behind it, requests may have left or come back since, and blocks
+        may be shared that were not written: all of the step's requests end then.
+        """
+        if len(self._in_flight) > 1:
+            return self._fail(reason(error))
+        batch, _ = self._in_flight[0]
+        reads = shared_blocks(batch, self.scheduler.kv.tables(), self.scheduler.kv.block_size)
+        try:
+            result = compute_apart(self._compute, batch, error, reads)
+        except Exception as failure:
+            logger.exception("a part of step %d failed", batch.step)
+            return self._fail(reason(failure))
+        self._in_flight.popleft()
+        self._note(result.times)
+        return self.scheduler.update(batch, result, self._clock())
+
+    def _fail(self, why: str) -> StepOutputs:
         """End the requests of the oldest step; a step behind it is computed for nobody."""
         batch, _ = self._in_flight.popleft()
         self.watch.lap("model")
-        outputs = self.scheduler.fail(batch, reason, self._clock())
+        outputs = self.scheduler.fail(batch, why, self._clock())
         while self._in_flight:
             batch, wait = self._in_flight.popleft()
             with contextlib.suppress(Exception):
                 wait()
-            self.scheduler.fail(batch, reason, self._clock())
+            self.scheduler.fail(batch, why, self._clock())
         return outputs
+
+    def _compute(self, batch: SchedulerOutput) -> ModelOutput:
+        """Compute a step while no other is in flight."""
+        if self.config.async_scheduling:
+            return self.executor.submit(batch).result()
+        return self.executor.execute(batch)
 
     def _note(self, times: StepTimes) -> None:
         """Enter a step's times; what the core waited beyond them counts as the model's."""

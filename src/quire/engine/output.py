@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quire.core.errors import InvalidRequestError
-from quire.core.messages import CoreOutput, StepOutputs
+from quire.core.messages import AddRequest, CoreOutput, StepOutputs
 from quire.core.outputs import PositionLogprobs, RequestMetrics, RequestOutput
 from quire.core.sampling_params import RequestOutputKind
 from quire.engine.input import ProcessedRequest
@@ -38,6 +38,7 @@ class _RequestState:
         "num_running",
         "prompt_logprobs",
         "request",
+        "retried",
         "sequences",
         "timelines",
         "trace_headers",
@@ -51,6 +52,14 @@ class _RequestState:
     ) -> None:
         self.request = request
         self.kind = request.params.output_kind
+        self.retried = False
+        self.metrics = RequestMetrics(arrival_time=request.arrival_time)
+        self.timelines: list[Timeline] = []
+        self.trace_headers = trace_headers or {}
+        self._begin(tokenizer)
+
+    def _begin(self, tokenizer: Tokenizer) -> None:
+        request = self.request
         self.sequences = [
             SequenceState(index, request.prompt_token_ids, request.params, tokenizer)
             for index in range(len(request.children))
@@ -58,9 +67,12 @@ class _RequestState:
         self.num_running = len(self.sequences)
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
-        self.metrics = RequestMetrics(arrival_time=request.arrival_time)
-        self.timelines: list[Timeline] = []
-        self.trace_headers = trace_headers or {}
+
+    def start_again(self, tokenizer: Tokenizer) -> None:
+        """Forget all that is known but when it came."""
+        self.retried = True
+        self.metrics.first_scheduled_time = self.metrics.first_token_time = 0.0
+        self._begin(tokenizer)
 
     def output(self, touched: list[SequenceState]) -> RequestOutput:
         """An answer with the sequences of this step (DELTA) or with all of them."""
@@ -163,8 +175,31 @@ class OutputProcessor:
         self._stats.on_step(step.stats, step.timestamp, step.times)
         return result
 
-    def abort(self, request_id: str, now: float) -> tuple[list[str], RequestOutput | None]:
-        """End a request: the core's ids to abort, and its last output (None if it is not here)."""
+    def retry(self, request_id: str, now: float) -> bool:
+        """Expect a request's outputs from the beginning, its core being lost; False where it was
+        told some already, or is tried again already."""
+        state = self._requests[request_id]
+        told = state.kind is not RequestOutputKind.FINAL_ONLY
+        if state.retried or (told and any(s.num_tokens for s in state.sequences)):
+            return False
+        state.start_again(self._tokenizer)
+        for child, sequence in zip(state.request.children, state.sequences, strict=True):
+            self._sequences[child.request_id] = (state, sequence)
+            self.timelines.retry(child.request_id, state.request, sequence, state.metrics, now)
+        return True
+
+    def messages(self) -> list[AddRequest]:
+        """What the core must be told of every request that is here, in the order of arrival."""
+        return [child for state in self._requests.values() for child in state.request.children]
+
+    def abort(
+        self, request_id: str, now: float, error: str | None = None
+    ) -> tuple[list[str], RequestOutput | None]:
+        """End a request: the core's ids to abort, and its last output (None if it is not here).
+
+        Args:
+            error: why it could not be finished; else it was the client's wish.
+        """
         state = self._requests.get(request_id)
         if state is None:
             return [], None
@@ -172,7 +207,10 @@ class OutputProcessor:
         ended: list[SequenceState] = []
         for child, sequence in zip(state.request.children, state.sequences, strict=True):
             if sequence.finish_reason is None:
-                sequence.abort()
+                if error is None:
+                    sequence.abort()
+                else:
+                    sequence.fail(error)
                 self._end_sequence(child.request_id, state, sequence, now)
                 ids.append(child.request_id)
                 ended.append(sequence)

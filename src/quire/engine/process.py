@@ -7,6 +7,7 @@ a second or so when its parent is gone.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import shutil
@@ -26,6 +27,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
 from quire.core.log import setup_logging
 from quire.core.messages import (
+    BAD_FRAME,
     AbortRequests,
     AddRequest,
     Call,
@@ -75,7 +77,7 @@ class CoreServer:
         self._inbox = inbox
         self._send = send
         self._decoder = msgspec.msgpack.Decoder(CoreInput)
-        self._bad_frames = 0
+        self.num_bad_frames = 0
         self._stopping = False
 
     def run(self) -> None:
@@ -102,9 +104,9 @@ class CoreServer:
                 return
             try:
                 message = self._decoder.decode(frame)
-            except (msgspec.MsgspecError, RecursionError) as error:
-                self._bad_frames += 1
-                logger.warning("dropped a bad frame (%d so far): %s", self._bad_frames, error)
+            except BAD_FRAME as error:
+                self.num_bad_frames += 1
+                logger.warning("dropped a bad frame (%d so far): %s", self.num_bad_frames, error)
                 continue
             self._handle(message)
 
@@ -123,7 +125,7 @@ class CoreServer:
 
     def _call(self, message: Call) -> CallResult:
         if message.method == "num_bad_frames":
-            return CallResult(message.call_id, self._bad_frames)
+            return CallResult(message.call_id, self.num_bad_frames)
         try:
             return CallResult(message.call_id, self._core.call(message.method, message.args))
         except Exception as error:  # the caller's to handle
@@ -135,6 +137,8 @@ def main(argv: list[str], load: CoreLoader = load_core) -> int:
     directory, parent = Path(argv[0]), int(argv[1])
     _die_with(parent, directory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    faulthandler.enable()  # a crash in native code says where
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # see `client.STACKS_SIGNAL`
     setup_logging()
     config = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EngineConfig)
     context = zmq.Context()

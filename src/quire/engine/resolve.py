@@ -35,6 +35,7 @@ from quire.core.hardware import Hardware
 from quire.core.profiler_config import checked, from_environment, parse_profiler_config
 from quire.core.registry import did_you_mean
 from quire.engine.resolve_quantization import resolve_quantization
+from quire.models.cost import first_guess
 from quire.models.memory import kv_bytes_per_token, parameter_count
 from quire.models.offload import last_weights, layer_weights
 from quire.models.registry import model_config
@@ -45,6 +46,9 @@ BLOCK_SIZES = (8, 16, 32)
 ONE_THREAD_PARAMETERS = 32_000_000
 """A model below this size is bound by its many small operations, not by arithmetic."""
 GIB = 2**30
+STEP_TIMEOUT = 60.0
+STEP_TIMEOUT_FACTOR = 10.0
+"""Times the predicted longest step: the machine may be slower than guessed, and busy."""
 AVAILABLE_SHARE = 0.9
 """Of the memory that is free now, when it is less than the share the user allows."""
 
@@ -144,7 +148,19 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),
     )
     config = dataclasses.replace(config, cpu_offload_bytes=_cpu_offload(args, config, notes))
+    config = dataclasses.replace(config, step_timeout=_step_timeout(args, config))
     return Resolved(config, source, tokenizer_path, notes)
+
+
+def _step_timeout(args: EngineArgs, config: EngineConfig) -> float:
+    if args.step_timeout is not None:
+        return args.step_timeout
+    limits = config.scheduler
+    tokens, context = limits.max_num_batched_tokens, limits.max_model_len
+    longest = first_guess(config).seconds(
+        tokens, limits.max_num_seqs, limits.max_num_seqs * context, tokens * context
+    )
+    return max(STEP_TIMEOUT, STEP_TIMEOUT_FACTOR * config.num_scheduler_steps * longest)
 
 
 def _hash_algo(args: EngineArgs) -> HashAlgo:
@@ -190,6 +206,8 @@ def _check_values(args: EngineArgs) -> None:
         raise _error(
             args, "kv_offloading_dir", "it takes what leaves --kv-offloading-size, which is 0."
         )
+    if args.step_timeout is not None and not 0.0 <= args.step_timeout < math.inf:
+        raise _error(args, "step_timeout", "it must be a number of seconds, 0 for no limit.")
     if args.tokenizer_pool_size < 0:
         raise _error(args, "tokenizer_pool_size", "it must not be negative.")
     if args.pack_cache_bytes < 0:

@@ -38,6 +38,10 @@ class EngineStats:
         """Of arriving prompts, those tokens that an earlier one had begun with."""
         self.rejected = 0
         """Requests refused because the queue was full."""
+        self.restarts = 0
+        """Engine cores that took the place of one that was lost."""
+        self.retried = 0
+        """Requests that began again with another core."""
         self.slow_outputs = 0
         """Outputs that waited because their client had not read what it had been sent."""
         self.time_to_first_token = Histogram(LATENCIES)
@@ -111,6 +115,10 @@ class EngineStats:
         self._log(now)
         if self.observer is not None:
             self.observer()
+
+    def forget_core(self) -> None:
+        """The core is gone, and with it all that it counted; another one begins at zero."""
+        self.scheduler = self.core = None
 
     def on_arrival(self, prompt_token_ids: list[int], cache_salt: str | None = None) -> None:
         """A request has come."""

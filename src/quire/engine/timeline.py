@@ -127,6 +127,10 @@ class Timeline:
         if len(self._events) > MAX_EVENTS:
             self._shorten()
 
+    def follow(self, sequence: SequenceState) -> None:
+        """From now on this is its state."""
+        self._sequence = sequence
+
     def end(self, now: float) -> None:
         """It has ended; keep what there is to tell, and not its text."""
         assert self._sequence is not None
@@ -165,7 +169,7 @@ class Timeline:
             match event.kind:
                 case "load":
                     kind, tokens = "load", event.tokens
-                case "load_failed":
+                case "load_failed" | "retried":
                     kind = "queue"
                 case "preempted":
                     kind = "preempted"
@@ -249,6 +253,21 @@ class Timelines:
         self._alive[sequence_id] = timeline
         return timeline
 
+    def retry(
+        self,
+        sequence_id: str,
+        request: ProcessedRequest,
+        sequence: SequenceState,
+        metrics: RequestMetrics,
+        now: float,
+    ) -> None:
+        """A sequence begins again, with a new core."""
+        timeline = self._alive.get(sequence_id)
+        if timeline is None:  # it had ended, but not the others of its request
+            timeline = self.begin(sequence_id, request, sequence, metrics)
+        timeline.note(RequestEvent(sequence_id, "retried", now))
+        timeline.follow(sequence)
+
     def note(self, event: RequestEvent) -> None:
         if timeline := self._alive.get(event.request_id):  # or it was aborted meanwhile
             timeline.note(event)
@@ -288,6 +307,7 @@ _TEXTS: dict[str, Callable[[_Noted], str]] = {
     "admitted": lambda e: f"admitted, with {_tokens(e.tokens)} in the KV cache",
     "resumed": lambda e: f"runs again, with {_tokens(e.tokens)} in the KV cache",
     "prefill": lambda e: f"computed {_tokens(e.tokens)} in {1e3 * (e.end - e.time):.1f} ms",
+    "retried": lambda _: "the engine core was lost; it begins again with another",
     "preempted": lambda e: f"preempted after {_tokens(e.given)}: others needed its KV blocks",
 }
 

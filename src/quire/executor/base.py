@@ -11,6 +11,22 @@ from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
 
 
+class ForwardError(Exception):
+    """A step's forward pass raised; the exception is its `__cause__`.
+
+    The step's copies are done and its `removed` are gone, but nothing else of it is left: the
+    same step, or a part of it without those two, may be asked for again.
+
+    Attributes:
+        failed_loads, copy_seconds: what came of the copies; see `ModelOutput`.
+    """
+
+    def __init__(self, failed_loads: list[int], copy_seconds: float) -> None:
+        super().__init__("the step's forward pass raised")
+        self.failed_loads = failed_loads
+        self.copy_seconds = copy_seconds
+
+
 class Pending(Protocol):
     """A step on its way."""
 
@@ -45,7 +61,8 @@ class Executor(ABC):
         """Compute one step.
 
         An exception leaves the executor able to go on: the scheduler fails the step's
-        requests and names them in the next step's `removed`.
+        requests and names them in the next step's `removed`. After a `ForwardError` the core
+        asks for the step's halves, and so on, to find the request that it fails for.
         """
 
     def submit(self, batch: SchedulerOutput) -> Pending:

@@ -17,6 +17,7 @@ from quire.core.errors import ConfigError
 from quire.core.hardware import detect
 from quire.core.sampling_params import SamplingParams
 from quire.core.stopwatch import Stopwatch
+from quire.executor.base import ForwardError
 from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
 from quire.models.offload import WeightOffload, held_weight_bytes
 from quire.models.pack_cache import PackCache, open_cache
@@ -154,7 +155,10 @@ class Worker:
         if self._host and batch.block_copies:
             failed_loads = self._host.copy(batch.block_copies)
         copied = time.monotonic()
-        output = self._runner.execute(batch)
+        try:
+            output = self._runner.execute(batch)
+        except Exception as error:
+            raise ForwardError(failed_loads, copied - begin) from error
         output.failed_loads, output.copy_seconds = failed_loads, copied - begin
         return output
 

@@ -160,7 +160,7 @@ class Scheduler:
         for request in self._loading.end(step.step, set(result.failed_loads)):
             self._events.note("load_failed", request)
             self._wait_again(request)
-        if self._budget is not None:
+        if self._budget is not None and any(result.times):
             seconds = sum(result.times) / step.num_steps
             self._budget.observe(step.num_scheduled_tokens, step.num_computed_tokens, seconds)
         if self._tier_cost is not None and step.block_copies is not None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,7 +20,7 @@ from starlette.routing import Route
 from quire import __version__
 from quire.profile.devices import Device
 from quire.server.engine import Engine
-from quire.server.errors import HANDLERS
+from quire.server.errors import HANDLERS, error_response
 from quire.server.explain import explain_engine
 from quire.server.feed import Feed, stream
 from quire.server.metrics import Metrics
@@ -48,6 +50,17 @@ if TYPE_CHECKING:
     from quire.text.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True, slots=True)
+class Cors:
+    """What browsers may do for pages of other origins."""
+
+    origins: tuple[str, ...]
+    """`*` is any."""
+    methods: tuple[str, ...] = ("*",)
+    headers: tuple[str, ...] = ("*",)
+    credentials: bool = False
+
+
 def create_app(
     engine: Engine,
     model_names: Sequence[str],
@@ -56,6 +69,7 @@ def create_app(
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS,
     chat_template: str | None = None,
+    cors: Cors | None = None,
     devices: Sequence[Device] = (),
     tool_call_parser: str | None = None,
     reasoning_parser: str | None = None,
@@ -68,6 +82,7 @@ def create_app(
         max_body_bytes: the largest request body; more is 413.
         max_queued_requests: sequences that may wait beyond those of a batch; more is 429.
         chat_template: its Jinja source, in place of the model's own.
+        cors: other origins whose pages may use it; none, if None.
         devices: whose power, heat and load go into the metrics.
         tool_call_parser, reasoning_parser: names in `tools.table`; by default the chat template
             tells.
@@ -78,6 +93,18 @@ def create_app(
     template = chat_template or _template(engine.tokenizer)
     parsers = choose_parsers(template, tool_call_parser, reasoning_parser)
     middleware = [Middleware(RequestIdMiddleware), Middleware(LastResortMiddleware)]
+    if cors is not None:  # before the key is asked for: a browser's preflight has none
+        middleware.insert(
+            0,
+            Middleware(
+                CORSMiddleware,
+                allow_origins=cors.origins,
+                allow_methods=cors.methods,
+                allow_headers=cors.headers,
+                allow_credentials=cors.credentials,
+                expose_headers=("X-Request-Id", "Retry-After"),
+            ),
+        )
     if api_keys:
         middleware.append(Middleware(ApiKeyMiddleware, keys=tuple(api_keys)))
     app = Starlette(
@@ -132,13 +159,14 @@ def _template(tokenizer: Tokenizer) -> str:
 
 
 async def health(request: Request) -> Response:
-    """200 while the engine lives, 503 once it has died."""
-    errored = server_state(request).engine.errored
-    return Response(status_code=503 if errored else 200)
+    """200 while the engine lives; 503 while a core that was lost is replaced, or for ever."""
+    error = server_state(request).engine.error
+    return Response() if error is None else error_response(error)
 
 
 async def ready(request: Request) -> Response:
-    """200 while requests are taken; 503 while the model loads or the engine is dead."""
+    """200 while requests are taken; 503 while the model loads, after a signal to stop, and while
+    the engine is not there."""
     return Response(status_code=200 if server_state(request).engine.is_ready else 503)
 
 

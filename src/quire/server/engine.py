@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.core.config import EngineArgs
+from quire.core.errors import QuireError
 from quire.core.sampling_params import SamplingParams
 from quire.engine.profiling import ProfilingClient
 from quire.engine.stats import EngineStats
@@ -41,7 +42,14 @@ class Engine(Protocol):
     def is_ready(self) -> bool: ...
 
     @property
-    def errored(self) -> bool: ...
+    def error(self) -> QuireError | None:
+        """Why it can take no request now, or never again; None while it can, or loads."""
+        ...
+
+    @property
+    def draining(self) -> bool:
+        """Whether it ends what is under way, and takes no more."""
+        ...
 
     @property
     def num_queued(self) -> int:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from quire.core.errors import (
     ConfigError,
     EngineDeadError,
+    EngineRestartingError,
     InvalidRequestError,
     OutOfMemoryError,
     QuireError,
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 LONGEST_MESSAGE = 2000
 """Characters; an answer must not repeat a client's megabytes."""
+RESTART_SECONDS = 5
+"""When to come back while the engine core starts."""
 
 
 class ErrorInfo(msgspec.Struct):
@@ -105,6 +108,10 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
             # The request is well-formed, but this server, as it is configured, cannot serve it.
             status = HTTPStatus.BAD_REQUEST
             info = ErrorInfo(str(error), _type(status), None, error.code)
+        case EngineRestartingError():
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            message = f"{error.what} Send the request again."
+            info = ErrorInfo(message, _type(status), None, error.code)
         case EngineDeadError():
             status = HTTPStatus.SERVICE_UNAVAILABLE
             message = "The engine has stopped, so that no request can be served."
@@ -126,6 +133,8 @@ def error_response(error: Exception) -> Response:
     """`error` as a JSON response."""
     status, body = describe(error)
     headers = getattr(error, "headers", None)
+    if isinstance(error, EngineRestartingError):
+        headers = {"Retry-After": str(RESTART_SECONDS)}
     too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     kind = LingeringResponse if too_large else Response
     return kind(msgspec.json.encode(body), status, headers, "application/json")

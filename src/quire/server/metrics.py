@@ -106,6 +106,16 @@ class MetricsCollector(Collector):
                 self._stats.repeated_tokens,
             ),
             (
+                "engine_restarts",
+                "Engine cores that took the place of one that was lost.",
+                self._stats.restarts,
+            ),
+            (
+                "requests_retried",
+                "Requests that began again because the engine core was lost.",
+                self._stats.retried,
+            ),
+            (
                 "slow_client_outputs",
                 "Outputs that waited for their client to read.",
                 self._stats.slow_outputs,

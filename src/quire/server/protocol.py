@@ -1,25 +1,57 @@
-"""uvicorn's HTTP protocol, and the transport under it for streams that write to it themselves."""
+"""uvicorn's HTTP protocol: the transport under it for streams that write to it themselves, and
+limits to what one client can do to a connection, and all of them to the server."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from email.utils import formatdate
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, cast
 
+import h11
+import msgspec
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from quire.server.errors import ApiError, describe
 
 _TRANSPORT = "quire.transport"
+
+MAX_HEADER_BYTES = 65536
+"""Of a request's line and headers."""
+RECEIVE_SECONDS = 8.0
+"""In which a request's headers must be complete, and in each of which its body must bring
+`RECEIVE_BYTES`."""
+RECEIVE_BYTES = 4096
+WRITE_SECONDS = 60.0
+"""In each of which a client that is behind must read something."""
 
 
 class TransportProtocol(H11Protocol):
     """Tells each request the transport of its connection, as an ASGI extension, and its response
-    the date, for which uvicorn would wake up every second."""
+    the date, for which uvicorn would wake up every second.
+
+    Who sends too slowly, or stops reading, is disconnected. A connection beyond the most that may
+    be takes the place of one that asks nothing, or is refused.
+    """
+
+    def __init__(self, *args: Any, max_connections: int = sys.maxsize, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._max_connections = max_connections
+        self._num_received = 0
+        self._num_requests = 0
+        self._receive_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > self._max_connections and not self._make_room():
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "The server has no connection left.")
+            return
+        self._expect_request()
         app: Any = self.app
 
         async def app_with_transport(scope: Scope, receive: Receive, send: Send) -> None:
@@ -28,9 +60,98 @@ class TransportProtocol(H11Protocol):
 
         self.app = app_with_transport
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._receive_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
     def data_received(self, data: bytes) -> None:
         self.server_state.default_headers = _headers_of(int(time.time()))
+        self._num_received += len(data)
+        if self._receive_timer is None:
+            self._expect_request()
         super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self._num_requests += 1
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+            self._receive_timer = None
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def send_400_response(self, msg: str) -> None:
+        """What h11 could not parse; uvicorn calls this while it handles the exception."""
+        hint = getattr(sys.exception(), "error_status_hint", HTTPStatus.BAD_REQUEST)
+        if hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            msg = f"The request's headers are longer than {MAX_HEADER_BYTES} bytes."
+        self._refuse(HTTPStatus(hint), msg)
+
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether no request is under way; its headers may be."""
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn does not say that it may be None
+        return cycle is None or cycle.response_complete
+
+    def _make_room(self) -> bool:
+        for other in self.connections:
+            if other is not self and other.asks_nothing:  # type: ignore[union-attr]
+                other.transport.abort()
+                return True
+        return False
+
+    def _expect_request(self) -> None:
+        self._receive_timer = self.loop.call_later(
+            RECEIVE_SECONDS, self._check_request, self._num_received
+        )
+
+    def _check_request(self, received: int) -> None:
+        """See how far the request has come for which the timer was set."""
+        self._receive_timer = None
+        if self.transport.is_closing():
+            return
+        if self.conn.their_state is h11.SEND_BODY:
+            if self.flow.read_paused or self._num_received - received >= RECEIVE_BYTES:
+                self._expect_request()
+                return
+        elif self.conn.their_state is not h11.IDLE:
+            return  # it is complete
+        elif self._num_requests and not self.conn.trailing_data[0]:
+            return  # uvicorn's own timer waits for the next
+        self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not come in time.")
+
+    def _expect_reading(self) -> None:
+        self._write_timer = self.loop.call_later(
+            WRITE_SECONDS, self._check_reading, self.transport.get_write_buffer_size()
+        )
+
+    def _check_reading(self, unsent: int) -> None:
+        if self.transport.get_write_buffer_size() >= unsent:
+            self.transport.abort()
+        else:
+            self._expect_reading()
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        """Answer, unless an answer has begun, and hang up."""
+        if not self.asks_nothing and self.cycle.response_started:
+            self.transport.abort()
+            return
+        body = msgspec.json.encode(describe(ApiError(status, message))[1])
+        self.transport.write(
+            b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+            b"Connection: close\r\n\r\n%b" % (status, status.phrase.encode(), len(body), body)
+        )
+        self.transport.close()
 
 
 @lru_cache(maxsize=1)

@@ -1,8 +1,9 @@
 """`quire serve`: bind, load, listen, and leave cleanly.
 
 The port is bound first, so that a port in use costs no model load; it listens once the model can
-answer, so that `/health` never says yes too early. SIGTERM and SIGINT stop the listening, let the
-requests under way finish, and exit with 0; a second signal does not wait.
+answer, so that `/health` never says yes too early. After SIGTERM or SIGINT `/ready` says 503 and no
+request is taken any more; those under way may end until --shutdown-timeout, whoever remains then
+gets an error event, and the program exits with 0. A second signal does not wait.
 """
 
 from __future__ import annotations
@@ -12,24 +13,43 @@ import contextlib
 import errno
 import gc
 import ipaddress
+import resource
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
+from starlette.applications import Starlette
 
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.engine.async_engine import AsyncLLM
 from quire.profile.devices import devices
-from quire.server.app import create_app
-from quire.server.protocol import TransportProtocol
+from quire.server.app import Cors, create_app
+from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
 from quire.server.state import DEFAULT_MAX_BODY_BYTES, DEFAULT_MAX_QUEUED_REQUESTS
 
 BACKLOG = 2048
+MAX_CONNECTIONS = 16_384
+"""At once; fewer where the system does not allow so many open files."""
+RESERVED_FILES = 128
+LAST_WRITES_SECONDS = 5
+"""How long connections may take to write what there is, once all requests have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM; `cert_reqs` is `ssl`'s: 2 is that clients need a certificate of `ca_certs`."""
+
+    certfile: str
+    keyfile: str | None = None
+    ca_certs: str | None = None
+    cert_reqs: int = ssl.CERT_NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +69,11 @@ class ServeOptions:
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     """Names in `tools.table`; unset, the chat template tells."""
+    shutdown_timeout: float = 25.0
+    """Seconds that requests under way get after a signal."""
+    tls: Tls | None = None
+    cors: Cors | None = None
+    """Other origins whose pages may use the server; None: no browser lets any."""
 
 
 def serve(args: EngineArgs, options: ServeOptions, began: float) -> int:
@@ -61,6 +86,7 @@ def serve(args: EngineArgs, options: ServeOptions, began: float) -> int:
         QuireError: what keeps the server from starting.
     """
     _check_exposure(options)
+    _raise_file_limit()
     with bind(options.host, options.port) as listener:
         return asyncio.run(_serve(args, options, listener, began))
 
@@ -102,10 +128,9 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
-    def stop(self) -> None:
-        """Finish what is under way; called again: do not even that."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
+    def stop(self, *, force: bool = False) -> None:
+        """Let open connections write what there is; with `force`, not even that."""
+        self.should_exit, self.force_exit = True, force
         self._stopped.set()
 
 
@@ -126,32 +151,30 @@ async def _serve(
             max_body_bytes=options.max_body_bytes,
             max_queued_requests=options.max_queued_requests,
             chat_template=options.chat_template,
+            cors=options.cors,
             devices=devices(),
             tool_call_parser=options.tool_call_parser,
             reasoning_parser=options.reasoning_parser,
         )
-        server = _Server(
-            uvicorn.Config(
-                app,
-                http=TransportProtocol,
-                ws="none",
-                loop="asyncio",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                backlog=BACKLOG,
-            )
-        )
+        server = _Server(_uvicorn_config(app, options.tls))
         # What is here now stays: without it, a full collection takes microseconds, not 25 ms in
         # which no stream is served.
         gc.collect()
         gc.freeze()
 
-        def stop() -> None:
-            app.state.feed.close()  # its streams would never end
+        draining: asyncio.Task[None] | None = None
+
+        async def drain() -> None:
+            await engine.drain(options.shutdown_timeout)
             server.stop()
+
+        def stop() -> None:
+            nonlocal draining
+            if draining is not None:
+                server.stop(force=True)
+                return
+            app.state.feed.close()  # its streams would never end
+            draining = asyncio.create_task(drain())
 
         with _on_signals(stop):
             try:
@@ -160,7 +183,8 @@ async def _serve(
                 raise _bind_error(options.host, options.port, error) from None
             now = time.monotonic()
             phases = {"program": start_began - began, **engine.phases, "http": now - started}
-            _announce(_url(listener), names[0], engine.max_model_len, phases, now - began)
+            url = _url(listener, "https" if options.tls else "http")
+            _announce(url, names[0], engine.max_model_len, phases, now - began)
             await server.serve(sockets=[listener])
     finally:
         engine.shutdown()
@@ -200,9 +224,57 @@ def _announce(url: str, model: str, context: int, phases: dict[str, float], tota
     print(f"Serving {model} (context {context} tokens) on {url}/v1", file=sys.stderr, flush=True)
 
 
-def _url(listener: socket.socket) -> str:
+def _url(listener: socket.socket, scheme: str) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _uvicorn_config(app: Starlette, tls: Tls | None) -> uvicorn.Config:
+    """Raises `ConfigError` where the files of `tls` cannot be used."""
+    config = uvicorn.Config(
+        app,
+        http=partial(TransportProtocol, max_connections=_max_connections()),  # type: ignore[arg-type]
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_graceful_shutdown=LAST_WRITES_SECONDS,
+        ssl_certfile=tls.certfile if tls else None,
+        ssl_keyfile=tls.keyfile if tls else None,
+        ssl_ca_certs=tls.ca_certs if tls else None,
+        ssl_cert_reqs=tls.cert_reqs if tls else ssl.CERT_NONE,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        assert tls is not None
+        files = ", ".join(filter(None, (tls.certfile, tls.keyfile, tls.ca_certs)))
+        raise ConfigError(
+            f"TLS cannot be set up with {files}: {error}.",
+            fix="--ssl-certfile and --ssl-keyfile take a certificate and its key in PEM.",
+            param="ssl_certfile",
+        ) from None
+    return config
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files, and so connections, as the system lets this process have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _max_connections() -> int:
+    """Files that may be open, but for those that the engine may want."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(max(files - RESERVED_FILES, files // 2), MAX_CONNECTIONS)
 
 
 def _check_exposure(options: ServeOptions) -> None:

@@ -12,7 +12,6 @@ from typing import cast
 
 from starlette.requests import Request
 
-from quire.core.errors import EngineDeadError
 from quire.engine.tracing import TRACE_HEADERS
 from quire.server.engine import Engine
 from quire.server.errors import ApiError
@@ -60,8 +59,15 @@ class ServerState:
 
     def live_engine(self) -> Engine:
         """The engine, if it can take a request now; otherwise 503."""
-        if self.engine.errored:
-            raise EngineDeadError("The engine has stopped.")
+        if self.engine.error is not None:
+            raise self.engine.error
+        if self.engine.draining:
+            raise ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "The server is shutting down; send the request to another one.",
+                code="shutting_down",
+                headers={"Retry-After": "5", "Connection": "close"},
+            )
         if not self.engine.is_ready:
             raise ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,

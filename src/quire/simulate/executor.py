@@ -21,7 +21,7 @@ from quire.core.batch import (
     token_columns,
 )
 from quire.core.cost import RooflineCost, StepCost
-from quire.executor.base import Executor, Pending
+from quire.executor.base import Executor, ForwardError, Pending
 from quire.simulate.clock import VirtualClock
 from quire.simulate.host_tier import MisplacedBlockError, ModelledHostTier
 
@@ -151,6 +151,7 @@ class ModelledExecutor(Executor):
         self._fails = fails
         self._host = ModelledHostTier(corrupts)
         self._sequences: dict[str, _Sequence] = {}
+        self._undone: set[str] = set()
         self._slots = np.full(num_blocks * block_size, _SPOILT, dtype=np.uint64)
         self._last: ModelledStep | None = None
 
@@ -182,19 +183,30 @@ class ModelledExecutor(Executor):
         seconds = batch.num_steps * step_seconds(self._cost, batch) + self._copy_seconds(batch)
         self._last = ModelledStep(self._clock, begin + seconds)
         for request_id in batch.removed:
-            del self._sequences[request_id]
+            if request_id in self._undone:  # the scheduler still names those of a failed step
+                self._undone.remove(request_id)
+            else:
+                del self._sequences[request_id]
         for new in batch.new_sequences:
             if new.request_id in self._sequences:
                 raise ViolationError(f"{new.request_id} was added twice")
             self._sequences[new.request_id] = _Sequence(new.token_ids)
+            self._undone.discard(new.request_id)
         try:
             if ahead and ahead.error and not ahead.taken:
                 raise RuntimeError("the step ahead failed")
             self._last.output = self._run(batch)
             self._last.output.times = StepTimes(model=seconds)
-        except RuntimeError as error:
+        except (RuntimeError, ForwardError) as error:
             self._last.error = error
+            self._forget_new(batch)
         return self._last
+
+    def _forget_new(self, batch: SchedulerOutput) -> None:
+        """A failed step leaves nothing behind of the sequences that it brought."""
+        for new in batch.new_sequences:
+            del self._sequences[new.request_id]
+            self._undone.add(new.request_id)
 
     def _copy_seconds(self, batch: SchedulerOutput) -> float:
         copies = batch.block_copies
@@ -209,6 +221,7 @@ class ModelledExecutor(Executor):
 
     def _run(self, batch: SchedulerOutput) -> ModelOutput:
         failed_loads = self._copy(batch.block_copies) if batch.block_copies else []
+        before = [self._sequences[name].num_blocks for name in batch.request_ids]
         for entry, position, block in batch.new_blocks.T.tolist():
             sequence = self._sequences[batch.request_ids[entry]]
             held = sequence.num_blocks
@@ -222,7 +235,9 @@ class ModelledExecutor(Executor):
             for sequence, start, count in rows:
                 end = start + count * batch.num_steps
                 self._slots[sequence.slots[start:end]] = _SPOILT
-            raise RuntimeError("the modelled step failed")
+            for (sequence, _, _), held in zip(rows, before, strict=True):
+                sequence.num_blocks = held  # they are brought again
+            raise ForwardError(failed_loads, 0.0) from RuntimeError("the modelled step failed")
         sampled = self._compute(rows)
         for step in range(1, batch.num_steps):
             more = self._compute([(sequence, start + step, 1) for sequence, start, _ in rows])

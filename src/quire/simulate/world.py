@@ -29,6 +29,7 @@ class World:
     Attributes:
         requests: in the order of their arrival.
         aborts: request id → when its client goes away.
+        poison: requests that no step can be computed with.
     """
 
     def __init__(self, seed: int) -> None:
@@ -47,6 +48,8 @@ class World:
             for r in self.requests
             if rng.random() < 0.15
         }
+        poisons = rng.random() < 0.2
+        self.poison = {r.request_id for r in self.requests if poisons and rng.random() < 0.2}
         self.clock = VirtualClock()
         self.core = EngineCore(self._config(), self._executor(), self.clock)
 
@@ -137,7 +140,9 @@ class World:
         assert len(counts) <= self.limits.max_num_seqs, "too many in one step"
         assert counts.min(initial=1) >= 1, "a request was scheduled for nothing"
         assert len(set(batch.request_ids)) == len(batch.request_ids), "scheduled twice"
-        return self.rng.random() < self.failure_rate
+        return self.rng.random() < self.failure_rate or not self.poison.isdisjoint(
+            batch.request_ids
+        )
 
     def run(self) -> dict[str, Transcript]:
         """Live through it, and tell what every request was told."""
@@ -174,11 +179,16 @@ class World:
             if last is not None and last.finish_reason is FinishReason.ERROR:
                 growth = len(unpack_tokens(request.prompt_token_ids))
                 growth += request.sampling_params.max_tokens or 0
-                assert self.failure_rate > 0 or growth > self.capacity, "failed for no reason"
+                guilty = request.request_id in self.poison or growth > self.capacity
+                # Where steps overlap, all of a failed one's requests end; else who shares a prefix.
+                shares = "prefix it shares" in str(last.stop_reason)
+                guilty |= bool(self.poison) and (shares or self.core.config.async_scheduling)
+                assert guilty or self.failure_rate > 0, "failed for no reason"
                 assert transcript.token_ids == expected[: len(transcript.token_ids)]
             elif request.request_id in self.aborts and not transcript.finished:
                 assert transcript.token_ids == expected[: len(transcript.token_ids)]
             else:
+                assert request.request_id not in self.poison, "computed what cannot be"
                 assert transcript.token_ids == expected, f"{request.request_id} got other tokens"
                 assert transcript.finished, f"{request.request_id} was never told its end"
         if self.limits.policy == "fcfs":

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -28,7 +29,7 @@ class EchoLLM:
     @staticmethod
     async def start(args: EngineArgs) -> AsyncLLM:
         tokenizer = DummyTokenizer(VOCAB_SIZE)
-        engine = AsyncLLM(resolved_echo(), tokenizer, args, LoopClient(SECONDS))
+        engine = AsyncLLM(resolved_echo(), tokenizer, args, partial(LoopClient, SECONDS))
         await engine.start_core()
         return engine
 

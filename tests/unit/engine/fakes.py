@@ -64,7 +64,7 @@ class EchoExecutor(Executor):
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         time.sleep(self._seconds)
         for request_id in batch.removed:
-            del self.tokens[request_id]
+            self.tokens.pop(request_id, None)  # those of a failed step are not here
         for new in batch.new_sequences:
             self.tokens[new.request_id] = list(new.token_ids)
             self.params[new.request_id] = new.sampling_params

@@ -1,10 +1,9 @@
 """AsyncLLM over a core in its own process, with the echo model."""
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,19 +12,19 @@ from quire.core.config import EngineArgs
 from quire.core.errors import EngineDeadError, InvalidRequestError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.engine import async_engine
+from quire.engine import intake
 from quire.engine.async_engine import AsyncLLM
 from quire.engine.client import ProcessClient
 from tests.unit.engine.fakes import ByteTokenizer, resolved
-from tests.unit.engine.test_client import FAKE_CORE, PATIENCE, until
+from tests.unit.engine.test_client import FAKE_CORE, until
 
 DELTA = RequestOutputKind.DELTA
 
 
 @asynccontextmanager
 async def running(name: str = "echo", **generation_config: Any) -> AsyncIterator[AsyncLLM]:
-    client = ProcessClient(FAKE_CORE)
-    engine = AsyncLLM(resolved(name, **generation_config), ByteTokenizer(), EngineArgs(), client)
+    connect = partial(ProcessClient, FAKE_CORE)
+    engine = AsyncLLM(resolved(name, **generation_config), ByteTokenizer(), EngineArgs(), connect)
     await engine.start_core()
     try:
         yield engine
@@ -135,7 +134,7 @@ async def test_bad_requests_are_refused_before_the_core() -> None:
 async def test_a_long_prompt_is_tokenized_beside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(async_engine, "INLINE_CHARACTERS", 10)
+    monkeypatch.setattr(intake, "INLINE_CHARACTERS", 10)
     async with running() as engine:
         [*_, last] = await collect(engine, {"prompt": "a" * 11}, max_tokens=2)
         assert last.outputs[0].text == "bc"
@@ -164,25 +163,6 @@ async def test_calls() -> None:
         assert await engine.call("num_bad_frames") == 0
         with pytest.raises(InvalidRequestError, match="nonsense"):
             await engine.call("nonsense")
-
-
-async def test_death_of_the_core_reaches_everyone_who_waits() -> None:
-    async with running("slow") as engine:
-        streams = [
-            asyncio.create_task(collect(engine, "a", max_tokens=200, ignore_eos=True))
-            for _ in range(3)
-        ]
-        await until(lambda: engine.num_unfinished == 3)
-        assert isinstance(engine._client, ProcessClient)
-        os.kill(engine._client.pid, signal.SIGKILL)
-        done = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE)
-        assert [type(error) for error in done] == [EngineDeadError] * 3
-        assert engine.errored
-        assert not engine.is_ready
-        with pytest.raises(EngineDeadError, match="SIGKILL"):
-            await collect(engine, "a")
-        with pytest.raises(EngineDeadError, match="SIGKILL"):
-            await engine.call("num_bad_frames")
 
 
 async def test_shutdown_fails_what_is_under_way() -> None:

@@ -163,6 +163,7 @@ BAD_FRAMES = [
     b"\xc1",
     b"\xdd\xff\xff\xff\xff",
     b"\x91" * 10**6,
+    b"\x93\xa3add\xa1\xc3\xc0",  # found by fuzzing: a name that is no UTF-8
     msgspec.msgpack.encode(["add", "r"]),
     msgspec.msgpack.encode(["add", "r", [1], {"temperature": -1}, 0.0]),
     msgspec.msgpack.encode(["evil", 1]),

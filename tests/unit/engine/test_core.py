@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import msgspec
 import pytest
 
-from quire.core.batch import SchedulerOutput
+from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.messages import AddRequest, CoreOutput
@@ -34,7 +34,12 @@ class Steps:
         return self.count in self.failing
 
 
-def make(num_blocks: int = 8, steps: Callable[[SchedulerOutput], bool] | None = None) -> EngineCore:
+def make(
+    num_blocks: int = 8,
+    steps: Callable[[SchedulerOutput], bool] | None = None,
+    *,
+    async_scheduling: bool = False,
+) -> EngineCore:
     config = EngineConfig(
         model_path="modelled",
         model=ModelConfig("llama", VOCAB, 1, 1, 1, 1, 1, 1, 1000),
@@ -51,6 +56,7 @@ def make(num_blocks: int = 8, steps: Callable[[SchedulerOutput], bool] | None = 
         scheduler=SchedulerConfig(1000, 4, 64),
         ops="reference",
         num_threads=1,
+        async_scheduling=async_scheduling,
     )
     clock = VirtualClock()
     executor = ModelledExecutor(
@@ -121,6 +127,80 @@ def test_a_failed_step_ends_its_requests_and_the_next_ones_are_right() -> None:
     assert "the modelled step failed" in str(output.stop_reason)
     core.add(ask("b"))
     assert tokens(finish(core)["b"]) == modelled_tokens([1] * 10, 3, VOCAB)
+
+
+class Poison:
+    """Fails every step with one of these requests, and notes whom the steps were for."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.batches: list[list[str]] = []
+
+    def __call__(self, batch: SchedulerOutput) -> bool:
+        self.batches.append(batch.request_ids)
+        return not set(self.names).isdisjoint(batch.request_ids)
+
+
+@pytest.mark.parametrize("names", [["c"], ["a", "d"], ["a", "b", "c", "d"]])
+def test_only_those_fail_with_whom_a_step_cannot_be_computed(names: list[str]) -> None:
+    poison = Poison(*names)
+    core = make(steps=poison)
+    for name in "abcd":
+        core.add(ask(name))
+    told = finish(core)
+    for name in "abcd":
+        if name in names:
+            [output] = told[name]
+            assert output.finish_reason is FinishReason.ERROR
+            assert "RuntimeError: the modelled step failed" in str(output.stop_reason)
+        else:
+            assert tokens(told[name]) == modelled_tokens([1] * 10, 3, VOCAB)
+    assert poison.batches[:2] == [["a", "b", "c", "d"], ["a", "b"]]
+    assert core.scheduler.kv.pool.num_used == 0
+
+
+def test_who_shares_what_was_not_computed_fails_too() -> None:
+    """The first of a prompt's requests writes its blocks for the others, in the same step."""
+    core = make(num_blocks=16, steps=Poison("b"))
+    core.add(ask("a", length=20))
+    for name, token in (("b", 2), ("c", 2), ("d", 3)):
+        message = ask(name)
+        message.prompt_token_ids = pack_tokens([token] * 20)
+        core.add(message)
+    told = finish(core)
+    assert told["b"][0].finish_reason is FinishReason.ERROR
+    assert "prefix it shares" in str(told["c"][0].stop_reason)
+    assert tokens(told["a"]) == modelled_tokens([1] * 20, 3, VOCAB)
+    assert tokens(told["d"]) == modelled_tokens([3] * 20, 3, VOCAB)
+
+
+def test_with_a_step_behind_all_requests_end() -> None:
+    core = make(steps=Poison("b"), async_scheduling=True)
+    for name in "abcd":
+        core.add(ask(name))
+    for [output] in finish(core).values():
+        assert output.finish_reason is FinishReason.ERROR
+
+
+def test_a_step_that_fails_once_fails_nobody() -> None:
+    core = make(steps=Steps(2))
+    for name in "abcd":
+        core.add(ask(name))
+    for outputs in finish(core).values():
+        assert tokens(outputs) == modelled_tokens([1] * 10, 3, VOCAB)
+
+
+def test_an_executor_that_breaks_ends_the_step_s_requests() -> None:
+    core = make(steps=Poison("b"))
+    for name in "abcd":
+        core.add(ask(name))
+
+    def broken(batch: SchedulerOutput) -> ModelOutput:
+        raise OSError("the worker is gone")
+
+    core.executor.execute = broken  # type: ignore[method-assign]
+    for [output] in finish(core).values():
+        assert output.stop_reason == "OSError: the worker is gone"
 
 
 def test_an_abort_frees_the_blocks_before_the_next_step() -> None:

@@ -17,12 +17,13 @@ from starlette.applications import Starlette
 from quire.checkpoint.source import ModelSource
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineArgs, EngineConfig
-from quire.core.errors import EngineDeadError
+from quire.core.errors import EngineDeadError, QuireError
 from quire.core.messages import AbortRequests, AddRequest, Call, CallResult, CoreInput, Ready
 from quire.engine.async_engine import AsyncLLM
 from quire.engine.client import DeathHandler, MessageHandler
 from quire.engine.core import EngineCore
 from quire.engine.resolve import Resolved
+from quire.executor.base import ForwardError
 from quire.server.app import create_app
 from quire.text.dummy import DummyTokenizer
 from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
@@ -34,10 +35,12 @@ class FaultyExecutor(EchoExecutor):
     """`EchoExecutor`, but a prompt that begins with token 7 fails its row, with 8 the step."""
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        first = {new.request_id: new.token_ids[0] for new in batch.new_sequences}
+        for request_id in batch.request_ids:
+            if first.get(request_id) == 8:
+                raise ForwardError([], 0.0) from RuntimeError("/secret/path at 0xdeadbeef")
         output = super().execute(batch)
         for i, request_id in enumerate(batch.request_ids):
-            if self.tokens[request_id][0] == 8:
-                raise RuntimeError("/secret/path at 0xdeadbeef")
             if self.tokens[request_id][0] == 7:
                 output.sampled_token_ids[i] = -1
                 output.errors[request_id] = "its logits are not finite"
@@ -45,9 +48,15 @@ class FaultyExecutor(EchoExecutor):
 
 
 class LoopClient:
-    """A core that steps in the caller's event loop, one step every `seconds`."""
+    """A core that steps in the caller's event loop, one step every `seconds`.
+
+    Attributes:
+        mortal: once dead, it cannot be started again.
+    """
 
     def __init__(self, seconds: float = 0.0) -> None:
+        self.mortal = True
+        self._dead = False
         self._seconds = seconds
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -55,6 +64,8 @@ class LoopClient:
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
     ) -> Ready:
+        if self.mortal and self._dead:
+            raise EngineDeadError("The engine core has ended with status 1.")
         self.core = EngineCore(config, FaultyExecutor())
         self._on_message, self._on_death = on_message, on_death
         self._task = asyncio.create_task(self._run())
@@ -76,7 +87,14 @@ class LoopClient:
     def die(self) -> None:
         """As if the core's process had been killed."""
         self.shutdown()
+        self._dead = True
         self._on_death(EngineDeadError("The engine core has ended by signal SIGKILL."))
+
+    def end_stuck(self, error: QuireError) -> None:
+        self._on_death(error)
+
+    async def discard(self) -> None:
+        self.shutdown()
 
     def shutdown(self) -> None:
         if self._task is not None:
@@ -129,7 +147,7 @@ async def running(
     """An application over a fresh engine; `options` are `create_app`'s."""
     client = LoopClient(seconds)
     resolved = resolved_echo(generation_config)
-    engine = AsyncLLM(resolved, DummyTokenizer(VOCAB_SIZE), EngineArgs(), client)
+    engine = AsyncLLM(resolved, DummyTokenizer(VOCAB_SIZE), EngineArgs(), lambda: client)
     await engine.start_core()
     app = Running(engine, client, create_app(engine, [MODEL], **options))
     try:

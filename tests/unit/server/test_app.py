@@ -19,7 +19,9 @@ async def test_health_follows_the_engine() -> None:
         assert (await app.http.get("/ready")).status_code == 503
         response = await app.complete()
         assert response.status_code == 503
-        assert response.json()["error"]["code"] == "engine_dead"
+        assert response.json()["error"]["code"] == "engine_restarting"
+        assert response.headers["retry-after"] == "5"
+        assert (await app.http.get("/v1/models")).status_code == 200
 
 
 async def test_version() -> None:

@@ -103,7 +103,7 @@ async def test_the_engines_death_ends_a_stream_with_an_event() -> None:
         app.core_client.die()
         await connection.task
         *_, error, done = [m["body"] for m in connection.sent if m["type"].endswith("body")]
-        assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "engine_dead"
+        assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "engine_restarting"
         assert done == b"data: [DONE]\n\n"
 
 

@@ -178,5 +178,5 @@ async def test_a_failure_in_mid_stream_is_an_event(written: list[bytes]) -> None
         await anext(lines)
         app.core_client.die()
         rest = [line async for line in lines if line]
-    assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == "engine_dead"
+    assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == "engine_restarting"
     assert rest[-1] == "data: [DONE]"

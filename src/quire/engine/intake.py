@@ -1,0 +1,133 @@
+"""From a prompt to a request, without holding up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from quire.core.sampling_params import SamplingParams
+from quire.engine.input import InputProcessor, ProcessedRequest, Prompt
+from quire.engine.times import FrontTimes
+from quire.engine.tokenizer_pool import TokenizerPool
+from quire.engine.tokenizer_worker import ChatPrompt, tokenize
+from quire.text.tokenizer import Tokenizer
+
+INLINE_CHARACTERS = 4096
+"""Longer prompts, and conversations, are left to the pool, not to hold up the event loop."""
+TOKENIZER_THREADS = 2
+
+
+class Intake:
+    """Tokenizes short prompts in turn, and leaves long ones to the pool, or to threads.
+
+    Attributes:
+        processor: set when the core has said what it can hold; nothing is taken in before.
+        num_arriving: sequences of requests that are on their way to the core.
+    """
+
+    def __init__(self, front: FrontTimes) -> None:
+        self.processor: InputProcessor | None = None
+        self.num_arriving = 0
+        self._front = front
+        self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
+        self._pool: TokenizerPool | None = None
+        self._turn = asyncio.Lock()
+
+    def use_pool(self, pool: TokenizerPool) -> None:
+        """Have `pool` tokenize what would hold up the event loop; before `start`."""
+        self._pool = pool
+
+    async def start(self) -> None:
+        """Start the pool, if there is one."""
+        if self._pool is not None:
+            await self._pool.start()
+
+    def shutdown(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    async def process(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> ProcessedRequest:
+        """`InputProcessor.process`, wherever it is to run."""
+        self.num_arriving += params.n
+        try:
+            return await self._process(request_id, prompt, params, priority, cache_salt)
+        finally:
+            self.num_arriving -= params.n
+
+    async def tokenize(
+        self, tokenizer: Tokenizer, prompt: str | ChatPrompt, add_special_tokens: bool
+    ) -> list[int]:
+        """A prompt's tokens; see `AsyncLLM.tokenize`."""
+        if self._pool is not None and (isinstance(prompt, ChatPrompt) or add_special_tokens):
+            return (await self._pool.tokenize(prompt)).token_ids
+        work = partial(tokenize, tokenizer, prompt)
+        if isinstance(prompt, str):
+            work = partial(tokenizer.encode, prompt, add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def _process(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        priority: int,
+        cache_salt: str | None,
+    ) -> ProcessedRequest:
+        assert self.processor is not None, "the engine was not started"
+        processor, arrival = self.processor, time.monotonic()
+        wanted = params.structured_outputs
+        if wanted is not None and not processor.knows_structure(wanted):
+            await asyncio.get_running_loop().run_in_executor(
+                self._threads, processor.check_structure, wanted
+            )
+
+        if self._pool is not None and _is_long(prompt):
+            checked = processor.checked(prompt)
+            assert not isinstance(checked, list)
+            tokenized = await self._pool.tokenize(checked)
+            self._front.add_tokenize(tokenized.seconds)
+            return processor.request(
+                request_id,
+                checked if isinstance(checked, str) else None,
+                tokenized.token_ids,
+                params,
+                arrival_time=arrival,
+                priority=priority,
+                cache_salt=cache_salt,
+            )
+
+        def process() -> ProcessedRequest:
+            with self._front.tokenizing():
+                return processor.process(
+                    request_id,
+                    prompt,
+                    params,
+                    arrival_time=arrival,
+                    priority=priority,
+                    cache_salt=cache_salt,
+                )
+
+        if _is_long(prompt):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, process)
+        # One a turn of the loop, in order: of many that arrive together, the first have their
+        # tokens streamed before the last are tokenized.
+        async with self._turn:
+            request = process()
+            await asyncio.sleep(0)
+        return request
+
+
+def _is_long(prompt: Prompt) -> bool:
+    """Whether it may take longer to tokenize than the event loop should be held up."""
+    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+    return isinstance(text, ChatPrompt) or (isinstance(text, str) and len(text) > INLINE_CHARACTERS)

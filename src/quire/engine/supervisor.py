@@ -1,0 +1,151 @@
+"""Keeps an engine core running: notices that it is lost or stuck, and starts another.
+
+    starting ──► ready ───lost───► restarting ──lost MAX_RESTARTS times──► dead
+                   ▲                    │
+                   └───────loaded───────┘
+
+It stands beside the line of a request, not in it: who sends asks for `client`, and messages go
+from the client straight to their handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineDeadError, EngineRestartingError, QuireError
+from quire.core.messages import Ready
+from quire.engine.client import CoreClient, MessageHandler
+
+logger = logging.getLogger(__name__)
+
+MAX_RESTARTS = 3
+"""In a row; a core that was ready for `HEALTHY_SECONDS` begins a new one."""
+BACKOFF_SECONDS = (0.0, 1.0, 5.0)
+"""Before each of them."""
+HEALTHY_SECONDS = 30.0
+
+
+class CoreState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    DEAD = "dead"
+
+
+class CoreUser(Protocol):
+    """Who sends requests to the core, and must know when it is another."""
+
+    def on_lost(self, error: QuireError) -> None:
+        """The core is gone; another will be started. What it was told is lost with it."""
+
+    def on_restored(self, ready: Ready) -> None:
+        """Another core is ready, and was told nothing yet."""
+
+    def on_dead(self, error: QuireError) -> None:
+        """There is no core, and there will be none."""
+
+
+class Supervisor:
+    """One engine core at a time.
+
+    Args:
+        connect: makes a client for each core.
+
+    Attributes:
+        client: the line to the core, or to the one that was lost.
+        error: what to raise to whoever asks for the core now; None while it is ready.
+        num_restarts: cores that took another's place.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], CoreClient],
+        config: EngineConfig,
+        on_message: MessageHandler,
+        user: CoreUser,
+    ) -> None:
+        self.client = connect()
+        self.state = CoreState.STARTING
+        self.error: QuireError | None = None
+        self.num_restarts = 0
+        self._connect = connect
+        self._config = config
+        self._on_message = on_message
+        self._user = user
+        self._attempts = 0
+        self._ready_since = 0.0
+        self._restarting: asyncio.Task[None] | None = None
+
+    async def start(self) -> Ready:
+        """Start the first core and wait until its model is loaded; raises as `CoreClient.start`."""
+        ready = await self._start_client()
+        self.state = CoreState.READY
+        return ready
+
+    def end_stuck(self, seconds: float) -> None:
+        """The core has not said anything for so long: log its stacks, and start another."""
+        if self.state is CoreState.READY:
+            logger.error("no step has ended for %.0f s; the engine core's stacks are:", seconds)
+            self.client.end_stuck(
+                EngineDeadError(f"The engine core was stuck: no step ended for {seconds:.0f} s.")
+            )
+
+    def shutdown(self) -> None:
+        """Stop the core for good. Harmless when repeated."""
+        if self._restarting is not None:
+            self._restarting.cancel()
+        self._die(EngineDeadError("The engine has been shut down."))
+        self.client.shutdown()
+
+    async def _start_client(self) -> Ready:
+        ready = await self.client.start(self._config, self._on_message, self._on_death)
+        self._ready_since = time.monotonic()
+        return ready
+
+    def _on_death(self, error: QuireError) -> None:
+        """The core that was ready is gone."""
+        if self.state is not CoreState.READY:
+            return
+        if time.monotonic() - self._ready_since >= HEALTHY_SECONDS:
+            self._attempts = 0
+        logger.error("the engine core is lost: %s", error)
+        self.state = CoreState.RESTARTING
+        self.error = EngineRestartingError("The engine core was lost; another one is starting.")
+        self._user.on_lost(self.error)
+        self._restarting = asyncio.get_running_loop().create_task(self._restart(error))
+
+    async def _restart(self, error: QuireError) -> None:
+        """Start cores until one is ready, or as many were tried as may be."""
+        while self._attempts < MAX_RESTARTS:
+            await self.client.discard()
+            await asyncio.sleep(BACKOFF_SECONDS[self._attempts])
+            self._attempts += 1
+            self.client = self._connect()
+            logger.warning(
+                "starting the engine core again (%d of %d)", self._attempts, MAX_RESTARTS
+            )
+            try:
+                ready = await self._start_client()
+            except QuireError as failure:
+                error = failure
+                logger.error("the engine core did not start: %s", failure)
+                continue
+            self.num_restarts += 1
+            self.state, self.error = CoreState.READY, None
+            logger.warning("the engine core is ready again")
+            self._user.on_restored(ready)
+            return
+        logger.error("the engine core was lost %d times in a row; giving up", MAX_RESTARTS + 1)
+        await self.client.discard()
+        self._die(error)
+
+    def _die(self, error: QuireError) -> None:
+        if self.state is not CoreState.DEAD:
+            self.state, self.error = CoreState.DEAD, error
+            self._user.on_dead(error)

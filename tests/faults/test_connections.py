@@ -1,0 +1,269 @@
+"""Rows 14, 15, 17, 18, 19 and 32: what a client can do to a connection, and with many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import httpx
+import pytest
+import uvicorn
+
+from quire.server import protocol
+from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
+from quire.server.serve import bind
+from tests.faults.requests import assert_no_secret
+from tests.unit.server.fake_engine import Running, running
+
+PATIENCE = 30.0
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+class Client:
+    """One raw connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        """Send what the server takes."""
+        try:
+            self.writer.write(data)
+            await self.writer.drain()
+        except ConnectionError:
+            pass
+
+    async def rest(self) -> bytes:
+        """All that comes until the connection is closed, or reset."""
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while data := await self.reader.read(65536):
+                    parts.append(data)
+        except ConnectionError:
+            pass
+        return b"".join(parts)
+
+    async def answer(self) -> bytes:
+        """The head of an answer."""
+        async with asyncio.timeout(PATIENCE):
+            return await self.reader.readuntil(b"\r\n\r\n")
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class Site:
+    """The application over the echo model, at an address."""
+
+    def __init__(self, app: Running, port: int, server: uvicorn.Server) -> None:
+        self.app = app
+        self.port = port
+        self.connections = server.server_state.connections
+
+    async def connect(self) -> Client:
+        return Client(*await asyncio.open_connection("127.0.0.1", self.port))
+
+    async def get(self, path: str, **headers: str) -> httpx.Response:
+        async with httpx.AsyncClient() as client:
+            return await client.get(f"http://127.0.0.1:{self.port}{path}", headers=headers)
+
+    async def assert_unharmed(self) -> None:
+        assert (await self.get("/health")).status_code == 200
+        answer = await self.app.complete(max_tokens=3)
+        assert answer.json()["choices"][0]["text"] == "bcd"
+        assert self.app.engine.num_unfinished == 0
+        assert self.app.core.scheduler.kv.pool.num_used == 0
+
+
+@asynccontextmanager
+async def site(
+    seconds: float = 0.0, max_connections: int = 1000, **options: object
+) -> AsyncIterator[Site]:
+    async with running(seconds, **options) as app:
+        with bind("127.0.0.1", 0) as listener:
+            listener.listen()
+            http = partial(TransportProtocol, max_connections=max_connections)
+            config = uvicorn.Config(
+                app.app,
+                http=http,  # type: ignore[arg-type]
+                lifespan="off",
+                log_config=None,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            )
+            server = uvicorn.Server(config)
+            task = asyncio.create_task(server._serve([listener]))
+            try:
+                yield Site(app, listener.getsockname()[1], server)
+            finally:
+                server.should_exit = server.force_exit = True
+                await task
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - what it waits for is the server's own state
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("complete", [False, True])
+async def test_row_14_a_header_of_64_mib(complete: bool) -> None:
+    async with site() as where:
+        client = await where.connect()
+        await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\nX: ")
+        for _ in range(64):
+            await client.send(b"a" * 2**20)
+        if complete:
+            await client.send(b"\r\n\r\n")
+        answer = await client.rest()
+        assert not answer or answer.startswith(b"HTTP/1.1 431 ")
+        client.close()
+        await where.assert_unharmed()
+
+
+async def test_row_14_a_header_just_too_long_is_answered() -> None:
+    async with site() as where:
+        client = await where.connect()
+        await client.send(b"GET /health HTTP/1.1\r\nX: " + b"a" * (MAX_HEADER_BYTES + 1))
+        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 431 ")
+        assert str(MAX_HEADER_BYTES) in json.loads(body)["error"]["message"]
+        client.close()
+
+
+async def test_row_15_200_000_headers() -> None:
+    async with site() as where:
+        client = await where.connect()
+        await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+        for start in range(0, 200_000, 1000):
+            await client.send(b"".join(b"X-%d: a\r\n" % i for i in range(start, start + 1000)))
+        await client.send(b"\r\n")
+        answer = await client.rest()
+        assert not answer or answer.startswith(b"HTTP/1.1 431 ")
+        client.close()
+        await where.assert_unharmed()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /health HTTP/1.1\r\nHo",
+        HEAD + b"Content-Length: 1000000\r\n\r\n{",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /hea",
+    ],
+    ids=["nothing", "headers", "body", "chunks", "the second request"],
+)
+async def test_row_17_slowloris(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert protocol.RECEIVE_SECONDS < 10
+    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 0.2)
+    async with site() as where:
+        client = await where.connect()
+        await client.send(sent)
+
+        async def trickle() -> None:
+            while True:
+                await asyncio.sleep(0.05)
+                await client.send(b"a")
+
+        drops = asyncio.create_task(trickle()) if sent else None
+        answer = await client.rest()
+        if drops is not None:
+            drops.cancel()
+        assert b"200 OK" in answer or b" 408 " in answer or not answer
+        assert_no_secret(answer.decode())
+        client.close()
+        await until(lambda: not where.connections)
+        await where.assert_unharmed()
+
+
+async def test_row_17_a_long_body_that_comes_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 0.1)
+    monkeypatch.setattr(protocol, "RECEIVE_BYTES", 1)
+    async with site() as where:
+        client = await where.connect()
+        body = json.dumps({"model": "echo", "prompt": "a", "max_tokens": 3}).encode()
+        await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body))
+        for byte in body:
+            await asyncio.sleep(0.01)
+            await client.send(bytes([byte]))
+        assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
+        client.close()
+
+
+async def test_row_17_an_answer_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 0.05)
+    async with site(seconds=0.03) as where, httpx.AsyncClient(timeout=PATIENCE) as client:
+        body = {"model": "echo", "prompt": "a", "max_tokens": 20}
+        url = f"http://127.0.0.1:{where.port}/v1/completions"
+        assert (await client.post(url, json=body)).status_code == 200
+
+
+async def test_row_18_idle_connections() -> None:
+    async with site(max_connections=50) as where:
+        idle = [await where.connect() for _ in range(500)]
+        await until(lambda: len(where.connections) <= 50)
+        await where.assert_unharmed()
+        assert len(where.connections) <= 50
+        for client in idle:
+            client.close()
+
+
+async def test_row_18_a_connection_in_use_is_not_given_away() -> None:
+    async with site(seconds=0.01, max_connections=1) as where:
+        client = await where.connect()
+        body = {"model": "echo", "prompt": "{", "ignore_eos": True, "stream": True}
+        raw = json.dumps(body).encode()
+        await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+        await client.answer()
+        refused = await where.connect()
+        assert (await refused.rest()).startswith(b"HTTP/1.1 503 ")
+        refused.close()
+        assert (await client.reader.readline()).strip()
+        client.close()
+
+
+SPELLINGS = [
+    "/v1/models", "//v1/models", "/v1//models", "/v1/%6dodels", "/%76%31/models", "/v1/models/",
+    "/health/../v1/models", "/health%2f..%2fv1/models", "/health/", "/HEALTH", "/metrics", "/ready",
+    "/v1/models?/health", "/v1/models#/health", "/explain", "/reset_prefix_cache", "/.health", "*",
+    "http://x/v1/models", "http://x/health", "http://health/v1/models", "/dashboard/stream",
+]  # fmt: skip
+
+
+async def test_row_19_every_spelling_of_a_path_needs_the_key() -> None:
+    async with site(api_keys=["secret"]) as where:
+        for path in SPELLINGS:
+            client = await where.connect()
+            head = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            await client.send(head.encode())
+            assert (await client.rest()).startswith(b"HTTP/1.1 401 "), path
+            client.close()
+        for key in ("secret", "Bearer secre", "Bearer secretsecret", "Bearer", "Basic secret"):
+            assert (await where.get("/v1/models", authorization=key)).status_code == 401
+        assert (await where.get("/v1/models", authorization="Bearer secret")).status_code == 200
+        assert (await where.get("/health")).status_code == 200
+
+
+async def test_row_32_a_client_that_stops_reading_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protocol, "WRITE_SECONDS", 0.2)
+    async with site() as where:
+        client = await where.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        body = {"model": "echo", "prompt": ["a"] * 100, "n": 20, "max_tokens": 25, "logprobs": 20}
+        raw = json.dumps({**body, "stream": True}).encode()
+        await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+        await until(lambda: where.app.engine.num_unfinished > 0)
+        await until(lambda: not where.connections)
+        await where.assert_unharmed()
+        client.close()

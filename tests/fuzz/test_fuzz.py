@@ -1,0 +1,32 @@
+"""Small budgets of what `make fuzz` does for longer; a failure names the request to replay."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.fuzz import frames, http
+
+REQUESTS = 20_000
+PARTS = 8
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """What is wrong with each request is not to be told of one by one."""
+    for name in ("quire", "uvicorn.error"):
+        caplog.set_level(logging.CRITICAL, logger=name)
+
+
+@pytest.mark.parametrize("seed", range(PARTS))
+async def test_fuzzed_requests_leave_the_engine_alive(seed: int) -> None:
+    statuses = await http.fuzz(REQUESTS // PARTS, seed)
+    assert statuses[200] > 100
+    assert statuses[400] > 1000
+
+
+def test_fuzzed_frames_leave_the_core_alive() -> None:
+    dropped, answers = frames.fuzz(4000, 0)
+    assert dropped > 1000
+    assert answers > 200

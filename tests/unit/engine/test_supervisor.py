@@ -1,0 +1,205 @@
+"""The core's process lost, or stuck: who runs again, who is told, and when it is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from quire.core.config import EngineArgs
+from quire.core.errors import EngineDeadError, EngineRestartingError
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.engine import supervisor
+from quire.engine.async_engine import AsyncLLM
+from quire.engine.client import ProcessClient
+from quire.engine.watchdog import TICKS, Watchdog
+from tests.unit.engine.fakes import ByteTokenizer, resolved
+from tests.unit.engine.test_async_engine import running
+from tests.unit.engine.test_client import FAKE_CORE, PATIENCE, until
+
+LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True}
+FINAL = RequestOutputKind.FINAL_ONLY
+DELTA = RequestOutputKind.DELTA
+
+
+def pid(engine: AsyncLLM) -> int:
+    assert isinstance(engine._core.client, ProcessClient)
+    return engine._core.client.pid
+
+
+def kill(engine: AsyncLLM) -> None:
+    os.kill(pid(engine), signal.SIGKILL)
+
+
+def ask(engine: AsyncLLM, prompt: str = "a", **params: Any) -> asyncio.Task[list[RequestOutput]]:
+    async def collect() -> list[RequestOutput]:
+        stream = engine.generate(prompt, SamplingParams(**params))
+        return [output async for output in stream]
+
+    return asyncio.create_task(collect())
+
+
+async def restored(engine: AsyncLLM, restarts: int) -> None:
+    await until(lambda: engine.stats.restarts == restarts and engine.is_ready)
+
+
+async def test_who_was_told_nothing_is_served_by_the_next_core() -> None:
+    async with running("slow") as engine:
+        first = [ask(engine, p, output_kind=FINAL, n=2, max_tokens=20) for p in "abc"]
+        await until(lambda: engine.stats.generation_tokens > 20)
+        kill(engine)
+        await until(lambda: engine.error is not None)
+        assert isinstance(engine.error, EngineRestartingError)
+        assert not engine.is_ready
+        with pytest.raises(EngineRestartingError):
+            await ask(engine)
+        with pytest.raises(EngineRestartingError):
+            await engine.call("num_bad_frames")
+        for task, prompt in zip(first, "abc", strict=True):
+            [output] = await asyncio.wait_for(task, PATIENCE)
+            expected = bytes(range(ord(prompt) + 1, ord(prompt) + 21)).decode()
+            assert [c.text for c in output.outputs] == [expected] * 2
+        assert (engine.stats.restarts, engine.stats.retried) == (1, 3)
+        assert await engine.call("check_integrity") is None
+        story = engine.timelines.find(lambda t: True)[0].story()
+        assert "retried" in [line.kind for line in story]
+
+
+async def test_who_was_told_something_gets_the_error_and_the_others_wait() -> None:
+    async with running("slow") as engine:
+        told = engine.generate("a", SamplingParams(**LONG, output_kind=DELTA))
+        await anext(told)
+        untold = ask(engine, "b", output_kind=FINAL, max_tokens=3)
+        call = asyncio.create_task(engine.call("check_integrity"))
+        os.kill(pid(engine), signal.SIGSTOP)  # so that none of them is answered before
+        await until(lambda: engine.num_unfinished == 2)
+        kill(engine)
+        with pytest.raises(EngineRestartingError):
+            [output async for output in told]
+        [output] = await asyncio.wait_for(untold, PATIENCE)
+        assert output.outputs[0].text == "cde"
+        with pytest.raises(EngineRestartingError):
+            await call
+        assert engine.num_unfinished == 0
+        assert engine.stats.finished["error"] == 1
+
+
+async def test_a_request_is_retried_once() -> None:
+    async with running("slow") as engine:
+        request = ask(engine, output_kind=FINAL, **LONG)
+        await until(lambda: engine.num_unfinished == 1)
+        kill(engine)
+        await restored(engine, 1)
+        kill(engine)
+        with pytest.raises(EngineRestartingError):
+            await asyncio.wait_for(request, PATIENCE)
+
+
+async def test_an_abort_meanwhile_is_not_sent_on() -> None:
+    async with running("slow") as engine:
+        request = ask(engine, output_kind=FINAL, **LONG)
+        await until(lambda: engine.num_unfinished == 1)
+        kill(engine)
+        await until(lambda: engine.error is not None)
+        request.cancel()
+        await asyncio.wait([request])
+        await restored(engine, 1)
+        assert engine.num_unfinished == 0
+        assert await engine.call("check_integrity") is None
+        assert engine.stats.scheduler is None  # nobody has made it step
+
+
+async def test_after_so_many_in_a_row_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.0, 0.01))
+    monkeypatch.setattr(supervisor, "MAX_RESTARTS", 2)
+    async with running() as engine:
+        for count in (1, 2):
+            kill(engine)
+            await restored(engine, count)
+        kill(engine)
+        await until(lambda: type(engine.error) is EngineDeadError)
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await ask(engine)
+
+
+async def test_a_core_that_was_well_begins_a_new_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "HEALTHY_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor, "MAX_RESTARTS", 1)
+    async with running() as engine:
+        for count in (1, 2):
+            kill(engine)
+            await restored(engine, count)
+
+
+async def test_a_core_that_does_not_start_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.0, 0.0, 0.0))
+    commands = iter([FAKE_CORE])
+    engine = AsyncLLM(
+        resolved(),
+        ByteTokenizer(),
+        EngineArgs(),
+        lambda: ProcessClient(next(commands, ("false",))),
+    )
+    await engine.start_core()
+    kill(engine)
+    await until(lambda: type(engine.error) is EngineDeadError)
+    assert caplog.text.count("did not start") == 3
+    engine.shutdown()
+
+
+async def test_shutdown_while_another_core_starts() -> None:
+    async with running() as engine:
+        kill(engine)
+        await until(lambda: engine.error is not None)
+        engine.shutdown()
+        assert "shut down" in str(engine.error)
+
+
+async def test_a_stuck_core_tells_its_stacks_and_is_replaced(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    config = resolved("slow")
+    config = replace(config, config=replace(config.config, step_timeout=1.0))
+    engine = AsyncLLM(config, ByteTokenizer(), EngineArgs(), partial(ProcessClient, FAKE_CORE))
+    await engine.start_core()
+    try:
+        request = ask(engine, output_kind=FINAL, max_tokens=80, ignore_eos=True)
+        await until(lambda: engine.num_unfinished == 1)
+        os.kill(pid(engine), signal.SIGSTOP)
+        [output] = await asyncio.wait_for(request, PATIENCE)
+        assert len(output.outputs[0].token_ids) == 80
+        assert engine.stats.restarts == 1
+    finally:
+        engine.shutdown()
+    err = capfd.readouterr().err
+    assert "most recent call first" in err
+    assert "process.py" in err
+
+
+async def test_the_watchdog_barks_after_silence_only() -> None:
+    barks: list[bool] = []
+    busy = True
+    dog = Watchdog(1e6, lambda: busy, lambda: barks.append(True))
+    dog.start()
+    for _ in range(2 * TICKS):
+        dog._tick()
+        dog.silent = 0
+    for _ in range(TICKS):
+        dog._tick()
+    assert not barks
+    dog._tick()
+    assert barks == [True]
+    busy = False
+    dog._tick()
+    assert dog._timer is None
+    never = Watchdog(0.0, lambda: True, lambda: barks.append(True))
+    never.start()
+    assert never._timer is None
