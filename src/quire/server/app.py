@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from quire import __version__
 from quire.profile.devices import Device
+from quire.server.anthropic.messages import count_tokens, create_message
 from quire.server.engine import Engine
 from quire.server.errors import HANDLERS, error_response
 from quire.server.explain import explain_engine
@@ -121,6 +122,8 @@ def create_app(
             Route("/start_profile", start_profile, methods=["POST"]),
             Route("/stop_profile", stop_profile, methods=["POST"]),
             Route("/profile_ops", profile_ops, methods=["POST"]),
+            Route("/v1/messages", create_message, methods=["POST"]),
+            Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
             Route("/v1/models", list_models),

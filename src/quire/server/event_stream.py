@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -68,19 +68,30 @@ class StreamedAnswer(Protocol):
         """Abort what still runs."""
 
 
+class Framing(NamedTuple):
+    """What an API puts around events: how it tells of an error, and what ends a stream."""
+
+    error: Callable[[Exception], bytes]
+    done: bytes
+
+
+OPENAI = Framing(encode_event, DONE)
+
+
 class EventStream(Response):
     """The response of a `StreamedAnswer`.
 
-    An exception becomes an error event, and the stream ends with `[DONE]` either way, as
-    OpenAI's clients expect.
+    An exception becomes an error event, and the stream ends as its `Framing` says either way
+    (`[DONE]`, as OpenAI's clients expect).
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, answer: StreamedAnswer) -> None:
+    def __init__(self, answer: StreamedAnswer, framing: Framing = OPENAI) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._answer = answer
+        self._framing = framing
         self._num_running = 0
         self._waiting: dict[int, RequestOutput] = {}
         self._begun = b""
@@ -153,10 +164,10 @@ class EventStream(Response):
             data = self._answer.last_events()
         except Exception as error:
             log_unexpected(error)
-            data = encode_event(error)
+            data = self._framing.error(error)
         if data:
             await send(_body(data))
-        await send(_body(DONE, more=False))
+        await send(_body(self._framing.done, more=False))
 
     def _take(self) -> bytes:
         """The events of what waits."""
@@ -179,14 +190,16 @@ class EventStream(Response):
         self._direct.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
-async def open_stream(answer: StreamedAnswer, receive: Receive) -> EventStream:
+async def open_stream(
+    answer: StreamedAnswer, receive: Receive, framing: Framing = OPENAI
+) -> EventStream:
     """A response that streams `answer`, once its first output is there.
 
     Raises:
         Exception: what kept the request from starting, or what it failed with before.
         ClientDisconnect: the client left before it.
     """
-    stream = EventStream(answer)
+    stream = EventStream(answer, framing)
     try:
         await while_connected(stream.begin(), receive)
     except BaseException:

@@ -86,12 +86,14 @@ class ApiKeyMiddleware:
         await error_response(refusal)(scope, receive, send)
 
     def _admits(self, scope: Scope) -> bool:
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, key = given.partition(b" ")
+        headers = dict(scope["headers"])
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            key = headers.get(b"x-api-key", b"")  # where Anthropic's clients put it
         offered = _digest(key.strip())
         # Digests of equal length, all compared: the time tells nothing about any key.
         matches = [hmac.compare_digest(offered, known) for known in self._digests]
-        return scheme.lower() == b"bearer" and any(matches)
+        return any(matches)
 
 
 def _is_open(path: str) -> bool:

@@ -248,7 +248,7 @@ class ChoiceReader:
         for call in found.calls:
             if call.name is not None:
                 calls.append(
-                    ToolCall(UNSET, FunctionCall(call.name, ""), self._new_id(), "function")
+                    ToolCall(UNSET, FunctionCall(call.name, ""), self.new_id(), "function")
                 )
             calls[-1].function.arguments += call.arguments
         if calls:
@@ -260,9 +260,10 @@ class ChoiceReader:
         if call.name is None:
             return ToolCall(call.index, FunctionCall(UNSET, call.arguments))
         function = FunctionCall(call.name, call.arguments)
-        return ToolCall(call.index, function, self._new_id(), "function")
+        return ToolCall(call.index, function, self.new_id(), "function")
 
-    def _new_id(self) -> str:
+    def new_id(self) -> str:
+        """For a call, as long as the model's template wants it."""
         known = self._reading.parsers.tools
         if known is not None and known.id_length is not None:
             return secrets.token_hex(known.id_length)[: known.id_length]

@@ -1,0 +1,258 @@
+"""POST /v1/messages and /v1/messages/count_tokens: chats, under Anthropic's names and events."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.engine.stream import OutputSink
+from quire.server.anthropic.protocol import (
+    CountRequest,
+    Message,
+    MessagesRequest,
+    MessageUsage,
+    TokenCount,
+)
+from quire.server.anthropic.translate import as_chat
+from quire.server.body import decode, read_body
+from quire.server.connection import while_connected
+from quire.server.errors import describe, log_unexpected
+from quire.server.event_stream import Framing, open_stream
+from quire.server.linger import LingeringResponse
+from quire.server.openai.chat import chat_prompt
+from quire.server.openai.generation import FinalOutputs, Generation, UsageCounter, completions
+from quire.server.openai.sampling import chat_params
+from quire.server.openai.tools import ChoiceReader, Reading, read_tools, with_tools
+from quire.server.state import request_id, server_state, trace_headers
+from quire.server.tools.stream import Delta
+
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_ERROR_TYPES = {
+    HTTPStatus.BAD_REQUEST: "invalid_request_error",
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
+}
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def _anthropic_errors(endpoint: Endpoint) -> Endpoint:
+    """Errors in Anthropic's shape."""
+
+    @wraps(endpoint)
+    async def answered(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            log_unexpected(error)
+            status, body = _error(error)
+            headers = getattr(error, "headers", None)
+            too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            kind = LingeringResponse if too_large else Response
+            return kind(msgspec.json.encode(body), status, headers, "application/json")
+
+    return answered
+
+
+@_anthropic_errors
+async def create_message(request: Request) -> Response:
+    """Validate, render, generate, answer; the work ends when the client goes."""
+    server = server_state(request)
+    body = decode(await read_body(request, server.max_body_bytes), MessagesRequest)
+    model = server.served_name(body.model)
+    engine = server.live_engine()
+    chat = as_chat(body)
+    reading = read_tools(chat, server.parsers)
+    params = chat_params(chat, engine.default_sampling_params)
+    params = with_tools(params, chat, reading, engine.tokenizer)
+    call = Generation(
+        f"msg_{request_id(request)}",
+        model,
+        params,
+        [chat_prompt(chat, server.chat_template)],
+        server,
+        trace_headers=trace_headers(request),
+    )
+    answer = _Answer(call, reading)
+    if body.stream:
+        return await open_stream(answer, request.receive, FRAMING)
+    whole = await while_connected(answer.complete(), request.receive)
+    return Response(msgspec.json.encode(whole), media_type="application/json")
+
+
+@_anthropic_errors
+async def count_tokens(request: Request) -> Response:
+    """How many tokens the prompt of a message would have."""
+    server = server_state(request)
+    body = decode(await read_body(request, server.max_body_bytes), CountRequest)
+    server.served_name(body.model)
+    chat = as_chat(body)
+    read_tools(chat, server.parsers)
+    work = server.live_engine().tokenize(chat_prompt(chat, server.chat_template), True)
+    tokens = await while_connected(work, request.receive)
+    return Response(msgspec.json.encode(TokenCount(len(tokens))), media_type="application/json")
+
+
+def _error(error: Exception) -> tuple[HTTPStatus, dict[str, Any]]:
+    status, body = describe(error)
+    kind = _ERROR_TYPES.get(status, "api_error")
+    return status, {"type": "error", "error": {"type": kind, "message": body.error.message}}
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (
+        kind.encode(), msgspec.json.encode({"type": kind, **fields})
+    )  # fmt: skip
+
+
+def _error_event(error: Exception) -> bytes:
+    return b"event: error\ndata: " + msgspec.json.encode(_error(error)[1]) + b"\n\n"
+
+
+FRAMING = Framing(_error_event, b"")
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A message, whole or as a `StreamedAnswer`: blocks one after another."""
+
+    call: Generation
+    reading: Reading
+    used: UsageCounter = field(default_factory=UsageCounter)
+    reader: ChoiceReader | None = None
+    num_blocks: int = 0
+    open_block: str | None = None
+    """Its type."""
+
+    async def complete(self) -> Message:
+        """The whole answer."""
+        final = FinalOutputs(1)
+        try:
+            await self.submit(final.sink)
+            [output] = await final.all()
+        finally:
+            self.close()
+        self.used.add(0, output)
+        [completion] = completions(output)
+        found = self.read(completion, output)
+        message = self.message()
+        if found.reasoning:
+            message.content.append(_thinking(found.reasoning))
+        if found.content:
+            message.content.append({"type": "text", "text": found.content})
+        written = ""
+        for call in found.calls:
+            if call.name is not None:
+                written = ""
+                message.content.append(self.tool_use(call.name))
+            written += call.arguments
+            message.content[-1]["input"] = _input(written)
+        message.stop_reason, message.stop_sequence = self.stop(completion)
+        return message
+
+    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
+        await self.call.submit(0, sink(0))
+
+    def held_up(self) -> None:
+        self.call.held_up()
+
+    def close(self) -> None:
+        self.call.close()
+
+    def events(self, prompt: int, output: RequestOutput) -> bytes:
+        """What an output adds, in blocks that are closed where another one begins."""
+        self.used.add(prompt, output)
+        parts: list[bytes] = []
+        if self.reader is None:
+            parts.append(_event("message_start", message=self.message()))
+        for completion in completions(output):
+            found = self.read(completion, output)
+            if found.reasoning:
+                parts += self.delta(_thinking(""), "thinking_delta", thinking=found.reasoning)
+            if found.content:
+                block = {"type": "text", "text": ""}
+                parts += self.delta(block, "text_delta", text=found.content)
+            for call in found.calls:
+                if call.name is not None:
+                    parts += self.begin(self.tool_use(call.name))
+                fields = {"partial_json": call.arguments}
+                parts += self.delta({"type": "tool_use"}, "input_json_delta", **fields)
+            if completion.finish_reason is not None:
+                parts += self.end()
+                reason, sequence = self.stop(completion)
+                stop = {"stop_reason": reason, "stop_sequence": sequence}
+                parts.append(_event("message_delta", delta=stop, usage=self.usage()))
+        return b"".join(parts)
+
+    def last_events(self) -> bytes:
+        return _event("message_stop")
+
+    def read(self, completion: CompletionOutput, output: RequestOutput) -> Delta:
+        if self.reader is None:
+            self.reader = ChoiceReader(self.reading, self.call.server.engine.tokenizer, output)
+        return self.reader.read(completion)
+
+    def stop(self, completion: CompletionOutput) -> tuple[str | None, str | None]:
+        """Why it ended, and the stop sequence where it was one."""
+        assert self.reader is not None
+        if isinstance(completion.stop_reason, str):
+            return "stop_sequence", completion.stop_reason
+        reason = self.reader.finish_reason(completion.finish_reason)
+        return _STOP_REASONS.get(reason or "", reason), None
+
+    def delta(self, block: dict[str, Any], kind: str, **fields: str) -> list[bytes]:
+        """More of a block, which is begun if it is not the one that is open."""
+        parts = [] if block["type"] == self.open_block else self.begin(block)
+        change = {"type": kind, **fields}
+        return [*parts, _event("content_block_delta", index=self.num_blocks - 1, delta=change)]
+
+    def begin(self, block: dict[str, Any]) -> list[bytes]:
+        parts = self.end()
+        self.open_block = block["type"]
+        self.num_blocks += 1
+        index = self.num_blocks - 1
+        return [*parts, _event("content_block_start", index=index, content_block=block)]
+
+    def end(self) -> list[bytes]:
+        """Close the open block."""
+        if self.open_block is None:
+            return []
+        self.open_block = None
+        return [_event("content_block_stop", index=self.num_blocks - 1)]
+
+    def tool_use(self, name: str) -> dict[str, Any]:
+        assert self.reader is not None
+        return {"type": "tool_use", "id": self.reader.new_id(), "name": name, "input": {}}
+
+    def message(self) -> Message:
+        return Message(self.call.id, self.call.model, [], self.usage())
+
+    def usage(self) -> MessageUsage:
+        usage = self.used.usage()
+        cached = usage.prompt_tokens_details.cached_tokens
+        return MessageUsage(usage.prompt_tokens - cached, usage.completion_tokens, cached)
+
+
+def _thinking(text: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": ""}
+
+
+def _input(written: str) -> Any:
+    """A call's arguments as an object; what is none, as it is written, under `arguments`."""
+    try:
+        found = msgspec.json.decode(written)
+    except msgspec.DecodeError:
+        found = None
+    return found if isinstance(found, dict) else {"arguments": written}
