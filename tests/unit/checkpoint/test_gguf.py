@@ -8,9 +8,10 @@ import tracemalloc
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 
-from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf import GGUFFile, split_names
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from tests.unit.checkpoint.make_files import write_gguf
 
@@ -161,3 +162,50 @@ def test_mutations_load_or_fail_with_a_typed_error(tmp_path: Path) -> None:
         except CheckpointError as error:
             outcomes.add("refused" if "mutated.gguf" in str(error) else "refused without a name")
     assert outcomes == {"loaded", "refused"}
+
+
+def split(tmp_path: Path, count: int = 3) -> list[Path]:
+    """A model in `count` files, as gguf-py splits it: the metadata in the first."""
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=2)
+    for i in range(2 * count - 1):
+        writer.add_tensor(f"t{i}.weight", np.full(3, i, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    files = sorted(tmp_path.glob("*.gguf"))
+    assert [file.name for file in files] == split_names("m-00001-of-00003.gguf")
+    return files
+
+
+def test_split_files_are_one_model(tmp_path: Path) -> None:
+    files = split(tmp_path)
+    file = GGUFFile(files[0])
+    assert list(file.tensors) == [f"t{i}.weight" for i in range(5)]
+    assert [tensor.part for tensor in file.tensors.values()] == [0, 0, 1, 1, 2]
+    for i, name in enumerate(file.tensors):
+        assert file.raw(name).view(np.float32).tolist() == [i] * 3
+        file.release(name)
+        assert file.raw(name).view(np.float32).tolist() == [i] * 3
+    assert file.metadata["general.architecture"] == "llama"
+
+
+def test_split_files_that_do_not_belong_together(tmp_path: Path) -> None:
+    files = split(tmp_path)
+    with pytest.raises(CheckpointError, match=r"m-00002-of-00003.gguf is one of 3 files"):
+        GGUFFile(files[1])
+    second = files[1].read_bytes()
+    files[1].write_bytes(files[2].read_bytes())
+    with pytest.raises(CheckpointError, match=r"m-00002-of-00003.gguf: split.no is 2, not 1"):
+        GGUFFile(files[0])
+    files[1].write_bytes(second)
+    files[2].unlink()
+    with pytest.raises(CheckpointError, match=r"1 of the 3 files .* missing: m-00003-of-00003"):
+        GGUFFile(files[0])
+
+
+def test_a_name_that_only_looks_split(tmp_path: Path) -> None:
+    for name in ("m-00001-of-00001.gguf", "m-00001-of-00000.gguf", "m-1-of-2.gguf"):
+        path = tmp_path / name
+        path.write_bytes(header())
+        assert GGUFFile(path).tensors == {}
