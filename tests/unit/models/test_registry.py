@@ -196,6 +196,51 @@ def test_opt() -> None:
     assert not model_config(OPT | {"enable_bias": False}).output_bias
 
 
+def phi3(**fields: Any) -> dict[str, Any]:
+    return LLAMA | {"architectures": ["Phi3ForCausalLM"]} | fields
+
+
+def gemma(generation: str, **fields: Any) -> dict[str, Any]:
+    return LLAMA | {"architectures": [f"Gemma{generation}ForCausalLM"], "head_dim": 16} | fields
+
+
+@pytest.mark.parametrize("kind", ["su", "longrope"])
+def test_phi3_s_rope_in_its_first_and_its_present_spelling(kind: str) -> None:
+    factors = [float(i) for i in range(1, 9)]
+    scaling = {"type": kind, "short_factor": [1.0] * 8, "long_factor": factors}
+    found = model_config(phi3(rope_scaling=scaling, original_max_position_embeddings=64)).rope
+    assert found is not None
+    assert found.scaling == "longrope"
+    assert found.params["long_factor"] == factors
+    assert found.params["original_max_position_embeddings"] == 64
+    assert found.params["attention_factor"] == pytest.approx((1 + 2 / 6) ** 0.5)  # of 4 and 64
+
+
+def test_gemma_3_has_two_ropes_in_the_old_spelling_and_the_new() -> None:
+    old = gemma("3", rope_theta=5e5, rope_local_base_freq=2e4, sliding_window_pattern=3)
+    old["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
+    new = gemma("3", layer_types=["sliding_attention"] * 2 + ["full_attention"])
+    new["rope_parameters"] = {
+        "full_attention": {"rope_theta": 5e5, "rope_type": "linear", "factor": 8.0},
+        "sliding_attention": {"rope_theta": 2e4, "rope_type": "default"},
+    }
+    assert model_config(old) == model_config(new)
+    model = model_config(old)
+    assert model.rope is not None
+    assert model.local_rope is not None
+    assert (model.rope.theta, model.rope.scaling) == (5e5, "linear")
+    assert (model.local_rope.theta, model.local_rope.scaling) == (2e4, "default")
+    assert model.sliding_layers == (True, True, False)
+    assert model.embedding_scale == 8.0
+    assert model.attention_scale == 1 / 16
+
+
+def test_gemma_2_s_caps_can_be_null() -> None:
+    assert model_config(gemma("2")).attention_softcap == 50.0
+    assert model_config(gemma("2")).logits_softcap == 30.0
+    assert model_config(gemma("2", attn_logit_softcapping=None)).attention_softcap is None
+
+
 def test_model_type_stands_in_for_architectures() -> None:
     config = {k: v for k, v in LLAMA.items() if k != "architectures"}
     assert model_config(config).architecture == "llama"
@@ -211,6 +256,9 @@ def test_model_type_stands_in_for_architectures() -> None:
         (LLAMA | {"hidden_act": "gelu"}, r"hidden_act is 'gelu'"),
         (LLAMA | {"hidden_act": "xielu"}, r"hidden_act is 'xielu'; known"),
         (LLAMA | {"torch_dtype": "float64"}, r"torch_dtype is 'float64'"),
+        (gemma("", hidden_act="relu"), r"hidden_activation is 'relu'"),
+        (gemma("3", attn_logit_softcapping=50.0), r"attn_logit_softcapping is 50.0"),
+        (gemma("2", use_bidirectional_attention=True), r"use_bidirectional_attention is True"),
         (OPT | {"do_layer_norm_before": False}, r"do_layer_norm_before"),
         (OPT | {"word_embed_proj_dim": 32}, r"word_embed_proj_dim is 32"),
         (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, r"scale_attn_by_inverse_layer_idx"),
@@ -240,6 +288,11 @@ def test_what_quire_lacks_is_named(config: dict[str, Any], message: str) -> None
         (LLAMA | {"rope_theta": float("inf")}, r"rope_theta is inf"),
         (LLAMA | {"rope_scaling": {"type": "linear"}}, r"factor is missing"),
         (LLAMA | {"rope_scaling": {"rope_type": "llama3", "factor": 8}}, r"low_freq_factor"),
+        (phi3(rope_scaling={"type": "longrope"}), r"short_factor is missing"),
+        (
+            phi3(rope_scaling={"type": "su", "short_factor": [1.0], "long_factor": [1.0]}),
+            r"short_factor is \[1.0\]; it must be a list of 8 numbers",
+        ),
         (LLAMA | {"eos_token_id": "</s>"}, r"eos_token_id is '</s>'"),
         (LLAMA | {"tie_word_embeddings": "yes"}, r"tie_word_embeddings is 'yes'"),
     ],
