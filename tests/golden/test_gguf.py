@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 import torch
 
+from quire.checkpoint.gguf import GGUFFile
+from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor
 from quire.ops.table import load_ops
 from tests.golden.gguf_model import write_gguf_model
-from tests.golden.harness import PagedModel, load_decoder
+from tests.golden.harness import PagedModel, Sequence, load_decoder
 from tests.golden.test_architectures import LOGIT_TOLERANCE
 from tests.golden.tiny_models import MAX_POSITIONS, make_tiny
 from tests.golden.transformers_oracle import NUM_TOKENS, find_golden
@@ -46,3 +49,37 @@ def test_equals_transformers(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(
         torch.cat(sequence.logits), expected.logits, rtol=0.0, atol=LOGIT_TOLERANCE
     )
+
+
+STORY = Path(__file__).resolve().parents[2] / "src" / "quire" / "assets" / "story"
+PROMPT = list(range(100, 2100, 100))
+
+
+def dequantized(path: Path, target: Path) -> Path:
+    """The same model with every tensor as gguf-py dequantizes it, in float32."""
+    reader = gguf.GGUFReader(path)
+    values = {
+        t.name: gguf.dequantize(t.data, t.tensor_type).reshape([int(n) for n in t.shape][::-1])
+        for t in reader.tensors
+    }
+    planned = [PlannedTensor(name, "F32", array.shape) for name, array in values.items()]
+    with GGUFWriter(target, GGUFFile(path).metadata, planned) as writer:
+        for name, array in values.items():
+            writer.add(name, array.astype(np.float32))
+    return target
+
+
+def logits(path: Path) -> torch.Tensor:
+    ops = load_ops("reference")
+    model = PagedModel(load_decoder(path, 64, ops), ops, block_size=16, num_blocks=4)
+    sequence = Sequence(list(PROMPT))
+    model.step([(sequence, len(PROMPT))])
+    return torch.cat(sequence.logits)
+
+
+@pytest.mark.parametrize("type_", ["Q3_K", "Q4_K", "Q6_K"])
+def test_codes_compute_what_their_values_do(type_: str, tmp_path: Path) -> None:
+    """The embedded model, its embeddings quantized too; odd rows are in types of short blocks."""
+    path = write_gguf_model(STORY, tmp_path / "model.gguf", type_)
+    plain = dequantized(path, tmp_path / "plain.gguf")
+    torch.testing.assert_close(logits(path), logits(plain), rtol=0.0, atol=LOGIT_TOLERANCE)
