@@ -164,9 +164,9 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
             fix="The file is damaged or no model; convert or download it again.",
         )
     head_dim = meta.integer("attention.key_length", hidden // heads)
-    if meta.integer("attention.value_length", head_dim) != head_dim:
+    if not head_dim or meta.integer("attention.value_length", head_dim) != head_dim:
         raise UnsupportedModelError(
-            f"{meta.file.path.name}: heads of values are not as wide as those of keys.",
+            f"{meta.file.path.name}: heads of values are not as wide as those of keys, or empty.",
             fix="Quire has no such architecture; use another model.",
         )
     rotary_dim = meta.integer("rope.dimension_count", head_dim)
@@ -229,10 +229,18 @@ def _gemma(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
     return changes | {
         "final_logit_softcapping": meta.number("final_logit_softcapping", None),
         "sliding_window": meta.integer("attention.sliding_window"),
-        "sliding_window_pattern": meta.integer("attention.sliding_window_pattern", 6),
+        **_sliding_layers(meta, config["num_hidden_layers"]),
         "rope_theta": meta.number("rope.freq_base", 1000000.0),
         "rope_local_base_freq": meta.number("rope.freq_base_swa", 10000.0),
     }
+
+
+def _sliding_layers(meta: _Metadata, layers: int) -> dict[str, Any]:
+    """Which of Gemma 3's layers slide: a number, or a bool a layer."""
+    slides = meta.file.metadata.get(f"{meta.architecture}.attention.sliding_window_pattern")
+    if isinstance(slides, list) and len(slides) == layers and all(type(s) is bool for s in slides):
+        return {"layer_types": ["sliding_attention" if s else "full_attention" for s in slides]}
+    return {"sliding_window_pattern": meta.integer("attention.sliding_window_pattern", 6)}
 
 
 def _rope_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any] | None:

@@ -197,6 +197,33 @@ def test_rope_scaling(tmp_path: Path, kind: str) -> None:
     }
 
 
+GEMMA3 = {f"gemma3__attention__{key}": value for key, value in (
+    ("sliding_window", 32), ("key_length", 24), ("value_length", 24), ("head_count", HEADS),
+    ("head_count_kv", KV_HEADS), ("layer_norm_rms_epsilon", 1e-6),
+)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ({}, {"sliding_window_pattern": 6}),
+        ({"gemma3__attention__sliding_window_pattern": 2}, {"sliding_window_pattern": 2}),
+        (
+            {"gemma3__attention__sliding_window_pattern": [True, False]},
+            {"layer_types": ["sliding_attention", "full_attention"]},
+        ),
+    ],
+)
+def test_gemma3_config(tmp_path: Path, pattern: dict[str, Any], found: dict[str, Any]) -> None:
+    tensors = {"token_embd.weight": llama_tensors()["token_embd.weight"]}
+    read = config(tmp_path, tensors=tensors, architecture="gemma3", **(GEMMA3 | pattern))
+    assert found.items() <= read.items()
+    assert ("layer_types" in read) != ("sliding_window_pattern" in read)
+    assert read["architectures"] == ["Gemma3ForCausalLM"]
+    assert (read["head_dim"], read["query_pre_attn_scalar"], read["sliding_window"]) == (24, 24, 32)
+    assert (read["rope_theta"], read["rope_local_base_freq"]) == (1e6, 1e4)
+
+
 def llama3_factors(factor: float, theta: float, head_dim: int) -> np.ndarray:
     """What llama.cpp's converter writes for Llama 3's scaling, term by term."""
     factors = []
@@ -249,6 +276,8 @@ def test_other_frequency_factors_are_taken_as_they_are(tmp_path: Path) -> None:
         ({"llama__rope__scaling__type": "longrope"}, "'longrope' is not supported"),
         ({"llama__rope__dimension_count": 8}, "8 of 16 elements of a head"),
         ({"llama__attention__key_length": "x"}, "is 'x', not a whole number"),
+        ({"llama__attention__key_length": 0}, "or empty"),
+        ({"llama__attention__value_length": 8}, "not as wide as those of keys"),
         ({"llama__attention__key_length": [8, 16]}, "differs between layers"),
         ({"tensors": {"output.weight": np.zeros((4, 4), dtype=np.float32)}}, "token_embd.weight"),
     ],
