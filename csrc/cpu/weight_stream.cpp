@@ -50,7 +50,7 @@ void populate(uint8_t* begin, uint8_t* end) {
 }  // namespace
 
 WeightStream::WeightStream(std::vector<Stretch> stretches, int64_t ahead_bytes, bool give_back)
-    : stretches_(std::move(stretches)), touched_(stretches_.size(), false),
+    : stretches_(std::move(stretches)), touched_(stretches_.size()),
       read_(stretches_.size(), false), ahead_bytes_(ahead_bytes), give_back_(give_back),
       current_(kNothing), thread_([this] { run(); }) {}
 
@@ -61,6 +61,8 @@ WeightStream::~WeightStream() {
 }
 
 void WeightStream::use(int64_t index) {
+  // The thread may sleep through this: what a product reads has to be given back all the same.
+  touched_[static_cast<size_t>(index)].store(true, std::memory_order_relaxed);
   if (current_.exchange(index) != index) current_.notify_one();
 }
 
@@ -81,12 +83,9 @@ int64_t WeightStream::wanted(int64_t first) const {
 void WeightStream::run() {
   for (int64_t seen = kNothing;;) {
     current_.wait(seen);
-    const int64_t before = std::exchange(seen, current_.load());
+    seen = current_.load();
     if (seen == kEnd) return;
-    if (give_back_) {
-      note_used(before == kNothing ? seen : before, seen);
-      give_back_all_but(seen);
-    }
+    if (give_back_) give_back_all_but(seen);
     read_ahead(seen);
   }
 }
@@ -110,18 +109,12 @@ void WeightStream::read(int64_t index, int64_t first) {
     }
     if (at == 0 && read_[i] && (give_back_ || is_cached(s))) return;
     if (current_.load(std::memory_order_relaxed) != first) return;
-    touched_[i] = true;
+    touched_[i].store(true, std::memory_order_relaxed);
     const int64_t bytes = std::min(kPiece, s.bytes - at);
     populate(page_of(s.data + at), s.data + at + bytes);
     read_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     at += bytes;
   }
-}
-
-// Products have read [begin, end), round the end if need be, perhaps before this thread had.
-void WeightStream::note_used(int64_t begin, int64_t end) {
-  const int64_t count = static_cast<int64_t>(stretches_.size());
-  for (int64_t i = begin; i != end; i = (i + 1) % count) touched_[static_cast<size_t>(i)] = true;
 }
 
 void WeightStream::give_back_all_but(int64_t first) {
@@ -130,12 +123,12 @@ void WeightStream::give_back_all_but(int64_t first) {
     const size_t index = static_cast<size_t>((first + i) % count);
     const std::lock_guard<std::mutex> lock(mutex_);
     const Stretch s = stretches_[index];
-    if (s.data == nullptr || !touched_[index]) continue;
+    if (s.data == nullptr || !touched_[index].exchange(false)) continue;
 #if defined(MADV_PAGEOUT)
     advise(page_of(s.data), s.data + s.bytes, MADV_PAGEOUT);
 #endif
     advise(page_of(s.data), s.data + s.bytes, MADV_DONTNEED);
-    touched_[index] = read_[index] = false;
+    read_[index] = false;
     given_back_bytes_.fetch_add(s.bytes, std::memory_order_relaxed);
   }
 }

@@ -41,14 +41,14 @@ class WeightStream {
   void run();
   void read_ahead(int64_t first);
   void read(int64_t index, int64_t first);
-  void note_used(int64_t begin, int64_t end);
   void give_back_all_but(int64_t first);
   // How many stretches from `first` on are wanted.
   int64_t wanted(int64_t first) const;
 
   std::mutex mutex_;  // whoever advises the system about a stretch, or unmaps it
   std::vector<Stretch> stretches_;  // null: removed
-  std::vector<bool> touched_, read_;  // whether some pages, and all, have come in
+  std::vector<std::atomic<bool>> touched_;  // some of its pages have come in
+  std::vector<bool> read_;                  // all of them have
   const int64_t ahead_bytes_;
   const bool give_back_;
   std::atomic<int64_t> current_;

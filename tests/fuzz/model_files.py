@@ -1,6 +1,6 @@
 """Opens files of models that somebody has tampered with: nothing untyped may come of it.
 
-    python -m tests.fuzz.model_files safetensors|gguf|folder --cases N [--first SEED]
+    python -m tests.fuzz.model_files safetensors|gguf|folder|quantized --cases N [--first SEED]
 
 Every case is a function of its seed. Each either loads, or is refused by a CheckpointError that
 names a file or a tensor of it; within seconds, and within some memory beyond what the process had.
@@ -24,18 +24,19 @@ from types import FrameType
 import msgspec
 
 from quire.checkpoint.safetensors import SafetensorsFile
-from quire.checkpoint.source import resolve
-from quire.checkpoint.weights import open_weights
+from quire.core.config import EngineArgs
 from quire.core.errors import CheckpointError, QuireError
-from quire.models.memory import kv_bytes_per_token, weight_bytes
+from quire.core.hardware import Hardware
+from quire.engine.resolve import resolve
+from quire.models.forms import linear_names
+from quire.models.loader import parameter_source
 from quire.models.parameters import parameters
-from quire.models.registry import architecture, model_config
-from quire.models.sources import match
 from quire.text.tokenizer import load_tokenizer
-from tests.fuzz import folder_cases
+from tests.fuzz import folder_cases, quantized_cases
 from tests.fuzz.gguf_cases import tampered_gguf
 from tests.fuzz.safetensors_cases import tampered_safetensors
 
+HERE = Hardware(cores=1, memory_bytes=2**34, available_bytes=2**34)
 SECONDS = 10
 """After which a case hangs."""
 MEMORY = 192 * 2**20
@@ -73,21 +74,26 @@ def open_folder(folder: Path, seed: int) -> None:
 
 def open_model(name: str) -> None:
     """All that a start reads of a model, but for its tokenizer."""
-    source = resolve(name)
-    model = model_config(source.config)
-    weight_bytes(model, model.dtype)
-    kv_bytes_per_token(model, model.dtype)
-    msgspec.msgpack.encode(model)  # as it travels to the engine core
-    weights = open_weights(source)
-    for piece in match(weights, parameters(model), architecture(model.architecture).names).pieces:
-        weights.read(piece.stored)
-        weights.release(piece.stored)
+    config = resolve(EngineArgs(model=name, max_model_len=1), HERE).config
+    msgspec.msgpack.encode(config)  # as it travels to the engine core
+    source = parameter_source(config)
+    for parameter in parameters(config.model):
+        if parameter.name in linear_names(config.model):
+            source.parts(parameter.name)
+        else:
+            source.tensor(parameter.name)
+
+
+def open_quantized(folder: Path, seed: int) -> None:
+    quantized_cases.write(random.Random(seed), folder)
+    open_model(str(folder))
 
 
 KINDS: dict[str, Callable[[Path, int], None]] = {
     "safetensors": open_safetensors,
     "gguf": open_gguf,
     "folder": open_folder,
+    "quantized": open_quantized,
 }
 
 

@@ -15,7 +15,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="limits memory by /proc")
 @pytest.mark.parametrize(
     ("kind", "cases", "refused"),
-    [("safetensors", 16_000, 0.5), ("folder", 4_000, 0.5), ("gguf", 1_500, 0.5)],
+    [
+        ("safetensors", 14_000, 0.5),
+        ("folder", 4_000, 0.5),
+        ("quantized", 2_000, 0.3),
+        ("gguf", 1_500, 0.5),
+    ],
 )
 def test_tampered_files_load_or_are_refused(kind: str, cases: int, refused: float) -> None:
     """In a process of its own, whose memory is limited and whose death would be seen."""

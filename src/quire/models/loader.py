@@ -50,7 +50,7 @@ def load_model(
     build = partial(
         Decoder,
         config.model,
-        _source(config, progress),
+        parameter_source(config, progress),
         config.scheduler.max_model_len,
         ops,
         place=offload.place if offload else None,
@@ -64,7 +64,8 @@ def load_model(
     return build()
 
 
-def _source(config: EngineConfig, progress: Progress | None) -> ParameterSource:
+def parameter_source(config: EngineConfig, progress: Progress | None = None) -> ParameterSource:
+    """Where the parameters of `config`'s model come from; raises as `load_model`."""
     dtype = TORCH_DTYPES[config.dtype]
     if config.load_format == "dummy":
         return RandomParameters(
