@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from quire.checkpoint.safetensors import SafetensorsFile
+from quire.core.config import EngineArgs
 from quire.core.errors import CheckpointError
+from quire.core.hardware import detect
+from quire.engine.resolve import resolve
 from quire.models.registry import model_config
 from tests.e2e.tiny_model import CONFIG
 from tests.fuzz.safetensors_cases import packed
@@ -64,3 +67,20 @@ def test_an_empty_tensor_that_is_too_wide(shape: list[int], tmp_path: Path) -> N
     path.write_bytes(packed(json.dumps(header).encode(), b""))
     with pytest.raises(CheckpointError, match=r"wide\.safetensors: tensor 'w'"):
         SafetensorsFile(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("quantization_config", {"quant_method": {}}),
+        ("quantization_config", {"quant_method": ["gptq"]}),
+        ("quantization_config", {"quant_method": "gptq", "bits": 4, "extra": 10**30}),
+        ("quantization_config", {"quant_method": "awq", "extra": "\ud800"}),
+        ("rope_scaling", {"rope_type": "linear", "factor": 2.0, "extra": 2**64}),
+    ],
+)
+def test_a_config_that_cannot_travel(field: str, value: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, field: value}))
+    (tmp_path / "model.safetensors").write_bytes(packed(b"{}", b""))
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        resolve(EngineArgs(model=str(tmp_path)), detect())

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from quire.core.errors import CheckpointError
 
 MAX_JSON_BYTES = 256 << 20
@@ -27,5 +29,22 @@ def read_json(path: Path) -> dict[str, Any]:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise CheckpointError(
             f"{path.name} cannot be read: {reason}.", fix="Download or copy the file again."
+        ) from error
+    return content
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """`read_json` of what travels to the engine's process: numbers of 64 bits, and valid text.
+
+    Raises:
+        CheckpointError: as `read_json`, and for what no message can hold.
+    """
+    content = read_json(path)
+    try:
+        msgspec.msgpack.encode(content)
+    except (OverflowError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path.name} holds what no model has: {error}.",
+            fix="Take the config.json that was published with the weights.",
         ) from error
     return content

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from quire.checkpoint import gguf_config, hub
 from quire.checkpoint.gguf import GGUFFile, split_names
-from quire.checkpoint.json_file import read_json
+from quire.checkpoint.json_file import read_config, read_json
 from quire.checkpoint.presets import preset_config, preset_names
 from quire.core.config import LoadFormat
 from quire.core.errors import CheckpointError, ConfigError, ModelNotFoundError
@@ -143,7 +143,7 @@ def _checked_file(path: Path) -> Path:
 
 
 def _from_folder(model: str, path: Path, dummy: bool) -> ModelSource:
-    config = read_json(path / "config.json")
+    config = read_config(path / "config.json")
     _add_quantization(config, path)
     generation_file = path / "generation_config.json"
     generation = read_json(generation_file) if generation_file.is_file() else {}

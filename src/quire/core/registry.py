@@ -23,7 +23,7 @@ class Registry:
         return sorted(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def load(self, name: str) -> Any:
         """The object registered under `name`.
