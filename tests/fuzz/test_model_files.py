@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("kind", "cases", "refused"),
     [
-        ("safetensors", 14_000, 0.5),
-        ("folder", 4_000, 0.5),
-        ("quantized", 2_000, 0.3),
+        ("safetensors", 16_000, 0.5),
+        ("folder", 2_500, 0.5),
+        ("quantized", 1_500, 0.3),
         ("gguf", 1_500, 0.5),
     ],
 )
