@@ -13,20 +13,23 @@ from quire.core.errors import ConfigError
 from quire.core.hardware import detect
 from quire.core.quantization import QUANTIZATIONS
 from quire.engine.resolve import resolve
+from quire.quant.names import NAMES, RANDOM_ONLY
 
 _HINTS = typing.get_type_hints(EngineArgs)
 CHOICES: dict[str, list[str]] = {
     "dtype": [name for name in typing.get_args(_HINTS["dtype"]) if name != "auto"],
-    "quantization": ["none", *QUANTIZATIONS],
+    "quantization": ["none", *(name for name in NAMES if name not in RANDOM_ONLY)],
     "kv_cache_dtype": list(typing.get_args(_HINTS["kv_cache_dtype"])),
 }
 """Field of `EngineArgs` → its values; "none" stands for None."""
+DEFAULTS = CHOICES | {"quantization": ["none", *QUANTIZATIONS]}
+"""What is measured unless something is chosen; each of the others takes as long again."""
 
 
 def add_flags(group: argparse._ArgumentGroup, **defaults: list[str]) -> None:
     """`--dtype`, `--quantization` and `--kv-cache-dtype`, each with as many values as wanted."""
     for name, values in CHOICES.items():
-        default = defaults.get(name, values)
+        default = defaults.get(name, DEFAULTS[name])
         group.add_argument(
             "--" + name.replace("_", "-"),
             nargs="+",

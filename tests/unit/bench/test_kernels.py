@@ -12,6 +12,7 @@ from quire.bench.flags import KERNEL_FAMILIES
 from quire.bench.kernels import attention, case, cases, command, timing
 from quire.bench.kernels.case import Case, Variant
 from quire.bench.kernels.cases import Setting
+from quire.bench.kernels.rounded import load_rounded
 from quire.bench.main import add_arguments
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import ConfigError
@@ -192,3 +193,13 @@ def test_what_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "Reader", lambda threads: argparse.Namespace(read=lambda: 2.0))
     with pytest.raises(ConfigError, match="pentium"):
         command.run(parsed(*TINY, "--isa", "pentium"))
+
+
+@pytest.mark.parametrize("quantization", ["int4_g32", "q4_k", "gptq", "mxfp4"])
+def test_products_are_of_what_the_name_stands_for(quantization: str) -> None:
+    ops = load_rounded(available_isas()[-1], 1, quantization)
+    weight = torch.randn(32, 256)
+    packed = ops.pack_linear(weight)
+    assert packed.kind == ("u4_book" if quantization == "mxfp4" else "u4")
+    torch.testing.assert_close(packed.unpack(), weight, rtol=0, atol=1.0)
+    assert ops.pack_linear(weight, head=True).kind != packed.kind

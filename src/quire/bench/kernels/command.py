@@ -12,6 +12,7 @@ from quire.bench.bandwidth import Reader
 from quire.bench.kernels import attention, cases, experts
 from quire.bench.kernels.case import Variant, cache_bytes
 from quire.bench.kernels.cases import Cases, Setting
+from quire.bench.kernels.rounded import load_rounded
 from quire.bench.kernels.sampling import sampling
 from quire.bench.kernels.timing import STABLE_SPREAD, Limits, Timed, interleave
 from quire.bench.machine import portable_name
@@ -21,7 +22,7 @@ from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError
 from quire.core.hardware import detect
 from quire.ops.native import available_isas
-from quire.ops.table import OpTable, load_ops
+from quire.ops.table import OpTable
 
 FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
     "embedding": (cases.embedding, ()),
@@ -141,5 +142,5 @@ class _Bench:
             )
         key = (isa, quantization)
         if key not in self._tables:
-            self._tables[key] = load_ops("cpu", isa, self._threads, quantization)
+            self._tables[key] = load_rounded(isa, self._threads, quantization)
         return self._tables[key]

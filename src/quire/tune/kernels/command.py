@@ -18,12 +18,12 @@ import torch
 from quire.bench import choices
 from quire.bench.kernels.case import Variant
 from quire.bench.kernels.cases import Setting
+from quire.bench.kernels.rounded import load_rounded
 from quire.checkpoint.presets import preset_config
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
 from quire.core.hardware import detect
 from quire.ops.native import available_isas
-from quire.ops.table import load_ops
 from quire.ops.tuning import (
     Shape,
     TunedAttention,
@@ -95,7 +95,7 @@ def _tasks(job: Job) -> Iterator[Task]:
     args, variant = job.args, job.variant
     setting = Setting(
         job.model,
-        load_ops("cpu", variant.isa, job.threads, variant.quantization),
+        load_rounded(variant.isa, job.threads, variant.quantization),
         variant,
         rows=args.rows,
         contexts=args.context,

@@ -1,0 +1,28 @@
+"""Operations whose linear weights are what --quantization makes of dense ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from quire.core.quantization import QUANTIZATIONS
+from quire.ops.table import LinearWeight, OpTable, load_ops
+from quire.quant.names import rounding
+
+
+def load_rounded(isa: str, threads: int, quantization: str | None) -> OpTable:
+    """The native operations; weights are rounded by the kernels' packing, or before it."""
+    if quantization is None or quantization in QUANTIZATIONS:
+        return load_ops("cpu", isa, threads, quantization)
+    ops, found = load_ops("cpu", isa, threads), rounding(quantization)
+
+    def pack_linear(weight: Tensor, *args: Any, head: bool = False, **rest: Any) -> LinearWeight:
+        rounder = found.head if head else found.layers
+        if rounder is None:
+            return ops.pack_linear(weight, *args, head=head, **rest)
+        quantized = rounder.quantize(weight)
+        return ops.pack_linear(quantized, *args, head=head, dtype=weight.dtype, **rest)
+
+    return replace(ops, pack_linear=pack_linear)
