@@ -186,21 +186,21 @@ async def test_row_17_slowloris(sent: bytes, monkeypatch: pytest.MonkeyPatch) ->
 async def test_row_17_a_long_body_that_comes_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 0.1)
+    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 1.0)
     monkeypatch.setattr(protocol, "RECEIVE_BYTES", 1)
     async with site() as where:
         client = await where.connect()
         body = json.dumps({"model": "echo", "prompt": "a", "max_tokens": 3}).encode()
         await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body))
         for byte in body:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
             await client.send(bytes([byte]))
         assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
         client.close()
 
 
 async def test_row_17_an_answer_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 0.05)
+    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 0.5)
     async with site(seconds=0.03) as where, httpx.AsyncClient(timeout=PATIENCE) as client:
         body = {"model": "echo", "prompt": "a", "max_tokens": 20}
         url = f"http://127.0.0.1:{where.port}/v1/completions"
