@@ -23,7 +23,6 @@ int64_t groups_of(const GemmArgs& a) { return a.group == 0 ? 1 : ceil_div(a.k, a
 // Lanes are output rows; a product adds two columns of x.
 using X = bf16;
 constexpr int kMostRows = 10;  // more want more addresses than there are registers for
-constexpr int kStreamRows = 6;
 constexpr bool kDirect = true;
 constexpr int64_t kDecodedBytes = 4;  // of a slice, for each 2 of k and output row
 
@@ -109,7 +108,6 @@ inline void made_ready(X*, int64_t) {}
 // Lanes are output rows, in floats.
 using X = float;
 constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 2;
-constexpr int kStreamRows = kMostRows;
 constexpr bool kDirect = false;
 constexpr int64_t kDecodedBytes = 8;
 
@@ -276,8 +274,8 @@ struct Block {
   void direct(int64_t first, int64_t rows, float* sums) const {
     const auto source = coded<F8>();
     const int64_t k = padded_k(a), step = scale == nullptr ? k : a.group;
-    const int64_t ahead =
-        tuned(a.tuning.ahead_bytes, kZen && rows <= kStreamRows ? 0 : kStreamAhead);
+    // Decoding reads too slowly for the processor to see a stream, even on Zen.
+    const int64_t ahead = tuned(a.tuning.ahead_bytes, kStreamAhead);
     for (int64_t i = 0; i < k; i += step) {
       add_rows<kMostRows>(rows, sums, in.x + first * in.stride + i, in.stride,
                           weight + i * kBlockRows, smaller(step, k - i), scale_of(i), source,
