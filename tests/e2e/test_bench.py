@@ -63,7 +63,10 @@ MANY_ROWS: dict[str, tuple[tuple[str, ...], set[str]]] = {
         },
     ),
     "quality": (
-        ("--model", "embedded-draft", "--dtype", "bfloat16", "--quantization", "none", "int8"),
+        (
+            *("--model", "embedded-draft", "--dtype", "bfloat16"),
+            *("--quantization", "none", "int8", "--kv-cache-dtype", "auto", "int8"),
+        ),
         {
             *("model", "dtype", "quantization", "kv_cache_dtype", "isa", "weight_bytes"),
             *("kv_bytes_per_token", "tokens", "perplexity", "drift", "kl_divergence"),

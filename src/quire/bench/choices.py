@@ -22,8 +22,12 @@ CHOICES: dict[str, list[str]] = {
     "kv_cache_dtype": list(typing.get_args(_HINTS["kv_cache_dtype"])),
 }
 """Field of `EngineArgs` → its values; "none" stands for None."""
-DEFAULTS = CHOICES | {"quantization": ["none", *QUANTIZATIONS]}
-"""What is measured unless something is chosen; each of the others takes as long again."""
+DEFAULTS = CHOICES | {
+    "quantization": ["none", *QUANTIZATIONS],
+    "kv_cache_dtype": ["auto", "fp8", "fp8_e5m2", "int8"],
+}
+"""What is measured unless something is chosen: no name twice, and none that takes as long again to
+tell little more."""
 
 
 def add_flags(group: argparse._ArgumentGroup, **defaults: list[str]) -> None:

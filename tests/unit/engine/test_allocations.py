@@ -31,6 +31,8 @@ NUM_SEQS = 4
 class Monotone:
     """A decoder that says the same whatever it is given, without looking."""
 
+    kv_units = ((1.0, 1.0),)
+
     def forward(
         self,
         ops: OpTable,

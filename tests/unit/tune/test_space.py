@@ -75,7 +75,7 @@ def test_parse_space() -> None:
         ("max-num-seqs", "Write for example"),
         ("max-num-seqs=", "Write for example"),
         ("max-num-seqs=many", "cannot be 'many'"),
-        ("kv-cache-dtype=int3", "is one of auto, int8"),
+        ("kv-cache-dtype=int3", "is one of auto, bf16"),
         ("async-scheduling=1", "true or false"),
         ("max-num-seqs=none", "cannot be 'none'"),
     ],
