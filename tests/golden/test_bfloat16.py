@@ -56,7 +56,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 FARTHER = {"gemma3": 1.3}
-"""Gemma's norms, of which Gemma 3 has six a layer, multiply by 1 + weight in float32 and round once;
+"""Gemma's norms, six a layer in Gemma 3, multiply by 1 + weight in float32 and round once;
 ours round 1 + weight and the normed value first. It is a known loss, not a tolerance."""
 
 
