@@ -267,7 +267,9 @@ class KVCacheManager:
         """Keep a request's first `num_tokens` tokens in the host tier, which has room for them."""
         assert self.tier is not None
         table = self._tables[request.request_id][: -(-num_tokens // self.block_size)]
-        first = table.count(NO_BLOCK)
+        # The window has moved on since blocks were given back: with those it has left, the request
+        # would come back holding more than `most_blocks`, by which it is let in.
+        first = max(table.count(NO_BLOCK), self.first_needed(num_tokens))
         self.tier.swap_out(request.request_id, first, table[first:], num_tokens)
 
     def is_swapped(self, request: Request) -> bool:
