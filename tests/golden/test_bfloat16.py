@@ -55,13 +55,17 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         )
 
 
-FARTHER = {"gemma3": 1.3}
-"""Gemma's norms, six a layer in Gemma 3, multiply by 1 + weight in float32 and round once;
-ours round 1 + weight and the normed value first. It is a known loss, not a tolerance."""
+FARTHER = {"gemma3"}
+"""Gemma's norms, six a layer in Gemma 3, multiply by 1 + weight in float32 and round once; ours round
+1 + weight and the normed value first, which puts it 23 % farther than Transformers is."""
 
 
 @pytest.mark.parametrize("isa", available_isas() + emulated_isas())
-def test_as_near_to_float32_as_transformers(case: Case, isa: str) -> None:
+def test_as_near_to_float32_as_transformers(
+    request: pytest.FixtureRequest, case: Case, isa: str
+) -> None:
+    if case.name in FARTHER:
+        request.applymarker(pytest.mark.xfail(strict=True, reason="its norms round too often"))
     ops = load_ops("cpu", isa=isa)
     decoder = load_decoder(case.folder, MAX_POSITIONS, ops, torch.bfloat16)
     paged = PagedModel(decoder, ops, block_size=16, num_blocks=24, dtype=torch.bfloat16)
@@ -69,8 +73,7 @@ def test_as_near_to_float32_as_transformers(case: Case, isa: str) -> None:
     while sequence.waiting:
         paged.step([(sequence, min(sequence.waiting, 37))])
     ours = torch.cat(sequence.logits)
-    slack = FARTHER.get(case.name, SLACK)
-    assert distance(ours, case.truth) <= slack * distance(case.transformers, case.truth)
+    assert distance(ours, case.truth) <= SLACK * distance(case.transformers, case.truth)
 
 
 def distance(a: Tensor, b: Tensor) -> float:
