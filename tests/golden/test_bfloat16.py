@@ -56,8 +56,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 FARTHER = {"gemma3"}
-"""Gemma's norms, six a layer in Gemma 3, multiply by 1 + weight in float32 and round once; ours round
-1 + weight and the normed value first, which puts it 23 % farther than Transformers is."""
+"""Gemma's norms, six a layer in Gemma 3, multiply by 1 + weight in float32 and round once; ours
+round 1 + weight and the normed value first, which puts it 23 % farther than Transformers is."""
 
 
 @pytest.mark.parametrize("isa", available_isas() + emulated_isas())
