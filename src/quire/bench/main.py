@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 from quire.bench import flags, serve_flags
 from quire.core.flags import add_config_flag, add_engine_flags
@@ -78,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
     from quire.bench.machine import describe_machine, git_commit, portable_command
     from quire.bench.report import print_grid, print_table, write_json
 
-    result = BENCHMARKS.load(args.bench)(args)
+    with _cleaning_up_when_terminated():
+        result = BENCHMARKS.load(args.bench)(args)
     circumstances = {
         "bench": args.bench,
         "machine": describe_machine(),
@@ -99,6 +103,20 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         write_json(args.json, rows if many else rows[0])
     return 1 if any(row.get("max", {}).get("errors") for row in rows) else 0
+
+
+@contextmanager
+def _cleaning_up_when_terminated() -> Iterator[None]:
+    """Let SIGTERM end the benchmark by an exception, so that no server or peer outlives it."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 _FLAGS: dict[str, tuple[str, Callable[[argparse._ArgumentGroup], None]]] = {

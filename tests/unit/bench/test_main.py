@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -108,3 +110,25 @@ def test_many_rows(
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [row["perplexity"] for row in rows] == [1.5, 2.5]
     assert all(row["bench"] == "quality" and "machine" in row for row in rows)
+
+
+def test_a_terminated_benchmark_cleans_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it started in a `try` ends in its `finally`; the handler of before is back."""
+    ended = []
+
+    def load(_: str) -> Any:
+        def benchmark(_: argparse.Namespace) -> None:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pause()
+            finally:
+                ended.append(True)
+
+        return benchmark
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(BENCHMARKS, "load", load)
+    with pytest.raises(SystemExit, match="143"):
+        run(parse("latency"))
+    assert ended
+    assert signal.getsignal(signal.SIGTERM) is before
