@@ -9,6 +9,7 @@ The tables below are the law; everything after them only enforces it. Imports un
 
 import ast
 import sys
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -228,29 +229,45 @@ class Lint:
         direct = _within(imported.target, TORCH_MODULES)
         if not (free and direct) and not (follow and (free or free_at_import)):
             return
-        chain = self._path_to_torch(imported.target, frozenset())
+        chain = self._path_to_torch(imported.target)
         if chain:
             yield f"{module.name} must not load torch: {' -> '.join(chain)}"
 
-    def _path_to_torch(self, target: str, seen: frozenset[str]) -> list[str]:
+    def _path_to_torch(self, target: str) -> list[str]:
         """The modules through which importing `target` loads torch; empty if it does not."""
         if _within(target, TORCH_MODULES):
             return [target.partition(".")[0]]
-        name = self._resolve(target)
-        if name is None or name in seen:
-            return []
-        # Importing a.b.c runs a and a.b first.
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            module = self._modules.get(".".join(parts[:end]))
-            if module is None or module.name in seen:
-                continue
-            seen |= {module.name}
+        towards = self._towards_torch
+        nearest = min(
+            filter(towards.get, self._run_by(target)), key=list(towards).index, default=""
+        )
+        return [f"{PACKAGE}.{nearest}", *self._path_to_torch(towards[nearest])] if nearest else []
+
+    @cached_property
+    def _towards_torch(self) -> dict[str, str]:
+        """Module that loads torch at import → the import that does; the nearest ones first."""
+        importers: dict[str, list[tuple[str, str]]] = {}
+        for module in self._modules.values():
             for imported in module.imports:
-                rest = self._path_to_torch(imported.target, seen) if imported.at_import else []
-                if rest:
-                    return [f"{PACKAGE}.{module.name}", *rest]
-        return []
+                if imported.at_import:
+                    torch = _within(imported.target, TORCH_MODULES)
+                    for name in ["torch"] if torch else self._run_by(imported.target):
+                        importers.setdefault(name, []).append((module.name, imported.target))
+        towards: dict[str, str] = {}
+        reached = deque(["torch"])
+        while reached:
+            for name, target in importers.get(reached.popleft(), ()):
+                if name not in towards:
+                    towards[name] = target
+                    reached.append(name)
+        return towards
+
+    def _run_by(self, target: str) -> list[str]:
+        """The modules of the package that importing `target` runs: of a.b.c, a and a.b first."""
+        name = self._resolve(target)
+        parts = name.split(".") if name else []
+        prefixes = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        return [prefix for prefix in prefixes if prefix in self._modules]
 
     def _resolve(self, target: str) -> str | None:
         """The module of the package that an import names, without the package; None if foreign."""
