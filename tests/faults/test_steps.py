@@ -1,4 +1,5 @@
-"""Rows 36 to 38: a step that fails for one request is computed for the others."""
+"""Rows 36 to 38: a step that fails for one request is computed for the others, also where the next
+step was scheduled before that was known."""
 
 from __future__ import annotations
 
@@ -20,15 +21,24 @@ PROMPTS = [{"prompt_token_ids": [first, 5, 9, 12]} for first in (60, 61, POISON,
 PARAMS = SamplingParams(max_tokens=12, temperature=0.8, seed=3, ignore_eos=True)
 
 
-@pytest.fixture(scope="module")
-def llm(tiny_model: Path) -> Iterator[LLM]:
-    with LLM(str(tiny_model), num_gpu_blocks_override=64, enable_prefix_caching=False) as llm:
+@pytest.fixture(scope="module", params=[False, True], ids=["in turn", "overlapping"])
+def llm(tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
+    flags: dict[str, Any] = {"num_gpu_blocks_override": 64, "enable_prefix_caching": False}
+    with LLM(str(tiny_model), **flags, async_scheduling=request.param) as llm:
         yield llm
 
 
 @pytest.fixture(scope="module")
 def expected(llm: LLM) -> list[RequestOutput]:
     return llm.generate(PROMPTS, PARAMS)
+
+
+@pytest.fixture(autouse=True)
+def _unharmed(llm: LLM, expected: list[RequestOutput]) -> Iterator[None]:
+    """Without the fault, everyone gets what they got before; it is undone by then."""
+    yield
+    for output, right in zip(llm.generate(PROMPTS, PARAMS), expected, strict=True):
+        assert output.outputs[0].token_ids == right.outputs[0].token_ids
 
 
 def runner(llm: LLM) -> Any:
@@ -89,6 +99,28 @@ def test_row_37_an_exception_in_the_forward_pass(
     monkeypatch.setattr(model, "forward", failing)
     outputs = llm.generate(PROMPTS, PARAMS)
     assert_only_one_failed(llm, outputs, expected, "RuntimeError: a kernel failed")
+
+
+def test_row_37_an_exception_that_does_not_come_again(
+    llm: LLM, expected: list[RequestOutput], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everyone is computed again, and nobody fails."""
+    model = runner(llm).model
+    forward = model.forward
+    calls = 0
+
+    def failing(inputs: Any, rows: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise RuntimeError("a kernel failed")
+        return forward(inputs, rows)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(model, "forward", failing)
+    for output, right in zip(llm.generate(PROMPTS, PARAMS), expected, strict=True):
+        assert output.outputs[0].finish_reason == "length"
+        assert output.outputs[0].token_ids == right.outputs[0].token_ids
+    assert calls > 12
 
 
 def test_row_38_an_exception_in_the_sampler(

@@ -25,8 +25,8 @@ from quire.core.messages import (
 from quire.core.request import FinishReason, Request
 from quire.core.stopwatch import Stopwatch
 from quire.engine.compiling import Compiling
-from quire.engine.isolate import compute_apart, reason, shared_blocks
-from quire.executor.base import Executor, ForwardError
+from quire.engine.isolate import compute_apart, reason
+from quire.executor.base import Executor, ForwardError, Pending
 from quire.kv.snapshot import kv_snapshot
 from quire.models.cost import first_guess
 from quire.scheduler.scheduler import Scheduler
@@ -35,10 +35,16 @@ logger = logging.getLogger(__name__)
 
 
 class _InFlight(NamedTuple):
-    """A step that has been scheduled and not been taken in; `wait` computes it, or waits for it."""
+    """A step that has been scheduled and not been taken in.
+
+    Attributes:
+        wait: computes it, or waits for it.
+        submitted: it was begun.
+    """
 
     batch: SchedulerOutput
     wait: Callable[[], ModelOutput]
+    submitted: Pending | None = None
 
 
 class EngineCore:
@@ -184,59 +190,50 @@ class EngineCore:
         self.watch.lap("schedule")
         asked = batch if self._keeps_batches else replace(batch, request_ids=[*batch.request_ids])
         if self.config.async_scheduling:
-            wait = self.executor.submit(asked).result
+            ahead = self._in_flight[-1].submitted if self._in_flight else None
+            step = self.executor.submit(asked, ahead)
+            self._in_flight.append(_InFlight(batch, step.result, step))
         else:
-            wait = partial(self.executor.execute, asked)
-        self._in_flight.append(_InFlight(batch, wait))
+            self._in_flight.append(_InFlight(batch, partial(self.executor.execute, asked)))
 
     def _end(self) -> StepOutputs:
         """Take in the oldest step in flight, once it has been computed."""
-        batch, wait = self._in_flight[0]
+        batch = self._in_flight[0].batch
         try:
-            result = wait()
-        except ForwardError as error:
-            logger.exception("step %d failed; its parts are tried", batch.step)
-            outputs = self._isolate(error)
+            result = self._in_flight[0].wait()
         except Exception as error:
-            logger.exception("step %d failed", batch.step)
-            outputs = self._fail(reason(error))
+            self._skip_behind()
+            outputs = self._recover(batch, error)
         else:
+            self._in_flight.popleft()
             self._note(result.times)
             outputs = self.scheduler.update(batch, result, self._clock())
-            self._in_flight.popleft()
         self.watch.lap("update")
         return outputs
 
-    def _isolate(self, error: ForwardError) -> StepOutputs:
-        """End only those of the oldest step's requests that it fails for.
-
-        Where a step is in flight behind it, requests may have left or come back since, and blocks
-        may be shared that were not written: all of the step's requests end then.
-        """
-        if len(self._in_flight) > 1:
-            return self._fail(reason(error))
-        batch, _ = self._in_flight[0]
-        reads = shared_blocks(batch, self.scheduler.kv.tables(), self.scheduler.kv.block_size)
-        try:
-            result = compute_apart(self._compute, batch, error, reads)
-        except Exception as failure:
-            logger.exception("a part of step %d failed", batch.step)
-            return self._fail(reason(failure))
-        self._in_flight.popleft()
-        self._note(result.times)
-        return self.scheduler.update(batch, result, self._clock())
-
-    def _fail(self, why: str) -> StepOutputs:
-        """End the requests of the oldest step; a step behind it is computed for nobody."""
-        batch, _ = self._in_flight.popleft()
-        self.watch.lap("model")
-        outputs = self.scheduler.fail(batch, why, self._clock())
-        while self._in_flight:
-            batch, wait = self._in_flight.popleft()
+    def _skip_behind(self) -> None:
+        """The oldest step in flight failed: wait until those behind it, which are skipped for it,
+        are out of the executor's way."""
+        _, *behind = self._in_flight
+        self._in_flight.clear()
+        for step in behind:
             with contextlib.suppress(Exception):
-                wait()
-            self.scheduler.fail(batch, why, self._clock())
-        return outputs
+                step.wait()
+
+    def _recover(self, batch: SchedulerOutput, error: Exception) -> StepOutputs:
+        """End only those of a step's requests that it fails for; all, where that cannot be told."""
+        if isinstance(error, ForwardError):
+            logger.error("step %d failed; its parts are tried", batch.step, exc_info=error)
+            try:
+                result, lost = compute_apart(self._compute, batch, error)
+            except Exception as failure:
+                error = failure
+            else:
+                self._note(result.times)
+                return self.scheduler.repair(batch, result, lost, self._clock())
+        logger.error("step %d failed", batch.step, exc_info=error)
+        self.watch.lap("model")
+        return self.scheduler.fail(batch, reason(error), self._clock())
 
     def _compute(self, batch: SchedulerOutput) -> ModelOutput:
         """Compute a step while no other is in flight."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,19 +12,16 @@ from quire.executor.base import ForwardError
 
 
 def compute_apart(
-    compute: Callable[[SchedulerOutput], ModelOutput],
-    step: SchedulerOutput,
-    error: ForwardError,
-    reads: Mapping[int, set[int]],
-) -> ModelOutput:
+    compute: Callable[[SchedulerOutput], ModelOutput], step: SchedulerOutput, error: ForwardError
+) -> tuple[ModelOutput, set[str]]:
     """The result of a step that raised `error`: everyone's but theirs who cannot be computed.
 
-    They have an entry in `errors`, and so have those that read what one of them should have
-    written. One of them among n costs 2·log₂(n) further steps, n of them 2·n. The result's
-    `times` are zero: they would say nothing about steps of this shape.
+    These have an entry in `errors`. One of them among n costs 2·log₂(n) further steps, n of them
+    2·n. The result's `times` are zero: they would say nothing about steps of this shape.
 
-    Args:
-        reads: entries, each with those of this step that write blocks it reads.
+    Returns:
+        The result, and who was left out of it: requests that came in this step with a prefix,
+        which one of those who failed may have been to write. All others wrote their own.
 
     Raises:
         Exception: what `compute` raised beside `ForwardError`.
@@ -34,17 +31,14 @@ def compute_apart(
         copy_seconds=error.copy_seconds,
         failed_loads=error.failed_loads,
     )
-    failed: set[int] = set()
-
-    def fail(entry: int, why: str) -> None:
-        failed.add(entry)
-        output.errors[step.request_ids[entry]] = why
+    sharing = _sharing(step)
+    lost: set[str] = set()
+    somebody_failed = False
 
     def run(entries: list[int]) -> None:
-        for entry in entries:
-            if not failed.isdisjoint(reads.get(entry, ())):
-                fail(entry, "the request whose prefix it shares could not be computed")
-        entries = [entry for entry in entries if entry not in failed]
+        if somebody_failed:
+            lost.update(step.request_ids[entry] for entry in entries if entry in sharing)
+            entries = [entry for entry in entries if entry not in sharing]
         if not entries:
             return
         try:
@@ -59,51 +53,31 @@ def compute_apart(
         output.errors |= result.errors
 
     def halve(entries: list[int], error: ForwardError) -> None:
+        nonlocal somebody_failed
         if len(entries) == 1:
-            fail(entries[0], reason(error))
+            output.errors[step.request_ids[entries[0]]] = reason(error)
+            somebody_failed = True
             return
         middle = len(entries) // 2
         run(entries[:middle])
         run(entries[middle:])
 
-    halve(_writers_first(range(len(step.request_ids)), reads), error)
-    return output
+    # Whoever shares comes last, in the order of arrival: behind those whose blocks they read.
+    halve(sorted(range(len(step.request_ids)), key=lambda entry: entry in sharing), error)
+    return output, lost
+
+
+def _sharing(step: SchedulerOutput) -> set[int]:
+    """Entries that begin with a prefix which somebody else in the step may have to write."""
+    new = {new.request_id for new in step.new_sequences}
+    computed = step.num_computed_tokens.tolist()
+    return {i for i, name in enumerate(step.request_ids) if computed[i] and name in new}
 
 
 def reason(error: BaseException) -> str:
     """What to tell of an exception that an executor raised."""
     cause = error.__cause__ if isinstance(error, ForwardError) and error.__cause__ else error
     return f"{type(cause).__name__}: {cause}"
-
-
-def shared_blocks(
-    step: SchedulerOutput, tables: Mapping[str, list[int]], block_size: int
-) -> dict[int, set[int]]:
-    """`reads` of a step, from the block tables of its requests: they share blocks that one of
-    them computes in it."""
-    starts = step.num_computed_tokens.tolist()
-    ends = (step.num_computed_tokens + step.num_scheduled_tokens * step.num_steps).tolist()
-    held = [tables.get(name, []) for name in step.request_ids]
-    writer: dict[int, int] = {}
-    for entry, table in enumerate(held):
-        own = table[starts[entry] // block_size : -(-ends[entry] // block_size)]
-        writer.update(dict.fromkeys(own, entry))
-    return {
-        entry: {writer[b] for b in table[: starts[entry] // block_size] if b in writer}
-        for entry, table in enumerate(held)
-    }
-
-
-def _writers_first(entries: Iterable[int], reads: Mapping[int, set[int]]) -> list[int]:
-    """Everyone after those whose blocks they read."""
-    depths: dict[int, int] = {}
-
-    def depth(entry: int) -> int:
-        if entry not in depths:
-            depths[entry] = 1 + max(map(depth, reads.get(entry, ())), default=0)
-        return depths[entry]
-
-    return sorted(entries, key=depth)
 
 
 def _part(step: SchedulerOutput, entries: list[int]) -> SchedulerOutput:

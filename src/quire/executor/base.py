@@ -27,6 +27,10 @@ class ForwardError(Exception):
         self.copy_seconds = copy_seconds
 
 
+class StepSkippedError(Exception):
+    """The step was not begun, for the one ahead of it failed; nothing of it was done."""
+
+
 class Pending(Protocol):
     """A step on its way."""
 
@@ -65,18 +69,30 @@ class Executor(ABC):
         asks for the step's halves, and so on, to find the request that it fails for.
         """
 
-    def submit(self, batch: SchedulerOutput) -> Pending:
+    def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> Pending:
         """Begin a step; steps are computed in the order in which they come.
 
-        A step whose predecessor failed may fail, or compute what nobody wants; either way the
-        executor can go on. Where steps are computed on the caller's thread, this one is now.
+        Where steps are computed on the caller's thread, this one is now.
+
+        Args:
+            ahead: the step in flight before it. Should that fail, this one is skipped: its
+                result is a `StepSkippedError`, and not even its `removed` are gone.
         """
         step: Future[ModelOutput] = Future()
         try:
-            step.set_result(self.execute(batch))
+            step.set_result(self.execute_behind(ahead, batch))
         except Exception as error:
             step.set_exception(error)
         return step
+
+    def execute_behind(self, ahead: Pending | None, batch: SchedulerOutput) -> ModelOutput:
+        """Compute a step unless the one `ahead`, which has ended, failed."""
+        if ahead is not None:
+            try:
+                ahead.result()
+            except Exception:
+                raise StepSkippedError from None
+        return self.execute(batch)
 
     def prepare(self, params: SamplingParams, eos_token_ids: tuple[int, ...]) -> Future[Any] | None:
         """Begin what a request needs before it may be in a step: to have its grammar compiled.

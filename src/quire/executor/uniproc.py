@@ -18,7 +18,7 @@ Python's own 5 ms a step would."""
 
 
 class UniprocExecutor(Executor):
-    """Calls its worker directly, or, for steps that are submitted, from a thread of its own."""
+    """Calls its worker directly, or, with async scheduling, from a thread of its own."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._worker = Worker(config)
@@ -46,8 +46,8 @@ class UniprocExecutor(Executor):
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         return self._worker.execute(batch)
 
-    def submit(self, batch: SchedulerOutput) -> Pending:
-        return self._thread.submit(self._worker.execute, batch)
+    def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> Pending:
+        return self._thread.submit(self.execute_behind, ahead, batch)
 
     def prepare(self, params: SamplingParams, eos_token_ids: tuple[int, ...]) -> Future[Any] | None:
         return self._worker.prepare(params, eos_token_ids)

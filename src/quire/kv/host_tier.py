@@ -168,11 +168,13 @@ class HostTier:
             self._drop(load.key, load.slot)
 
     def undo(self, copies: BlockCopies) -> list[str]:
-        """Forget what a failed step was to keep: it may be wrong, or not be there.
+        """Forget what a step that failed, or was never begun, was to keep: it may be wrong, or
+        not be there.
 
         Returns:
             The preempted requests of which nothing is kept any more.
         """
+        self._copies.dropped.extend(copies.dropped)  # again, for they may still be there
         for _, key in copies.spills:
             self._files.pop(key, None)
         for store in copies.stores:

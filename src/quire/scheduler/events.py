@@ -26,9 +26,9 @@ class Events:
         self._last_end = 0.0
 
     def give(self, outputs: StepOutputs) -> None:
-        """Put all since the last time into `outputs`."""
+        """Put all since the last time into `outputs`, behind what is there."""
         if self._noted:
-            outputs.events, self._noted = self._noted, []
+            outputs.events, self._noted = [*outputs.events, *self._noted], []
 
     def note(self, kind: EventKind, request: Request, tokens: int = 0) -> None:
         self._noted.append(RequestEvent(request.request_id, kind, self.now, tokens))
@@ -42,7 +42,7 @@ class Events:
 
         A step that was scheduled while another ran began when that one ended.
         """
-        if flight.prefills and not flight.void:
+        if flight.prefills:
             start = max(flight.begun, self._last_end)
             step = flight.step
             counts = step.num_scheduled_tokens[flight.prefills].tolist()

@@ -6,7 +6,7 @@ tokens to compute, one or thousands; a step computes as many of them as the budg
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from itertools import count
 
 from quire.core.batch import (
@@ -36,7 +36,8 @@ class Scheduler:
 
     A step may be scheduled while the one ahead of it runs: the tokens that one samples count as
     there, though nobody knows them yet. What comes to light when it is taken in (an end, an
-    error, an abort) makes the request's row in the step behind it void, and nothing else.
+    error, an abort) makes the request's row in the step behind it void, and nothing else. Only
+    where the step could not be computed, the one behind it is dropped.
     """
 
     def __init__(
@@ -166,37 +167,48 @@ class Scheduler:
         if self._tier_cost is not None and step.block_copies is not None:
             self._tier_cost.observe(step.block_copies, result.copy_seconds)
         outputs = StepOutputs([], None, now)
-        if flight.requests and not flight.void:
+        if flight.requests:
             before = len(self.requests)
             self._results.take_in(flight, result, outputs)
             if len(self.requests) < before:
                 self.running.remove_finished()
-        outputs.stats = self.stats()
-        self._events.give(outputs)
-        return outputs
+        return self._told(outputs)
+
+    def repair(
+        self, step: SchedulerOutput, result: ModelOutput, lost: Set[str], now: float
+    ) -> StepOutputs:
+        """`update` for the oldest step in flight after it failed and was computed in parts.
+
+        Args:
+            lost: requests of it that were not computed. They are put back in line, and so is
+                everybody if a step was scheduled behind this one, which is dropped.
+        """
+        self.kv.forget(self._steps.in_flight[0].entered)
+        outputs = self.update(step, result, now)
+        self._drop_in_flight()
+        while not lost.isdisjoint(self.running.request_ids):
+            self._preempt_last(sound=False)
+        return self._told(outputs)
 
     def fail(self, step: SchedulerOutput, reason: str, now: float) -> StepOutputs:
-        """End every request of a step that could not be computed; its blocks are not reused.
+        """End every request of the oldest step in flight, which could not be computed.
 
-        Requests of a step scheduled behind it, which may have read what was not written, are
-        preempted, and that step is void.
+        A step behind it is dropped, and everyone else put back in line.
         """
         flight = self._steps.land(step)
         self._events.now = now
         self._undo_copies(step)
+        self.kv.forget(flight.entered)
         outputs = StepOutputs([], None, now)
-        if not flight.void:
-            self.kv.forget(flight.entered)
-            for request in flight.requests:
-                if not request.finished:
-                    outputs.outputs.append(self._results.fail(request, reason))
-            self.running.remove_finished()
-        for behind in self._steps.in_flight:
-            behind.void = True
-            self._undo_copies(behind.step)
-            self.kv.forget(behind.entered)
-            while len(self.running):
-                self._preempt_last(sound=False)
+        for request in flight.requests:
+            if not request.finished:
+                outputs.outputs.append(self._results.fail(request, reason))
+        self.running.remove_finished()
+        self._drop_in_flight()
+        return self._told(outputs)
+
+    def _told(self, outputs: StepOutputs) -> StepOutputs:
+        """`outputs` with what there is to say of the scheduler and of events."""
         outputs.stats = self.stats()
         self._events.give(outputs)
         return outputs
@@ -313,6 +325,20 @@ class Scheduler:
         return mode == "swap" or self._tier_cost is None or self._tier_cost.swap_pays(num_tokens)
 
     # -- parts of `update` -----------------------------------------------------------------
+
+    def _drop_in_flight(self) -> None:
+        """Forget steps that were not begun, for the one ahead of them failed."""
+        if not self._steps.in_flight:
+            return
+        for flight in self._steps.in_flight:
+            self._undo_copies(flight.step)
+            self.kv.forget(flight.entered)
+            self._steps.removed += flight.step.removed  # the executor was never told
+        self._steps.in_flight.clear()
+        # Their numbers are those of the steps that are dropped; and they may share what was
+        # never written.
+        while len(self.running):
+            self._preempt_last(sound=False)
 
     def _undo_copies(self, step: SchedulerOutput) -> None:
         """A step failed: nothing it loaded is relied on, nor what it stored."""

@@ -36,7 +36,6 @@ class InFlight:
         num_departed: how many requests had stopped running when it was scheduled.
         begun: when it was scheduled.
         prefills: entries that have sampled nothing since they were admitted.
-        void: what it computes is of no use.
     """
 
     step: SchedulerOutput
@@ -47,7 +46,6 @@ class InFlight:
     num_departed: int
     begun: float
     prefills: list[int]
-    void: bool = False
 
 
 class Steps:

@@ -21,7 +21,7 @@ from quire.core.batch import (
     token_columns,
 )
 from quire.core.cost import RooflineCost, StepCost
-from quire.executor.base import Executor, ForwardError, Pending
+from quire.executor.base import Executor, ForwardError, Pending, StepSkippedError
 from quire.simulate.clock import VirtualClock
 from quire.simulate.host_tier import MisplacedBlockError, ModelledHostTier
 
@@ -78,11 +78,9 @@ class ModelledStep:
     end: float
     output: ModelOutput | None = None
     error: Exception | None = None
-    taken: bool = False
 
     def result(self) -> ModelOutput:
         self.clock.advance(max(0.0, self.end - self.clock()))
-        self.taken = True
         if self.output is None:
             assert self.error is not None
             raise self.error
@@ -176,10 +174,14 @@ class ModelledExecutor(Executor):
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         return self.submit(batch).result()
 
-    def submit(self, batch: SchedulerOutput) -> Pending:
+    def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> Pending:
         """Computed now, but done only when the steps ahead are and its own time has passed."""
-        ahead = self._last
-        begin = max(self._clock(), ahead.end if ahead else 0.0)
+        last = self._last
+        begin = max(self._clock(), last.end if last else 0.0)
+        if ahead and last and last.error:
+            self._undone.update(new.request_id for new in batch.new_sequences)
+            self._last = ModelledStep(self._clock, begin, error=StepSkippedError())
+            return self._last
         seconds = batch.num_steps * step_seconds(self._cost, batch) + self._copy_seconds(batch)
         self._last = ModelledStep(self._clock, begin + seconds)
         for request_id in batch.removed:
@@ -193,11 +195,9 @@ class ModelledExecutor(Executor):
             self._sequences[new.request_id] = _Sequence(new.token_ids)
             self._undone.discard(new.request_id)
         try:
-            if ahead and ahead.error and not ahead.taken:
-                raise RuntimeError("the step ahead failed")
             self._last.output = self._run(batch)
             self._last.output.times = StepTimes(model=seconds)
-        except (RuntimeError, ForwardError) as error:
+        except ForwardError as error:
             self._last.error = error
             self._forget_new(batch)
         return self._last

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
 from quire.core.cost import RooflineCost
-from quire.executor.base import Executor
+from quire.executor.base import Executor, Pending
 from quire.simulate.clock import VirtualClock
 from quire.simulate.executor import step_seconds
 
@@ -54,7 +54,7 @@ class LengthExecutor(Executor):
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         return self.submit(batch).result()
 
-    def submit(self, batch: SchedulerOutput) -> _Pending:
+    def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> _Pending:
         """Begin a step; it ends when its result is asked for, at the earliest."""
         output = ModelOutput(self._sample(batch))
         host = self._cost.host_seconds(len(batch.request_ids))

@@ -142,9 +142,10 @@ class Poison:
 
 
 @pytest.mark.parametrize("names", [["c"], ["a", "d"], ["a", "b", "c", "d"]])
-def test_only_those_fail_with_whom_a_step_cannot_be_computed(names: list[str]) -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_only_those_fail_with_whom_a_step_cannot_be_computed(names: list[str], ahead: bool) -> None:
     poison = Poison(*names)
-    core = make(steps=poison)
+    core = make(steps=poison, async_scheduling=ahead)
     for name in "abcd":
         core.add(ask(name))
     told = finish(core)
@@ -159,27 +160,23 @@ def test_only_those_fail_with_whom_a_step_cannot_be_computed(names: list[str]) -
     assert core.scheduler.kv.pool.num_used == 0
 
 
-def test_who_shares_what_was_not_computed_fails_too() -> None:
+@pytest.mark.parametrize("names", ["b", "c", "bc"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_who_shares_what_was_not_computed_computes_it(names: str, ahead: bool) -> None:
     """The first of a prompt's requests writes its blocks for the others, in the same step."""
-    core = make(num_blocks=16, steps=Poison("b"))
-    core.add(ask("a", length=20))
-    for name, token in (("b", 2), ("c", 2), ("d", 3)):
+    core = make(num_blocks=16, steps=Poison(*names), async_scheduling=ahead)
+    prompts = {"a": [1] * 20, "b": [2] * 20, "c": [2] * 20, "d": [3] * 20}
+    for name, prompt in prompts.items():
         message = ask(name)
-        message.prompt_token_ids = pack_tokens([token] * 20)
+        message.prompt_token_ids = pack_tokens(prompt)
         core.add(message)
     told = finish(core)
-    assert told["b"][0].finish_reason is FinishReason.ERROR
-    assert "prefix it shares" in str(told["c"][0].stop_reason)
-    assert tokens(told["a"]) == modelled_tokens([1] * 20, 3, VOCAB)
-    assert tokens(told["d"]) == modelled_tokens([3] * 20, 3, VOCAB)
-
-
-def test_with_a_step_behind_all_requests_end() -> None:
-    core = make(steps=Poison("b"), async_scheduling=True)
-    for name in "abcd":
-        core.add(ask(name))
-    for [output] in finish(core).values():
-        assert output.finish_reason is FinishReason.ERROR
+    for name, prompt in prompts.items():
+        if name in names:
+            assert told[name][-1].finish_reason is FinishReason.ERROR
+        else:
+            assert tokens(told[name]) == modelled_tokens(prompt, 3, VOCAB)
+    assert core.scheduler.kv.pool.num_used == 0
 
 
 def test_a_step_that_fails_once_fails_nobody() -> None:

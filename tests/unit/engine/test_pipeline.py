@@ -12,12 +12,12 @@ from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.messages import StepOutputs
 from quire.core.request import FinishReason
 from quire.engine.core import EngineCore
-from quire.executor.base import Pending
+from quire.executor.base import Pending, StepSkippedError
 from quire.executor.uniproc import UniprocExecutor
 from quire.simulate.clock import VirtualClock
 from quire.simulate.executor import ModelledExecutor, ModelledStep, modelled_tokens
 from tests.unit.engine.fakes import engine_config
-from tests.unit.engine.test_core import VOCAB, Steps, ask, finish, make, tokens
+from tests.unit.engine.test_core import VOCAB, Poison, Steps, ask, finish, make, tokens
 
 Line = list[tuple[str, int]]
 
@@ -27,9 +27,9 @@ class RecordingExecutor(ModelledExecutor):
 
     line: Line
 
-    def submit(self, batch: SchedulerOutput) -> Pending:
+    def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> Pending:
         self.line.append(("submit", batch.step))
-        step = super().submit(batch)
+        step = super().submit(batch, ahead)
         assert isinstance(step, ModelledStep)
         return RecordedStep(self.line, batch.step, step)
 
@@ -93,19 +93,47 @@ def overlapped(num_blocks: int = 8, steps: Steps | None = None) -> EngineCore:
     return core
 
 
-def test_a_failed_step_spares_who_comes_behind_it() -> None:
-    """b is scheduled before the failure of a's step is known."""
-    core = overlapped(steps=Steps(2))
-    core.add(ask("a", max_tokens=9))
-    core.step()
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_step_that_fails_once_is_computed_again_with_those_behind_it(failing: int) -> None:
+    """b is scheduled before the failure of a's step is known; nobody notices anything."""
+    core = overlapped(16, Steps(failing))
+    core.add(ask("a", length=20, max_tokens=9))
+    core.add(ask("c", length=70, max_tokens=4))  # its prompt takes two steps
+    core._begin()
     core.add(ask("b", max_tokens=9))
     told = finish(core)
-    assert told["a"][-1].finish_reason is FinishReason.ERROR
-    assert told["b"][-1].finish_reason is FinishReason.LENGTH
+    assert tokens(told["a"]) == modelled_tokens([1] * 20, 9, VOCAB)
     assert tokens(told["b"]) == modelled_tokens([1] * 10, 9, VOCAB)
-    core.add(ask("c"))
-    assert tokens(finish(core)["c"]) == modelled_tokens([1] * 10, 3, VOCAB)
+    assert tokens(told["c"]) == modelled_tokens([1] * 70, 4, VOCAB)
+    assert core.scheduler.kv.pool.num_used == 0
+
+
+@pytest.mark.parametrize("poison", ["a", "b", "c"])
+def test_with_a_step_behind_it_only_the_offender_fails(poison: str) -> None:
+    """c shares a's prefix, and was scheduled behind the step that fails."""
+    core = overlapped(16, Poison(poison))
+    core.add(ask("a", length=40, max_tokens=9))
+    core.add(ask("b", length=10, max_tokens=9))
+    core._begin()
+    core.add(ask("c", length=50, max_tokens=9))
+    told = finish(core)
+    for name, length in (("a", 40), ("b", 10), ("c", 50)):
+        if name == poison:
+            assert told[name][-1].finish_reason is FinishReason.ERROR
+        else:
+            assert tokens(told[name]) == modelled_tokens([1] * length, 9, VOCAB)
     core.scheduler.check_integrity()
+    assert core.scheduler.kv.pool.num_used == 0
+
+
+def test_the_offender_may_be_gone_when_its_step_is_found_to_have_failed() -> None:
+    """Nobody finds the blocks that it was to write."""
+    core = overlapped(16, Steps(1))
+    core.add(ask("a", length=40, max_tokens=9))
+    core._begin()
+    core.abort(["a"])
+    core.add(ask("b", length=40, max_tokens=9))
+    assert tokens(finish(core)["b"]) == modelled_tokens([1] * 40, 9, VOCAB)
 
 
 def test_an_abort_in_flight_leaves_nothing_behind() -> None:
@@ -125,7 +153,7 @@ def test_an_abort_in_flight_leaves_nothing_behind() -> None:
 
 
 class SlowWorker:
-    """Computes a step when it is let to."""
+    """Computes a step when it is let to; number 7 fails."""
 
     def __init__(self) -> None:
         self.go = threading.Semaphore(0)
@@ -138,6 +166,8 @@ class SlowWorker:
         assert self.go.acquire(timeout=30)
         assert not self.stopped
         self.steps.append(batch.step)
+        if batch.step == 7:
+            raise OSError("broken")
         return ModelOutput(token_columns([]))
 
     def shutdown(self) -> None:
@@ -163,3 +193,21 @@ def test_steps_are_computed_in_order_and_shutdown_waits_for_them() -> None:
     assert worker.steps == [0, 1, 2]
     assert worker.stopped
     assert sys.getswitchinterval() == before
+
+
+def test_a_step_behind_one_that_failed_is_skipped() -> None:
+    executor = UniprocExecutor(replace(engine_config(), async_scheduling=True))
+    executor._worker = worker = SlowWorker()  # type: ignore[assignment]
+    executor.start()
+    empty = token_columns([])
+    batches = [SchedulerOutput(i, [], empty, empty, empty, [], [], 0) for i in (7, 8, 9)]
+    worker.go.release(3)
+    failing = executor.submit(batches[0])
+    behind = executor.submit(batches[1], failing)
+    with pytest.raises(OSError, match="broken"):
+        failing.result()
+    with pytest.raises(StepSkippedError):
+        behind.result()
+    executor.submit(batches[2]).result()
+    executor.shutdown()
+    assert worker.steps == [7, 9]

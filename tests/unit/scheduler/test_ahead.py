@@ -10,14 +10,15 @@ from random import Random
 
 import pytest
 
-from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.batch import SchedulerOutput
 from quire.core.config import CacheConfig, Policy, SchedulerConfig
 from quire.core.messages import StepOutputs
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
+from quire.executor.base import ForwardError, Pending
 from quire.scheduler.scheduler import Scheduler
 from quire.simulate.clock import VirtualClock
-from quire.simulate.executor import ModelledExecutor, ViolationError, modelled_tokens
+from quire.simulate.executor import ModelledExecutor, modelled_tokens
 
 VOCAB = 13
 
@@ -46,7 +47,7 @@ class Pipeline:
             fails=lambda batch: rng.random() < self.failures,
         )
         self.failures = rng.choice([0.0, 0.0, 0.05])
-        self.results: deque[tuple[SchedulerOutput, ModelOutput | BaseException]] = deque()
+        self.steps: deque[tuple[SchedulerOutput, Pending]] = deque()
         self.told: dict[str, list[int]] = {}
         self.ends: dict[str, FinishReason] = {}
         self.steps_at_once = 0
@@ -55,20 +56,15 @@ class Pipeline:
         if self.scheduler.has_unfinished():
             batch = self.scheduler.schedule(0.0, self.num_steps)
             self.steps_at_once = max(self.steps_at_once, batch.num_steps)
-            # Behind a step that failed, the next one may well read what was never written.
-            failed = bool(self.results) and isinstance(self.results[-1][1], BaseException)
+            ahead = self.steps[-1][1] if self.steps else None
+            self.steps.append((batch, self.executor.submit(batch, ahead)))
+        while len(self.steps) >= self.depth or (self.steps and not self.scheduler.has_unfinished()):
+            batch, pending = self.steps.popleft()
             try:
-                self.results.append((batch, self.executor.execute(batch)))
-            except (Exception, ViolationError) as error:
-                if isinstance(error, ViolationError) and not failed:
-                    raise
-                self.results.append((batch, error))
-        while len(self.results) >= self.depth or (
-            self.results and not self.scheduler.has_unfinished()
-        ):
-            batch, result = self.results.popleft()
-            if isinstance(result, BaseException):
-                self.take(self.scheduler.fail(batch, str(result), 0.0))
+                result = pending.result()
+            except ForwardError as error:
+                self.steps.clear()
+                self.take(self.scheduler.fail(batch, str(error), 0.0))
             else:
                 self.take(self.scheduler.update(batch, result, 0.0))
         self.scheduler.check_integrity()
@@ -117,7 +113,7 @@ def run(seed: int, depth: int, num_steps: int) -> Pipeline:
             aborted.add(name)
             line.scheduler.abort([name])
     for _ in range(3000):
-        if not line.scheduler.has_unfinished() and not line.results:
+        if not line.scheduler.has_unfinished() and not line.steps:
             break
         line.step()
     assert not line.scheduler.has_unfinished()
