@@ -52,9 +52,9 @@ def children(server: Server) -> list[psutil.Process]:
 
 
 def core(server: Server) -> psutil.Process:
-    """The engine core's process."""
-    [found] = [p for p in children(server) if "quire.engine.process" in p.cmdline()]
-    return found
+    """The engine core's process; a younger one stands by."""
+    found = [p for p in children(server) if "quire.engine.process" in p.cmdline()]
+    return min(found, key=psutil.Process.create_time)
 
 
 def healthy(server: Server) -> bool:

@@ -174,6 +174,11 @@ class Ready(msgspec.Struct, array_like=True, tag="ready"):
     """What it runs on: device, dtype, isa, weight_bytes, kv_cache_bytes …"""
 
 
+class Standing(msgspec.Struct, array_like=True, tag="standing"):
+    """The core's process was started ahead of its need; it has imported all, and stands by for
+    its configuration."""
+
+
 class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     """All outputs of one step.
 
@@ -217,4 +222,4 @@ class CoreFailed(msgspec.Struct, array_like=True, tag="failed"):
 BAD_FRAME = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding a frame may raise."""
 
-CoreMessage = Ready | StepOutputs | CallResult | CoreFailed
+CoreMessage = Standing | Ready | StepOutputs | CallResult | CoreFailed

@@ -30,12 +30,15 @@ from quire.core.messages import (
     CoreMessage,
     Ready,
     Shutdown,
+    Standing,
     StepOutputs,
 )
 
 logger = logging.getLogger(__name__)
 
 CORE_COMMAND = (sys.executable, "-m", "quire.engine.process")
+STAND_BY = "stand-by"
+"""Has the core's process import everything before it reads its configuration."""
 SHUTDOWN_SECONDS = 5.0
 LAST_WORDS_SECONDS = 0.1
 """After the core's exit, how long to wait for the frame that says why."""
@@ -54,6 +57,13 @@ DeathHandler = Callable[[QuireError], None]
 
 class CoreClient(Protocol):
     """Starts a core, sends it messages, hands on what it says."""
+
+    def prepare(self) -> None:
+        """Begin what can be done ahead of `start`, without holding up anybody."""
+
+    @property
+    def prepared(self) -> bool:
+        """Whether that is done."""
 
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
@@ -74,7 +84,7 @@ class ProcessClient:
     """An engine core in a child process, over two ZMQ sockets in a private directory.
 
     It is the line to one process: whoever wants another makes another client. All methods but
-    `shutdown` belong to the event loop that `start` ran in.
+    `prepare` and `shutdown` belong to the event loop that `start` ran in.
     """
 
     def __init__(self, command: Sequence[str] = CORE_COMMAND) -> None:
@@ -84,28 +94,48 @@ class ProcessClient:
         self._encoder = msgspec.msgpack.Encoder()
         self._error: QuireError | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._ready: asyncio.Future[Ready] | None = None
         self._reading = False
         self._directory: Path | None = None
         self._sockets: list[zmq.Socket[bytes]] = []
         self._context = zmq.Context()
 
+    def prepare(self) -> None:
+        """Start the core's process, which imports everything and stands by, and yields to all
+        others meanwhile."""
+        self._open_sockets()
+        self._process = self._spawn(STAND_BY)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the process that was prepared lives, and has said that it stands by."""
+        alive = self._process is not None and self._process.poll() is None
+        return alive and bool(self._outbox.poll(0))
+
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
     ) -> Ready:
-        """Start the core and wait until its model is loaded.
+        """Start the core, or have the one that stands by begin; wait until its model is loaded.
 
         Raises:
             QuireError: of the class that the core raised while it started;
                 EngineDeadError if it ended without a word.
         """
         self._loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[Ready] = self._loop.create_future()
+        self._ready = self._loop.create_future()
         self._on_message, self._on_death = on_message, on_death
         try:
-            self._open_sockets()
-            self._spawn(config)
+            if self._process is None:
+                self._open_sockets()
+                self._process = self._spawn()
+            process = self._process
+            threading.Thread(
+                target=self._watch, args=(process,), name="core-watch", daemon=True
+            ).start()
+            _give(process, msgspec.msgpack.encode(config))
             self._loop.add_reader(self._outbox, self._read)
             self._reading = True
+            self._read()  # what came before the reader is not told of
             ready = await self._ready
             # The word of one socket may overtake the other's connection.
             self._inbox.poll(CONNECT_MILLISECONDS, zmq.POLLOUT)
@@ -144,10 +174,7 @@ class ProcessClient:
 
     async def discard(self) -> None:
         """Kill the core, wait until it is gone, and leave nothing behind."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            await asyncio.to_thread(process.wait)
+        await asyncio.to_thread(self._end_process)
         self.shutdown()
 
     def shutdown(self) -> None:
@@ -178,19 +205,21 @@ class ProcessClient:
             socket.set_hwm(0)
             socket.bind(f"ipc://{folder}/{name}")
 
-    def _spawn(self, config: EngineConfig) -> None:
-        process = subprocess.Popen(
-            [*self._command, str(self._directory), str(os.getpid())],
+    def _spawn(self, *words: str) -> subprocess.Popen[bytes]:
+        """A core's process, which waits for its configuration."""
+        return subprocess.Popen(
+            [*self._command, str(self._directory), str(os.getpid()), *words],
             stdin=subprocess.PIPE,
             stdout=2,  # the core's chatter must not mix with what the user asked for
         )
-        self._process = process
-        threading.Thread(
-            target=self._watch, args=(process,), name="core-watch", daemon=True
-        ).start()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-            stdin.write(msgspec.msgpack.encode(config))
+
+    def _end_process(self) -> None:
+        """Kill the process, if there is one, and wait until it is gone."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            _give(process, b"")
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Wait, in a thread of its own, for the core's exit and tell the event loop."""
@@ -222,36 +251,51 @@ class ProcessClient:
                 self._die(EngineDeadError(f"The front end failed: {type(error).__name__}."))
 
     def _dispatch(self, message: CoreMessage) -> None:
-        if isinstance(message, Ready):
-            if not self._ready.done():
-                self._ready.set_result(message)
-        elif isinstance(message, CoreFailed):
-            self._die(_error_of(message, starting=not self._ready.done()))
-        else:
-            self._on_message(message)
+        assert self._ready is not None
+        match message:
+            case Standing():
+                pass
+            case Ready():
+                if not self._ready.done():
+                    self._ready.set_result(message)
+            case CoreFailed():
+                self._die(_error_of(message, starting=not self._ready.done()))
+            case _:
+                self._on_message(message)
 
     def _die(self, error: QuireError) -> None:
         """The first cause counts; whoever waits learns of it."""
         if self._error is not None:
             return
         self._error = error
+        assert self._ready is not None
         if self._ready.done():
             self._on_death(error)
         else:
             self._ready.set_exception(error)
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
-        if self._error is None and self._ready.done() and not self._ready.cancelled():
+        loaded = self._ready is not None and self._ready.done() and not self._ready.cancelled()
+        if self._error is None and loaded:
             with contextlib.suppress(EngineDeadError):
                 self.send(Shutdown())
         else:
             process.terminate()  # it does not read its socket while it loads
+            _give(process, b"")
         try:
             process.wait(SHUTDOWN_SECONDS)
         except subprocess.TimeoutExpired:
             logger.warning("the engine core did not stop in %.0f s; killed", SHUTDOWN_SECONDS)
             process.kill()
             process.wait()
+
+
+def _give(process: subprocess.Popen[bytes], configuration: bytes) -> None:
+    """Write to a process what it waits for, if it does, and no more."""
+    assert process.stdin is not None
+    if not process.stdin.closed:
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(configuration)
 
 
 def _error_of(message: CoreFailed, *, starting: bool) -> QuireError:

@@ -4,6 +4,9 @@
                    ▲                    │
                    └───────loaded───────┘
 
+While a core is ready, another process stands by with everything imported, so that what a restart
+takes is loading the model.
+
 It stands beside the line of a request, not in it: who sends asks for `client`, and messages go
 from the client straight to their handler.
 """
@@ -29,6 +32,8 @@ MAX_RESTARTS = 3
 BACKOFF_SECONDS = (0.0, 1.0, 5.0)
 """Before each of them."""
 HEALTHY_SECONDS = 30.0
+STAND_BY_SECONDS = 10.0
+"""After a core is ready, another is prepared: what is started for a moment needs none."""
 
 
 class CoreState(StrEnum):
@@ -81,11 +86,13 @@ class Supervisor:
         self._attempts = 0
         self._ready_since = 0.0
         self._restarting: asyncio.Task[None] | None = None
+        self._spare: CoreClient | None = None
+        self._preparing: asyncio.TimerHandle | None = None
 
     async def start(self) -> Ready:
         """Start the first core and wait until its model is loaded; raises as `CoreClient.start`."""
         ready = await self._start_client()
-        self.state = CoreState.READY
+        self._on_ready()
         return ready
 
     def end_stuck(self, seconds: float) -> None:
@@ -100,13 +107,40 @@ class Supervisor:
         """Stop the core for good. Harmless when repeated."""
         if self._restarting is not None:
             self._restarting.cancel()
+        if self._preparing is not None:
+            self._preparing.cancel()
+        if self._spare is not None:
+            self._spare.shutdown()
         self._die(EngineDeadError("The engine has been shut down."))
         self.client.shutdown()
 
     async def _start_client(self) -> Ready:
-        ready = await self.client.start(self._config, self._on_message, self._on_death)
+        return await self.client.start(self._config, self._on_message, self._on_death)
+
+    def _on_ready(self) -> None:
+        self.state, self.error = CoreState.READY, None
         self._ready_since = time.monotonic()
-        return ready
+        loop = asyncio.get_running_loop()
+        self._preparing = loop.call_later(STAND_BY_SECONDS, self._prepare_spare)
+
+    def _prepare_spare(self) -> None:
+        if self.state is not CoreState.READY or self._spare is not None:
+            return
+        spare = self._connect()
+        try:
+            spare.prepare()
+        except OSError as error:
+            logger.warning("no engine core stands by: %s", error)
+        else:
+            self._spare = spare
+
+    async def _next_client(self) -> CoreClient:
+        """The one that stands by; a new one, which yields to nobody, if it does not do so yet."""
+        spare, self._spare = self._spare, None
+        if spare is not None and not spare.prepared:
+            await spare.discard()
+            spare = None
+        return spare or self._connect()
 
     def _on_death(self, error: QuireError) -> None:
         """The core that was ready is gone."""
@@ -126,7 +160,7 @@ class Supervisor:
             await self.client.discard()
             await asyncio.sleep(BACKOFF_SECONDS[self._attempts])
             self._attempts += 1
-            self.client = self._connect()
+            self.client = await self._next_client()
             logger.warning(
                 "starting the engine core again (%d of %d)", self._attempts, MAX_RESTARTS
             )
@@ -137,7 +171,7 @@ class Supervisor:
                 logger.error("the engine core did not start: %s", failure)
                 continue
             self.num_restarts += 1
-            self.state, self.error = CoreState.READY, None
+            self._on_ready()
             logger.warning("the engine core is ready again")
             self._user.on_restored(ready)
             return

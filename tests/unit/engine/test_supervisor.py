@@ -21,7 +21,7 @@ from quire.engine.client import ProcessClient
 from quire.engine.watchdog import TICKS, Watchdog
 from tests.unit.engine.fakes import ByteTokenizer, resolved
 from tests.unit.engine.test_async_engine import running
-from tests.unit.engine.test_client import FAKE_CORE, PATIENCE, until
+from tests.unit.engine.test_client import FAKE_CORE, PATIENCE, gone, until
 
 LONG: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True}
 FINAL = RequestOutputKind.FINAL_ONLY
@@ -153,6 +153,41 @@ async def test_a_core_that_does_not_start_again(
     await until(lambda: type(engine.error) is EngineDeadError)
     assert caplog.text.count("did not start") == 3
     engine.shutdown()
+
+
+def spare(engine: AsyncLLM) -> ProcessClient | None:
+    """The one that stands by."""
+    client = engine._core._spare
+    assert client is None or isinstance(client, ProcessClient)
+    return client if client is not None and client.prepared else None
+
+
+@pytest.mark.parametrize("lives", [True, False])
+async def test_the_process_that_stands_by_takes_over(
+    monkeypatch: pytest.MonkeyPatch, lives: bool
+) -> None:
+    """And where it has died as well, a new one does."""
+    monkeypatch.setattr(supervisor, "STAND_BY_SECONDS", 0.0)
+    async with running() as engine:
+        await until(lambda: spare(engine))
+        waiting = spare(engine)
+        assert waiting is not None
+        number = waiting.pid
+        if not lives:
+            os.kill(number, signal.SIGKILL)
+            await until(lambda: not waiting.prepared)
+        kill(engine)
+        await restored(engine, 1)
+        assert (pid(engine) == number) is lives
+        [*_, last] = await ask(engine, max_tokens=3)
+        assert last.outputs[0].text == "bcd"
+        await until(lambda: spare(engine))
+        waiting = spare(engine)
+        assert waiting is not None
+        number, folder = waiting.pid, waiting._directory
+        assert folder is not None
+    assert gone(number)
+    assert not folder.exists()
 
 
 async def test_shutdown_while_another_core_starts() -> None:

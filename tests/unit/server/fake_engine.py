@@ -61,6 +61,10 @@ class LoopClient:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    prepared = True
+
+    def prepare(self) -> None: ...
+
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
     ) -> Ready:
