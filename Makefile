@@ -9,6 +9,7 @@ TORCH_INDEX ?=
 PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
 SOAK_ARGS ?=
+MINUTES ?= 15
 FUZZ_ARGS ?=
 
 VENV := .venv
@@ -19,10 +20,10 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test soak fuzz lint format bench web clean
+.PHONY: help demo test soak soak-worlds soak-server fuzz lint format bench web clean
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 demo: $(VENV)/.quire  ## Install Quire and let its built-in model tell a story
 	@echo "==> A story from the built-in model: quire complete"
@@ -31,8 +32,13 @@ demo: $(VENV)/.quire  ## Install Quire and let its built-in model tell a story
 test: $(VENV)/.quire-dev  ## Install the development tools and run all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-soak: $(VENV)/.quire  ## Run 200,000 simulated worlds (SOAK_ARGS="--seeds N --first N --jobs N")
+soak: soak-worlds soak-server  ## Run both soaks: the scheduler's worlds, then a server with faults
+
+soak-worlds: $(VENV)/.quire  ## Run 200,000 simulated worlds (SOAK_ARGS="--seeds N --first N --jobs N")
 	@$(BIN)/python -m quire.simulate.soak $(SOAK_ARGS)
+
+soak-server: $(VENV)/.quire-dev  ## Serve under overload, with faults, for MINUTES (15)
+	@$(BIN)/python benchmarks/soak_faults.py --minutes $(MINUTES)
 
 fuzz: $(VENV)/.quire-dev  ## Send a million wrong requests and frames (FUZZ_ARGS="--count N --seed N")
 	@$(BIN)/python -m tests.fuzz.http $(FUZZ_ARGS)

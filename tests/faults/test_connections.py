@@ -134,6 +134,7 @@ async def test_row_14_a_header_just_too_long_is_answered() -> None:
         assert head.startswith(b"HTTP/1.1 431 ")
         assert str(MAX_HEADER_BYTES) in json.loads(body)["error"]["message"]
         client.close()
+        await where.assert_unharmed()
 
 
 async def test_row_15_200_000_headers() -> None:
@@ -197,6 +198,7 @@ async def test_row_17_a_long_body_that_comes_is_waited_for(
             await client.send(bytes([byte]))
         assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
         client.close()
+        await where.assert_unharmed()
 
 
 async def test_row_17_an_answer_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +231,8 @@ async def test_row_18_a_connection_in_use_is_not_given_away() -> None:
         refused.close()
         assert (await client.reader.readline()).strip()
         client.close()
+        await until(lambda: not where.connections)
+        await where.assert_unharmed()
 
 
 SPELLINGS = [
@@ -251,6 +255,8 @@ async def test_row_19_every_spelling_of_a_path_needs_the_key() -> None:
             assert (await where.get("/v1/models", authorization=key)).status_code == 401
         assert (await where.get("/v1/models", authorization="Bearer secret")).status_code == 200
         assert (await where.get("/health")).status_code == 200
+        where.app.http.headers["authorization"] = "Bearer secret"
+        await where.assert_unharmed()
 
 
 async def test_row_32_a_client_that_stops_reading_is_let_go(

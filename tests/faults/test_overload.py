@@ -30,6 +30,7 @@ async def test_row_33_overload_is_refused_and_the_rest_is_served() -> None:
         assert app.engine.num_unfinished == 0
         assert app.core.scheduler.kv.pool.num_used == 0
         app.core.scheduler.check_integrity()
+        assert (await app.complete()).json()["choices"][0]["text"] == "bcd"
 
 
 async def test_row_43_who_does_not_end_in_time_gets_an_error() -> None:

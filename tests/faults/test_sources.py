@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from quire.core.errors import ConfigError
+from quire.server.serve import ServeOptions, _check_exposure
+from quire.text import template
 
 SOURCES = Path(__file__).parents[2] / "src" / "quire"
 WALL_CLOCK = {
@@ -17,6 +22,13 @@ WALL_CLOCK = {
     "server/snapshot.py",  # the dashboard shows the time of day
 }
 """Files that tell the time of day; none measures with it."""
+IMPORTS_BY_NAME = {
+    "__init__.py",  # the package's own names
+    "cli/main.py",  # its commands
+    "core/registry.py",  # modules that the registries name
+    "profile/nvml.py",  # a library that may not be there
+}
+"""Files that import what a table of theirs names; nobody imports what a file or a client names."""
 
 
 def calls(tree: ast.AST) -> Iterator[str]:
@@ -72,3 +84,38 @@ def test_the_server_fetches_no_url(sources: list[tuple[str, ast.AST]]) -> None:
             for module in modules:
                 assert module.split(".")[0] not in {"httpx", "requests", "urllib3"}, name
                 assert module != "urllib.request", name
+
+
+def test_no_code_is_imported_that_a_model_or_a_client_names(
+    sources: list[tuple[str, ast.AST]],
+) -> None:
+    forbidden = {"__import__", "importlib.import_module", "runpy.run_path", "runpy.run_module"}
+    forbidden |= {"importlib.util.spec_from_file_location", "import_module"}
+    assert {name for name, tree in sources if not forbidden.isdisjoint(calls(tree))} <= (
+        IMPORTS_BY_NAME
+    )
+    assert not [name for name, _ in sources if "trust_remote_code" in (SOURCES / name).read_text()]
+
+
+def test_templates_run_in_one_place_in_the_immutable_sandbox(
+    sources: list[tuple[str, ast.AST]],
+) -> None:
+    made = {
+        (name, call)
+        for name, tree in sources
+        for call in calls(tree)
+        if call.split(".")[-1] in {"Environment", "SandboxedEnvironment", "Template", "from_string"}
+    }
+    assert made == {("text/template.py", "_environment().from_string")}
+    assert isinstance(template._environment(), ImmutableSandboxedEnvironment)
+
+
+def test_keys_are_compared_in_constant_time(sources: list[tuple[str, ast.AST]]) -> None:
+    [tree] = [tree for name, tree in sources if name == "server/middleware.py"]
+    assert "hmac.compare_digest" in set(calls(tree))
+
+
+def test_a_server_listens_to_this_machine_alone_unless_told() -> None:
+    assert ServeOptions().host == "127.0.0.1"
+    with pytest.raises(ConfigError, match="--allow-no-key"):
+        _check_exposure(ServeOptions(host="0.0.0.0"))

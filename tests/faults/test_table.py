@@ -14,7 +14,7 @@ NOT_BUILT = {40, 52, 53}
 def table() -> dict[int, str]:
     """The tests' cell of each row."""
     cells: dict[int, str] = {}
-    for line in (ROOT / "docs" / "faults.md").read_text().splitlines():
+    for line in _text("faults.md").splitlines():
         found = re.fullmatch(r"\| (\d+) \|.*\| ([^|]*) \|", line)
         if found:
             assert int(found[1]) not in cells, line
@@ -40,8 +40,34 @@ def test_every_row_names_tests_that_are_there() -> None:
                 assert f"def test_row_{row}_" in source, reference
 
 
+def test_every_security_rule_names_tests_that_are_there() -> None:
+    text = _text("faults.md")
+    _, _, section = text.partition("## Security")
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", section.partition("##")[0], re.MULTILINE)
+    rules = [row for row in rows if row[0] != "rule" and not row[0].startswith("--")]
+    assert len(rules) >= 12
+    for rule, cell in rules:
+        references = re.findall(r"`(\S+)::(\w+)`", cell)
+        assert references, rule
+        for file, name in references:
+            assert f"def {name}(" in (ROOT / "tests" / file).read_text(), name
+
+
 def test_every_test_of_a_row_is_in_the_table() -> None:
     cells = table()
     for file in sorted((ROOT / "tests" / "faults").glob("test_*.py")):
         for row in re.findall(r"def test_row_(\d+)_", file.read_text()):
             assert f"faults/{file.name}" in cells[int(row)], (file.name, row)
+
+
+def test_errors_that_are_documented_are_raised() -> None:
+    documented = re.findall(r"^\|(?: \d+ \|)? (`.+?`) \|", _text("errors.md"), re.MULTILINE)
+    codes = {code for cell in documented for code in re.findall(r"`(\w+)`", cell)}
+    assert len(codes) > 12
+    sources = "".join(path.read_text() for path in (ROOT / "src" / "quire").rglob("*.py"))
+    raised = set(re.findall(r"code ?= ?\"(\w+)\"", sources))
+    assert codes <= raised
+
+
+def _text(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except QuireError as error:
         if env.log_level() == "DEBUG":
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error} [{error.code}]", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         return 130

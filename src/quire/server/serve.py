@@ -220,8 +220,9 @@ def _announce(url: str, model: str, context: int, phases: dict[str, float], tota
     phases = {**phases, "other": total - sum(phases.values()), "start-up": total}
     width = max(map(len, phases))
     lines = [f"  {name:<{width}}  {seconds:6.2f} s" for name, seconds in phases.items()]
-    print("\n".join(lines), file=sys.stderr)
-    print(f"Serving {model} (context {context} tokens) on {url}/v1", file=sys.stderr, flush=True)
+    lines.append(f"Serving {model} (context {context} tokens) on {url}/v1")
+    with contextlib.suppress(OSError):  # a log that cannot be written is no reason not to serve
+        print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def _url(listener: socket.socket, scheme: str) -> str:

@@ -38,7 +38,7 @@ def test_every_commands_help(name: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "here", "--model", "there"]) == 2
     assert capsys.readouterr().err == (
-        "error: MODEL is here and --model is there; give one of them.\n"
+        "error: MODEL is here and --model is there; give one of them. [config_error]\n"
     )
 
 
