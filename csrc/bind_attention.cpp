@@ -58,6 +58,7 @@ void exp2_floats(const Kernels& kernels, uintptr_t y, uintptr_t x, int64_t count
 }  // namespace
 
 void bind_attention(nb::module_& m) {
+  m.attr("BOTH_WAYS") = kBothWays;
   m.def("paged_attention", &paged_attention);
   m.def("exp2", &exp2_floats);
 }

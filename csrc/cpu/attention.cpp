@@ -103,6 +103,7 @@ struct Work {
     tile.count = task.rows * tile.group;
     tile.position = task.position;
     tile.dim = a.head_dim;
+    tile.both_ways = a.window == kBothWays;
   }
 
   int rows() const { return tile.count; }

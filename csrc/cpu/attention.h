@@ -11,13 +11,14 @@ constexpr int kAttentionRows = 64;        // most query rows (positions * heads 
 constexpr int kAttentionKeys = 128;       // keys of a tile; tiles begin at multiples of it
 constexpr int kAttentionPartition = 1024; // keys after which a partial result is merged
 constexpr int kAttentionHeadDim = 256;    // largest head size
+constexpr int64_t kBothWays = -1;         // as a window: all of the sequence, later tokens included
 
 // Query rows of one sequence that are computed together, for some kv heads one after the other, over
 // all the keys that they see; or for one head, over some partitions of them: parts.
 struct AttentionTask {
   int32_t seq;
   int32_t row;       // first row of q
-  int32_t position;  // its position in the sequence
+  int32_t position;  // its position in the sequence; of all rows the last, where all see all
   int32_t rows;
   int32_t head, end_head;
   int32_t begin, end;   // keys
@@ -49,7 +50,7 @@ struct AttentionArgs {
   int64_t heads, kv_heads, head_dim, block_size;
   int64_t out_stride, q_stride;  // elements, from token to token
   int64_t k_block_stride, v_block_stride;
-  int64_t window;  // attend to the last `window` tokens only; 0 is all
+  int64_t window;  // attend to the last `window` tokens only; 0 is all up to itself; kBothWays
   float scale;     // positive
   float v_unit;    // what an element of v is worth besides; 1 but for 8-bit floats without scales
   int q_dtype;

@@ -127,7 +127,8 @@ void set_rows(const AttentionArgs& a, const AttentionTask& tile, Work& w) {
   w.dim_steps = static_cast<int>(a.head_dim / 32);
   w.dim_tiles = 2 * w.dim_steps;
   for (int r = 0; r < w.slabs * kSide; ++r) {
-    w.at[r] = tile.position + (r < w.rows ? r : w.rows - 1) / w.group;
+    const int further = a.window == kBothWays ? 0 : (r < w.rows ? r : w.rows - 1) / w.group;
+    w.at[r] = tile.position + further;
   }
 }
 

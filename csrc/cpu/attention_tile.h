@@ -41,8 +41,9 @@ struct Rows {
   int group;         // heads a position
   int64_t position;  // of row 0
   int64_t dim;
+  bool both_ways;    // all rows see all keys, as if all were at `position`, the last
 
-  int64_t at(int r) const { return position + r / group; }
+  int64_t at(int r) const { return both_ways ? position : position + r / group; }
 };
 
 // A partial result of softmax(s) v, s in units of log 2: acc / sum, both times 2^-top.

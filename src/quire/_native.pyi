@@ -4,6 +4,8 @@ from typing import Protocol, final, overload
 
 FLOAT32: int
 BFLOAT16: int
+BOTH_WAYS: int
+"""Instead of a window of attention: all of the sequence, later tokens included."""
 
 WEIGHT_F32: int
 WEIGHT_F16: int
@@ -633,8 +635,8 @@ def paged_attention(
 ) -> None:
     """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t.
 
-    `window` 0 is no window; the last two are AttentionTuning (csrc/cpu/tuning.h). Raises
-    ValueError for more than 64 heads a kv head.
+    `window` 0 is no window, BOTH_WAYS is all tokens of the sequence; the last two are
+    AttentionTuning (csrc/cpu/tuning.h). Raises ValueError for more than 64 heads a kv head.
     """
 
 def exp2(kernels: Kernels, y: int, x: int, count: int, /) -> None:

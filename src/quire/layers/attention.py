@@ -14,11 +14,12 @@ class Attention:
 
     `qkv` computes q, k and v at once: rows [heads · D, kv_heads · D, kv_heads · D] of its
     weight. `q_norm` and `k_norm` [head_dim] are the weights of an RMSNorm of each head before
-    the rotation (Qwen3); `cos_sin` is the rotation's table (see `layers.rotary`).
+    the rotation (Qwen3); `cos_sin` is the rotation's table (see `layers.rotary`). Without
+    `causal` a token attends to all of its sequence, which has to be computed in one step.
     """
 
-    __slots__ = ("cos_sin", "eps", "head_dim", "heads", "k_norm", "kv_heads", "out", "q_norm",
-                 "qkv", "scale", "softcap", "window")  # fmt: skip
+    __slots__ = ("causal", "cos_sin", "eps", "head_dim", "heads", "k_norm", "kv_heads", "out",
+                 "q_norm", "qkv", "scale", "softcap", "window")  # fmt: skip
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Attention:
         q_norm: Tensor | None = None,
         k_norm: Tensor | None = None,
         eps: float = 0.0,
+        causal: bool = True,
     ) -> None:
         self.qkv = qkv
         self.out = out
@@ -48,6 +50,7 @@ class Attention:
         self.q_norm = q_norm
         self.k_norm = k_norm
         self.eps = eps
+        self.causal = causal
 
     def forward(
         self, ops: OpTable, x: Tensor, positions: Tensor, cache: KVCache, meta: AttentionMetadata
@@ -58,6 +61,9 @@ class Attention:
             qkv, positions, self.cos_sin, self.q_norm, self.k_norm, self.eps,
             cache, meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
         )  # fmt: skip
+        given = q, cache, meta, self.scale, self.window
+        if not self.causal:
+            return ops.paged_attention(*given, self.softcap, causal=False).flatten(1)
         if self.softcap is None:
-            return ops.paged_attention(q, cache, meta, self.scale, self.window).flatten(1)
-        return ops.paged_attention(q, cache, meta, self.scale, self.window, self.softcap).flatten(1)
+            return ops.paged_attention(*given).flatten(1)
+        return ops.paged_attention(*given, self.softcap).flatten(1)

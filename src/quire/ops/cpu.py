@@ -130,15 +130,16 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        causal: bool = True,
     ) -> Tensor:
         _, heads, head_dim = q.shape
         _, kv_heads, block_size, _ = kv.k.shape
         if softcap is None and attention_fits(heads, kv_heads, head_dim, block_size, q.dtype):
             tuned = attention_tuning(heads, kv_heads, head_dim, kv.k.dtype)
             return native_attention.paged_attention(
-                kernels.handle, pool, q, kv, meta, scale, window, tuning=tuned
+                kernels.handle, pool, q, kv, meta, scale, window, causal=causal, tuning=tuned
             )
-        return paged_attention.paged_attention(q, kv, meta, scale, window, softcap)
+        return paged_attention.paged_attention(q, kv, meta, scale, window, softcap, causal)
 
     return replace(
         OpTable(),

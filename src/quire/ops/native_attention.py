@@ -49,6 +49,7 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     *,
+    causal: bool = True,
     out: Tensor | None = None,
     split: bool | None = None,
     tuning: AttentionTuning = _NOT_TUNED,
@@ -64,6 +65,7 @@ def paged_attention(
             always); each block contiguous.
         scale: multiplies q · k; positive.
         window: attend to the last `window` tokens only; None is all.
+        causal: attend to no later token; else to all of the sequence, and there is no window.
         out: takes the result, if given; like q, and apart from it.
         split: whether threads share the keys of one sequence and head; None is where it pays.
         tuning: how the work is cut, which changes no result.
@@ -77,7 +79,7 @@ def paged_attention(
     k, v, k_scale, v_scale, k_unit, v_unit = cache
     tokens, heads, head_dim = q.shape
     _, kv_heads, block_size, _ = k.shape
-    _check(q, cache, meta, scale, window)
+    _check(q, cache, meta, scale, window, causal)
     if out is None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
     elif out.shape != q.shape or out.dtype != q.dtype or not _heads_together(out):
@@ -107,7 +109,7 @@ def paged_attention(
         q.stride(0),
         k.stride(0),
         v.stride(0),
-        window or 0,
+        (window or 0) if causal else _native.BOTH_WAYS,
         scale * k_unit,
         v_unit,
         _SPLIT[split],
@@ -118,7 +120,12 @@ def paged_attention(
 
 
 def _check(
-    q: Tensor, cache: KVCache, meta: AttentionMetadata, scale: float, window: int | None
+    q: Tensor,
+    cache: KVCache,
+    meta: AttentionMetadata,
+    scale: float,
+    window: int | None,
+    causal: bool,
 ) -> None:
     """Raises ValueError for what the kernels would read wrongly."""
     k, v = cache.k, cache.v
@@ -141,6 +148,8 @@ def _check(
             raise ValueError(f"the batch's index is {_describe(index)}; wanted int32 on the CPU")
     if not scale * cache.k_unit > 0 or (window is not None and window < 1):
         raise ValueError(f"scale is {scale} and window {window}; both must be positive")
+    if window is not None and not causal:
+        raise ValueError("a window looks back; attention to later tokens has none")
 
 
 def _heads_together(t: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Causal attention over the paged cache, in plain torch.
+"""Attention over the paged cache, in plain torch.
 
 A sequence is computed by itself, its rows in tiles of `QUERY_ROWS`, against its keys in tiles of
 `KEY_COLUMNS` with a running softmax (Milakov and Gimelshein 2018; FlashAttention, Dao et al.
@@ -34,6 +34,7 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    causal: bool = True,
 ) -> Tensor:
     """Attention of each new token over its sequence's cached tokens, itself included.
 
@@ -43,13 +44,17 @@ def paged_attention(
         scale: multiplies q · k.
         window: attend to the last `window` tokens only; None is all.
         softcap: scores s become softcap · tanh(s / softcap) (Gemma 2); None leaves them.
+        causal: attend to no later token; else to all of the sequence, all of which is in the
+            step, and there is no window.
 
     Returns:
         [T, num_heads, head_dim] of q's dtype; scores, softmax and sums are float32.
     """
+    if window is not None and not causal:
+        raise ValueError("a window looks back; attention to later tokens has none")
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for span, table in zip(meta.spans, meta.block_tables, strict=False):
-        _one_sequence(q, out, cache, span, table, scale, window, softcap)
+        _one_sequence(q, out, cache, span, table, scale, window, softcap, causal)
     return out
 
 
@@ -62,6 +67,7 @@ def _one_sequence(
     scale: float,
     window: int | None,
     softcap: float | None,
+    causal: bool,
 ) -> None:
     """Fill rows [span.start, span.end) of `out`."""
     first = span.seq_len - (span.end - span.start)
@@ -70,7 +76,8 @@ def _one_sequence(
         rows = min(QUERY_ROWS, span.end - row)
         position = first + row - span.start
         tile = _query_tile(q[row : row + rows], cache.k.shape[1], scale)
-        attended = _attend(tile, keys, position, rows, window, softcap)
+        end = position + rows if causal else span.seq_len
+        attended = _attend(tile, keys, position, end, window, softcap, causal)
         out[row : row + rows] = _rows_of(attended, rows)
 
 
@@ -91,12 +98,13 @@ def _attend(
     q: Tensor,
     keys: _KeyTiles,
     position: int,
-    rows: int,
+    end: int,
     window: int | None,
     softcap: float | None,
+    causal: bool,
 ) -> Tensor:
-    """Softmax-weighted values of a query tile whose first row is token `position`."""
-    end = position + rows
+    """Softmax-weighted values of a query tile whose first row is token `position`, over keys before
+    `end`."""
     begin = 0 if window is None else max(0, position - window + 1)
     top = q.new_full((*q.shape[:2], 1), -torch.inf)
     total = torch.zeros_like(top)
@@ -106,8 +114,9 @@ def _attend(
         scores = torch.bmm(q, k.transpose(1, 2))
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
-        if start + KEY_COLUMNS > position + 1 or window is not None:
-            hidden = _hidden(start, position, end, window, q.device)
+        last = position + 1 if causal else end  # keys before it are seen by all
+        if start + KEY_COLUMNS > last or window is not None:
+            hidden = _hidden(start, position, end, window, causal, q.device)
             scores.view(q.shape[0], -1, QUERY_ROWS, KEY_COLUMNS).masked_fill_(hidden, -torch.inf)
         new_top = torch.maximum(top, scores.amax(-1, keepdim=True))
         # Of a row that has seen nothing yet, exp(-inf - 0) is 0 where -inf - -inf were NaN.
@@ -121,13 +130,15 @@ def _attend(
 
 
 def _hidden(
-    start: int, position: int, end: int, window: int | None, device: torch.device
+    start: int, position: int, end: int, window: int | None, causal: bool, device: torch.device
 ) -> Tensor:
     """Which keys from `start` on the rows from `position` on may not attend to:
     bool [QUERY_ROWS, KEY_COLUMNS]."""
     row = torch.arange(position, position + QUERY_ROWS, device=device).unsqueeze(1)
     column = torch.arange(start, start + KEY_COLUMNS, device=device)
-    hidden = (column > row) | (column >= end)
+    hidden = (column >= end).expand(QUERY_ROWS, -1)
+    if causal:
+        hidden = hidden | (column > row)
     return hidden if window is None else hidden | (column <= row - window)
 
 

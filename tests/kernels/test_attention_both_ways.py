@@ -1,0 +1,110 @@
+"""Attention to all of a sequence, later tokens included: native and in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire import _native
+from quire.ops import native_attention, paged_attention
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.native import available_isas, emulated_isas
+
+LENGTHS = (1, 5, 16, 70, 129, 300, 1100)
+HEADS, KV_HEADS, BLOCK = 4, 2, 16
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+Attend = Callable[[Tensor, KVCache, AttentionMetadata], Tensor]
+
+
+class Texts:
+    """Sequences whose keys and values lie in blocks of their own; NaN lies everywhere else."""
+
+    def __init__(self, dtype: torch.dtype, dim: int) -> None:
+        generator = torch.Generator().manual_seed(dim)
+        blocks = [-(-n // BLOCK) for n in LENGTHS]
+        order = torch.randperm(sum(blocks) + 3, generator=generator).tolist()
+        shape = (len(order), KV_HEADS, BLOCK, dim)
+        self.scale = dim**-0.5
+        self.cache = KVCache(
+            torch.full(shape, torch.nan, dtype=dtype), torch.full(shape, torch.nan, dtype=dtype)
+        )
+        self.tables = torch.full((len(LENGTHS), max(blocks)), 10**6, dtype=torch.int32)
+        self.q: list[Tensor] = []
+        self.expected: list[Tensor] = []
+        for i, (count, length) in enumerate(zip(blocks, LENGTHS, strict=True)):
+            own, order = order[:count], order[count:]
+            self.tables[i, :count] = torch.tensor(own)
+            q, k, v = (
+                torch.randn(length, heads, dim, generator=generator).to(dtype)
+                for heads in (HEADS, KV_HEADS, KV_HEADS)
+            )
+            for position in range(length):
+                block, offset = own[position // BLOCK], position % BLOCK
+                self.cache.k[block, :, offset] = k[position]
+                self.cache.v[block, :, offset] = v[position]
+            self.q.append(q)
+            wide = (t.double().transpose(0, 1).unsqueeze(0) for t in (q, k, v))
+            out = torch.nn.functional.scaled_dot_product_attention(*wide, enable_gqa=True)
+            self.expected.append(out[0].transpose(0, 1))
+
+    def run(self, attend: Attend, which: Sequence[int]) -> list[Tensor]:
+        lengths = [LENGTHS[i] for i in which]
+        starts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+        meta = AttentionMetadata(
+            query_start_loc=starts,
+            seq_lens=torch.tensor(lengths, dtype=torch.int32),
+            block_tables=self.tables[list(which)].contiguous(),
+            slot_mapping=torch.empty(0, dtype=torch.int64),
+            num_seqs=len(which),
+            block_size=BLOCK,
+        )
+        out = attend(torch.cat([self.q[i] for i in which]), self.cache, meta)
+        return list(out.split(lengths))
+
+
+def native(isa: str, threads: int, split: bool | None, scale: float) -> Attend:
+    pool = _native.Pool(threads)
+
+    def attend(q: Tensor, cache: KVCache, meta: AttentionMetadata) -> Tensor:
+        return native_attention.paged_attention(
+            _native.table(isa), pool, q, cache, meta, scale, causal=False, split=split
+        )
+
+    return attend
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("isa", available_isas() + emulated_isas())
+def test_native(isa: str, dtype: torch.dtype) -> None:
+    texts = Texts(dtype, 32)
+    everyone = range(len(LENGTHS))
+    together = texts.run(native(isa, 2, None, texts.scale), everyone)
+    for out, expected in zip(together, texts.expected, strict=True):
+        torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=0)
+    for threads, split in ((1, None), (3, True)):
+        attend = native(isa, threads, split, texts.scale)
+        for i in everyone:
+            assert torch.equal(texts.run(attend, [i])[0], together[i]), LENGTHS[i]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_plain(dtype: torch.dtype) -> None:
+    texts = Texts(dtype, 32)
+
+    def attend(q: Tensor, cache: KVCache, meta: AttentionMetadata) -> Tensor:
+        return paged_attention.paged_attention(q, cache, meta, texts.scale, causal=False)
+
+    together = texts.run(attend, range(len(LENGTHS)))
+    for i, expected in enumerate(texts.expected):
+        torch.testing.assert_close(together[i].double(), expected, atol=TOLERANCE[dtype], rtol=0)
+        assert torch.equal(texts.run(attend, [i])[0], together[i])
+
+
+def test_a_window_is_refused() -> None:
+    texts = Texts(torch.float32, 16)
+    meta = AttentionMetadata(*(torch.zeros(1, dtype=torch.int32),) * 4, 0, BLOCK)
+    with pytest.raises(ValueError, match="has none"):
+        paged_attention.paged_attention(texts.q[0], texts.cache, meta, 1.0, window=4, causal=False)
