@@ -9,18 +9,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quire.core.pooling_params import PoolingParams
     from quire.core.sampling_params import SamplingParams
     from quire.core.structured_outputs import StructuredOutputsParams
     from quire.engine.async_engine import AsyncLLM
     from quire.engine.llm import LLM
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "PoolingParams",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+]
 
 __version__ = "0.1.0"
 
 _HOME = {
     "LLM": "quire.engine.llm",
     "AsyncLLM": "quire.engine.async_engine",
+    "PoolingParams": "quire.core.pooling_params",
     "SamplingParams": "quire.core.sampling_params",
     "StructuredOutputsParams": "quire.core.structured_outputs",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from quire.core.errors import CheckpointError, ModelNotFoundError, QuireError
 
 _SMALL_FILES = (".json", ".jinja", "tokenizer.model", "merges.txt")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_MODULE = re.compile(r"\d+_[A-Za-z]+/config\.json")
+"""Of sentence-transformers."""
 _SPARE_BYTES = 256 << 20
 """Left free on the disk beyond the download itself."""
 
@@ -103,6 +106,7 @@ def select_files(model: str, names: list[str], gguf: str | None, *, weights: boo
         return wanted
     top = [name for name in names if "/" not in name]
     small = [name for name in top if name.endswith(_SMALL_FILES)]
+    small += [name for name in names if _MODULE.fullmatch(name)]
     tensors = [name for name in top if name.endswith(".safetensors")]
     # Some repositories hold the weights twice; the numbered or plain "model" files are ours.
     tensors = [name for name in tensors if name.startswith("model")] or tensors

@@ -19,12 +19,25 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the file is unreadable, too large or not a JSON object; names it.
     """
+    content = _read(path, dict)
+    assert isinstance(content, dict)
+    return content
+
+
+def read_json_list(path: Path) -> list[Any]:
+    """The JSON list in `path`; raises as `read_json`."""
+    content = _read(path, list)
+    assert isinstance(content, list)
+    return content
+
+
+def _read(path: Path, kind: type) -> object:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ValueError(f"it is larger than {MAX_JSON_BYTES >> 20} MiB")
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it is not a JSON object")
+        content: object = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, kind):
+            raise ValueError("it is not a JSON object" if kind is dict else "it is no JSON list")
     except (OSError, ValueError, RecursionError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise CheckpointError(

@@ -114,7 +114,9 @@ def _verdict(report: Fit, args: EngineArgs) -> Iterator[str]:
     limit = report.max_model_len
     if report.fits:
         most, each = report.max_num_seqs, report.tokens // report.max_num_seqs
-        if each >= limit:
+        if report.pooling:
+            room = f"{report.sequences:,} × {limit:,} at once"
+        elif each >= limit:
             room = f"all {most} sequences (--max-num-seqs) may have {limit:,}"
         else:
             room = f"{report.sequences:,} × {limit:,} at once, or {most} × {each:,}"
@@ -133,7 +135,7 @@ def _verdict(report: Fit, args: EngineArgs) -> Iterator[str]:
 
 
 def _speed(report: Fit) -> Iterator[str]:
-    if not report.speed:
+    if not report.speed and not report.pooling:
         return
     how = (
         "predicted from this machine's measured limits"
@@ -147,9 +149,9 @@ def _speed(report: Fit) -> Iterator[str]:
             f"  decode, {who:<14}{speed.output_tok_s:>9,.0f} tok/s  {speed.itl_ms:>8,.1f} ms a "
             f"token, at {speed.context:,} tokens of context"
         )
+    what = "pooled" if report.pooling else "first token"
     yield (
-        f"  a prompt of {report.prompt_len} tokens: first token after "
-        f"{report.prompt_s * 1e3:,.0f} ms"
+        f"  a prompt of {report.prompt_len} tokens: {what} after {report.prompt_s * 1e3:,.0f} ms"
     )
 
 

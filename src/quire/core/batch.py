@@ -26,6 +26,7 @@ class NewSequence:
     Attributes:
         token_ids: all tokens known so far (prompt, then output if it was preempted).
         num_prompt_tokens: how many of them are the prompt; penalties tell them apart.
+        second_text: where the second text of a pair begins; 0 is none.
     """
 
     request_id: str
@@ -33,6 +34,7 @@ class NewSequence:
     num_prompt_tokens: int
     sampling_params: SamplingParams
     eos_token_ids: tuple[int, ...] = ()
+    second_text: int = 0
 
 
 ON_DISK = -1
@@ -132,6 +134,8 @@ class ModelOutput:
         logprobs: per request id, one `TokenLogprobs` a sampled token, where asked for.
         prompt_logprobs: per request id, one `TokenLogprobs` for each prompt token computed this
             step that predicts a following prompt token, where asked for.
+        pooled: per request id, float32 bytes: what a pooling model makes of a prompt all of which
+            is computed now.
         errors: per request id, why its row could not be sampled (a NaN logit, say); such
             an entry has no sampled tokens and the request ends with `FinishReason.ERROR`.
         times: where the step's time went.
@@ -142,6 +146,7 @@ class ModelOutput:
     sampled_token_ids: Column
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    pooled: dict[str, bytes] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     times: StepTimes = field(default_factory=StepTimes)
     copy_seconds: float = 0.0

@@ -19,6 +19,8 @@ PreemptionMode = Literal["auto", "recompute", "swap"]
 OpsProvider = Literal["auto", "reference", "cpu"]
 
 ProfilerKind = Literal["torch", "cuda"]
+PoolingType = Literal["LAST", "CLS", "MEAN"]
+PoolingTask = Literal["embed", "classify"]
 
 MAX_CONVERTED_HEAD_DIM = 256
 """Largest heads that a KV cache of another dtype than the model's holds."""
@@ -88,6 +90,15 @@ class EngineArgs:
     calculate_kv_scales: bool = False
     """Give an fp8 KV cache a scale a token and head, computed from it, as int8 has, in place of
     the checkpoint's."""
+    runner: Literal["auto", "generate", "pooling"] = "auto"
+    """What the model is for: to `generate` text, or `pooling`, which gives embeddings and scores;
+    `auto` is what its files say."""
+    convert: Literal["auto", "none", "embed", "classify"] = "auto"
+    """With a pooling runner, what a model that was made for something else becomes: `embed` gives
+    its hidden states, `classify` wants a classification head among its weights."""
+    pooler_config: str | None = None
+    """How a pooling model pools, as JSON: `pooling_type` (LAST, CLS, MEAN), `normalize`,
+    `use_activation`; what is unset is as the model's files say."""
     seed: int = 0
     """Seeds dummy weights and requests that bring no seed of their own."""
     max_model_len: int | None = None
@@ -235,6 +246,17 @@ class ModelConfig:
     sliding_layers: tuple[bool, ...] | None = None
     """Which layers slide; None is all, where `sliding_window` is set."""
     tie_word_embeddings: bool = False
+    encoder: bool = False
+    """BERT's kind: norms stand behind the residual sums, and one behind the embeddings."""
+    causal: bool = True
+    """A token attends to no later one. Else a prompt is computed in one step, and no longer
+    needs its keys and values then."""
+    token_types: int = 0
+    """Rows of the table of token types (BERT's segments)."""
+    lm_head: bool = True
+    """Whether it makes logits."""
+    num_labels: int = 0
+    """Outputs of the classification head that stands in the lm_head's place; 0 is none."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -248,6 +270,35 @@ class ModelConfig:
         """The window beyond which no layer looks back; None if any looks back to the start."""
         everywhere = self.sliding_layers is None or all(self.sliding_layers)
         return self.sliding_window if everywhere else None
+
+    @property
+    def kv_layers(self) -> int:
+        """Layers whose keys and values are there at a time."""
+        return self.num_hidden_layers if self.causal else 1
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingConfig:
+    """What becomes of a prompt's hidden states in a model that pools.
+
+    Attributes:
+        task: `embed` gives them, `classify` what the model's head makes of them.
+        pooling_type: the last token's, the first one's, or the mean of all.
+        normalize: embeddings get length 1.
+        activation: of the classifier's outputs.
+        matryoshka: how many numbers of an embedding may be kept: these, any if empty, and none
+            but all if None.
+        prompts: name → what may be put before a text.
+        default_prompt: the one that is, where a request names none.
+    """
+
+    task: PoolingTask
+    pooling_type: PoolingType
+    normalize: bool = True
+    activation: Literal["none", "sigmoid", "softmax"] = "none"
+    matryoshka: tuple[int, ...] | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +348,8 @@ class SchedulerConfig:
     preemption_mode: PreemptionMode = "auto"
     max_itl_stretch: float | None = None
     """See `scheduler.budget`; None gives every step all of `max_num_batched_tokens`."""
+    whole_prompts: bool = False
+    """A prompt is computed in one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +396,8 @@ class EngineConfig:
     """For structured output; None is a tokenizer without files."""
     step_timeout: float = 0.0
     """Seconds without a word from the core until it is replaced; 0 is never."""
+    pooling: PoolingConfig | None = None
+    """None where text is generated."""
 
     @property
     def packing(self) -> str | None:

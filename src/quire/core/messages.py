@@ -36,6 +36,8 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     """Lower runs first, under the priority policy."""
     cache_salt: str | None = None
     eos_token_ids: tuple[int, ...] = ()
+    second_text: int = 0
+    """Where the second text of a pair begins, of models that tell them apart; 0 is none."""
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):
@@ -73,6 +75,8 @@ class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     num_preemptions: int = 0
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    pooled: bytes | None = None
+    """What a pooling model gives: float32."""
 
 
 EventKind = Literal["load", "load_failed", "admitted", "prefill", "preempted", "retried"]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(slots=True)
@@ -63,3 +67,51 @@ class RequestOutput:
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    pooled: bytes | None = None
+    """What a pooling model gave: float32, before `engine.pooling` has finished it."""
+
+
+@dataclass(slots=True)
+class PoolingOutput:
+    """What a pooling model gives: float32 [hidden_size], or [num_labels] of a classifier."""
+
+    data: NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class EmbeddingOutput:
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
+
+
+@dataclass(slots=True)
+class ClassificationOutput:
+    probs: list[float]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probs)
+
+
+@dataclass(slots=True)
+class ScoringOutput:
+    """How well two texts go together; higher is better."""
+
+    score: float
+
+
+Outputs = TypeVar("Outputs")
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput(Generic[Outputs]):
+    """The answer to one prompt, or to one pair."""
+
+    request_id: str
+    outputs: Outputs
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    finished: bool = True

@@ -76,6 +76,7 @@ class Request:
         "priority",
         "request_id",
         "sampling_params",
+        "second_text",
         "status",
         "stop_ids",
         "stop_reason",
@@ -93,6 +94,7 @@ class Request:
         priority: int = 0,
         cache_salt: str | None = None,
         eos_token_ids: tuple[int, ...] = (),
+        second_text: int = 0,
     ) -> None:
         self.request_id = request_id
         packed = isinstance(prompt_token_ids, bytes)
@@ -103,6 +105,7 @@ class Request:
         self.priority = priority
         self.cache_salt = cache_salt
         self.eos_token_ids = eos_token_ids
+        self.second_text = second_text
         self.stop_ids = _stop_ids(sampling_params, eos_token_ids)
         """Tokens that may end it."""
         budget = sampling_params.max_tokens

@@ -5,15 +5,23 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from quire.core.sampling_params import SamplingParams
-from quire.engine.input import InputProcessor, ProcessedRequest, Prompt
+from quire.engine.input import ProcessedRequest
 
 FIRST_SHARE = 1 / 16
 """Of the texts that arrive together, those that become tokens before the first token is out."""
 
-Arrival = tuple[str, Prompt, SamplingParams, int]
-"""Request id, prompt, sampling parameters, priority."""
+Arrival = tuple[str, Any, Any, int]
+"""Request id, prompt, sampling or pooling parameters, priority."""
+
+
+class Processor(Protocol):
+    """`InputProcessor`, or `PoolingInput`, each with prompts and parameters of its own."""
+
+    def process(
+        self, request_id: str, prompt: Any, params: Any, *, arrival_time: float, priority: int = 0
+    ) -> ProcessedRequest: ...
 
 
 class Arrivals:
@@ -22,13 +30,13 @@ class Arrivals:
     What comes as token ids costs nothing and is never kept.
 
     Args:
-        requests: in the order in which they are to be served, found to be good by
-            `InputProcessor.check`.
+        requests: in the order in which they are to be served, found to be good by the
+            processor's `check`.
         tokens_a_step: most tokens that one step computes.
     """
 
     def __init__(
-        self, processor: InputProcessor, requests: Sequence[Arrival], tokens_a_step: int
+        self, processor: Processor, requests: Sequence[Arrival], tokens_a_step: int
     ) -> None:
         self._processor = processor
         self._left = deque(requests)
@@ -67,5 +75,5 @@ class Arrivals:
             yield request
 
 
-def _is_ids(prompt: Prompt) -> bool:
+def _is_ids(prompt: object) -> bool:
     return isinstance(prompt, list) or (isinstance(prompt, Mapping) and "prompt" not in prompt)

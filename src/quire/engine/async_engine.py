@@ -16,13 +16,16 @@ from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
 from quire.core.hardware import detect
 from quire.core.log import setup_logging
 from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutputs
-from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import SamplingParams
+from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
+from quire.core.pooling_params import PoolingParams
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.engine.client import CoreClient, ProcessClient
 from quire.engine.input import InputProcessor, Prompt, sampling_defaults
 from quire.engine.intake import Intake
 from quire.engine.lag import LoopLag
 from quire.engine.output import OutputProcessor
+from quire.engine.pooling import check_task, pooled_output
+from quire.engine.pooling_input import PoolingPrompt
 from quire.engine.profiling import ProfilingClient
 from quire.engine.resolve import Resolved, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
@@ -213,10 +216,29 @@ class AsyncLLM:
         finally:
             self.close(request_id)
 
+    async def encode(
+        self,
+        prompt: PoolingPrompt,
+        pooling_params: PoolingParams | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+        trace_headers: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """The one output of a prompt in a pooling model; raises as `generate`."""
+        params = pooling_params or PoolingParams()
+        config = check_task(self.resolved.config.pooling, "score")
+        request_id = request_id or uuid.uuid4().hex
+        stream = OutputStream(RequestOutputKind.FINAL_ONLY)
+        await self.submit(prompt, params, request_id, stream, priority, None, trace_headers)
+        try:
+            yield pooled_output(config, params, await stream.get())
+        finally:
+            self.close(request_id)
+
     async def submit(
         self,
-        prompt: Prompt,
-        sampling_params: SamplingParams,
+        prompt: Prompt | PoolingPrompt,
+        params: SamplingParams | PoolingParams,
         request_id: str,
         sink: OutputSink,
         priority: int = 0,
@@ -225,14 +247,14 @@ class AsyncLLM:
     ) -> None:
         """Start a request whose outputs go to `sink` at once, in the step that gives them.
 
+        What a pooling model gives is the one output's `pooled`; `engine.pooling` finishes it.
+
         The caller must `close` it in the end, however it ends. Raises as `generate`, and there is
         nothing to close then.
         """
         if self._core.error is not None:
             raise self._core.error
-        request = await self._intake.process(
-            request_id, prompt, sampling_params, priority, cache_salt
-        )
+        request = await self._intake.process(request_id, prompt, params, priority, cache_salt)
         if self._core.error is not None:
             raise self._core.error
         self._output.add(request, trace_headers)

@@ -102,10 +102,12 @@ class EngineCore:
                 message.prompt_token_ids,
                 message.sampling_params,
                 arrival_time=message.arrival_time,
-                max_model_len=self.config.scheduler.max_model_len,
+                # A pooled prompt gives no token, and may fill the whole context.
+                max_model_len=self.config.scheduler.max_model_len + bool(self.config.pooling),
                 priority=message.priority,
                 cache_salt=message.cache_salt,
                 eos_token_ids=message.eos_token_ids,
+                second_text=message.second_text,
             )
             if not request.num_tokens:
                 raise InvalidRequestError("the prompt is empty.")

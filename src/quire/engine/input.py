@@ -48,13 +48,17 @@ class InputProcessor:
     """Tokenizes and validates; stateless but for the count of seeds drawn.
 
     Safe to call from several threads.
+
+    Attributes:
+        model, pooling: what is served; `engine.pooling_input` makes requests where it pools.
     """
 
     def __init__(self, resolved: Resolved, tokenizer: Tokenizer, ready: Ready) -> None:
         config = resolved.config
         _check_vocabulary(config, tokenizer)
-        self._tokenizer = tokenizer
-        self._vocab_size = config.model.vocab_size
+        self.tokenizer = tokenizer
+        self.model = config.model
+        self.pooling = config.pooling
         self._cache_tokens = _cache_tokens(config, ready)
         self._seed = config.seed
         self._num_drawn = itertools.count()
@@ -89,7 +93,7 @@ class InputProcessor:
             InvalidRequestError: naming the field, the value and the limit.
         """
         prompt = self.checked(prompt)
-        token_ids = prompt if isinstance(prompt, list) else tokenize(self._tokenizer, prompt)
+        token_ids = prompt if isinstance(prompt, list) else tokenize(self.tokenizer, prompt)
         text = prompt if isinstance(prompt, str) else None
         return self.request(
             request_id,
@@ -144,8 +148,26 @@ class InputProcessor:
 
     def check(self, prompt: Prompt, params: SamplingParams) -> None:
         """Raise what `process` would, but for what only the prompt's tokens can tell."""
+        self.check_task()
         self.checked(prompt)
         self._check_params(params)
+
+    @property
+    def max_pooled_tokens(self) -> int:
+        """The longest prompt, where none follows; the core counts a token more."""
+        return min(
+            self.max_model_len, self._cache_tokens - (self._cache_tokens < self.max_model_len)
+        )
+
+    def check_task(self) -> None:
+        """Raise `InvalidRequestError` where the model does not generate text."""
+        if self.pooling is not None:
+            raise InvalidRequestError(
+                "This model generates no text: it gives "
+                + ("embeddings." if self.pooling.task == "embed" else "scores of texts."),
+                fix="Ask for /v1/embeddings, /v1/score or /v1/rerank, or serve another model.",
+                param="model",
+            )
 
     def checked(self, prompt: Prompt) -> str | list[int] | ChatPrompt:
         """The prompt without its mapping, its form and its token ids found to be good.
@@ -228,17 +250,17 @@ class InputProcessor:
         return self._grammars.knows(wanted)
 
     def _check_ids(self, name: str, ids: Collection[Any]) -> None:
-        if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < self._vocab_size:
+        if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < self.model.vocab_size:
             return  # the usual case, without a turn of this loop a token
         for token in ids:
             if type(token) is not int:
                 raise InvalidRequestError(
                     f"{name} holds {token!r}; token ids are whole numbers.", param=name
                 )
-            if not 0 <= token < self._vocab_size:
+            if not 0 <= token < self.model.vocab_size:
                 raise InvalidRequestError(
                     f"{name} holds token id {token}; "
-                    f"the model's vocabulary ends at {self._vocab_size - 1}.",
+                    f"the model's vocabulary ends at {self.model.vocab_size - 1}.",
                     param=name,
                 )
 
@@ -250,12 +272,12 @@ class InputProcessor:
         """
         if not params.bad_words:
             return None
-        lead = self._tokenizer.encode("\n", add_special_tokens=False)
+        lead = self.tokenizer.encode("\n", add_special_tokens=False)
         sequences: list[list[int]] = []
         for word in params.bad_words:
             for text in (word, " " + word.lstrip()):
-                start = self._tokenizer.encode(text, add_special_tokens=False)
-                inside = self._tokenizer.encode("\n" + text, add_special_tokens=False)
+                start = self.tokenizer.encode(text, add_special_tokens=False)
+                inside = self.tokenizer.encode("\n" + text, add_special_tokens=False)
                 sequences.append(start)
                 if inside[: len(lead)] == lead:
                     sequences.append(inside[len(lead) :])

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
+from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.engine.input import InputProcessor, ProcessedRequest, Prompt
+from quire.engine.pooling_input import PoolingInput, PoolingPrompt, TextPair
 from quire.engine.times import FrontTimes
 from quire.engine.tokenizer_pool import TokenizerPool
-from quire.engine.tokenizer_worker import ChatPrompt, tokenize
+from quire.engine.tokenizer_worker import ChatPrompt, PooledText, tokenize
 from quire.text.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 4096
@@ -52,17 +56,22 @@ class Intake:
     async def process(
         self,
         request_id: str,
-        prompt: Prompt,
-        params: SamplingParams,
+        prompt: Prompt | PoolingPrompt,
+        params: SamplingParams | PoolingParams,
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> ProcessedRequest:
-        """`InputProcessor.process`, wherever it is to run."""
-        self.num_arriving += params.n
+        """`InputProcessor.process`, or `PoolingInput`'s, wherever it is to run."""
+        count = params.n if isinstance(params, SamplingParams) else 1
+        self.num_arriving += count
         try:
-            return await self._process(request_id, prompt, params, priority, cache_salt)
+            if isinstance(params, SamplingParams):
+                assert not isinstance(prompt, TextPair), "a pair is pooled"
+                return await self._process(request_id, prompt, params, priority, cache_salt)
+            assert not isinstance(prompt, ChatPrompt), "a conversation is not pooled"
+            return await self._pooling(request_id, prompt, params, priority, cache_salt)
         finally:
-            self.num_arriving -= params.n
+            self.num_arriving -= count
 
     async def tokenize(
         self, tokenizer: Tokenizer, prompt: str | ChatPrompt, add_special_tokens: bool
@@ -85,6 +94,7 @@ class Intake:
     ) -> ProcessedRequest:
         assert self.processor is not None, "the engine was not started"
         processor, arrival = self.processor, time.monotonic()
+        processor.check_task()
         wanted = params.structured_outputs
         if wanted is not None and not processor.knows_structure(wanted):
             await asyncio.get_running_loop().run_in_executor(
@@ -117,7 +127,40 @@ class Intake:
                     cache_salt=cache_salt,
                 )
 
-        if _is_long(prompt):
+        return await self._in_turn(process, long=_is_long(prompt))
+
+    async def _pooling(
+        self,
+        request_id: str,
+        prompt: PoolingPrompt,
+        params: PoolingParams,
+        priority: int,
+        cache_salt: str | None,
+    ) -> ProcessedRequest:
+        assert self.processor is not None, "the engine was not started"
+        pooling = PoolingInput(self.processor)
+        place: dict[str, Any] = {
+            "arrival_time": time.monotonic(),
+            "priority": priority,
+            "cache_salt": cache_salt,
+        }
+        if self._pool is not None and _is_long(prompt):
+            checked = pooling.check(prompt, params)
+            assert isinstance(checked, PooledText)
+            tokenized = await self._pool.tokenize(checked)
+            self._front.add_tokenize(tokenized.seconds)
+            return pooling.request(request_id, tokenized.token_ids, tokenized.second_text, **place)
+
+        def process() -> ProcessedRequest:
+            with self._front.tokenizing():
+                return pooling.process(request_id, prompt, params, **place)
+
+        return await self._in_turn(process, long=_is_long(prompt))
+
+    async def _in_turn(
+        self, process: Callable[[], ProcessedRequest], *, long: bool
+    ) -> ProcessedRequest:
+        if long:
             return await asyncio.get_running_loop().run_in_executor(self._threads, process)
         # One a turn of the loop, in order: of many that arrive together, the first have their
         # tokens streamed before the last are tokenized.
@@ -127,7 +170,9 @@ class Intake:
         return request
 
 
-def _is_long(prompt: Prompt) -> bool:
+def _is_long(prompt: Prompt | PoolingPrompt) -> bool:
     """Whether it may take longer to tokenize than the event loop should be held up."""
+    if isinstance(prompt, TextPair):
+        return sum(map(len, prompt)) > INLINE_CHARACTERS
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
     return isinstance(text, ChatPrompt) or (isinstance(text, str) and len(text) > INLINE_CHARACTERS)

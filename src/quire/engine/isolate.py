@@ -50,6 +50,7 @@ def compute_apart(
         output.sampled_token_ids[entries, : tokens.shape[1]] = tokens
         output.logprobs |= result.logprobs
         output.prompt_logprobs |= result.prompt_logprobs
+        output.pooled |= result.pooled
         output.errors |= result.errors
 
     def halve(entries: list[int], error: ForwardError) -> None:

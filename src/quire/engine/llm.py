@@ -23,6 +23,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.engine.arrivals import Arrivals
 from quire.engine.input import InputProcessor, Prompt, sampling_defaults
 from quire.engine.interrupt import deferred_interrupt
+from quire.engine.llm_pooling import PoolingMethods
 from quire.engine.output import OutputProcessor
 from quire.engine.process import load_core
 from quire.engine.resolve import engine_args, load_tokenizer, resolve
@@ -39,7 +40,7 @@ PROFILE_POLL_SECONDS = 0.02
 Message = dict[str, Any]
 
 
-class LLM:
+class LLM(PoolingMethods):
     """A model for offline use, from one thread.
 
         with LLM("embedded") as llm:

@@ -36,6 +36,7 @@ class _RequestState:
         "metrics",
         "num_cached_tokens",
         "num_running",
+        "pooled",
         "prompt_logprobs",
         "request",
         "retried",
@@ -66,6 +67,7 @@ class _RequestState:
         ]
         self.num_running = len(self.sequences)
         self.num_cached_tokens = 0
+        self.pooled: bytes | None = None
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
 
     def start_again(self, tokenizer: Tokenizer) -> None:
@@ -89,6 +91,7 @@ class _RequestState:
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
             metrics=self.metrics,
+            pooled=self.pooled,
         )
 
 
@@ -233,8 +236,10 @@ class OutputProcessor:
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
         if not metrics.first_scheduled_time:
             metrics.first_scheduled_time = output.scheduled_time
+        if output.pooled is not None:
+            state.pooled = output.pooled
         count = sequence.num_tokens - before
-        if not count:
+        if not count and output.pooled is None:
             return
         if not metrics.first_token_time:
             metrics.first_token_time = now
@@ -242,6 +247,9 @@ class OutputProcessor:
             self._stats.on_first_token(
                 metrics, len(state.request.prompt_token_ids), output.num_cached_tokens
             )
+        if not count:  # what is pooled is there at once
+            metrics.last_token_time = now
+            return
         last = sequence.last_token_time
         self._stats.on_tokens(count, None if last is None else now - last)
         metrics.last_token_time = sequence.last_token_time = now

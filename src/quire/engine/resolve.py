@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import secrets
 import typing
@@ -34,6 +35,7 @@ from quire.core.errors import ConfigError
 from quire.core.hardware import Hardware
 from quire.core.profiler_config import checked, from_environment, parse_profiler_config
 from quire.core.registry import did_you_mean
+from quire.engine.resolve_pooling import resolve_pooling
 from quire.engine.resolve_quantization import resolve_quantization
 from quire.models.cost import first_guess
 from quire.models.memory import kv_bytes_per_token, parameter_count
@@ -77,6 +79,8 @@ def engine_args(model: str, fields: Mapping[str, Any]) -> EngineArgs:
             raise ConfigError(
                 f"unknown engine argument {name!r}; {did_you_mean(name, known)}", param=name
             )
+    if isinstance(fields.get("pooler_config"), Mapping):  # also as a dict
+        fields = {**fields, "pooler_config": json.dumps(fields["pooler_config"])}
     args = EngineArgs(model=model, **fields)
     if args.profiler_config is not None:  # also as a dict or JSON
         args = dataclasses.replace(
@@ -100,7 +104,8 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         revision=args.revision,
         download_dir=args.download_dir,
     )
-    model = model_config(source.config)
+    pooled = resolve_pooling(args, source, model_config(source.config), notes)
+    args, model = pooled.args, pooled.model
     if source.kind == "dummy":
         notes.append("The weights are random numbers (load format dummy): expect no sense.")
     dtype = _dtype(args, model, notes)
@@ -130,6 +135,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
             policy=args.scheduling_policy,
             preemption_mode=args.preemption_mode,
             max_itl_stretch=_itl_stretch(args),
+            whole_prompts=not model.causal,
         ),
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
@@ -146,6 +152,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         calculate_kv_scales=args.calculate_kv_scales,
         profiler=checked(args.profiler_config or from_environment(env.profiler_fields())),
         tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),
+        pooling=pooled.pooling,
     )
     config = dataclasses.replace(config, cpu_offload_bytes=_cpu_offload(args, config, notes))
     config = dataclasses.replace(config, step_timeout=_step_timeout(args, config))

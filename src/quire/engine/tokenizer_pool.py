@@ -15,7 +15,14 @@ import msgspec
 
 from quire.core import errors
 from quire.core.errors import EngineDeadError, QuireError
-from quire.engine.tokenizer_worker import LENGTH_BYTES, ChatPrompt, Setup, Tokenized, frame
+from quire.engine.tokenizer_worker import (
+    LENGTH_BYTES,
+    ChatPrompt,
+    PooledText,
+    Setup,
+    Tokenized,
+    frame,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +72,7 @@ class TokenizerPool:
         for _ in range(self._size):
             self._idle.put_nowait(await self._spawn())
 
-    async def tokenize(self, prompt: str | ChatPrompt) -> Tokenized:
+    async def tokenize(self, prompt: str | ChatPrompt | PooledText) -> Tokenized:
         """The prompt's tokens. Whoever is cancelled does not wait, but leaves the worker whole.
 
         Raises:

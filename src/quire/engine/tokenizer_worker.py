@@ -37,6 +37,14 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
     tools: list[dict[str, object]] | None = None
 
 
+class PooledText(msgspec.Struct, frozen=True, tag="pooled"):
+    """A text, or two, for a model that pools; see `text.tokenizer.Tokenizer.encode_bounded`."""
+
+    text: str
+    second: str | None = None
+    max_tokens: int | None = None
+
+
 class Setup(msgspec.Struct):
     """Which tokenizer; see `text.tokenizer.load_tokenizer`."""
 
@@ -48,6 +56,8 @@ class Tokenized(msgspec.Struct):
     """A prompt's tokens, or the error that they are not."""
 
     token_ids: list[int] = []
+    second_text: int = 0
+    """Where the second text of a pair begins."""
     seconds: float = 0.0
     """CPU time it took."""
     error_code: str | None = None
@@ -69,10 +79,14 @@ def frame(message: object) -> bytes:
     return len(data).to_bytes(LENGTH_BYTES, "little") + data
 
 
-def answer(tokenizer: Tokenizer, prompt: str | ChatPrompt) -> Tokenized:
+def answer(tokenizer: Tokenizer, prompt: str | ChatPrompt | PooledText) -> Tokenized:
     start = time.thread_time()
     try:
-        return Tokenized(tokenize(tokenizer, prompt), time.thread_time() - start)
+        if isinstance(prompt, PooledText):
+            ids, second = tokenizer.encode_bounded(prompt.text, prompt.second, prompt.max_tokens)
+        else:
+            ids, second = tokenize(tokenizer, prompt), 0
+        return Tokenized(ids, second, time.thread_time() - start)
     except QuireError as error:
         return Tokenized(error_code=error.code, error=str(error), error_param=error.param)
     except Exception as error:
@@ -86,7 +100,7 @@ def main(source: BinaryIO, sink: BinaryIO, load: Callable[..., Tokenizer] = load
     setup_logging()
     setup = msgspec.msgpack.decode(_read(source), type=Setup)
     tokenizer = load(setup.path and Path(setup.path), vocab_size=setup.vocab_size)
-    decoder = msgspec.msgpack.Decoder(str | ChatPrompt)
+    decoder = msgspec.msgpack.Decoder(str | ChatPrompt | PooledText)
     while data := _read(source):
         sink.write(frame(answer(tokenizer, decoder.decode(data))))
         sink.flush()

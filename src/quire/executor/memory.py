@@ -94,8 +94,14 @@ def blocks_per_sequence(config: EngineConfig) -> int:
 
 def useful_blocks(config: EngineConfig) -> int:
     """Blocks beyond which memory would lie idle: `max_num_seqs` full sequences, and with prefix
-    caching a share more for the prefixes of those that have finished."""
-    blocks = config.scheduler.max_num_seqs * blocks_per_sequence(config)
+    caching a share more for the prefixes of those that have finished.
+
+    Where prompts are computed whole nothing outlives a step.
+    """
+    limits = config.scheduler
+    if limits.whole_prompts:  # of one step, each sequence's last block partly used
+        return limits.max_num_batched_tokens // config.block_size + limits.max_num_seqs
+    blocks = limits.max_num_seqs * blocks_per_sequence(config)
     return blocks + (blocks // PREFIX_SHARE if config.enable_prefix_caching else 0)
 
 
@@ -108,7 +114,8 @@ def activation_bytes(config: EngineConfig) -> int:
     token = 4 * model.hidden_size + heads * model.head_dim + 4 * model.intermediate_size
     rows = max(limits.max_num_seqs, PROMPT_LOGPROB_ROWS)
     rotations = limits.max_model_len * model.rope.rotary_dim if model.rope else 0
-    step = limits.max_num_batched_tokens * token + 2 * rows * model.vocab_size
+    logits = model.vocab_size if model.lm_head else model.num_labels
+    step = limits.max_num_batched_tokens * token + 2 * rows * logits
     return FLOAT32 * (step + rotations)
 
 

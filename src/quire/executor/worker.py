@@ -111,6 +111,7 @@ class Worker:
                 ops=ops,
                 enforce_eager=config.enforce_eager,
                 grammars=self._grammars,
+                pooling=config.pooling,
             )
         except (RuntimeError, MemoryError) as error:
             # Torch has no type of its own for memory that the system refuses.

@@ -99,6 +99,8 @@ class Fit(msgspec.Struct, frozen=True):
     prompt_s: float
     changes: list[FitChange]
     notes: list[str]
+    pooling: str | None = None
+    """How it pools; None where it generates."""
 
 
 def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
@@ -138,11 +140,12 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         tokens=tokens,
         sequences=memory.num_blocks // blocks_per_sequence(config),
         measured=limits is not None,
-        speed=list(_speeds(config, cost, tokens)) if tokens else [],
+        speed=list(_speeds(config, cost, tokens)) if tokens and not config.pooling else [],
         prompt_len=prompt,
         prompt_s=cost.seconds(prompt, 1, prompt, prompt * (prompt + 1) // 2),
         changes=[] if fits else _changes(args, resolved, hardware),
         notes=resolved.notes,
+        pooling=config.pooling.pooling_type if config.pooling else None,
     )
 
 

@@ -28,7 +28,7 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
             model, config.kv_cache_dtype, config.calculate_kv_scales
         ),
         flops_per_token=2.0 * layers,
-        flops_per_row=2.0 * model.vocab_size * model.hidden_size,
+        flops_per_row=2.0 * model.vocab_size * model.hidden_size * model.lm_head,
         flops_per_pair=4.0 * heads,
         bytes_per_second=hardware.bandwidth_share * hardware.bytes_per_second,
         flops_per_second=hardware.flops_share * peak[product],

@@ -10,6 +10,7 @@ from torch import Tensor
 from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.layers.attention import Attention
+from quire.layers.classifier import Classifier
 from quire.layers.embedding import Embedding
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
@@ -74,15 +75,16 @@ class Decoder:
         self.config = config
         build = Builder(config, source, max_len, ops, stored or {}, place)
         tied = config.tie_word_embeddings
-        self._lm_head = build.linear("embed" if tied else "lm_head", head=True)
+        self._head = build.head()
         self._embedding = Embedding(
-            self._lm_head.weight if tied else source.tensor("embed.weight"),
+            self._head.weight if tied and self._head else source.tensor("embed.weight"),
             build.optional("positions.weight"),
             config.learned_positions_offset or 0,
             config.embedding_scale,
         )
         self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
         self._norm = build.norm("norm")
+        self._classifier = build.classifier()
         self.kv_units = [_kv_units(source, i) for i in range(config.num_hidden_layers)]
         """Of k and v of each layer: what one unit of an 8-bit float is worth in its cache."""
         self.linear_weights = build.linear_weights
@@ -147,8 +149,11 @@ class Decoder:
         return x
 
     def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
-        """[N, hidden] → float32 [N, vocab]."""
-        logits = self._lm_head.logits(ops, hidden)
+        """[N, hidden] → float32 [N, vocab], or [N, labels] where it classifies."""
+        if self._classifier is not None:
+            return self._classifier.forward(ops, hidden)
+        assert self._head is not None, "the model has no head"
+        logits = self._head.logits(ops, hidden)
         cap = self.config.logits_softcap
         return logits if cap is None else ops.softcap(logits, cap)
 
@@ -232,6 +237,7 @@ class Builder:
             q_norm=self._gain(f"{stem}.q_norm.weight") if config.qk_norm else None,
             k_norm=self._gain(f"{stem}.k_norm.weight") if config.qk_norm else None,
             eps=config.norm_eps,
+            causal=config.causal,
         )
 
     def _mlp(self, stem: str) -> MLP:
@@ -246,6 +252,18 @@ class Builder:
         else:
             up = self.linear(f"{stem}.up", config.activation)
         return MLP(up, self.linear(f"{stem}.down"), gelu_gate=gelu_gate)
+
+    def head(self) -> Linear | None:
+        """What makes logits, if the model does."""
+        if not self._config.lm_head:
+            return None
+        return self.linear("embed" if self._config.tie_word_embeddings else "lm_head", head=True)
+
+    def classifier(self) -> Classifier | None:
+        if not self._config.num_labels:
+            return None
+        dense = self.linear("head.dense", head=True) if self._config.encoder else None
+        return Classifier(self.linear("head.out", head=True), dense)
 
     def linear(self, stem: str, epilogue: Epilogue = "none", *, head: bool = False) -> Linear:
         name = f"{stem}.weight"

@@ -9,7 +9,7 @@ from quire.checkpoint.weights import Weights
 from quire.core.config import ModelConfig
 from quire.core.quantization import Form
 from quire.models.parameters import Parameter, parameters
-from quire.models.registry import architecture
+from quire.models.registry import weight_names
 from quire.models.sources import match
 from quire.quant.names import Rounding
 from quire.quant.scheme import Method
@@ -37,7 +37,7 @@ def stored_forms(weights: Weights, model: ModelConfig, method: Method | None) ->
         CheckpointError: its tensors do not fit the model.
     """
     linear, found = linear_names(model), defaultdict[str, list[Form | None]](list)
-    names = architecture(model.architecture).names
+    names = weight_names(model)
     for piece in match(weights, parameters(model), names, method).pieces:
         if piece.parameter in linear:
             found[piece.parameter].append(piece.form)
@@ -46,7 +46,7 @@ def stored_forms(weights: Weights, model: ModelConfig, method: Method | None) ->
 
 def said_forms(model: ModelConfig, method: Method) -> Forms:
     """The forms that a checkpoint's configuration speaks of, without its files."""
-    names = architecture(model.architecture).names
+    names = weight_names(model)
 
     def form(parameter: Parameter, source: str) -> Form | None:
         scheme = method.scheme(source.removesuffix(".weight"))
@@ -62,11 +62,7 @@ def said_forms(model: ModelConfig, method: Method) -> Forms:
 
 def rounded_forms(model: ModelConfig, rounding: Rounding) -> Forms:
     """The forms of dense linear weights that `rounding` quantizes."""
-    names, head, linear = (
-        architecture(model.architecture).names,
-        head_name(model),
-        linear_names(model),
-    )
+    names, head, linear = weight_names(model), head_name(model), linear_names(model)
     found: Forms = {}
     for parameter in parameters(model):
         rounder = rounding.head if parameter.name == head else rounding.layers

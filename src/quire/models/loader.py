@@ -1,4 +1,4 @@
-"""A decoder with its weights: read from a checkpoint, or random."""
+"""A model with its weights: read from a checkpoint, or random."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from quire.checkpoint.weights import open_weights
 from quire.core.config import EngineConfig
 from quire.models.decoder import Decoder
 from quire.models.dummy import RandomParameters
+from quire.models.encoder import Encoder
 from quire.models.offload import WeightOffload
 from quire.models.pack_cache import PackCache
 from quire.models.parameters import ParameterSource, Progress
@@ -35,7 +36,7 @@ def load_model(
     cache: PackCache | None = None,
     progress: Progress | None = None,
     offload: WeightOffload | None = None,
-) -> Decoder:
+) -> Decoder | Encoder:
     """The model of `config`, in `config.dtype`, for positions below `max_model_len`.
 
     Its linear weights are packed for `ops`, which alone can compute it, or taken from `cache`;
@@ -48,7 +49,7 @@ def load_model(
         ConfigError: what `offload` names cannot be kept in a file.
     """
     build = partial(
-        Decoder,
+        Encoder if config.model.encoder else Decoder,
         config.model,
         parameter_source(config, progress),
         config.scheduler.max_model_len,

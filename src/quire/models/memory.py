@@ -10,7 +10,7 @@ from quire.models.packed_bytes import packed_bytes, padded_rows, round_up
 from quire.models.parameters import Parameter, parameters
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_TABLES = {"embed.weight", "positions.weight"}
+_TABLES = {"embed.weight", "positions.weight", "token_types.weight"}
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -64,7 +64,7 @@ def _parameter_bytes(
 def looked_up_bytes(config: ModelConfig, dtype: str) -> int:
     """Of the weights, the tables of which a step reads only its own rows: learned positions, and
     the token embedding where it does not double as the output projection."""
-    tables = {"positions.weight"} if config.tie_word_embeddings else _TABLES
+    tables = _TABLES - {"embed.weight"} if config.tie_word_embeddings else _TABLES
     return DTYPE_BYTES[dtype] * sum(p.numel for p in parameters(config) if p.name in tables)
 
 
@@ -86,11 +86,11 @@ def quantized_bytes(parameter: Parameter, scheme: Quantization) -> int:
 def _is_linear(config: ModelConfig, parameter: Parameter) -> bool:
     if parameter.name == "embed.weight":
         return config.tie_word_embeddings
-    return len(parameter.shape) == 2 and parameter.name != "positions.weight"
+    return len(parameter.shape) == 2 and parameter.name not in _TABLES
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, scales: bool = False) -> int:
-    """Bytes of KV cache that one token takes, over all layers.
+    """Bytes of KV cache that one token takes, over all layers that keep theirs.
 
     With `scales`, and in int8 always, a head has a bfloat16 scale beside its head_dim bytes:
     against bfloat16, 2 · head_dim / (head_dim + 2) times the tokens fit, which is 1.94 at 64 and
@@ -99,4 +99,4 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, scales: bool = False)
     head = config.head_dim * (DTYPE_BYTES.get(kv_dtype) or 1)
     if scales or kv_dtype == "int8":
         head += 2
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * head
+    return 2 * config.kv_layers * config.num_key_value_heads * head

@@ -18,6 +18,9 @@ Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
 
 
+_TABLES = ("embed.", "positions.", "token_types.")
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One tensor of the decoder.
@@ -40,7 +43,7 @@ class Parameter:
     @property
     def may_be_quantized(self) -> bool:
         """Whether it is a linear layer's weight; tables are not, even one that is tied."""
-        return len(self.shape) == 2 and self.name not in ("embed.weight", "positions.weight")
+        return len(self.shape) == 2 and not self.name.startswith(("head.", *_TABLES))
 
 
 class ParameterSource(Protocol):
@@ -78,11 +81,21 @@ def _parameters(config: ModelConfig) -> Iterator[Parameter]:
     if config.learned_positions_offset is not None:
         rows = config.max_position_embeddings + config.learned_positions_offset
         yield _one("positions.weight", rows, hidden)
+    if config.token_types:
+        yield _one("token_types.weight", config.token_types, hidden)
+    if config.encoder:
+        yield from _norm(config, "embed_norm", hidden)
     for layer in range(config.num_hidden_layers):
         yield from _layer(config, f"layers.{layer}.")
-    yield from _norm(config, "norm", hidden)
-    if not config.tie_word_embeddings:
+    if not config.encoder:
+        yield from _norm(config, "norm", hidden)
+    if config.lm_head and not config.tie_word_embeddings:
         yield _one("lm_head.weight", vocab, hidden)
+    if config.num_labels and config.encoder:
+        yield from _linear("head.dense", (hidden,), hidden, bias=True)
+        yield from _linear("head.out", (config.num_labels,), hidden, bias=True)
+    elif config.num_labels:
+        yield from _linear("head.out", (config.num_labels,), hidden, bias=False)
 
 
 def _layer(config: ModelConfig, prefix: str) -> Iterator[Parameter]:

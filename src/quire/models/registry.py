@@ -3,36 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.registry import Registry, did_you_mean
-from quire.models.architecture import Architecture
+from quire.models.architecture import Architecture, WeightNames
+
+_DECODERS = {
+    "GPT2": "gpt2",
+    "Gemma": "gemma",
+    "Gemma2": "gemma2",
+    "Gemma3": "gemma3_text",
+    "Llama": "llama",
+    "Mistral": "mistral",
+    "OPT": "opt",
+    "Phi3": "phi3",
+    "Qwen2": "qwen2",
+    "Qwen3": "qwen3",
+}
+_ENCODERS = {"Bert": "bert", "Roberta": "roberta", "XLMRoberta": "xlm-roberta"}
+_MODULES = {"gemma3_text": "gemma3", "xlm-roberta": "roberta"}
+_TEXT = {"Gemma3": "Gemma3Text"}
+"""Where the plain name is the one of a model that sees, too."""
+_CAUSAL = {"GPT2": "GPT2LMHeadModel"}
+_CLASSIFIER = "ForSequenceClassification"
 
 ARCHITECTURES = Registry(
     "architecture",
     {
-        name: f"quire.models.{name}:ARCHITECTURE"
-        for name in ("gemma", "gemma2", "gpt2", "llama", "mistral", "opt", "phi3", "qwen2", "qwen3")
-    }
-    | {"gemma3_text": "quire.models.gemma3:ARCHITECTURE"},
+        name: f"quire.models.{_MODULES.get(name, name)}:ARCHITECTURE"
+        for name in (*_DECODERS.values(), *_ENCODERS.values())
+    },
 )
-"""Keys are `ModelConfig.architecture`, and Hugging Face's `model_type`."""
+"""Keys are Hugging Face's `model_type`; those of `ModelConfig.architecture` are among them."""
 
-HF_CLASSES = {
-    "Gemma2ForCausalLM": "gemma2",
-    "Gemma3ForCausalLM": "gemma3_text",
-    "GemmaForCausalLM": "gemma",
-    "GPT2LMHeadModel": "gpt2",
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "OPTForCausalLM": "opt",
-    "Phi3ForCausalLM": "phi3",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}
+HF_CLASSES = (
+    {_CAUSAL.get(name, f"{name}ForCausalLM"): key for name, key in _DECODERS.items()}
+    | {
+        f"{_TEXT.get(name, name)}{end}": key
+        for name, key in (_DECODERS | _ENCODERS).items()
+        for end in ("Model", _CLASSIFIER)
+    }
+    | {f"{name}ForMaskedLM": key for name, key in _ENCODERS.items()}
+)
 """Hugging Face's `architectures` → key."""
+
+
+def task(hf_config: Mapping[str, Any]) -> Literal["generate", "embed", "classify"]:
+    """What the weights that a config.json describes were saved for; a known architecture's."""
+    for name in hf_config.get("architectures") or []:
+        if name in HF_CLASSES:
+            if name.endswith(_CLASSIFIER):
+                return "classify"
+            return "generate" if name.endswith(("ForCausalLM", "LMHeadModel")) else "embed"
+    return "embed" if hf_config.get("model_type") in _ENCODERS.values() else "generate"
+
+
+def weight_names(model: ModelConfig) -> WeightNames:
+    """What a model's weights are called; heads that it does not have are left unread."""
+    names = architecture(model.architecture).names
+    if model.lm_head:
+        return names
+    top, ignored = dict(names.top), rf"{names.ignored}|lm_head\b.*"
+    if model.num_labels and not model.encoder:
+        top["head.out"] = f"{names.base_prefix}score"
+    else:
+        ignored += r"|score\b.*"
+    return replace(names, top=top, ignored=ignored)
 
 
 def architecture(name: str) -> Architecture:

@@ -91,8 +91,9 @@ class _Matcher:
         self._used: set[str] = set()
 
     def match(self, wanted: list[Parameter]) -> Sources:
-        tied = all(parameter.name != "lm_head.weight" for parameter in wanted)
-        if tied:
+        headless = all(parameter.name != "lm_head.weight" for parameter in wanted)
+        tied = headless and not re.fullmatch(self._names.ignored, "lm_head.weight")
+        if headless:
             self._let_head_stand_in()
         pieces = [piece for parameter in wanted for piece in self._pieces(parameter)]
         copies = self._tied_copies(pieces) if tied else []
@@ -277,4 +278,7 @@ def _by_full_name(weights: Weights, base_prefix: str) -> dict[str, str]:
 
 
 def _full(name: str, base_prefix: str) -> str:
+    # Norms as TensorFlow calls them, in conversions from it.
+    name = name.replace(".LayerNorm.gamma", ".LayerNorm.weight")
+    name = name.replace(".LayerNorm.beta", ".LayerNorm.bias")
     return name if name.startswith((base_prefix, "lm_head.")) else base_prefix + name

@@ -15,7 +15,7 @@ from quire.core.errors import CheckpointError
 from quire.models.arrays import as_quantized, as_tensor
 from quire.models.forms import head_name, linear_names
 from quire.models.parameters import Progress, parameters
-from quire.models.registry import architecture
+from quire.models.registry import weight_names
 from quire.models.sources import Piece, match
 from quire.ops.quantized import QuantizedWeight, dense
 from quire.quant.bits import float32
@@ -51,7 +51,7 @@ class StoredParameters:
         method: Method | None = None,
         rounding: Rounding | None = None,
     ) -> None:
-        names = architecture(model.architecture).names
+        names = weight_names(model)
         sources = match(weights, parameters(model), names, method)
         self.dtype = dtype
         self._weights = weights

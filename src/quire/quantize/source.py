@@ -56,6 +56,12 @@ class Source:
                 param="MODEL",
             )
         self.config: ModelConfig = model_config(self.found.config)
+        if self.config.encoder:
+            raise UnsupportedModelError(
+                f"{model} is an encoder; only decoders can be calibrated.",
+                fix="Quantize it while it is loaded: quire serve --quantization int8.",
+                param="MODEL",
+            )
         self.weights: Weights = open_weights(self.found)
         self._pieces: defaultdict[str, list[Piece]] = defaultdict(list)
         names = architecture(self.config.architecture).names

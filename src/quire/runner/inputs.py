@@ -44,8 +44,16 @@ class StepInputBuilder:
     blocks are.
     """
 
-    def __init__(self, states: SequenceStates, max_num_batched_tokens: int, block_size: int):
+    def __init__(
+        self,
+        states: SequenceStates,
+        max_num_batched_tokens: int,
+        block_size: int,
+        type_rows: int = 0,
+    ) -> None:
+        """`type_rows`: added to the positions of the second text of a pair (`models.encoder`)."""
         self._states = states
+        self._type_rows = type_rows
         self._block_size = block_size
         self._max_tokens = max_num_batched_tokens
         max_seqs = len(states.num_tokens)
@@ -91,6 +99,8 @@ class StepInputBuilder:
         slot_mapping = self._slot_mapping[:total]
         np.multiply(self._block_tables[rows, block], self._block_size, out=slot_mapping)
         slot_mapping += offset
+        if states.pairs:
+            positions += self._type_rows * (positions >= states.second_text[token_slots])
 
         samples = ends == states.num_tokens[slots]
         last = starts[1:][samples]

@@ -27,6 +27,8 @@ def allocate_kv_caches(
 ) -> list[KVCache]:
     """Keys and values of every layer, each [num_blocks, num_kv_heads, block_size, head_dim].
 
+    Layers that are not causal share one memory: no step needs what another has stored.
+
     With `scales`, and with dtype int8 always, there are also their scales, bfloat16 [num_blocks,
     num_kv_heads, block_size]. 8-bit floats without them are in `units` of k and v, a layer each;
     of 1 if None.
@@ -39,7 +41,7 @@ def allocate_kv_caches(
     """
     shape = (num_blocks, model.num_key_value_heads, block_size, model.head_dim)
     caches = []
-    for layer in range(model.num_hidden_layers):
+    for layer in range(model.kv_layers):
         cache = KVCache(empty(shape, dtype), empty(shape, dtype))
         if scales or dtype == torch.int8:
             k_scale, v_scale = (empty(shape[:3], torch.bfloat16) for _ in range(2))
@@ -48,7 +50,7 @@ def allocate_kv_caches(
             k_unit, v_unit = units[layer]
             cache = cache._replace(k_unit=k_unit, v_unit=v_unit)
         caches.append(cache)
-    return caches
+    return caches if model.causal else [KVCache(*caches[0]) for _ in range(model.num_hidden_layers)]
 
 
 class KVBacking:
@@ -64,7 +66,7 @@ class KVBacking:
     """
 
     def __init__(self, caches: list[KVCache]) -> None:
-        self._tensors = [t for cache in caches for t in cache.tensors]
+        self._tensors = list({id(t): t for cache in caches for t in cache.tensors}.values())
         block_bytes = max(t[0].nbytes for t in self._tensors)
         self._blocks_a_page = max(1, HUGE_PAGE // block_bytes)
         self._num_blocks = self._tensors[0].shape[0]

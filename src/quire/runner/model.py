@@ -17,6 +17,7 @@ from quire.runner.prompt_logprobs import ROWS_AT_ONCE
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
+    from quire.models.encoder import Encoder
 
 
 class Model(Protocol):
@@ -29,7 +30,7 @@ class Model(Protocol):
         meters: who can tell what its ops take, in the order in which they run.
     """
 
-    decoder: Decoder
+    decoder: Decoder | Encoder
     description: str
     arena_bytes: int
     meters: list[OpMeter]
@@ -38,7 +39,10 @@ class Model(Protocol):
         """Compute a step, store its keys and values: [S, hidden], the hidden states of `rows`."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[S, hidden] → float32 [S, vocab]; S is at most `max_num_seqs`, or ROWS_AT_ONCE."""
+        """[S, hidden] → float32 [S, vocab], or [S, labels] where it classifies.
+
+        S is at most `max_num_seqs`, or ROWS_AT_ONCE. A model without a head has none.
+        """
 
 
 class EagerModel:
@@ -47,7 +51,7 @@ class EagerModel:
     description = "eager"
     arena_bytes = 0
 
-    def __init__(self, decoder: Decoder, ops: OpTable, kv_caches: list[KVCache]) -> None:
+    def __init__(self, decoder: Decoder | Encoder, ops: OpTable, kv_caches: list[KVCache]) -> None:
         self.decoder = decoder
         self._ops = TimedOps(ops, decoder.modules(kv_caches))
         self._kv_caches = kv_caches
@@ -62,7 +66,7 @@ class EagerModel:
 
 
 class PlannedModel:
-    """Two plans, recorded from the decoder: of the step, and of the logits.
+    """Plans, recorded from the decoder: of the step, and of the logits where it makes some.
 
     Their results have the bits of `EagerModel`'s.
 
@@ -72,7 +76,7 @@ class PlannedModel:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Decoder | Encoder,
         ops: OpTable,
         kv_caches: list[KVCache],
         block_size: int,
@@ -89,16 +93,18 @@ class PlannedModel:
             limits.max_num_batched_tokens,
             modules,
         )
-        hidden = self._forward.run((ids, positions, meta, rows))
-        self._logits = record(
-            ops,
-            lambda table: decoder.compute_logits(table, hidden),
-            (hidden,),
-            max(limits.max_num_seqs, ROWS_AT_ONCE),
-            modules,
-        )
-        self.meters: list[OpMeter] = [self._forward.meter, self._logits.meter]
-        plans = (self._forward, self._logits)
+        plans = [self._forward]
+        if decoder.config.lm_head or decoder.config.num_labels:
+            hidden = self._forward.run((ids, positions, meta, rows))
+            self._logits = record(
+                ops,
+                lambda table: decoder.compute_logits(table, hidden),
+                (hidden,),
+                max(limits.max_num_seqs, ROWS_AT_ONCE),
+                modules,
+            )
+            plans.append(self._logits)
+        self.meters: list[OpMeter] = [plan.meter for plan in plans]
         self.arena_bytes = sum(plan.arena_bytes for plan in plans)
         self.description = (
             f"plan: {sum(plan.num_ops for plan in plans)} ops, "

@@ -18,11 +18,12 @@ from quire.core.batch import (
     block_columns,
     token_columns,
 )
-from quire.core.config import ModelConfig, SchedulerConfig
+from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig
 from quire.core.stopwatch import Stopwatch
 from quire.runner.inputs import StepInputBuilder
 from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
+from quire.runner.pooler import Pooler
 from quire.runner.prompt_logprobs import prompt_logprobs
 from quire.runner.state import SequenceStates
 from quire.sampling.grammars import Grammars, MaskFiller
@@ -30,6 +31,7 @@ from quire.sampling.sampler import Sampler, SamplingBatch
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
+    from quire.models.encoder import Encoder
     from quire.ops.table import OpTable
 
 
@@ -48,6 +50,7 @@ class ModelRunner:
         ops: the kernels that it runs on.
         enforce_eager: calls them one by one; else native ones are replayed from a plan.
         grammars: of structured output; None refuses it.
+        pooling: what it gives in place of tokens; None where it samples.
     """
 
     def __init__(
@@ -58,11 +61,12 @@ class ModelRunner:
         block_size: int,
         num_blocks: int,
         kv_dtype: torch.dtype,
-        decoder: Decoder,
+        decoder: Decoder | Encoder,
         ops: OpTable,
         enforce_eager: bool = False,
         calculate_kv_scales: bool = False,
         grammars: Grammars | None = None,
+        pooling: PoolingConfig | None = None,
     ) -> None:
         self.states = SequenceStates(scheduler.max_num_seqs, scheduler.max_model_len, block_size)
         self.kv_caches = allocate_kv_caches(
@@ -74,13 +78,19 @@ class ModelRunner:
             units=decoder.kv_units,
         )
         self._backing = KVBacking(self.kv_caches)
-        self._inputs = StepInputBuilder(self.states, scheduler.max_num_batched_tokens, block_size)
+        self._inputs = StepInputBuilder(
+            self.states,
+            scheduler.max_num_batched_tokens,
+            block_size,
+            type_rows=model.max_position_embeddings,
+        )
         self._ops = ops
         self.model: Model = (
             EagerModel(decoder, ops, self.kv_caches)
             if enforce_eager or ops.new_plan is None
             else PlannedModel(decoder, ops, self.kv_caches, block_size, scheduler)
         )
+        self._pooler = Pooler(pooling, self.states, self.model) if pooling else None
         self._sampler = Sampler(ops)
         self._masks = MaskFiller(grammars, scheduler.max_num_seqs)
         self._sampled: list[str] = []
@@ -122,11 +132,15 @@ class ModelRunner:
         return output
 
     def _compute(self, step: SchedulerOutput, slots: Column) -> ModelOutput:
-        """One token at most for each sequence."""
+        """One token at most for each sequence, or one vector."""
         inputs = self._inputs.build(step, slots)
         if self.states.structured:
             self._begin_masks(slots[inputs.samples])
         self._watch.lap("prepare")
+        if self._pooler is not None:
+            output = self._pooler.pool(step, slots, inputs)
+            self._watch.lap("model")
+            return output
         output = ModelOutput(np.full((len(slots), 1), -1, dtype=np.int64))
         if self._wants_prompt_logprobs(slots):
             hidden = self.model.forward(inputs, torch.arange(len(inputs.input_ids)))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.core.batch import Column, NewSequence, SchedulerOutput
 from quire.sampling.state import SamplingState
+
+NEVER = 2**40
+"""Beyond any position."""
 
 
 class SequenceStates:
@@ -32,6 +36,9 @@ class SequenceStates:
         prompt_logprobs: slot → how many a prompt token, of sequences that came without output
             and ask for them.
         structured: slots of sequences whose output has a structure.
+        second_text: int64 [max_num_seqs], where the second text of a pair begins.
+        pairs: slots of sequences that are pairs.
+        pooled: slot → what is pooled of the tokens that are computed.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
@@ -44,6 +51,9 @@ class SequenceStates:
         self.sampling: dict[int, SamplingState] = {}
         self.prompt_logprobs: dict[int, int] = {}
         self.structured: set[int] = set()
+        self.second_text = np.full(max_num_seqs, NEVER, dtype=np.int64)
+        self.pairs: set[int] = set()
+        self.pooled: dict[int, NDArray[np.float64]] = {}
         self._slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs))[::-1]
         self._batch: list[str] = []
@@ -64,6 +74,8 @@ class SequenceStates:
                 del self.sampling[slot]
                 self.prompt_logprobs.pop(slot, None)
                 self.structured.discard(slot)
+                self.pairs.discard(slot)
+                self.pooled.pop(slot, None)
                 self._free.append(slot)
 
     def begin(self, step: SchedulerOutput) -> Column:
@@ -127,6 +139,9 @@ class SequenceStates:
             new.num_prompt_tokens,
             new.eos_token_ids,
         )
+        self.second_text[slot] = new.second_text or NEVER
+        if new.second_text:
+            self.pairs.add(slot)
         wanted = new.sampling_params.prompt_logprobs
         if wanted is not None and count == new.num_prompt_tokens:
             self.prompt_logprobs[slot] = wanted

@@ -27,6 +27,8 @@ class Admission:
         waiting: WaitingQueue,
         loading: Loading,
         tier_cost: TierCost | None,
+        *,
+        whole_prompts: bool = False,
     ) -> None:
         self._max_num_seqs = max_num_seqs
         self._kv = kv
@@ -34,6 +36,7 @@ class Admission:
         self._waiting = waiting
         self._loading = loading
         self._tier_cost = tier_cost
+        self._whole_prompts = whole_prompts
 
     def admit(
         self, step: int, budget: int, now: float, victims: Sequence[Request]
@@ -71,6 +74,8 @@ class Admission:
                 reserved += kv.blocks_missing(request)
                 continue
             if request in victims or not kv.can_admit(request, prefix, reserved):
+                break
+            if self._whole_prompts and request.num_tokens > budget:
                 break
             self._waiting.take(request)
             num_cached = len(prefix) * block_size

@@ -39,7 +39,7 @@ class Results:
         told = set(flight.told)
         if self._running.num_departed > flight.num_departed:
             told.update(i for i, request in enumerate(flight.requests) if not request.running)
-        for column in (result.errors, result.logprobs, result.prompt_logprobs):
+        for column in (result.errors, result.logprobs, result.prompt_logprobs, result.pooled):
             if column:
                 told.update(i for i, name in enumerate(names) if name in column)
         width = sampled.shape[1]
@@ -77,6 +77,9 @@ class Results:
         if name in result.errors:
             outputs.outputs.append(self.fail(request, result.errors[name]))
             return
+        if name in result.pooled:
+            outputs.outputs.append(self._give_pooled(request, result.pooled[name]))
+            return
         if name in result.prompt_logprobs and request.num_output_tokens == 0:
             self._prompt_logprobs.setdefault(name, []).extend(result.prompt_logprobs[name])
         if tokens:
@@ -107,6 +110,20 @@ class Results:
             num_preemptions=request.num_preemptions,
             logprobs=logprobs[:kept] if logprobs else None,
             prompt_logprobs=prompt_logprobs,
+        )
+
+    def _give_pooled(self, request: Request, pooled: bytes) -> CoreOutput:
+        """End a request of a pooling model, all of which has been computed."""
+        request.finish_reason = FinishReason.STOP
+        self._finish(request)
+        return CoreOutput(
+            request_id=request.request_id,
+            new_token_ids=[],
+            finish_reason=request.finish_reason,
+            num_cached_tokens=request.num_cached_tokens,
+            scheduled_time=request.first_scheduled_time or 0.0,
+            num_preemptions=request.num_preemptions,
+            pooled=pooled,
         )
 
     def fail(self, request: Request, reason: str) -> CoreOutput:

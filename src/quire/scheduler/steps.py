@@ -209,4 +209,5 @@ def _new_sequence(request: Request) -> NewSequence:
         request.num_prompt_tokens,
         request.sampling_params,
         request.eos_token_ids,
+        request.second_text,
     )

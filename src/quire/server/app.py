@@ -34,6 +34,13 @@ from quire.server.middleware import (
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
 from quire.server.openai.models import list_models, retrieve_model
+from quire.server.openai.pooling import (
+    create_classification,
+    create_embedding,
+    create_pooling,
+    create_rerank,
+    create_score,
+)
 from quire.server.openai.tokens import detokenize, tokenize
 from quire.server.pages import page_routes
 from quire.server.profile import profile_ops, start_profile, stop_profile
@@ -126,6 +133,14 @@ def create_app(
             Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
+            Route("/v1/embeddings", create_embedding, methods=["POST"]),
+            Route("/pooling", create_pooling, methods=["POST"]),
+            Route("/classify", create_classification, methods=["POST"]),
+            Route("/score", create_score, methods=["POST"]),
+            Route("/v1/score", create_score, methods=["POST"]),
+            Route("/rerank", create_rerank, methods=["POST"]),
+            Route("/v1/rerank", create_rerank, methods=["POST"]),
+            Route("/v2/rerank", create_rerank, methods=["POST"]),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", retrieve_model),
             Route("/v1/completions", create_completion, methods=["POST"]),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.core.config import EngineArgs
 from quire.core.errors import QuireError
+from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.engine.profiling import ProfilingClient
 from quire.engine.stats import EngineStats
@@ -15,6 +16,7 @@ from quire.engine.timeline import Timelines
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
+    from quire.engine.pooling_input import PoolingPrompt
     from quire.engine.resolve import Resolved
     from quire.engine.tokenizer_worker import ChatPrompt
     from quire.text.tokenizer import Tokenizer
@@ -72,8 +74,8 @@ class Engine(Protocol):
 
     async def submit(
         self,
-        prompt: Prompt,
-        sampling_params: SamplingParams,
+        prompt: Prompt | PoolingPrompt,
+        params: SamplingParams | PoolingParams,
         request_id: str,
         sink: OutputSink,
         priority: int = 0,

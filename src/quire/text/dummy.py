@@ -34,6 +34,13 @@ class DummyTokenizer:
     def encode_with_controls(self, text: str, controls: list[tuple[int, int]]) -> list[int]:
         return self.encode(text)
 
+    def encode_bounded(
+        self, text: str, second: str | None = None, max_tokens: int | None = None
+    ) -> tuple[list[int], int]:
+        first = self.encode(text)
+        ids = first if second is None else first + self.encode(second)
+        return ids[:max_tokens], 0 if second is None else len(first)
+
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         return b"".join([self.token_bytes(id_) for id_ in token_ids]).decode(errors="replace")
 

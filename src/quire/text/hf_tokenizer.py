@@ -81,11 +81,25 @@ class HFTokenizer:
         return self._decoder.strips_leading_space
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return self._encode(text, add_special_tokens).ids
+
+    def _encode(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
         _check_unicode(text)
         if self._normalize is not None:
             spans = [match.span() for match in self._special_pattern.finditer(text)]
             text = self._prepare(text, spans, self._normalize, None)
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return self._backend.encode(text, add_special_tokens=add_special_tokens)
+
+    def encode_bounded(
+        self, text: str, second: str | None = None, max_tokens: int | None = None
+    ) -> tuple[list[int], int]:
+        parts = [self._encode(part, False) for part in (text, second) if part is not None]
+        if max_tokens is not None:
+            around = self._backend.num_special_tokens_to_add(second is not None)
+            _truncate(parts, max_tokens, around)
+        whole = self._backend.post_process(parts[0], parts[1] if second is not None else None)
+        begins = whole.type_ids.index(1) if 1 in whole.type_ids else 0
+        return whole.ids, begins if second is not None else 0
 
     def encode_with_controls(self, text: str, controls: list[tuple[int, int]]) -> list[int]:
         _check_unicode(text)
@@ -184,6 +198,29 @@ def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:
                 normalized=False,
             )
             backend.add_special_tokens([as_written])
+
+
+def _truncate(parts: list[tokenizers.Encoding], max_tokens: int, around: int) -> None:
+    """Shorten one text, or the longer one of two until both are as long, then both."""
+    room = max_tokens - around
+    if room < len(parts):
+        raise InvalidRequestError(
+            f"The prompt is to be cut to {max_tokens} tokens, of which {around} are special ones.",
+            fix=f"Allow at least {around + len(parts)}.",
+            param="truncate_prompt_tokens",
+        )
+    lengths = [len(part.ids) for part in parts]
+    if sum(lengths) <= room:
+        return
+    if len(parts) == 1:
+        parts[0].truncate(room)
+        return
+    short = min(*lengths, room // 2)
+    kept = [min(length, room - short) for length in lengths]
+    if sum(kept) > room:
+        kept = [short, room - short] if lengths[0] <= lengths[1] else [room - short, short]
+    for part, count in zip(parts, kept, strict=True):
+        part.truncate(count)
 
 
 def _check_unicode(text: str) -> None:

@@ -29,6 +29,12 @@ BYTE_OF_CHAR = _byte_alphabet()
 CHAR_OF_BYTE = {byte: char for char, byte in BYTE_OF_CHAR.items()}
 
 
+_CLEANUP = tuple(
+    (f" {mark}", mark) for mark in (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")
+)
+"""Where WordPiece's decoder leaves out its space."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenDecoder:
     """How the tokens of one vocabulary become bytes.
@@ -38,12 +44,15 @@ class TokenDecoder:
         byte_fallback: a token "<0x41>" is the byte 0x41.
         replacements: pairs (found, put in its place), in order.
         strips_leading_space: a text that begins with a space was given one by the tokenizer.
+        continues: what leads tokens that go on with a word; the others have a space before them
+            (WordPiece).
     """
 
     byte_level: bool = False
     byte_fallback: bool = False
     replacements: tuple[tuple[str, str], ...] = ()
     strips_leading_space: bool = False
+    continues: str | None = None
 
     def token_bytes(self, token: str) -> bytes:
         if self.byte_fallback and len(token) == 6 and token[:3] == "<0x" and token[5] == ">":
@@ -56,6 +65,9 @@ class TokenDecoder:
                 return bytes([BYTE_OF_CHAR[char] for char in token])
             except KeyError:
                 return token.encode()  # added after training, spelled as it is
+        if self.continues is not None:
+            word = token.removeprefix(self.continues)
+            token = word if word != token else f" {token}"
         for found, replacement in self.replacements:
             token = token.replace(found, replacement)
         return token.encode()
@@ -82,6 +94,7 @@ class TokenDecoder:
             "byte_fallback": self.byte_fallback,
             "replacements": self.replacements,
             "strips_leading_space": self.strips_leading_space,
+            "continues": self.continues,
         }
         match stage:
             case {"type": "ByteLevel"}:
@@ -97,6 +110,10 @@ class TokenDecoder:
             case {"type": "Metaspace", "replacement": found}:
                 fields["replacements"] = (*self.replacements, (found, " "))
                 fields["strips_leading_space"] = stage.get("prepend_scheme", "always") != "never"
+            case {"type": "WordPiece", "prefix": prefix, "cleanup": cleanup}:
+                fields["continues"], fields["strips_leading_space"] = prefix, True
+                if cleanup:
+                    fields["replacements"] = (*self.replacements, *_CLEANUP)
             case _:
                 raise _unsupported(json.dumps(stage, ensure_ascii=False))
         return TokenDecoder(**fields)  # type: ignore[arg-type]
@@ -105,5 +122,6 @@ class TokenDecoder:
 def _unsupported(decoder: str) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"The tokenizer's decoder is {decoder}, which cannot be applied token by token.",
-        fix="Quire reads byte-level BPE and sentencepiece-like tokenizers; use such a model.",
+        fix="Quire reads byte-level BPE, WordPiece and sentencepiece-like tokenizers; use such a "
+        "model.",
     )

@@ -59,6 +59,20 @@ class Tokenizer(Protocol):
         Elsewhere what looks like one is ordinary text. Nothing is added around the text.
         """
 
+    def encode_bounded(
+        self, text: str, second: str | None = None, max_tokens: int | None = None
+    ) -> tuple[list[int], int]:
+        """The ids of a text, or of two as one input, with the special tokens around them.
+
+        Beyond `max_tokens` the end of the text, or of the longer one of two, is left out.
+
+        Returns:
+            The ids, and where the second text begins; 0 where nothing tells the two apart.
+
+        Raises:
+            InvalidRequestError: a text is not valid Unicode, or `max_tokens` leaves no room for it.
+        """
+
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """The text of `token_ids`; bytes that are no UTF-8 become U+FFFD."""
 

@@ -77,7 +77,7 @@ def test_a_bad_prompt_runs_none(llm: LLM) -> None:
 
 def test_texts_become_tokens_while_the_first_run(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenized = []
-    encode = llm._input._tokenizer.encode
+    encode = llm._input.tokenizer.encode
 
     def counted(text: str, add_special_tokens: bool = True) -> list[int]:
         tokenized.append(text)
@@ -92,7 +92,7 @@ def test_texts_become_tokens_while_the_first_run(llm: LLM, monkeypatch: pytest.M
             at_first_token.append(len(tokenized))
         return outputs
 
-    monkeypatch.setattr(llm._input._tokenizer, "encode", counted)
+    monkeypatch.setattr(llm._input.tokenizer, "encode", counted)
     monkeypatch.setattr(llm._core, "step", watched)
     prompts = [chr(97 + i % 20) * (1 + i % 9) for i in range(256)]
     found = texts(llm, prompts, SamplingParams(max_tokens=3))

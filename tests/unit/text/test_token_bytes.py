@@ -41,7 +41,16 @@ def test_metaspace(scheme: str) -> None:
     assert decoder.strips_leading_space == (scheme != "never")
 
 
-@pytest.mark.parametrize("decoder", [None, decoders.WordPiece(), decoders.Strip("x", 1, 1)])
+@pytest.mark.parametrize("decoder", [None, decoders.Strip("x", 1, 1)])
 def test_decoders_that_join_tokens_are_refused(decoder: decoders.Decoder | None) -> None:
     with pytest.raises(UnsupportedModelError, match="The tokenizer's decoder is"):
         decoder_of(decoder)
+
+
+def test_wordpiece() -> None:
+    library = decoders.WordPiece()
+    decoder = decoder_of(library)
+    assert decoder.strips_leading_space
+    tokens = ["run", "##ning", "isn", "'", "t", "so", "."]
+    joined = b"".join(decoder.token_bytes(token) for token in tokens).decode()
+    assert joined == " " + library.decode(tokens)

@@ -1,0 +1,115 @@
+"""What sentence-transformers keeps beside a model: how to pool, and what to put before texts.
+
+```
+modules.json                        the modules, in order: Transformer, Pooling, Normalize
+1_Pooling/config.json               how to pool
+sentence_bert_config.json           max_seq_length
+config_sentence_transformers.json   prompts
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quire.checkpoint.json_file import read_json, read_json_list
+from quire.core.config import PoolingType
+from quire.core.errors import CheckpointError, UnsupportedModelError
+
+_TYPES: dict[str, PoolingType] = {
+    "pooling_mode_cls_token": "CLS",
+    "pooling_mode_mean_tokens": "MEAN",
+    "pooling_mode_lasttoken": "LAST",
+}
+_MODES: dict[str, PoolingType] = {"cls": "CLS", "mean": "MEAN", "lasttoken": "LAST"}
+_KNOWN = ("Transformer", "Pooling", "Normalize")
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceTransformer:
+    """A folder's settings.
+
+    Attributes:
+        normalize: embeddings get length 1.
+        max_seq_length: tokens that a text may have.
+        prompts: name → what may be put before a text.
+        default_prompt: the name of the one that is.
+    """
+
+    pooling_type: PoolingType
+    normalize: bool
+    max_seq_length: int | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+
+
+def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
+    """The settings in `folder`; None if it is no model of sentence-transformers.
+
+    Raises:
+        UnsupportedModelError: a module, or a way to pool, that Quire does not have.
+        CheckpointError: a file is damaged; names it.
+    """
+    if not (folder / "modules.json").is_file():
+        return None
+    pooling, normalize = None, False
+    for module in read_json_list(folder / "modules.json"):
+        kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
+        if kind not in _KNOWN:
+            raise UnsupportedModelError(
+                f"modules.json has the module {kind!r}; Quire has {', '.join(_KNOWN)}.",
+                param="modules.json",
+            )
+        if kind == "Pooling":
+            # Its name alone: a path must not lead out of the folder.
+            pooling = _pooling(folder / Path(str(module.get("path", ""))).name / "config.json")
+        normalize |= kind == "Normalize"
+    settings = _optional(folder / "sentence_bert_config.json")
+    prompts = _optional(folder / "config_sentence_transformers.json")
+    found = prompts.get("prompts") or {}
+    default = prompts.get("default_prompt_name")
+    if not isinstance(found, dict) or not all(isinstance(p, str) for p in found.values()):
+        raise _damaged("config_sentence_transformers.json", "prompts", "texts by their names")
+    if default is not None and default not in found:
+        raise _damaged("config_sentence_transformers.json", "default_prompt_name", "a prompt's")
+    longest = settings.get("max_seq_length")
+    if longest is not None and (type(longest) is not int or longest < 1):
+        raise _damaged("sentence_bert_config.json", "max_seq_length", "a positive number")
+    return SentenceTransformer(pooling or "MEAN", normalize, longest, found, default)
+
+
+def _pooling(path: Path) -> PoolingType:
+    config = read_json(path)
+    mode = config.get("pooling_mode")
+    wanted = [kind for name, kind in _TYPES.items() if config.get(name) is True]
+    others = [
+        name
+        for name, value in config.items()
+        if name.startswith("pooling_mode_") and value is True and name not in _TYPES
+    ]
+    if isinstance(mode, str):
+        wanted = [_MODES[mode]] if mode in _MODES else []
+        others = [] if mode in _MODES else [mode]
+    if len(wanted) != 1 or others:
+        asked = ", ".join([*wanted, *others]) or "nothing"
+        raise UnsupportedModelError(
+            f"{path.parent.name}/config.json pools by {asked}; Quire pools by one of CLS, MEAN and "
+            "LAST.",
+            param="pooling_mode",
+        )
+    if config.get("include_prompt") is False and wanted == ["MEAN"]:
+        raise UnsupportedModelError(
+            f"{path.parent.name}/config.json leaves prompts out of the mean, which Quire cannot.",
+            param="include_prompt",
+        )
+    return wanted[0]
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _damaged(file: str, name: str, wanted: str) -> CheckpointError:
+    return CheckpointError(f"{file}: {name} must be {wanted}.", param=name)

@@ -1,0 +1,94 @@
+"""From what a pooling model gives to what was asked for: an embedding, probabilities, a score."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.config import PoolingConfig
+from quire.core.errors import InvalidRequestError
+from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
+from quire.core.pooling_params import PoolingParams
+from quire.core.registry import did_you_mean
+
+Floats = NDArray[np.float32]
+
+
+def finish(config: PoolingConfig, params: PoolingParams, pooled: bytes) -> Floats:
+    """The vector that a request asks for, of what the core gave."""
+    vector = np.frombuffer(pooled, dtype=np.float32).astype(np.float64)
+    if config.task == "embed":
+        vector = vector[: params.dimensions]
+        if config.normalize if params.normalize is None else params.normalize:
+            vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
+    elif params.use_activation is not False:
+        vector = _activate(config.activation, vector)
+    return vector.astype(np.float32)
+
+
+def pooled_output(
+    config: PoolingConfig, params: PoolingParams, output: RequestOutput
+) -> PoolingRequestOutput[PoolingOutput]:
+    """The answer to a request, of its one output.
+
+    Raises:
+        RuntimeError: the engine gave it up; says why.
+    """
+    if output.pooled is None:
+        completion = output.outputs[0]
+        raise RuntimeError(f"request {output.request_id}: {completion.stop_reason or 'aborted'}")
+    vector = PoolingOutput(finish(config, params, output.pooled))
+    return PoolingRequestOutput(
+        output.request_id, vector, output.prompt_token_ids, output.num_cached_tokens
+    )
+
+
+def _activate(activation: str, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    if activation == "sigmoid":
+        small = np.exp(-np.abs(x))
+        return np.asarray(np.where(x >= 0, 1.0, small) / (1.0 + small))
+    if activation == "softmax":
+        weights = np.exp(x - x.max())
+        return np.asarray(weights / weights.sum())
+    return x
+
+
+def cosine(first: Floats, second: Floats) -> float:
+    """How alike two embeddings are, in [-1, 1]."""
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-24))
+
+
+def check_task(config: PoolingConfig | None, task: str) -> PoolingConfig:
+    """The configuration of a model that does `task`: "embed", "classify", or "score", as both do.
+
+    Raises:
+        InvalidRequestError: the model does something else.
+    """
+    if config is None:
+        raise InvalidRequestError(
+            "This model generates text; it gives no embeddings and no scores.",
+            fix="Serve it with --runner pooling, or serve an embedding model.",
+            param="model",
+        )
+    if task not in ("score", config.task):
+        gives = "embeddings" if config.task == "embed" else "classes of texts"
+        raise InvalidRequestError(
+            f"This model gives {gives}.", fix="Ask for that, or serve another model.", param="model"
+        )
+    return config
+
+
+def instructed(config: PoolingConfig, text: str, name: str | None) -> str:
+    """`text` behind the model's prompt of that name, or behind its default one.
+
+    Raises:
+        InvalidRequestError: it has none of that name.
+    """
+    name = name or config.default_prompt
+    if name is None:
+        return text
+    if name not in config.prompts:
+        known = did_you_mean(name, config.prompts) if config.prompts else "it has none."
+        raise InvalidRequestError(f"The model has no prompt {name!r}; {known}", param="prompt_name")
+    return config.prompts[name] + text

@@ -1,0 +1,81 @@
+"""BERT: an encoder with learned positions, token types, biases, and a norm behind each sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.config import ModelConfig
+from quire.core.errors import UnsupportedModelError
+from quire.models import hf
+from quire.models.architecture import Architecture, WeightNames
+
+
+def names(prefix: str, dense: str, out: str) -> WeightNames:
+    """Those of a sister architecture: what its encoder is called, and its classifier's two layers.
+
+    What only other tasks need (the pooler, the head that fills masks) is left unread.
+    """
+    return WeightNames(
+        top={
+            "embed": f"{prefix}.embeddings.word_embeddings",
+            "positions": f"{prefix}.embeddings.position_embeddings",
+            "token_types": f"{prefix}.embeddings.token_type_embeddings",
+            "embed_norm": f"{prefix}.embeddings.LayerNorm",
+            "head.dense": f"{prefix}.{dense}",
+            "head.out": f"{prefix}.{out}",
+        },
+        layer={
+            "attn.qkv": tuple(f"attention.self.{name}" for name in ("query", "key", "value")),
+            "attn.out": ("attention.output.dense",),
+            "attn_norm": ("attention.output.LayerNorm",),
+            "mlp.up": ("intermediate.dense",),
+            "mlp.down": ("output.dense",),
+            "mlp_norm": ("output.LayerNorm",),
+        },
+        layer_prefix=f"{prefix}.encoder.layer.{{}}.",
+        base_prefix=f"{prefix}.",
+        ignored=rf"({prefix}\.)?(pooler|classifier|cls|embeddings\.(position|token_type)_ids)\b.*",
+    )
+
+
+def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
+    """config.json → `ModelConfig`; `differences` are a sister architecture's fields."""
+    hf.only(config, "position_embedding_type", "absolute", "positions from a table")
+    hf.only(config, "is_decoder", False, "attention both ways")
+    hf.only(config, "add_cross_attention", False, "an encoder alone")
+    hidden_size = hf.integer(config, "hidden_size")
+    heads, _, head_dim = hf.heads(config, hidden_size, None)
+    activation = hf.activation(config, "hidden_act", "gelu")
+    if activation == "silu":
+        raise UnsupportedModelError(
+            "config.json: hidden_act is silu, which no encoder of BERT's kind has.",
+            param="hidden_act",
+        )
+    fields: dict[str, Any] = {
+        "architecture": "bert",
+        "vocab_size": hf.integer(config, "vocab_size"),
+        "hidden_size": hidden_size,
+        "intermediate_size": hf.integer(config, "intermediate_size"),
+        "num_hidden_layers": hf.integer(config, "num_hidden_layers"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": hf.integer(config, "max_position_embeddings"),
+        "dtype": hf.dtype(config),
+        "norm": "layer_norm",
+        "norm_eps": hf.number(config, "layer_norm_eps", default=1e-12),
+        "activation": activation,
+        "gated_mlp": False,
+        "learned_positions_offset": 0,
+        "qkv_bias": True,
+        "output_bias": True,
+        "mlp_bias": True,
+        "encoder": True,
+        "causal": False,
+        "token_types": hf.integer(config, "type_vocab_size", default=2),
+        "lm_head": False,
+    }
+    return ModelConfig(**(fields | differences))
+
+
+ARCHITECTURE = Architecture(parse, names("bert", "pooler.dense", "classifier"))

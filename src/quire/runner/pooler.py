@@ -1,0 +1,88 @@
+"""What a pooling model gives: one vector of a prompt's hidden states, in place of tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.batch import Column, ModelOutput, SchedulerOutput
+from quire.core.config import PoolingConfig
+from quire.runner.inputs import StepInputs
+from quire.runner.model import Model
+from quire.runner.state import SequenceStates
+
+Vector = NDArray[np.float64]
+
+
+class Pooler:
+    """Pools what steps compute; of a prompt in parts, `states.pooled` keeps what there is so far.
+
+    A sum over tokens is one chain of additions in their order, in float64: the same bits however
+    a prompt is cut.
+    """
+
+    def __init__(self, config: PoolingConfig, states: SequenceStates, model: Model) -> None:
+        self._config = config
+        self._states = states
+        self._model = model
+
+    def pool(self, step: SchedulerOutput, slots: Column, inputs: StepInputs) -> ModelOutput:
+        """Compute a step; nothing is kept of it if this raises."""
+        output = ModelOutput(np.full((len(slots), 1), -1, dtype=np.int64))
+        done = np.flatnonzero(inputs.samples)
+        unfinished: dict[int, Vector] = {}
+        if self._config.pooling_type == "LAST":
+            pooled = self._model.forward(inputs, inputs.sampling_rows)
+        else:
+            pooled, unfinished = self._with_earlier(step, slots, inputs, done)
+        if self._config.task == "classify" and len(done):
+            pooled = self._model.logits(pooled)
+        vectors: NDArray[np.float32] = pooled.float().numpy()
+        for entry, vector in zip(done.tolist(), vectors, strict=True):
+            name = step.request_ids[entry]
+            if np.isfinite(vector).all():
+                output.pooled[name] = vector.tobytes()
+            else:
+                output.errors[name] = "the pooled hidden states hold NaN or infinity"
+        self._states.pooled |= unfinished
+        return output
+
+    def _with_earlier(
+        self, step: SchedulerOutput, slots: Column, inputs: StepInputs, done: Column
+    ) -> tuple[Tensor, dict[int, Vector]]:
+        """The vectors of the prompts that end here, [done, hidden], and by slot what there is of
+        the others."""
+        first = self._config.pooling_type == "CLS"
+        begins = step.num_computed_tokens == 0
+        starts = inputs.metadata.query_start_loc.numpy().astype(np.int64)
+        rows = starts[:-1][begins] if first else np.arange(len(inputs.input_ids))
+        hidden = self._model.forward(inputs, torch.from_numpy(rows))
+        wide = hidden.double().numpy()
+        if first:
+            found = np.zeros((len(slots), wide.shape[1]))
+            found[begins] = wide
+            for entry in np.flatnonzero(~begins).tolist():
+                found[entry] = self._states.pooled[int(slots[entry])]
+        else:
+            found = np.array(
+                [
+                    self._sum(wide[starts[entry] : starts[entry + 1]], int(slots[entry]), new=new)
+                    for entry, new in enumerate(begins.tolist())
+                ]
+            )
+        vectors = found[done]
+        if not first:
+            vectors /= self._states.num_tokens[slots[done]][:, None]
+        # A classifier computes in the model's dtype; an embedding need not be rounded to it.
+        dtype = hidden.dtype if self._config.task == "classify" else torch.float32
+        others = np.flatnonzero(~inputs.samples).tolist()
+        return torch.from_numpy(vectors).to(dtype), {int(slots[i]): found[i] for i in others}
+
+    def _sum(self, rows: Vector, slot: int, *, new: bool) -> Vector:
+        """Of a sequence's rows [n, hidden] and those before them, one after the other."""
+        if not new:
+            rows = np.concatenate([self._states.pooled[slot][None], rows])
+        total: Vector = np.add.reduce(rows, axis=0)
+        return total

@@ -1,0 +1,214 @@
+"""POST /v1/embeddings, /pooling, /classify, /score and /rerank: a vector a prompt, no stream."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.core.config import PoolingConfig
+from quire.core.outputs import RequestOutput
+from quire.core.pooling_params import PoolingParams
+from quire.engine.pooling import Floats, check_task, finish, instructed
+from quire.engine.pooling_input import PoolingPrompt
+from quire.engine.scoring import Scoring, paired
+from quire.server.body import decode, read_body
+from quire.server.connection import while_connected
+from quire.server.errors import ApiError, invalid
+from quire.server.openai.completions import MAX_SEQUENCES, split_prompts
+from quire.server.openai.generation import FinalOutputs
+from quire.server.openai.pooling_protocol import (
+    ClassificationData,
+    ClassificationRequest,
+    CommonPooling,
+    DocumentText,
+    EmbeddingData,
+    EmbeddingRequest,
+    Input,
+    PoolingData,
+    PoolingRequest,
+    PoolingResponse,
+    PoolingUsage,
+    RerankRequest,
+    RerankResponse,
+    RerankResult,
+    ScoreData,
+    ScoreRequest,
+)
+from quire.server.state import (
+    ServerState,
+    engine_request_id,
+    request_id,
+    server_state,
+    trace_headers,
+)
+
+B = TypeVar("B", bound=CommonPooling)
+
+
+async def create_embedding(request: Request) -> Response:
+    """Embeddings of texts or token ids."""
+    call = await _Call.of(request, EmbeddingRequest, "embd")
+    body = call.body
+    config = check_task(call.config, "embed")
+    prompts = [
+        instructed(config, prompt, body.prompt_name) if isinstance(prompt, str) else prompt
+        for prompt in _prompts(body.input)
+    ]
+    params = call.params(dimensions=body.dimensions, normalize=body.normalize)
+    vectors = await call.vectors(prompts, params)
+    encode = _encoding(body.encoding_format)
+    return call.response([EmbeddingData(i, encode(v)) for i, v in enumerate(vectors)])
+
+
+async def create_pooling(request: Request) -> Response:
+    """What the model gives, whatever it is."""
+    call = await _Call.of(request, PoolingRequest, "pool")
+    body = call.body
+    params = call.params(
+        dimensions=body.dimensions, normalize=body.normalize, use_activation=body.use_activation
+    )
+    vectors = await call.vectors(_prompts(body.input), params)
+    encode = _encoding(body.encoding_format)
+    return call.response([PoolingData(i, encode(v)) for i, v in enumerate(vectors)])
+
+
+async def create_classification(request: Request) -> Response:
+    """Probabilities of the model's classes."""
+    call = await _Call.of(request, ClassificationRequest, "classify")
+    check_task(call.config, "classify")
+    params = call.params(use_activation=call.body.use_activation)
+    vectors = await call.vectors(_prompts(call.body.input), params)
+    labels = call.server.engine.resolved.source.config.get("id2label") or {}
+    data = []
+    for i, vector in enumerate(vectors):
+        best = str(int(vector.argmax()))
+        label = str(labels.get(best, f"LABEL_{best}"))
+        data.append(ClassificationData(i, label, vector.tolist(), len(vector)))
+    return call.response(data)
+
+
+async def create_score(request: Request) -> Response:
+    """How well texts go together."""
+    call = await _Call.of(request, ScoreRequest, "score")
+    scores = await call.scores(paired(call.body.text_1, call.body.text_2), call.body.use_activation)
+    return call.response([ScoreData(i, score) for i, score in enumerate(scores)])
+
+
+async def create_rerank(request: Request) -> Response:
+    """Documents by how well they answer a query, the best first."""
+    call = await _Call.of(request, RerankRequest, "rerank")
+    body = call.body
+    if body.top_n is not None and body.top_n < 0:
+        raise invalid(f"top_n is {body.top_n}; it must not be negative.", "top_n")
+    if not body.documents:
+        raise invalid("documents is empty.", "documents")
+    texts = [each if isinstance(each, str) else each.text for each in body.documents]
+    scores = await call.scores([(body.query, text) for text in texts], body.use_activation)
+    order = sorted(range(len(texts)), key=lambda i: -scores[i])[: body.top_n or None]
+    results = [RerankResult(i, scores[i]) for i in order]
+    if body.return_documents is not False:
+        for result in results:
+            result.document = DocumentText(texts[result.index])
+    answer = RerankResponse(call.id, call.model, results, call.usage())
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+@dataclass(slots=True)
+class _Call(Generic[B]):
+    """One HTTP request on its way through the engine."""
+
+    request: Request
+    server: ServerState
+    body: B
+    id: str
+    model: str
+    prompt_tokens: int = 0
+
+    @classmethod
+    async def of(cls, request: Request, kind: type[B], prefix: str) -> _Call[B]:
+        server = server_state(request)
+        body = decode(await read_body(request, server.max_body_bytes), kind)
+        model = server.served_name(body.model)
+        server.live_engine()
+        return cls(request, server, body, f"{prefix}-{request_id(request)}", model)
+
+    @property
+    def config(self) -> PoolingConfig | None:
+        return self.server.engine.resolved.config.pooling
+
+    def params(self, **options: Any) -> PoolingParams:
+        return PoolingParams(truncate_prompt_tokens=self.body.truncate_prompt_tokens, **options)
+
+    async def scores(
+        self, pairs: Sequence[tuple[str, str]], use_activation: bool | None
+    ) -> list[float]:
+        scoring = Scoring(self.config, self.server.engine.resolved.config.model, pairs)
+        params = self.params(use_activation=use_activation)
+        return scoring.scores(await self.vectors(scoring.prompts, params))
+
+    async def vectors(
+        self, prompts: Sequence[PoolingPrompt], params: PoolingParams
+    ) -> list[Floats]:
+        """What the model gives for each prompt; the work ends when the client goes.
+
+        Raises:
+            InvalidRequestError: the model generates text, or a prompt cannot be served.
+            ApiError: there are too many prompts, or the queue is full.
+        """
+        config = check_task(self.config, "score")
+        if len(prompts) > MAX_SEQUENCES:
+            raise invalid(
+                f"There are {len(prompts)} prompts; one request may have {MAX_SEQUENCES}.", "input"
+            )
+        outputs = await while_connected(self._run(prompts, params), self.request.receive)
+        self.prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
+        return [finish(config, params, output.pooled or b"") for output in outputs]
+
+    async def _run(
+        self, prompts: Sequence[PoolingPrompt], params: PoolingParams
+    ) -> list[RequestOutput]:
+        engine, final = self.server.engine, FinalOutputs(len(prompts))
+        ids = [engine_request_id(self.id) for _ in prompts]
+        self.server.check_queue()
+        try:
+            for i, (name, prompt) in enumerate(zip(ids, prompts, strict=True)):
+                await engine.submit(
+                    prompt,
+                    params,
+                    name,
+                    final.sink(i),
+                    priority=self.body.priority or 0,
+                    trace_headers=trace_headers(self.request),
+                )
+            return await final.all()
+        finally:
+            for name in ids:
+                engine.close(name)
+
+    def usage(self) -> PoolingUsage:
+        return PoolingUsage(self.prompt_tokens, self.prompt_tokens)
+
+    def response(self, data: list[Any]) -> Response:
+        answer = PoolingResponse(self.id, int(time.time()), self.model, data, self.usage())
+        return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def _prompts(given: Input) -> list[PoolingPrompt]:
+    """As completions split theirs; of an input an error says so."""
+    try:
+        return cast(list[PoolingPrompt], split_prompts(given))
+    except ApiError as error:
+        raise invalid(str(error).replace("prompt", "input", 1), "input") from None
+
+
+def _encoding(wanted: str | None) -> Callable[[Floats], list[float] | str]:
+    if wanted == "base64":
+        return lambda vector: base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return lambda vector: cast(list[float], vector.tolist())

@@ -1,0 +1,164 @@
+"""The requests and responses of embeddings (OpenAI's), scores and pooling (vLLM's), and reranking
+(Jina's and Cohere's). See `server.openai.protocol` for the rules."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quire.server.openai.protocol import Strict
+
+Input = str | list[str | int | list[int]]
+"""One text or one list of token ids, or a list of either."""
+
+
+class CommonPooling(Strict):
+    """What all of them share."""
+
+    model: str | None = None
+    """The served model's name; may be left out, as in vLLM."""
+    user: str | None = None
+    """An identifier of the caller's; it changes nothing here."""
+    truncate_prompt_tokens: int | None = None
+    """See `core.pooling_params`."""
+    priority: int | None = None
+
+    # Refused unless they say what would happen without them.
+    truncation_side: None = None
+    add_special_tokens: None = None
+    mm_processor_kwargs: None = None
+    cache_salt: None = None
+
+
+class EmbeddingRequest(CommonPooling, kw_only=True):
+    """POST /v1/embeddings."""
+
+    input: Input
+    encoding_format: Literal["float", "base64"] | None = None
+    """`base64`: float32 numbers, the lowest byte first."""
+    dimensions: int | None = None
+    normalize: bool | None = None
+    prompt_name: str | None = None
+    """Which of the model's prompts (sentence-transformers') to put before texts."""
+
+    messages: None = None
+    input_type: None = None
+    embed_dtype: None = None
+    endianness: None = None
+
+
+class PoolingRequest(CommonPooling, kw_only=True):
+    """POST /pooling: what the model gives, be it an embedding or classes."""
+
+    input: Input
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
+
+    task: None = None
+    messages: None = None
+    embed_dtype: None = None
+    endianness: None = None
+
+
+class ClassificationRequest(CommonPooling, kw_only=True):
+    """POST /classify."""
+
+    input: Input
+    use_activation: bool | None = None
+
+    messages: None = None
+
+
+class ScoreRequest(CommonPooling, kw_only=True):
+    """POST /score: one text against each of several, or pair by pair."""
+
+    text_1: str | list[str]
+    text_2: str | list[str]
+    use_activation: bool | None = None
+
+
+class DocumentText(Strict):
+    text: str
+
+
+class RerankRequest(CommonPooling, kw_only=True):
+    """POST /rerank."""
+
+    query: str
+    documents: list[str | DocumentText]
+    top_n: int | None = None
+    """Only the best so many; 0 is all."""
+    return_documents: bool | None = None
+    """With their texts, unless this is false."""
+    use_activation: bool | None = None
+
+    max_tokens_per_doc: None = None
+    max_chunks_per_doc: None = None
+    rank_fields: None = None
+
+
+class PoolingUsage(msgspec.Struct):
+    """Tokens of all prompts; a text that is scored twice counts once where it is read once."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+
+
+class EmbeddingData(msgspec.Struct):
+    index: int
+    embedding: list[float] | str
+    object: str = "embedding"
+
+
+class PoolingData(msgspec.Struct):
+    index: int
+    data: list[float] | str
+    object: str = "pooling"
+
+
+class ClassificationData(msgspec.Struct):
+    """`label` is the likeliest class's."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class ScoreData(msgspec.Struct):
+    index: int
+    score: float
+    object: str = "score"
+
+
+class PoolingResponse(msgspec.Struct):
+    """Of all but reranking; an entry a prompt, or a pair, in the request's order."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Any]
+    usage: PoolingUsage
+    object: str = "list"
+
+
+class RerankResult(msgspec.Struct):
+    """A document by its place in the request."""
+
+    index: int
+    relevance_score: float
+    document: DocumentText | UnsetType = UNSET
+
+
+class RerankResponse(msgspec.Struct):
+    """The best first."""
+
+    id: str
+    model: str
+    results: list[RerankResult]
+    usage: PoolingUsage

@@ -1,0 +1,164 @@
+"""Embeddings and scores through the whole engine: Transformers' numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quire import LLM, PoolingParams
+from quire.core.errors import InvalidRequestError
+from quire.text.tokenizer import load_tokenizer
+from tests.golden.tiny_encoders import (
+    TEXTS,
+    add_sentence_transformers,
+    make_encoder,
+    pooled,
+    wordpiece,
+)
+
+TOLERANCE = 1e-4
+
+
+def embeddings(llm: LLM, prompts: Any, **options: Any) -> np.ndarray:
+    return np.array(
+        [out.outputs.embedding for out in llm.embed(prompts, use_tqdm=False, **options)]
+    )
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "llama", "qwen3"])
+@pytest.mark.parametrize("how", ["CLS", "MEAN", "LAST"])
+def test_embeddings(kind: str, how: str, tmp_path: Path) -> None:
+    model = make_encoder(tmp_path, kind)
+    with LLM(str(tmp_path), runner="pooling", pooler_config={"pooling_type": how}) as llm:
+        got = embeddings(llm, TEXTS)
+    tokenizer = wordpiece()
+    for text, vector in zip(TEXTS, got, strict=True):
+        expected = pooled(model, tokenizer.encode(text), how, normalize=True)
+        np.testing.assert_allclose(vector, expected.numpy(), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("ops", ["cpu", "reference"])
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "qwen3"])
+def test_classifiers(kind: str, labels: int, ops: str, tmp_path: Path) -> None:
+    model = make_encoder(tmp_path, kind, labels=labels)
+    tokenizer = wordpiece()
+    with LLM(str(tmp_path), ops=ops) as llm:
+        got = [out.outputs.probs for out in llm.classify(TEXTS, use_tqdm=False)]
+        raw = llm.encode(TEXTS[0], PoolingParams(use_activation=False), use_tqdm=False)
+    for i, text in enumerate(TEXTS):
+        with torch.inference_mode():
+            logits = model(torch.tensor([tokenizer.encode(text)])).logits[0]
+        expected = logits.sigmoid() if labels == 1 else logits.softmax(0)
+        np.testing.assert_allclose(got[i], expected.numpy(), atol=TOLERANCE)
+        if i == 0:
+            np.testing.assert_allclose(raw[0].outputs.data, logits.numpy(), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
+def test_cross_encoders_tell_the_texts_of_a_pair_apart(kind: str, tmp_path: Path) -> None:
+    model = make_encoder(tmp_path, kind, labels=1, type_vocab_size=2 if kind == "bert" else 1)
+    tokenizer = wordpiece()
+    with LLM(str(tmp_path)) as llm:
+        got = [out.outputs.score for out in llm.score(TEXTS[0], TEXTS, use_tqdm=False)]
+    for text, score in zip(TEXTS, got, strict=True):
+        pair = tokenizer(TEXTS[0], text, return_tensors="pt", return_token_type_ids=True)
+        if kind != "bert":
+            del pair["token_type_ids"]
+        with torch.inference_mode():
+            expected = model(**pair).logits[0].sigmoid()
+        np.testing.assert_allclose(score, expected.item(), atol=TOLERANCE)
+
+
+def test_scores_of_embeddings_are_cosines(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert")
+    with LLM(str(tmp_path)) as llm:
+        vectors = embeddings(llm, TEXTS)
+        scores = [out.outputs.score for out in llm.score(TEXTS[1], TEXTS, use_tqdm=False)]
+    np.testing.assert_allclose(scores, vectors @ vectors[1], atol=1e-6)
+    assert scores[1] == pytest.approx(1.0)
+
+
+def test_bits_do_not_depend_on_batch_chunks_or_cache(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "llama")
+    ids = np.random.default_rng(0).integers(5, 100, (5, 90)).tolist()
+    for how in ("LAST", "MEAN", "CLS"):
+        flags: dict[str, Any] = {"runner": "pooling", "pooler_config": {"pooling_type": how}}
+        with LLM(str(tmp_path), **flags) as llm:
+            whole = embeddings(llm, ids)
+            alone = np.concatenate([embeddings(llm, [each]) for each in ids])
+        with LLM(str(tmp_path), max_num_seqs=4, max_num_batched_tokens=7, **flags) as llm:
+            chunked = embeddings(llm, ids)
+        assert (whole == alone).all(), how
+        assert (whole == chunked).all(), how
+
+
+def test_an_encoders_bits_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert")
+    lengths = np.random.default_rng(0).integers(1, 64, 40).tolist()
+    ids = [np.random.default_rng(n).integers(5, 100, n).tolist() for n in lengths]
+    with LLM(str(tmp_path)) as llm:
+        together = embeddings(llm, ids)
+        alone = np.concatenate([embeddings(llm, [each]) for each in ids])
+        llm.call("check_integrity")
+    with LLM(str(tmp_path), max_num_batched_tokens=64, max_num_seqs=3, enforce_eager=True) as llm:
+        few = embeddings(llm, ids)
+    assert (together == alone).all()
+    assert (together == few).all()
+
+
+def test_sentence_transformers_settings(tmp_path: Path) -> None:
+    model = make_encoder(tmp_path, "bert")
+    add_sentence_transformers(
+        tmp_path, "pooling_mode_mean_tokens", normalize=False,
+        prompts={"query": "one two ", "document": ""}, default_prompt_name="document",
+    )  # fmt: skip
+    tokenizer = wordpiece()
+    with LLM(str(tmp_path)) as llm:
+        plain, asked = embeddings(llm, "a cat"), embeddings(llm, "a cat", prompt_name="query")
+    for text, vector in (("a cat", plain[0]), ("one two a cat", asked[0])):
+        expected = pooled(model, tokenizer.encode(text), "MEAN", normalize=False)
+        np.testing.assert_allclose(vector, expected.numpy(), atol=TOLERANCE)
+
+
+def test_half_precision_is_near(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert", initializer_range=0.1)
+    with LLM(str(tmp_path)) as llm:
+        exact = embeddings(llm, TEXTS)
+    for flags in ({"dtype": "bfloat16"}, {"quantization": "int8"}):
+        with LLM(str(tmp_path), **flags) as llm:
+            assert (embeddings(llm, TEXTS) * exact).sum(1).min() > 0.995
+
+
+@pytest.mark.parametrize("kept", [5, 8, 9, 13, 30])
+def test_texts_are_cut_as_transformers_cuts_them(kept: int, tmp_path: Path) -> None:
+    tokenizer = wordpiece()
+    tokenizer.save_pretrained(tmp_path)
+    ours = load_tokenizer(tmp_path)
+    for first in TEXTS:
+        ids, second = ours.encode_bounded(first, max_tokens=kept)
+        assert ids == tokenizer(first, truncation=True, max_length=kept).input_ids
+        assert second == 0
+        for other in TEXTS:
+            ids, second = ours.encode_bounded(first, other, kept)
+            expected = tokenizer(
+                first, other, truncation=True, max_length=kept, return_token_type_ids=True
+            )
+            assert ids == expected.input_ids
+            assert second == expected.token_type_ids.index(1)
+
+
+def test_classes_are_told_of_a_checkpoint_that_classifies(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert", labels=3)
+    with LLM(str(tmp_path)) as llm, pytest.raises(InvalidRequestError, match="3 classes"):
+        llm.score("a", "b")
+    with LLM(str(tmp_path), convert="embed") as llm:
+        assert embeddings(llm, "a cat").shape == (1, 48)
+        with pytest.raises(InvalidRequestError, match="generates no text"):
+            llm.generate("a cat", use_tqdm=False)
+        with pytest.raises(InvalidRequestError, match="the model takes 64"):
+            llm.embed("cat " * 90)

@@ -1,0 +1,253 @@
+"""Embeddings, scores and reranking over HTTP, around a model that counts.
+
+Its vector of a prompt is [first token, tokens, where the second text begins, 0 …].
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from quire.checkpoint.source import ModelSource
+from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
+from quire.core.config import EngineArgs, EngineConfig, PoolingConfig
+from quire.core.messages import Ready
+from quire.engine.async_engine import AsyncLLM
+from quire.engine.client import DeathHandler, MessageHandler
+from quire.engine.core import EngineCore
+from quire.engine.resolve import Resolved
+from quire.server.app import create_app
+from quire.text.dummy import DummyTokenizer
+from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
+from tests.unit.server.fake_engine import LoopClient, running
+
+EMBED = PoolingConfig("embed", "LAST", normalize=False, prompts={"query": "??"})
+SCORE = PoolingConfig("classify", "LAST", activation="none")
+SIZE = 8
+
+
+class CountingExecutor(EchoExecutor):
+    """A prompt that begins with token 7 fails."""
+
+    def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        output = ModelOutput(token_columns([[] for _ in batch.request_ids]))
+        new = {new.request_id: new for new in batch.new_sequences}
+        for i, name in enumerate(batch.request_ids):
+            if name in new:
+                self.tokens[name] = list(new[name].token_ids)
+            tokens = self.tokens[name]
+            if batch.num_computed_tokens[i] + batch.num_scheduled_tokens[i] < len(tokens):
+                continue
+            if tokens[0] == 7:
+                output.errors[name] = "NaN"
+                continue
+            second = new[name].second_text if name in new else 0
+            vector = np.zeros(SIZE, np.float32)
+            vector[:3] = tokens[0], len(tokens), second
+            output.pooled[name] = vector.tobytes()
+        return output
+
+
+class CountingClient(LoopClient):
+    async def start(
+        self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
+    ) -> Ready:
+        await super().start(config, on_message, on_death)
+        self.core = EngineCore(config, CountingExecutor())
+        return self.core.ready()
+
+
+@asynccontextmanager
+async def pooling(config: PoolingConfig, **shape: Any) -> AsyncIterator[httpx.AsyncClient]:
+    client = CountingClient()
+    plain = engine_config()
+    model = replace(plain.model, **shape)
+    source = ModelSource("m", "dummy", None, {"id2label": {"0": "bad", "1": "good"}}, {}, None)
+    resolved = Resolved(replace(plain, model=model, pooling=config), source, Path(), [])
+    engine = AsyncLLM(resolved, DummyTokenizer(VOCAB_SIZE), EngineArgs(), lambda: client)
+    await engine.start_core()
+    app = create_app(engine, ["m"])
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            yield http
+        client.core.scheduler.check_integrity()
+        assert not client.core.scheduler.requests
+    finally:
+        engine.shutdown()
+
+
+async def ask(http: httpx.AsyncClient, path: str, **body: Any) -> Any:
+    response = await http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def refused(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+    response = await http.post(path, json=body)
+    assert response.status_code == 400, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("abc", [[97, 3]]),
+        (["abc", "z"], [[97, 3], [122, 1]]),
+        ([5, 6, 9], [[5, 3]]),
+        ([[5, 6], [9]], [[5, 2], [9, 1]]),
+    ],
+)
+async def test_embeddings_of_every_kind_of_input(given: Any, expected: list[list[int]]) -> None:
+    async with pooling(EMBED) as http:
+        answer = await ask(http, "/v1/embeddings", model="m", input=given)
+    assert [entry["embedding"][:2] for entry in answer["data"]] == expected
+    assert [entry["index"] for entry in answer["data"]] == list(range(len(expected)))
+    assert answer["object"] == "list"
+    total = sum(length for _, length in expected)
+    assert answer["usage"] == {
+        "prompt_tokens": total, "total_tokens": total, "completion_tokens": 0
+    }  # fmt: skip
+
+
+async def test_base64_holds_the_same_floats() -> None:
+    async with pooling(EMBED) as http:
+        answer = await ask(http, "/v1/embeddings", input="abc", encoding_format="base64")
+    packed = base64.b64decode(answer["data"][0]["embedding"])
+    assert struct.unpack("<8f", packed)[:3] == (97.0, 3.0, 0.0)
+
+
+async def test_a_prompt_of_the_model_is_put_before_texts() -> None:
+    async with pooling(replace(EMBED, default_prompt="query")) as http:
+        answer = await ask(http, "/v1/embeddings", input="abc")
+        assert answer["data"][0]["embedding"][:2] == [ord("?"), 5]
+        error = await refused(http, "/v1/embeddings", input="abc", prompt_name="passage")
+        assert error["param"] == "prompt_name"
+
+
+async def test_lengths() -> None:
+    async with pooling(EMBED) as http:
+        whole = await ask(http, "/v1/embeddings", input="a" * 256)
+        assert whole["usage"]["prompt_tokens"] == 256
+        error = await refused(http, "/v1/embeddings", input="a" * 257)
+        assert "257 tokens, but the model takes 256" in error["message"]
+        for kept, count in ((-1, 256), (3, 3)):
+            body = {"input": "a" * 300, "truncate_prompt_tokens": kept}
+            cut = await ask(http, "/v1/embeddings", **body)
+            assert cut["usage"]["prompt_tokens"] == count
+        for wrong in (0, -2, 257):
+            error = await refused(http, "/v1/embeddings", input="a", truncate_prompt_tokens=wrong)
+            assert error["param"] == "truncate_prompt_tokens"
+
+
+async def test_dimensions() -> None:
+    async with pooling(replace(EMBED, matryoshka=(2, 4))) as http:
+        cut = await ask(http, "/v1/embeddings", input="abc", dimensions=2, normalize=True)
+        np.testing.assert_allclose(cut["data"][0]["embedding"], np.array([97, 3]) / 97.0464, 1e-4)
+        assert (await refused(http, "/v1/embeddings", input="a", dimensions=3))["param"]
+    async with pooling(EMBED) as http:
+        assert (
+            "Matryoshka"
+            in (await refused(http, "/v1/embeddings", input="a", dimensions=2))["message"]
+        )
+        await ask(http, "/v1/embeddings", input="a", dimensions=SIZE)
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+async def test_scores_of_a_cross_encoder(path: str) -> None:
+    async with pooling(SCORE, num_labels=1, token_types=2) as http:
+        answer = await ask(http, path, text_1="ab", text_2=["c", "def"])
+        assert [entry["score"] for entry in answer["data"]] == [97.0, 97.0]
+        assert answer["usage"]["prompt_tokens"] == 3 + 5
+        answer = await ask(http, path, text_1=["ab", "c"], text_2=["c", "ab"])
+        assert [entry["score"] for entry in answer["data"]] == [97.0, 99.0]
+        assert (await refused(http, path, text_1=["a"] * 2, text_2=["a"] * 3))["param"] == "text_1"
+        raw = await ask(http, "/pooling", input="abc")
+        assert raw["data"][0]["data"][:2] == [97.0, 3.0]
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+async def test_reranking(path: str) -> None:
+    async with pooling(EMBED) as http:
+        documents = ["aaaa", {"text": "zzzzzzzzzzzz"}, "b"]
+        body = {"query": "zzzzzzzzzzzz", "documents": documents}
+        answer = await ask(http, path, **body)
+        assert [result["index"] for result in answer["results"]] == [1, 0, 2]
+        assert answer["results"][0]["document"] == {"text": "zzzzzzzzzzzz"}
+        assert answer["results"][0]["relevance_score"] == pytest.approx(1.0)
+        assert answer["usage"]["total_tokens"] == 12 + 4 + 1  # the query is one of the documents
+        best = await ask(http, path, **body, top_n=1, return_documents=False)
+        assert [*best["results"][0]] == ["index", "relevance_score"]
+        assert len(best["results"]) == 1
+        assert (await refused(http, path, query="a", documents=[]))["param"] == "documents"
+        assert (await refused(http, path, **body, top_n=-1))["param"] == "top_n"
+
+
+async def test_classification() -> None:
+    config = replace(SCORE, activation="softmax")
+    async with pooling(config, num_labels=2) as http:
+        answer = await ask(http, "/classify", input=["abc"])
+        [entry] = answer["data"]
+        assert entry["label"] == "bad"
+        assert entry["num_classes"] == SIZE
+        assert sum(entry["probs"]) == pytest.approx(1.0)
+        raw = await ask(http, "/classify", input="abc", use_activation=False)
+        assert raw["data"][0]["probs"][0] == 97.0
+        assert "2 classes" in (await refused(http, "/score", text_1="a", text_2="b"))["message"]
+        assert (await refused(http, "/v1/embeddings", input="a"))["param"] == "model"
+
+
+async def test_a_model_is_asked_for_what_it_is_not() -> None:
+    async with pooling(EMBED) as http:
+        chat = {"messages": [{"role": "user", "content": "hello"}]}
+        for path, body in (("/v1/chat/completions", chat), ("/v1/completions", {"prompt": "a"})):
+            assert "generates no text" in (await refused(http, path, **body))["message"]
+    async with running() as app:
+        for path, body in (
+            ("/v1/embeddings", {"input": "a"}),
+            ("/score", {"text_1": "a", "text_2": "b"}),
+            ("/rerank", {"query": "a", "documents": ["b"]}),
+        ):
+            error = await refused(app.http, path, **body)
+            assert "generates text" in error["message"]
+            assert error["param"] == "model"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "input"),
+        ({"input": []}, "input"),
+        ({"input": ["a", 1]}, "input"),
+        ({"input": ""}, "prompt"),
+        ({"input": [[999]]}, "prompt"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
+        ({"input": "a", "dimensions": 0}, "dimensions"),
+        ({"input": "a", "messages": []}, "messages"),
+        ({"input": "a", "dimension": 4}, "dimension"),
+        ({"input": ["a"] * 2049}, "input"),
+    ],
+)
+async def test_bad_requests_name_the_field(body: dict[str, Any], param: str) -> None:
+    async with pooling(EMBED) as http:
+        assert (await refused(http, "/v1/embeddings", **body))["param"] == param
+
+
+async def test_one_that_fails_fails_its_request_alone() -> None:
+    async with pooling(EMBED) as http:
+        response = await http.post("/v1/embeddings", json={"input": [[1], [7]]})
+        assert response.status_code == 500
+        await ask(http, "/v1/embeddings", input=[[1], [2]])
+        metrics = (await http.get("/metrics")).text
+        assert "vllm:prompt_tokens_total" in metrics
