@@ -22,6 +22,7 @@ from typing import Protocol
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, EngineRestartingError, QuireError
+from quire.core.hardware import detect
 from quire.core.messages import Ready
 from quire.engine.client import CoreClient, MessageHandler
 
@@ -33,7 +34,10 @@ BACKOFF_SECONDS = (0.0, 1.0, 5.0)
 """Before each of them."""
 HEALTHY_SECONDS = 30.0
 STAND_BY_SECONDS = 10.0
-"""After a core is ready, another is prepared: what is started for a moment needs none."""
+"""After the first core is ready, another is prepared: what runs for a moment needs none. After
+a later one it is at once: who was lost may soon be again."""
+STAND_BY_BYTES = 2**30
+"""Of free memory, below which none is: it takes 150 MiB."""
 
 
 class CoreState(StrEnum):
@@ -121,10 +125,14 @@ class Supervisor:
         self.state, self.error = CoreState.READY, None
         self._ready_since = time.monotonic()
         loop = asyncio.get_running_loop()
-        self._preparing = loop.call_later(STAND_BY_SECONDS, self._prepare_spare)
+        delay = 0.0 if self.num_restarts else STAND_BY_SECONDS
+        self._preparing = loop.call_later(delay, self._prepare_spare)
 
     def _prepare_spare(self) -> None:
         if self.state is not CoreState.READY or self._spare is not None:
+            return
+        if detect().available_bytes < STAND_BY_BYTES:
+            logger.info("no engine core stands by: less than 1 GiB of memory is free")
             return
         spare = self._connect()
         try:

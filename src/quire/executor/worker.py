@@ -21,15 +21,15 @@ from quire.executor.base import ForwardError
 from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
 from quire.models.offload import WeightOffload, held_weight_bytes
 from quire.models.pack_cache import PackCache, open_cache
-from quire.profile.profiling import Profiling
-from quire.sampling.grammars import Grammars
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from quire.ops.metadata import KVCache
     from quire.ops.table import OpTable
+    from quire.profile.profiling import Profiling
     from quire.runner.kv_host import HostKV
     from quire.runner.runner import ModelRunner
+    from quire.sampling.grammars import Grammars
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Worker:
         self._cache: PackCache | None = None
         self._offload: WeightOffload | None = None
         self._profiling: Profiling | None = None
-        self._grammars = Grammars(partial(_tokenizer, config), config.model.vocab_size)
+        self._grammars: Grammars | None = None
 
     def start(self) -> None:
         """Fit the KV cache, load the weights, allocate the cache, and run one small step.
@@ -76,7 +76,9 @@ class Worker:
         from quire.models.memory import kv_bytes_per_token, loaded_bytes
         from quire.ops.metadata import cache_dtype
         from quire.ops.table import load_ops, stored_linears
+        from quire.profile.profiling import Profiling
         from quire.runner.runner import ModelRunner
+        from quire.sampling.grammars import Grammars
 
         ops = load_ops(config.ops, num_threads=config.num_threads, quantization=config.packing)
         # Two pools would take each other's cores; the native one does the heavy work.
@@ -99,6 +101,7 @@ class Worker:
             free = detect().available_bytes - plan.kv_cache_bytes - plan.activations
             offload.start(decoder.linear_weights, free)
         watch.lap("load_weights")
+        self._grammars = Grammars(partial(_tokenizer, config), config.model.vocab_size)
         try:
             self._runner = ModelRunner(
                 config.model,
@@ -141,6 +144,7 @@ class Worker:
         structured = params.structured_outputs
         if structured is None:
             return None
+        assert self._grammars is not None, "the worker is not started"
         return self._grammars.prepare(structured, eos_token_ids)
 
     def call(self, method: str, args: list[Any]) -> Any:
@@ -168,7 +172,8 @@ class Worker:
         if self._profiling is not None:
             self._profiling.shutdown()
         self._runner = None
-        self._grammars.shutdown()
+        if self._grammars is not None:
+            self._grammars.shutdown()
         if self._host is not None:
             self._host.close()
         if self._cache is not None:

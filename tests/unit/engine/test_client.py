@@ -238,3 +238,10 @@ def test_the_front_end_never_imports_torch() -> None:
     code = "import sys\n" + "".join(f"import quire.engine.{m}\n" for m in modules)
     code += "assert 'torch' not in sys.modules, 'torch was imported'"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_packed_weights_are_read_while_torch_is_imported() -> None:
+    """The core's own code does not import it, so that reading can begin before."""
+    code = "import sys\nimport quire.engine.core, quire.executor.uniproc\n"
+    code += "assert 'torch' not in sys.modules, 'torch was imported'"
+    subprocess.run([sys.executable, "-c", code], check=True)
