@@ -27,6 +27,7 @@ class NewSequence:
         token_ids: all tokens known so far (prompt, then output if it was preempted).
         num_prompt_tokens: how many of them are the prompt; penalties tell them apart.
         second_text: where the second text of a pair begins; 0 is none.
+        prompt_embeds: float32 [num_prompt_tokens, hidden], in place of the prompt's tokens.
     """
 
     request_id: str
@@ -35,6 +36,7 @@ class NewSequence:
     sampling_params: SamplingParams
     eos_token_ids: tuple[int, ...] = ()
     second_text: int = 0
+    prompt_embeds: bytes | None = None
 
 
 ON_DISK = -1

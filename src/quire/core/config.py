@@ -167,6 +167,8 @@ class EngineArgs:
     pack_cache_bytes: int = 20 * 2**30
     """Most bytes of packed weights to keep on disk, in the folder `packed` of QUIRE_CACHE_DIR, so
     that the next start is faster; 0 keeps none."""
+    enable_prompt_embeds: bool = False
+    """Take prompts as embeddings, `prompt_embeds`, beside texts and token ids."""
     tokenizer_pool_size: int = 1
     """Processes that tokenize long prompts and render chats, beside the server's own; 0: threads of
     the server do, and Python lets only one of them run at a time. The offline engine has none."""
@@ -394,6 +396,7 @@ class EngineConfig:
     """See `models.forms`; empty where packing itself quantizes, or nothing does."""
     tokenizer_path: str | None = None
     """For structured output; None is a tokenizer without files."""
+    enable_prompt_embeds: bool = False
     step_timeout: float = 0.0
     """Seconds without a word from the core until it is replaced; 0 is never."""
     pooling: PoolingConfig | None = None

@@ -38,6 +38,8 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     eos_token_ids: tuple[int, ...] = ()
     second_text: int = 0
     """Where the second text of a pair begins, of models that tell them apart; 0 is none."""
+    prompt_embeds: bytes | None = None
+    """float32 [prompt tokens, hidden], in place of the prompt's tokens, which are `EMBEDDED`."""
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):

@@ -57,7 +57,11 @@ class RequestMetrics:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A request's answer, or the part of it that `SamplingParams.output_kind` asks for."""
+    """A request's answer, or the part of it that `SamplingParams.output_kind` asks for.
+
+    Attributes:
+        prompt_token_ids: `core.request.EMBEDDED` for each token that was given as an embedding.
+    """
 
     request_id: str
     prompt: str | None

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 from quire.core.sampling_params import SamplingParams
 
+EMBEDDED = -1
+"""Stands for a prompt token that is given as an embedding."""
+
 
 class RequestStatus(IntEnum):
     WAITING = 0
@@ -74,6 +77,7 @@ class Request:
         "order",
         "prefix_digest",
         "priority",
+        "prompt_embeds",
         "request_id",
         "sampling_params",
         "second_text",
@@ -95,6 +99,7 @@ class Request:
         cache_salt: str | None = None,
         eos_token_ids: tuple[int, ...] = (),
         second_text: int = 0,
+        prompt_embeds: bytes | None = None,
     ) -> None:
         self.request_id = request_id
         packed = isinstance(prompt_token_ids, bytes)
@@ -106,6 +111,7 @@ class Request:
         self.cache_salt = cache_salt
         self.eos_token_ids = eos_token_ids
         self.second_text = second_text
+        self.prompt_embeds = prompt_embeds
         self.stop_ids = _stop_ids(sampling_params, eos_token_ids)
         """Tokens that may end it."""
         budget = sampling_params.max_tokens

@@ -108,9 +108,13 @@ class EngineCore:
                 cache_salt=message.cache_salt,
                 eos_token_ids=message.eos_token_ids,
                 second_text=message.second_text,
+                prompt_embeds=message.prompt_embeds,
             )
             if not request.num_tokens:
                 raise InvalidRequestError("the prompt is empty.")
+            row = 4 * self.config.model.hidden_size
+            if len(message.prompt_embeds or b"") not in (0, row * request.num_tokens):
+                raise InvalidRequestError("prompt_embeds are not one a prompt token.")
         except ValueError as error:  # no whole number of tokens, or none
             self._reject(message.request_id, str(error))
             return

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quire.core.config import EngineConfig
 from quire.core.errors import CheckpointError, InvalidRequestError
 from quire.core.messages import AddRequest, Ready
 from quire.core.registry import did_you_mean
-from quire.core.request import pack_tokens
+from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
+from quire.engine.embeds import embeds_of
 from quire.engine.resolve import Resolved
 from quire.engine.tokenizer_worker import ChatPrompt, tokenize
 from quire.kv.manager import most_blocks
@@ -26,9 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt
-"""Text, token ids, a mapping with one of "prompt" and "prompt_token_ids", or a conversation."""
+"""Text, token ids, a conversation, or a mapping with one of "prompt", "prompt_token_ids" and
+"prompt_embeds" (a float tensor [tokens, hidden], or its file)."""
 
-_PROMPT_KEYS = ("prompt", "prompt_token_ids")
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -42,6 +47,13 @@ class ProcessedRequest:
     params: SamplingParams
     arrival_time: float
     children: list[AddRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class _Embeds:
+    """A prompt as embeddings, not looked at yet."""
+
+    value: Any
 
 
 class InputProcessor:
@@ -60,6 +72,8 @@ class InputProcessor:
         self.model = config.model
         self.pooling = config.pooling
         self._cache_tokens = _cache_tokens(config, ready)
+        self._hidden_size = config.model.hidden_size
+        self._takes_embeds = config.enable_prompt_embeds
         self._seed = config.seed
         self._num_drawn = itertools.count()
         self._grammars = GrammarChecker()
@@ -93,7 +107,11 @@ class InputProcessor:
             InvalidRequestError: naming the field, the value and the limit.
         """
         prompt = self.checked(prompt)
-        token_ids = prompt if isinstance(prompt, list) else tokenize(self.tokenizer, prompt)
+        embeds = None
+        if isinstance(prompt, np.ndarray):
+            token_ids, embeds = [EMBEDDED] * len(prompt), prompt.tobytes()
+        else:
+            token_ids = prompt if isinstance(prompt, list) else tokenize(self.tokenizer, prompt)
         text = prompt if isinstance(prompt, str) else None
         return self.request(
             request_id,
@@ -103,6 +121,7 @@ class InputProcessor:
             arrival_time=arrival_time,
             priority=priority,
             cache_salt=cache_salt,
+            prompt_embeds=embeds,
         )
 
     def request(
@@ -115,9 +134,15 @@ class InputProcessor:
         arrival_time: float,
         priority: int = 0,
         cache_salt: str | None = None,
+        prompt_embeds: bytes | None = None,
     ) -> ProcessedRequest:
         """`process`, of a prompt that has been `checked` and tokenized."""
         room = self._room(len(token_ids), params)
+        if prompt_embeds is not None and params.prompt_logprobs is not None:
+            raise InvalidRequestError(
+                "Embeddings have no log-probabilities: they stand for no token.",
+                param="prompt_logprobs",
+            )
         self._check_params(params)
         seed = params.seed
         if seed is None and not params.greedy:
@@ -141,6 +166,7 @@ class InputProcessor:
                 priority=priority,
                 cache_salt=cache_salt,
                 eos_token_ids=self.eos_token_ids,
+                prompt_embeds=prompt_embeds,
             )
             for index in range(params.n)
         ]
@@ -169,14 +195,16 @@ class InputProcessor:
                 param="model",
             )
 
-    def checked(self, prompt: Prompt) -> str | list[int] | ChatPrompt:
-        """The prompt without its mapping, its form and its token ids found to be good.
+    def checked(self, prompt: Prompt) -> str | list[int] | ChatPrompt | NDArray[np.float32]:
+        """The prompt without its mapping, its form, token ids or embeddings found to be good.
 
         Raises:
             InvalidRequestError: they are not.
         """
         if isinstance(prompt, Mapping):
             prompt = _from_mapping(prompt)
+            if isinstance(prompt, _Embeds):
+                return self._embeds(prompt)
         if isinstance(prompt, ChatPrompt):
             return prompt
         if not isinstance(prompt, str | list):
@@ -197,6 +225,15 @@ class InputProcessor:
                 param="prompt",
             ) from None
         return prompt
+
+    def _embeds(self, given: _Embeds) -> NDArray[np.float32]:
+        if not self._takes_embeds:
+            raise InvalidRequestError(
+                "prompt_embeds are not served here.",
+                fix="Start with --enable-prompt-embeds.",
+                param="prompt_embeds",
+            )
+        return embeds_of(given.value, self._hidden_size, self.max_model_len)
 
     def _room(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Tokens that may follow the prompt; raises where the request cannot fit."""
@@ -320,9 +357,11 @@ def _from_mapping(prompt: Mapping[str, Any]) -> Any:
             )
     if len(prompt) != 1:
         raise InvalidRequestError(
-            "A prompt is given either as prompt or as prompt_token_ids.", param="prompt"
+            f"A prompt is given as one of {', '.join(_PROMPT_KEYS)}.", param="prompt"
         )
     key, value = next(iter(prompt.items()))
+    if key == "prompt_embeds":
+        return _Embeds(value)
     if not isinstance(value, str if key == "prompt" else list):
         raise InvalidRequestError(f"{key} must not be {_kind(value)}.", param=key)
     return value

@@ -103,7 +103,7 @@ class Intake:
 
         if self._pool is not None and _is_long(prompt):
             checked = processor.checked(prompt)
-            assert not isinstance(checked, list)
+            assert isinstance(checked, str | ChatPrompt)
             tokenized = await self._pool.tokenize(checked)
             self._front.add_tokenize(tokenized.seconds)
             return processor.request(
@@ -127,7 +127,7 @@ class Intake:
                     cache_salt=cache_salt,
                 )
 
-        return await self._in_turn(process, long=_is_long(prompt))
+        return await self._in_turn(process, long=_is_long(prompt) or _has_embeds(prompt))
 
     async def _pooling(
         self,
@@ -176,3 +176,7 @@ def _is_long(prompt: Prompt | PoolingPrompt) -> bool:
         return sum(map(len, prompt)) > INLINE_CHARACTERS
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
     return isinstance(text, ChatPrompt) or (isinstance(text, str) and len(text) > INLINE_CHARACTERS)
+
+
+def _has_embeds(prompt: Prompt) -> bool:
+    return isinstance(prompt, dict) and "prompt_embeds" in prompt

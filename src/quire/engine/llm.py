@@ -111,7 +111,8 @@ class LLM(PoolingMethods):
         """Complete one prompt or many; the answers are in the prompts' order.
 
         Args:
-            prompts: text, token ids, or mappings with "prompt" or "prompt_token_ids".
+            prompts: text, token ids, or mappings with "prompt", "prompt_token_ids" or
+                "prompt_embeds", float [tokens, hidden] (with `enable_prompt_embeds`).
             sampling_params: for all prompts, or one each; the model's defaults if None.
             use_tqdm: show progress, where stderr is a terminal.
             priority: one each, lower first, under the priority policy.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from quire.core.errors import InvalidRequestError
 from quire.core.messages import AddRequest, CoreOutput, StepOutputs
 from quire.core.outputs import PositionLogprobs, RequestMetrics, RequestOutput
+from quire.core.request import EMBEDDED
 from quire.core.sampling_params import RequestOutputKind
 from quire.engine.input import ProcessedRequest
 from quire.engine.sequence import SequenceState, position_logprobs
@@ -61,8 +62,9 @@ class _RequestState:
 
     def _begin(self, tokenizer: Tokenizer) -> None:
         request = self.request
+        known = _known_tokens(request)
         self.sequences = [
-            SequenceState(index, request.prompt_token_ids, request.params, tokenizer)
+            SequenceState(index, known, request.params, tokenizer)
             for index in range(len(request.children))
         ]
         self.num_running = len(self.sequences)
@@ -144,7 +146,7 @@ class OutputProcessor:
                 f"request id {request.request_id!r} is in use.", param="request_id"
             )
         state = _RequestState(request, self._tokenizer, trace_headers)
-        self._stats.on_arrival(request.prompt_token_ids, request.children[0].cache_salt)
+        self._stats.on_arrival(_known_tokens(request), request.children[0].cache_salt)
         self._requests[request.request_id] = state
         for sequence_id, sequence in zip(ids, state.sequences, strict=True):
             self._sequences[sequence_id] = (state, sequence)
@@ -287,3 +289,8 @@ class OutputProcessor:
                     state.trace_headers,
                 )
             )
+
+
+def _known_tokens(request: ProcessedRequest) -> list[int]:
+    """The prompt's tokens; none where it is given as embeddings."""
+    return [] if request.prompt_token_ids[0] == EMBEDDED else request.prompt_token_ids

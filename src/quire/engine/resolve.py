@@ -153,6 +153,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         profiler=checked(args.profiler_config or from_environment(env.profiler_fields())),
         tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),
         pooling=pooled.pooling,
+        enable_prompt_embeds=args.enable_prompt_embeds,
     )
     config = dataclasses.replace(config, cpu_offload_bytes=_cpu_offload(args, config, notes))
     config = dataclasses.replace(config, step_timeout=_step_timeout(args, config))

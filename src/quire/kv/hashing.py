@@ -36,7 +36,8 @@ class BlockHasher:
 
         Returns:
             `request.block_hashes`, a hash a full block: of the seed, the request's salt, and all
-            tokens up to the block's end, four bytes each.
+            tokens up to the block's end, four bytes each; of embeddings, where these stand for
+            the prompt's tokens, their bytes as well.
         """
         hashes, tokens = request.block_hashes, request.token_ids
         start = len(hashes)
@@ -50,7 +51,15 @@ class BlockHasher:
             digest = request.prefix_digest = self._new_digest(root)
         update, read = digest.update, digest.digest
         blocks = np.frombuffer(tokens, self._block, count, start * self._block.itemsize).tolist()
-        hashes += [update(block) or read() for block in blocks]  # it gives None
+        if request.prompt_embeds is None:
+            hashes += [update(block) or read() for block in blocks]  # it gives None
+            return hashes
+        embeds = memoryview(request.prompt_embeds)
+        size = len(embeds) // request.num_prompt_tokens * self._block_size
+        for index, block in enumerate(blocks, start):
+            update(block)
+            update(embeds[index * size : (index + 1) * size])
+            hashes.append(read())
         return hashes
 
     def _root(self, cache_salt: str) -> bytes:

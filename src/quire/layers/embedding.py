@@ -29,9 +29,12 @@ class Embedding:
         # A view that begins at position 0: no addition a token.
         self.positions = None if positions is None else positions[offset:]
 
-    def forward(self, ops: OpTable, input_ids: Tensor, positions: Tensor) -> Tensor:
-        """int64 [T], int64 [T] → [T, hidden]."""
-        hidden = ops.embedding(input_ids, self.weight)
+    def forward(
+        self, ops: OpTable, input_ids: Tensor, positions: Tensor, embeds: Tensor | None = None
+    ) -> Tensor:
+        """int64 [T], int64 [T] → [T, hidden]; `embeds` [T, hidden] are taken for what is looked up
+        for `input_ids`."""
+        hidden = ops.embedding(input_ids, self.weight) if embeds is None else embeds
         if self.scale is not None:
             hidden = ops.scale(hidden, self.scale)
         if self.positions is None:

@@ -124,13 +124,15 @@ class Decoder:
         kv_caches: list[KVCache],
         meta: AttentionMetadata,
         rows: Tensor | None = None,
+        embeds: Tensor | None = None,
     ) -> Tensor:
         """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
 
         Stores the tokens' keys and values in `kv_caches`, one for each layer. With `rows`, int64
-        [S] below T, only their hidden states are returned: [S, hidden].
+        [S] below T, only their hidden states are returned: [S, hidden]. With `embeds`, [T, hidden],
+        these stand for the embeddings of `input_ids`.
         """
-        residual = self._embedding.forward(ops, input_ids, positions)
+        residual = self._embedding.forward(ops, input_ids, positions, embeds)
         x = self._layers[0].attn_norm.forward(ops, residual)
         for i, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
             x = layer.attn.forward(ops, x, positions, cache, meta)
@@ -147,6 +149,10 @@ class Decoder:
             following = self._layers[i + 1].attn_norm if i + 1 < len(self._layers) else self._norm
             x, residual = following.add_forward(ops, x, residual)
         return x
+
+    def embed(self, ops: OpTable, input_ids: Tensor) -> Tensor:
+        """int64 [T] → [T, hidden], as the checkpoint has them."""
+        return ops.embedding(input_ids, self._embedding.weight)
 
     def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
         """[N, hidden] → float32 [N, vocab], or [N, labels] where it classifies."""

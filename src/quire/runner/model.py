@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.config import SchedulerConfig
@@ -60,6 +63,21 @@ class EagerModel:
     def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
         ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
         return self.decoder.forward(self._ops.table, ids, positions, self._kv_caches, meta, rows)
+
+    def forward_embeds(
+        self, inputs: StepInputs, rows: Tensor, given: Sequence[tuple[int, NDArray[np.float32]]]
+    ) -> Tensor:
+        """`forward`, of tokens of which some are embeddings.
+
+        Args:
+            given: their rows, [n, hidden], from an index into the step's tokens on.
+        """
+        ids, positions, meta = inputs.input_ids.clamp(min=0), inputs.positions, inputs.metadata
+        table = self._ops.table
+        embeds = self.decoder.embed(table, ids).clone()
+        for start, found in given:
+            embeds[start : start + len(found)] = torch.tensor(found).to(embeds.dtype)
+        return self.decoder.forward(table, ids, positions, self._kv_caches, meta, rows, embeds)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.decoder.compute_logits(self._ops.table, hidden)

@@ -54,6 +54,7 @@ class SequenceStates:
         self.second_text = np.full(max_num_seqs, NEVER, dtype=np.int64)
         self.pairs: set[int] = set()
         self.pooled: dict[int, NDArray[np.float64]] = {}
+        self.prompt_embeds: dict[int, NDArray[np.float32]] = {}
         self._slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs))[::-1]
         self._batch: list[str] = []
@@ -76,6 +77,7 @@ class SequenceStates:
                 self.structured.discard(slot)
                 self.pairs.discard(slot)
                 self.pooled.pop(slot, None)
+                self.prompt_embeds.pop(slot, None)
                 self._free.append(slot)
 
     def begin(self, step: SchedulerOutput) -> Column:
@@ -147,6 +149,9 @@ class SequenceStates:
             self.prompt_logprobs[slot] = wanted
         if new.sampling_params.structured_outputs is not None:
             self.structured.add(slot)
+        if new.prompt_embeds is not None:
+            rows = np.frombuffer(new.prompt_embeds, np.float32)
+            self.prompt_embeds[slot] = rows.reshape(new.num_prompt_tokens, -1)
 
     def _check_names(self, step: SchedulerOutput) -> None:
         added: set[str] = set()

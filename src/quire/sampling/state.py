@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.core.batch import Column
 from quire.core.errors import InvalidRequestError
+from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
 from quire.ops.sampling import LogitEdits, MaskWords
 from quire.sampling.grammars import SequenceMatcher
@@ -113,6 +114,7 @@ class SamplingState:
         if self._penalizes:
             if self._penalties is None or self._penalties.num_output_tokens > len(output):
                 prompt = self._token_ids[: self.num_prompt_tokens]
+                prompt = prompt[prompt != EMBEDDED]
                 self._penalties = Penalties(self.params, prompt, output)
             self._penalties.count(output)
             self._penalties.add_to(edits)

@@ -210,4 +210,5 @@ def _new_sequence(request: Request) -> NewSequence:
         request.sampling_params,
         request.eos_token_ids,
         request.second_text,
+        request.prompt_embeds,
     )

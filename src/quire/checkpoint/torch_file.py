@@ -1,0 +1,149 @@
+"""A tensor as `torch.save` writes it, read without torch, and without a pickle being run.
+
+The file is a zip archive: `data.pkl` says what the tensor is, `data/0` holds its numbers. Of
+pickle's instructions only those are followed that a tensor needs, on a stack of plain values; there
+is nothing that they could call. So a file may come from anyone.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import zipfile
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.errors import CheckpointError
+
+MAX_PICKLE_BYTES = 4096
+"""A tensor's takes some 200."""
+
+_STORAGES = {
+    "torch.FloatStorage": "float32",
+    "torch.HalfStorage": "float16",
+    "torch.BFloat16Storage": "bfloat16",
+}
+_MARK = object()
+_PLAIN = {"BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"}
+_CONSTANTS: dict[str, Any] = {
+    "NEWTRUE": True, "NEWFALSE": False, "NONE": None, "EMPTY_TUPLE": (), "MARK": _MARK
+}  # fmt: skip
+
+
+class _Name(str):
+    """Of something that a pickle would import."""
+
+
+class _Storage(NamedTuple):
+    dtype: str
+    key: str
+
+
+class _Tensor(NamedTuple):
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In elements."""
+
+
+def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
+    """The numbers of a saved float32, float16 or bfloat16 tensor, widened to float32.
+
+    Raises:
+        CheckpointError: it is no such file, or has more than `max_elements`.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = {info.filename: info for info in archive.infolist()}
+            root = next(name for name in members if name.endswith("/data.pkl")).rpartition("/")[0]
+
+            def read(name: str, limit: int = len(data)) -> bytes:
+                info = members[f"{root}/{name}"]
+                if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
+                    raise ValueError(f"{name} is compressed or too large")
+                return archive.read(info)
+
+            if f"{root}/byteorder" in members and read("byteorder") != b"little":
+                raise ValueError("its numbers are big-endian")
+            tensor = _tensor(read("data.pkl", MAX_PICKLE_BYTES))
+            if np.prod(tensor.shape, dtype=float) > max_elements:
+                raise ValueError(f"it is of shape {list(tensor.shape)}, which is too large")
+            return _array(tensor, read(f"data/{tensor.storage.key}"))
+    except Exception as error:  # whatever the bytes make zipfile or pickletools stumble over
+        why = str(error) or type(error).__name__
+        raise CheckpointError(
+            f"It is no tensor as torch.save writes one: {why}.",
+            fix="Send torch.save(tensor, file), of float32, float16 or bfloat16.",
+        ) from None
+
+
+def _tensor(program: bytes) -> _Tensor:
+    """Follow a pickle's instructions; raises `ValueError` for any that a tensor does not need."""
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+    for opcode, argument, _ in pickletools.genops(program):
+        name = opcode.name
+        if name in _PLAIN:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name == "GLOBAL":
+            stack.append(_Name(str(argument).replace(" ", ".")))
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        elif name == "TUPLE":
+            start = len(stack) - 1 - stack[::-1].index(_MARK)
+            stack[start:] = [tuple(stack[start + 1 :])]
+        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+            count = int(name[-1])
+            stack[-count:] = [tuple(stack[-count:])]
+        elif name == "BINPERSID":
+            _, kind, key, *_ = stack.pop()
+            if kind not in _STORAGES:
+                raise ValueError(f"it is of {kind}")
+            stack.append(_Storage(_STORAGES[kind], str(key)))
+        elif name == "REDUCE":
+            arguments = stack.pop()
+            stack.append(_reduced(stack.pop(), arguments))
+        elif name == "STOP":
+            break
+        elif name != "PROTO":
+            raise ValueError(f"it has the instruction {name}")
+    [found] = stack
+    if not isinstance(found, _Tensor):
+        raise ValueError("it is no tensor")
+    return found
+
+
+def _reduced(function: object, arguments: tuple[Any, ...]) -> _Tensor | None:
+    if function == "collections.OrderedDict":
+        return None  # of hooks: none
+    if not isinstance(function, _Name) or function != "torch._utils._rebuild_tensor_v2":
+        raise ValueError(f"it calls {function}")
+    storage, offset, shape, strides, *_ = arguments
+    numbers = [offset, *shape, *strides]
+    if not isinstance(storage, _Storage) or any(type(n) is not int or n < 0 for n in numbers):
+        raise ValueError("it has no shape")
+    return _Tensor(storage, offset, shape, strides)
+
+
+def _array(tensor: _Tensor, data: bytes) -> NDArray[np.float32]:
+    dtype = tensor.storage.dtype
+    stored = np.frombuffer(data, "<u2" if dtype == "bfloat16" else np.dtype(dtype))
+    if len(tensor.strides) != len(tensor.shape):
+        raise ValueError("its shape has other dimensions than its strides")
+    if 0 in tensor.shape:
+        return np.zeros(tensor.shape, np.float32)
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
+    if tensor.offset + last >= len(stored):
+        raise ValueError("its storage is too small")
+    steps = [step * stored.itemsize for step in tensor.strides]
+    viewed = np.lib.stride_tricks.as_strided(stored[tensor.offset :], tensor.shape, steps)
+    if dtype == "bfloat16":
+        return (viewed.astype(np.uint32) << 16).view(np.float32)
+    return viewed.astype(np.float32)

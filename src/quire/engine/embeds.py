@@ -1,0 +1,54 @@
+"""Prompts that are given as embeddings: rows of what the model would look up for its tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.checkpoint.torch_file import read_tensor
+from quire.core.errors import CheckpointError, InvalidRequestError
+
+PARAM = "prompt_embeds"
+
+
+def embeds_of(value: Any, hidden_size: int, max_rows: int) -> NDArray[np.float32]:
+    """A prompt's embeddings, [tokens, hidden_size].
+
+    Args:
+        value: a torch tensor or numpy array of floats, [tokens, hidden_size] or a batch of one
+            such; or a tensor's file, as `torch.save` writes it.
+
+    Raises:
+        InvalidRequestError: it has another shape or type, or is not finite.
+    """
+    if isinstance(value, bytes | bytearray):
+        try:
+            found = read_tensor(bytes(value), max_rows * hidden_size)
+        except CheckpointError as error:
+            raise InvalidRequestError(f"{PARAM}: {error}", param=PARAM) from None
+    else:
+        found = _from_array(value)
+    if found.ndim == 3 and len(found) == 1:
+        found = found[0]
+    if found.ndim != 2 or found.shape[1] != hidden_size or not len(found):
+        raise InvalidRequestError(
+            f"{PARAM} is of shape {list(found.shape)}; it must be [tokens, {hidden_size}].",
+            param=PARAM,
+        )
+    if not np.isfinite(found).all():
+        raise InvalidRequestError(f"{PARAM} holds numbers that are not finite.", param=PARAM)
+    return np.ascontiguousarray(found)
+
+
+def _from_array(value: Any) -> NDArray[np.float32]:
+    if hasattr(value, "detach"):  # torch's; float32 holds all that the narrower types do
+        if not value.is_floating_point():
+            raise InvalidRequestError(f"{PARAM} is of {value.dtype}, not of floats.", param=PARAM)
+        value = value.detach().float().cpu().numpy()
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        raise InvalidRequestError(
+            f"{PARAM} must be a tensor of floats, not {type(value).__name__}.", param=PARAM
+        )
+    return value.astype(np.float32)
