@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 
@@ -113,6 +114,77 @@ def test_errors_are_typed(
         client.completions.create(**{"model": "tiny", "prompt": "a", **fields})  # type: ignore[call-overload]
     assert caught.value.body["message"]  # type: ignore[index]
     assert caught.value.request_id
+
+
+def test_responses_whole_and_streamed(client: openai.OpenAI) -> None:
+    fields = {"model": "tiny", "input": "Tell me a story.", "max_output_tokens": 12}
+    whole = client.responses.create(**fields, temperature=0, instructions="Be brief.")
+    chat = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "system", "content": "Be brief."}, *MESSAGES],  # type: ignore[list-item]
+        max_tokens=12,
+        temperature=0,
+    )
+    assert whole.output_text == chat.choices[0].message.content
+    with client.responses.stream(**fields, temperature=0, instructions="Be brief.") as stream:
+        kinds = [event.type for event in stream]
+        deltas = kinds.count("response.output_text.delta")
+    assert kinds[0] == "response.created"
+    assert kinds[-1] in ("response.completed", "response.incomplete")
+    assert 0 < deltas <= 12
+    assert whole.usage is not None
+    assert chat.usage is not None
+    assert whole.usage.total_tokens == chat.usage.total_tokens
+
+
+def test_a_response_goes_on(client: openai.OpenAI) -> None:
+    short = {"model": "tiny", "max_output_tokens": 4, "temperature": 0}
+    first = client.responses.create(input="Hi", **short)
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    second = client.responses.create(input="And?", previous_response_id=first.id, **short)
+    items = client.responses.input_items.list(second.id, order="asc").data
+    assert [getattr(item, "role", None) for item in items] == ["user", "assistant", "user"]
+    echoed = [{"role": "user", "content": "Hi"}, *first.output, {"role": "user", "content": "And?"}]
+    again = client.responses.create(input=echoed, **short)  # type: ignore[arg-type]
+    assert again.output_text == second.output_text
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+
+
+def test_a_response_in_the_background_is_cancelled(client: openai.OpenAI, server: Server) -> None:
+    begun = client.responses.create(model="tiny", input="Hi", background=True, extra_body=ENDLESS)
+    assert begun.status == "queued"
+    assert client.responses.cancel(begun.id).status in ("cancelled", "incomplete")
+    server.wait_until_idle()
+
+
+def test_a_response_of_a_structure_and_of_a_tool(client: openai.OpenAI) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    tight = {"model": "tiny", "input": "Hi", "temperature": 0, "max_output_tokens": 300}
+    found = client.responses.create(
+        **tight, text={"format": {"type": "json_schema", "name": "s", "schema": schema}}
+    )
+    if found.status == "completed":  # else in the middle of white space
+        assert json.loads(found.output_text) == {"a": "b"}
+    called = client.responses.create(
+        **tight,
+        tools=[{"type": "function", "name": "find", "parameters": schema, "strict": True}],
+        tool_choice={"type": "function", "name": "find"},
+    )
+    [call] = called.output
+    assert call.type == "function_call"
+    assert call.name == "find"
+
+
+def test_errors_of_responses_are_typed(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="max_output_tokens"):
+        client.responses.create(model="tiny", input="Hi", max_output_tokens=0)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="other", input="Hi")
+    with pytest.raises(openai.BadRequestError, match="truncation"):
+        client.responses.create(model="tiny", input="Hi", truncation="auto")
 
 
 async def test_async_client(server: Server) -> None:

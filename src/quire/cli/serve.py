@@ -46,13 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="listen beyond this machine although no API key is set",
     )
-    http.add_argument(
-        "--served-model-name",
-        "--served_model_name",
-        nargs="+",
-        metavar="NAME",
-        help="what clients may put in `model`; the first goes into responses (default: MODEL)",
-    )
+    add_answer_flags(http)
     http.add_argument(
         "--max-body-bytes",
         type=parse_size,
@@ -70,18 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "429 and Retry-After (default: %(default)s)",
     )
     http.add_argument(
-        "--tool-call-parser",
-        "--tool_call_parser",
-        metavar="NAME",
-        help="format of the model's tool calls: hermes, llama3_json, pythonic, mistral, granite, "
-        "deepseek_v3, qwen3_coder, openai, or none (default: what the chat template shows)",
-    )
-    http.add_argument(
-        "--reasoning-parser",
-        "--reasoning_parser",
-        metavar="NAME",
-        help="format of its reasoning: qwen3, deepseek_r1, granite, mistral, openai_gptoss, or "
-        "none (default: what the chat template shows)",
+        "--max-stored-responses",
+        "--max_stored_responses",
+        type=_count,
+        default=1024,
+        metavar="N",
+        help="answers of /v1/responses that are kept, in memory, to be asked for and to go on "
+        "from (default: %(default)s)",
     )
     http.add_argument(
         "--enable-auto-tool-choice",
@@ -126,6 +115,7 @@ def run(namespace: argparse.Namespace) -> int:
         model_names=tuple(namespace.served_model_name or ()),
         max_body_bytes=namespace.max_body_bytes,
         max_queued_requests=namespace.max_queued_requests,
+        max_stored_responses=namespace.max_stored_responses,
         chat_template=chat_template(namespace),
         tool_call_parser=namespace.tool_call_parser,
         reasoning_parser=namespace.reasoning_parser,
@@ -134,6 +124,31 @@ def run(namespace: argparse.Namespace) -> int:
         cors=_cors(namespace),
     )
     return serve(args, options, namespace.began)
+
+
+def add_answer_flags(group: argparse._ArgumentGroup) -> None:
+    """The model's names, and what its answers are read as."""
+    group.add_argument(
+        "--served-model-name",
+        "--served_model_name",
+        nargs="+",
+        metavar="NAME",
+        help="what clients may put in `model`; the first goes into responses (default: MODEL)",
+    )
+    group.add_argument(
+        "--tool-call-parser",
+        "--tool_call_parser",
+        metavar="NAME",
+        help="format of the model's tool calls: hermes, llama3_json, pythonic, mistral, granite, "
+        "deepseek_v3, qwen3_coder, openai, or none (default: what the chat template shows)",
+    )
+    group.add_argument(
+        "--reasoning-parser",
+        "--reasoning_parser",
+        metavar="NAME",
+        help="format of its reasoning: qwen3, deepseek_r1, granite, mistral, openai_gptoss, or "
+        "none (default: what the chat template shows)",
+    )
 
 
 def engine_args(namespace: argparse.Namespace) -> EngineArgs:

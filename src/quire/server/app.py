@@ -45,10 +45,19 @@ from quire.server.openai.tokens import detokenize, tokenize
 from quire.server.pages import page_routes
 from quire.server.profile import profile_ops, start_profile, stop_profile
 from quire.server.requests import request_timeline
+from quire.server.responses.endpoints import (
+    cancel_response,
+    create_response,
+    delete_response,
+    list_input_items,
+    retrieve_response,
+)
+from quire.server.responses.store import ResponseStore
 from quire.server.snapshot import Camera
 from quire.server.state import (
     DEFAULT_MAX_BODY_BYTES,
     DEFAULT_MAX_QUEUED_REQUESTS,
+    DEFAULT_MAX_STORED_RESPONSES,
     ServerState,
     server_state,
 )
@@ -76,6 +85,7 @@ def create_app(
     api_keys: Sequence[str] = (),
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS,
+    max_stored_responses: int = DEFAULT_MAX_STORED_RESPONSES,
     chat_template: str | None = None,
     cors: Cors | None = None,
     devices: Sequence[Device] = (),
@@ -89,6 +99,7 @@ def create_app(
         api_keys: any of them admits a request; none admits every request.
         max_body_bytes: the largest request body; more is 413.
         max_queued_requests: sequences that may wait beyond those of a batch; more is 429.
+        max_stored_responses: the latest that are kept for `previous_response_id`.
         chat_template: its Jinja source, in place of the model's own.
         cors: other origins whose pages may use it; none, if None.
         devices: whose power, heat and load go into the metrics.
@@ -121,6 +132,7 @@ def create_app(
             Route(OPEN_PATH, health),
             Route("/ready", ready),
             Route("/version", version),
+            Route("/load", load),
             Route("/metrics", metrics),
             Route("/explain", explain_engine),
             Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
@@ -145,6 +157,11 @@ def create_app(
             Route("/v1/models/{model:path}", retrieve_model),
             Route("/v1/completions", create_completion, methods=["POST"]),
             Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+            Route("/v1/responses", create_response, methods=["POST"]),
+            Route("/v1/responses/{id}", retrieve_response),
+            Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
+            Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
+            Route("/v1/responses/{id}/input_items", list_input_items),
         ],
         middleware=middleware,
         exception_handlers=HANDLERS,
@@ -159,6 +176,7 @@ def create_app(
         chat_template,
         parsers,
     )
+    app.state.responses = ResponseStore(max_stored_responses)
     app.state.explaining = asyncio.Lock()
     app.state.metrics = Metrics(engine.stats, model_names[0], devices)
 
@@ -190,6 +208,13 @@ async def ready(request: Request) -> Response:
 
 async def version(request: Request) -> Response:
     body = msgspec.json.encode({"version": __version__})
+    return Response(body, media_type="application/json")
+
+
+async def load(request: Request) -> Response:
+    """Sequences under way, waiting ones included, under vLLM's name."""
+    engine = server_state(request).engine
+    body = msgspec.json.encode({"server_load": engine.num_queued + engine.max_num_seqs})
     return Response(body, media_type="application/json")
 
 

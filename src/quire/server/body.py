@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -73,15 +73,39 @@ def decode(body: bytes, kind: type[T]) -> T:
         raise invalid("The body is nested too deeply.", None) from None
 
 
-def _explain(text: str, kind: type[msgspec.Struct]) -> ApiError:
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """A part of a body, which is at `where`, as a `kind`.
+
+    Raises:
+        ApiError: 400, naming the field at fault.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), None, where) from None
+
+
+def read_query(request: Request, kind: type[T]) -> T:
+    """The query as a `kind`.
+
+    Raises:
+        ApiError: 400, naming the parameter at fault.
+    """
+    try:
+        return msgspec.convert(dict(request.query_params), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), kind) from None
+
+
+def _explain(text: str, kind: type[msgspec.Struct] | None, prefix: str = "") -> ApiError:
     """msgspec's complaint as an error that names the field, as the client wrote it."""
     where = _WHERE.search(text)
-    path = where["path"] if where else ""
+    path = _join(prefix, where["path"]) if where else prefix
     what = text[: where.start()] if where else text
     if unknown := _UNKNOWN.fullmatch(what):
         field = unknown["field"]
         similar = not path and len(field) <= _LONGEST_NAME
-        hint = did_you_mean(field, _fields(kind)) if similar else ""
+        hint = did_you_mean(field, _fields(kind)) if kind and similar else ""
         end = f"; {hint}" if hint.startswith("did") else "."
         return invalid(f"Unknown field {_join(path, field)}{end}", _join(path, field))
     if missing := _MISSING.fullmatch(what):
@@ -96,7 +120,7 @@ def _explain(text: str, kind: type[msgspec.Struct]) -> ApiError:
 
 
 def _join(path: str, field: str) -> str:
-    return f"{path}.{field}" if path else field
+    return f"{path}.{field}" if path and field else path or field
 
 
 def _fields(kind: type[msgspec.Struct]) -> list[str]:

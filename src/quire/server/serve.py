@@ -32,7 +32,11 @@ from quire.engine.async_engine import AsyncLLM
 from quire.profile.devices import devices
 from quire.server.app import Cors, create_app
 from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
-from quire.server.state import DEFAULT_MAX_BODY_BYTES, DEFAULT_MAX_QUEUED_REQUESTS
+from quire.server.state import (
+    DEFAULT_MAX_BODY_BYTES,
+    DEFAULT_MAX_QUEUED_REQUESTS,
+    DEFAULT_MAX_STORED_RESPONSES,
+)
 
 BACKLOG = 2048
 MAX_CONNECTIONS = 16_384
@@ -64,6 +68,7 @@ class ServeOptions:
     """Names for clients; the model as the user wrote it, if empty."""
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS
+    max_stored_responses: int = DEFAULT_MAX_STORED_RESPONSES
     chat_template: str | None = None
     """Jinja source in place of the model's own."""
     tool_call_parser: str | None = None
@@ -150,6 +155,7 @@ async def _serve(
             api_keys=options.api_keys,
             max_body_bytes=options.max_body_bytes,
             max_queued_requests=options.max_queued_requests,
+            max_stored_responses=options.max_stored_responses,
             chat_template=options.chat_template,
             cors=options.cors,
             devices=devices(),

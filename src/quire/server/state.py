@@ -19,6 +19,7 @@ from quire.server.tools.table import Parsers
 
 DEFAULT_MAX_BODY_BYTES = 32 * 2**20
 DEFAULT_MAX_QUEUED_REQUESTS = 1024
+DEFAULT_MAX_STORED_RESPONSES = 1024
 RETRY_SECONDS = (1, 60)
 """The shortest and the longest that a client is asked to wait."""
 

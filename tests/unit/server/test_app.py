@@ -1,5 +1,7 @@
 """Routes, errors, keys and limits."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -27,6 +29,18 @@ async def test_health_follows_the_engine() -> None:
 async def test_version() -> None:
     async with running() as app:
         assert (await app.http.get("/version")).json() == {"version": __version__}
+
+
+async def test_load() -> None:
+    async with running(seconds=0.001) as app:
+        assert (await app.http.get("/load")).json() == {"server_load": 0}
+        task = asyncio.create_task(app.complete(n=3, max_tokens=100, ignore_eos=True))
+        await asyncio.sleep(0)
+        loads = set()
+        while not task.done():
+            loads.add((await app.http.get("/load")).json()["server_load"])
+            await asyncio.sleep(0)
+        assert 3 in loads
 
 
 async def test_models() -> None:

@@ -46,7 +46,6 @@ def test_bad_json(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [
-        (b"{}", "prompt", "missing"),
         (b'{"prompt": 1}', "prompt", "Expected"),
         (b'{"prompt": "a", "n": "2"}', "n", "Expected `int | null`, got `str`"),
         (b'{"prompt": "a", "n": true}', "n", "bool"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from http import HTTPStatus
 from typing import Any
@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.engine.stream import OutputSink
 from quire.server.anthropic.protocol import (
     CountRequest,
     Message,
@@ -25,13 +24,12 @@ from quire.server.anthropic.translate import as_chat
 from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
 from quire.server.errors import describe, log_unexpected
-from quire.server.event_stream import Framing, open_stream
+from quire.server.event_stream import Framing
 from quire.server.linger import LingeringResponse
-from quire.server.openai.chat import chat_prompt
-from quire.server.openai.generation import FinalOutputs, Generation, UsageCounter, completions
-from quire.server.openai.sampling import chat_params
-from quire.server.openai.tools import ChoiceReader, Reading, read_tools, with_tools
-from quire.server.state import request_id, server_state, trace_headers
+from quire.server.openai.chat import ChatAnswer, chat_prompt, read_chat
+from quire.server.openai.generation import completions, respond
+from quire.server.openai.tools import ChoiceReader, read_tools
+from quire.server.state import request_id, server_state
 from quire.server.tools.stream import Delta
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -71,25 +69,9 @@ async def create_message(request: Request) -> Response:
     """Validate, render, generate, answer; the work ends when the client goes."""
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), MessagesRequest)
-    model = server.served_name(body.model)
-    engine = server.live_engine()
-    chat = as_chat(body)
-    reading = read_tools(chat, server.parsers)
-    params = chat_params(chat, engine.default_sampling_params)
-    params = with_tools(params, chat, reading, engine.tokenizer)
-    call = Generation(
-        f"msg_{request_id(request)}",
-        model,
-        params,
-        [chat_prompt(chat, server.chat_template)],
-        server,
-        trace_headers=trace_headers(request),
-    )
+    call, reading = read_chat(request, as_chat(body), f"msg_{request_id(request)}")
     answer = _Answer(call, reading)
-    if body.stream:
-        return await open_stream(answer, request.receive, FRAMING)
-    whole = await while_connected(answer.complete(), request.receive)
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    return await respond(answer, request, stream=bool(body.stream), framing=FRAMING)
 
 
 @_anthropic_errors
@@ -125,12 +107,9 @@ FRAMING = Framing(_error_event, b"")
 
 
 @dataclass(slots=True)
-class _Answer:
+class _Answer(ChatAnswer):
     """A message, whole or as a `StreamedAnswer`: blocks one after another."""
 
-    call: Generation
-    reading: Reading
-    used: UsageCounter = field(default_factory=UsageCounter)
     reader: ChoiceReader | None = None
     num_blocks: int = 0
     open_block: str | None = None
@@ -138,13 +117,7 @@ class _Answer:
 
     async def complete(self) -> Message:
         """The whole answer."""
-        final = FinalOutputs(1)
-        try:
-            await self.submit(final.sink)
-            [output] = await final.all()
-        finally:
-            self.close()
-        self.used.add(0, output)
+        output = await self.final()
         [completion] = completions(output)
         found = self.read(completion, output)
         message = self.message()
@@ -161,15 +134,6 @@ class _Answer:
             message.content[-1]["input"] = _input(written)
         message.stop_reason, message.stop_sequence = self.stop(completion)
         return message
-
-    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
-        await self.call.submit(0, sink(0))
-
-    def held_up(self) -> None:
-        self.call.held_up()
-
-    def close(self) -> None:
-        self.call.close()
 
     def events(self, prompt: int, output: RequestOutput) -> bytes:
         """What an output adds, in blocks that are closed where another one begins."""
@@ -201,7 +165,7 @@ class _Answer:
 
     def read(self, completion: CompletionOutput, output: RequestOutput) -> Delta:
         if self.reader is None:
-            self.reader = ChoiceReader(self.reading, self.call.server.engine.tokenizer, output)
+            self.reader = self.new_reader(output)
         return self.reader.read(completion)
 
     def stop(self, completion: CompletionOutput) -> tuple[str | None, str | None]:
@@ -233,8 +197,7 @@ class _Answer:
         return [_event("content_block_stop", index=self.num_blocks - 1)]
 
     def tool_use(self, name: str) -> dict[str, Any]:
-        assert self.reader is not None
-        return {"type": "tool_use", "id": self.reader.new_id(), "name": name, "input": {}}
+        return {"type": "tool_use", "id": self.reading.new_call_id(), "name": name, "input": {}}
 
     def message(self) -> Message:
         return Message(self.call.id, self.call.model, [], self.usage())

@@ -43,7 +43,7 @@ def as_chat(body: CountRequest) -> ChatRequest:
     messages = [ChatMessage("system", _text(body.system))] if body.system else []
     for index, message in enumerate(body.messages):
         messages += _messages(message, f"messages[{index}]")
-    chat = ChatRequest(messages=messages, tool_choice=_tool_choice(body))
+    chat = ChatRequest(messages=messages, tool_choice=_tool_choice(body), model=body.model)
     if body.messages and body.messages[-1].role == "assistant" and not messages[-1].tool_calls:
         chat.continue_final_message = True  # the answer goes on where it ends
     if body.tools:

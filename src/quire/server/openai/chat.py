@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,9 +14,7 @@ from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.engine.stream import OutputSink
 from quire.engine.tokenizer_worker import ChatPrompt
 from quire.server.body import decode, read_body
-from quire.server.connection import while_connected
 from quire.server.errors import invalid
-from quire.server.event_stream import open_stream
 from quire.server.openai.generation import (
     FinalOutputs,
     Generation,
@@ -24,6 +22,8 @@ from quire.server.openai.generation import (
     UsageCounter,
     completions,
     event,
+    prompt_ids,
+    respond,
 )
 from quire.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.openai.protocol import (
@@ -45,33 +45,40 @@ from quire.server.openai.tools import (
     tool_definitions,
     with_tools,
 )
-from quire.server.state import request_id, server_state, trace_headers
+from quire.server.state import ServerState, request_id, server_state, trace_headers
 
 
 async def create_chat_completion(request: Request) -> Response:
     """Validate, render, generate, answer; the work ends when the client goes."""
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), ChatRequest)
+    call, reading = read_chat(request, body, f"chatcmpl-{request_id(request)}")
+    return await respond(_Answer(call, reading, body=body), request, stream=bool(body.stream))
+
+
+def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Generation, Reading]:
+    """A conversation, in whichever API it came: its generation, and how to read the answer.
+
+    Raises:
+        ApiError, InvalidRequestError: naming the field at fault.
+    """
+    server = server_state(request)
     model = server.served_name(body.model)
     engine = server.live_engine()
     reading = read_tools(body, server.parsers)
+    body.chat_template_kwargs = _template_kwargs(body, server)
     params = chat_params(body, engine.default_sampling_params)
-    params = with_tools(params, body, reading, engine.tokenizer)
     call = Generation(
-        f"chatcmpl-{request_id(request)}",
+        response_id,
         model,
-        params,
+        with_tools(params, body, reading, engine.tokenizer),
         [chat_prompt(body, server.chat_template)],
         server,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
         trace_headers=trace_headers(request),
     )
-    answer = _Answer(call, body, reading)
-    if body.stream:
-        return await open_stream(answer, request.receive)
-    whole = await while_connected(answer.complete(), request.receive)
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    return call, reading
 
 
 def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
@@ -103,14 +110,64 @@ def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
     )
 
 
+def _template_kwargs(body: ChatRequest, server: ServerState) -> dict[str, Any] | None:
+    """Those of the request, and its `reasoning_effort` under the name that the template knows."""
+    effort = body.reasoning_effort
+    if effort is None:
+        return body.chat_template_kwargs
+    template = server.chat_template or "\n".join(server.engine.tokenizer.chat_templates.values())
+    if effort == "none" and "enable_thinking" in template:
+        found: dict[str, Any] = {"enable_thinking": False}
+    elif "reasoning_effort" in template:
+        found = {"reasoning_effort": effort}
+    elif effort == "none" and server.parsers.reasoning is None:
+        found = {}
+    else:
+        raise invalid(
+            f"this model's chat template knows no reasoning_effort {effort!r}; leave it out.",
+            "reasoning_effort",
+        )
+    return {**(body.chat_template_kwargs or {}), **found} or None
+
+
 @dataclass(slots=True)
-class _Answer:
-    """A conversation's answer, whole or as a `StreamedAnswer`."""
+class ChatAnswer:
+    """What the answers to a conversation share, in whichever API they are told."""
 
     call: Generation
-    body: ChatRequest
     reading: Reading
     used: UsageCounter = field(default_factory=UsageCounter)
+
+    async def final(self) -> RequestOutput:
+        """The whole output, counted; see `FinalOutputs.all`."""
+        final = FinalOutputs(1)
+        try:
+            await self.submit(final.sink)
+            [output] = await final.all()
+        finally:
+            self.close()
+        self.used.add(0, output)
+        return output
+
+    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
+        await self.call.submit(0, sink(0))
+
+    def held_up(self) -> None:
+        self.call.held_up()
+
+    def close(self) -> None:
+        self.call.close()
+
+    def new_reader(self, output: RequestOutput) -> ChoiceReader:
+        """For one choice, of which `output` is the first."""
+        return ChoiceReader(self.reading, self.call.server.engine.tokenizer, output)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Answer(ChatAnswer):
+    """A chat completion, whole or as a `StreamedAnswer`."""
+
+    body: ChatRequest
     texts: list[TextEvent] = field(default_factory=list)
     """By choice, from its first event on."""
     readers: dict[int, ChoiceReader] = field(default_factory=dict)
@@ -123,13 +180,7 @@ class _Answer:
 
     async def complete(self) -> ChatResponse:
         """The whole answer."""
-        final = FinalOutputs(1)
-        try:
-            await self.submit(final.sink)
-            [output] = await final.all()
-        finally:
-            self.close()
-        self.used.add(0, output)
+        output = await self.final()
         answer = ChatResponse(
             id=self.call.id,
             created=self.call.created,
@@ -139,21 +190,14 @@ class _Answer:
         )
         if output.prompt_logprobs is not None:
             answer.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
+        if self.body.return_token_ids:
+            answer.prompt_token_ids = prompt_ids(output)
         return answer
-
-    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
-        await self.call.submit(0, sink(0))
-
-    def held_up(self) -> None:
-        self.call.held_up()
-
-    def close(self) -> None:
-        self.call.close()
 
     def events(self, prompt: int, output: RequestOutput) -> bytes:
         """The role of each choice, the first time; then what the output gave each."""
         self.used.add(prompt, output)
-        parts = [] if self.texts else self.first_events()
+        parts = [] if self.texts else self.first_events(output)
         if output.prompt_logprobs is not None:
             chunk = self.chunk([])
             chunk.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
@@ -162,12 +206,12 @@ class _Answer:
             if self.reading.needed:
                 parts.append(self.read_event(completion, output))
                 continue
-            if completion.logprobs is None and completion.finish_reason is None:
+            if not (completion.logprobs or completion.finish_reason or self.body.return_token_ids):
                 if completion.text:
                     parts.append(self.texts[completion.index].encode(completion.text))
                 continue
             choice = self.delta(completion)
-            if completion.text or completion.finish_reason or choice.logprobs:
+            if completion.text or completion.finish_reason or choice.logprobs or choice.token_ids:
                 parts.append(event(self.chunk([choice])))
         return b"".join(parts)
 
@@ -175,36 +219,35 @@ class _Answer:
         """The event of a text that is more than content."""
         reader = self.reader(completion, output)
         found = reader.read(completion)
-        ended, logprobs = completion.finish_reason is not None, self.logprobs(completion)
-        if not found and not ended and logprobs is None:
+        more = completion.logprobs or completion.finish_reason or self.body.return_token_ids
+        if not found and not more:
             return b""
-        if found.content and not (found.calls or found.reasoning or ended or logprobs):
+        if found.content and not (found.calls or found.reasoning or more):
             return self.texts[completion.index].encode(found.content)
-        choice = ChunkChoice(
-            index=completion.index,
-            delta=reader.delta(found),
-            logprobs=logprobs,
-            finish_reason=reader.finish_reason(completion.finish_reason),
-        )
-        if ended:
-            choice.stop_reason = completion.stop_reason
+        choice = self.delta(completion)
+        choice.delta = reader.delta(found)
+        choice.finish_reason = reader.finish_reason(completion.finish_reason)
         return event(self.chunk([choice]))
 
     def reader(self, completion: CompletionOutput, output: RequestOutput) -> ChoiceReader:
         known = self.readers.get(completion.index)
         if known is None:
-            known = ChoiceReader(self.reading, self.call.server.engine.tokenizer, output)
-            self.readers[completion.index] = known
+            known = self.readers[completion.index] = self.new_reader(output)
         return known
 
-    def first_events(self) -> list[bytes]:
+    def first_events(self, output: RequestOutput) -> list[bytes]:
+        """The role of each choice, and once the prompt's tokens."""
+
         def text_event(index: int) -> TextEvent:
             return TextEvent(lambda text: self.chunk([ChunkChoice(index, Delta(content=text))]))
 
         choices = range(self.call.params.n)
         self.texts = [text_event(index) for index in choices]
         role = Delta(role="assistant", content="")
-        return [event(self.chunk([ChunkChoice(index, role)])) for index in choices]
+        chunks = [self.chunk([ChunkChoice(index, role)]) for index in choices]
+        if self.body.return_token_ids:
+            chunks[0].prompt_token_ids = prompt_ids(output)
+        return [event(chunk) for chunk in chunks]
 
     def last_events(self) -> bytes:
         if not self.wants_usage:
@@ -230,6 +273,7 @@ class _Answer:
             logprobs=self.logprobs(completion),
             finish_reason=reason,
             stop_reason=completion.stop_reason,
+            token_ids=self.token_ids(completion),
         )
 
     def delta(self, completion: CompletionOutput) -> ChunkChoice:
@@ -238,10 +282,14 @@ class _Answer:
             delta=Delta(content=completion.text),
             logprobs=self.logprobs(completion),
             finish_reason=completion.finish_reason,
+            token_ids=self.token_ids(completion),
         )
         if completion.finish_reason is not None:
             choice.stop_reason = completion.stop_reason
         return choice
+
+    def token_ids(self, completion: CompletionOutput) -> list[int] | UnsetType:
+        return completion.token_ids if self.body.return_token_ids else UNSET
 
     def logprobs(self, completion: CompletionOutput) -> ChatLogprobs | None:
         if completion.logprobs is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,9 +14,7 @@ from starlette.responses import Response
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.engine.stream import OutputSink
 from quire.server.body import decode, read_body
-from quire.server.connection import while_connected
 from quire.server.errors import invalid
-from quire.server.event_stream import open_stream
 from quire.server.openai.generation import (
     FinalOutputs,
     Generation,
@@ -24,6 +22,8 @@ from quire.server.openai.generation import (
     UsageCounter,
     completions,
     event,
+    prompt_ids,
+    respond,
 )
 from quire.server.openai.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai.protocol import (
@@ -48,7 +48,7 @@ async def create_completion(request: Request) -> Response:
     body = decode(await read_body(request, server.max_body_bytes), CompletionRequest)
     model = server.served_name(body.model)
     params = completion_params(body, server.live_engine().default_sampling_params)
-    prompts = split_prompts(body.prompt)
+    prompts = _prompts(body)
     if len(prompts) * params.n > MAX_SEQUENCES:
         raise invalid(
             f"{len(prompts)} prompts with n = {params.n} are {len(prompts) * params.n} "
@@ -65,11 +65,30 @@ async def create_completion(request: Request) -> Response:
         cache_salt=body.cache_salt,
         trace_headers=trace_headers(request),
     )
-    answer = _Answer(call, body)
-    if body.stream:
-        return await open_stream(answer, request.receive)
-    whole = await while_connected(answer.complete(), request.receive)
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    return await respond(_Answer(call, body), request, stream=bool(body.stream))
+
+
+def _prompts(body: CompletionRequest) -> list[Prompt]:
+    """Those of whichever field.
+
+    Raises:
+        ApiError: 400 where there are none, or two kinds.
+    """
+    if body.prompt_embeds is None:
+        if body.prompt is None:
+            raise invalid("prompt is missing.", "prompt")
+        return split_prompts(body.prompt)
+    if body.prompt:
+        raise invalid("prompt and prompt_embeds exclude each other.", "prompt_embeds")
+    if body.echo:
+        raise invalid("embeddings have no text to echo.", "echo")
+    files = [body.prompt_embeds] if isinstance(body.prompt_embeds, str) else body.prompt_embeds
+    if not files:
+        raise invalid("prompt_embeds is empty.", "prompt_embeds")
+    try:
+        return [{"prompt_embeds": base64.b64decode(file, validate=True)} for file in files]
+    except ValueError:
+        raise invalid("prompt_embeds is no base64.", "prompt_embeds") from None
 
 
 def split_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
@@ -143,11 +162,12 @@ class _Answer:
         if len(output.outputs) == 1:
             completion = output.outputs[0]
             known = self.texts.get(prompt * self.call.params.n + completion.index)
-            if known is not None and completion.logprobs is None and not completion.finish_reason:
+            more = completion.logprobs or completion.finish_reason or self.body.return_token_ids
+            if known is not None and not more:
                 return known.encode(completion.text) if completion.text else b""
         parts: list[bytes] = []
         for choice in self.choices(prompt, output):
-            if choice.text or choice.finish_reason or choice.logprobs:
+            if choice.text or choice.finish_reason or choice.logprobs or choice.token_ids:
                 parts.append(event(self.response([choice])))
             self.texts.setdefault(choice.index, self.text_event(choice.index))
         return b"".join(parts)
@@ -191,6 +211,10 @@ class _Answer:
             )
             if first and self.body.prompt_logprobs is not None:
                 choice.prompt_logprobs = prompt_logprobs(positions)
+            if self.body.return_token_ids:
+                choice.token_ids = completion.token_ids
+                if first:
+                    choice.prompt_token_ids = prompt_ids(output)
             result.append(choice)
         return result
 

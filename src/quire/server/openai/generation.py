@@ -6,15 +6,26 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
 
 from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
 from quire.engine.stream import OutputSink
+from quire.server.connection import while_connected
 from quire.server.errors import RequestFailedError
-from quire.server.event_stream import PromptSink
+from quire.server.event_stream import (
+    OPENAI,
+    Framing,
+    PromptSink,
+    StreamedAnswer,
+    open_stream,
+)
 from quire.server.openai.protocol import PromptTokensDetails, Usage
 from quire.server.state import ServerState, engine_request_id
 
@@ -67,6 +78,23 @@ class Generation:
         """Abort what still runs."""
         for request_id in self._request_ids:
             self.server.engine.close(request_id)
+
+
+class Answer(StreamedAnswer, Protocol):
+    """An answer that can be told whole as well."""
+
+    async def complete(self) -> msgspec.Struct:
+        """The whole answer; to be awaited once, in place of the stream."""
+
+
+async def respond(
+    answer: Answer, request: Request, *, stream: bool, framing: Framing = OPENAI
+) -> Response:
+    """`answer` in events or whole; its work ends when the client goes."""
+    if stream:
+        return await open_stream(answer, request.receive, framing)
+    whole = await while_connected(answer.complete(), request.receive)
+    return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
 class FinalOutputs:
@@ -132,6 +160,12 @@ def completions(output: RequestOutput) -> list[CompletionOutput]:
         reason = next(c.stop_reason for c in output.outputs if c.finish_reason == "error")
         raise RequestFailedError(output.request_id, str(reason))
     return output.outputs
+
+
+def prompt_ids(output: RequestOutput) -> list[int] | UnsetType:
+    """For `return_token_ids`; none where the prompt was embeddings."""
+    ids = output.prompt_token_ids
+    return UNSET if ids[0] == EMBEDDED else ids
 
 
 def event(message: msgspec.Struct) -> bytes:

@@ -6,8 +6,21 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.server.openai.protocol import ModelCard, ModelList
 from quire.server.state import ServerState, server_state
+
+
+class ModelCard(msgspec.Struct):
+    id: str
+    created: int
+    root: str
+    max_model_len: int
+    object: str = "model"
+    owned_by: str = "quire"
+
+
+class ModelList(msgspec.Struct):
+    data: list[ModelCard]
+    object: str = "list"
 
 
 async def list_models(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The requests and responses of OpenAI's API, with vLLM's extra fields.
+"""Completions and chat completions as OpenAI's API has them, with vLLM's extra fields.
 
 A field is implemented or refused, never ignored. Requests forbid unknown fields; a field that
 exists elsewhere but not here (yet) has the type None, so that clients which always send it as
@@ -88,6 +88,8 @@ class CommonRequest(Strict):
     prompt_logprobs: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    return_token_ids: bool | None = None
+    """Tell the prompt's and the answer's token ids beside the text."""
 
     # What the text has to be: one of these at most.
     response_format: ResponseFormat | None = None
@@ -105,13 +107,19 @@ class CommonRequest(Strict):
     length_penalty: None = None
     truncate_prompt_tokens: None = None
     kv_transfer_params: None = None
+    return_tokens_as_token_ids: None = None
+    request_id: None = None
+    vllm_xargs: None = None
 
 
 class CompletionRequest(CommonRequest, kw_only=True):
     """POST /v1/completions."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: str | list[str | int | list[int]] | None = None
     """One text or one list of token ids, or a list of either."""
+    prompt_embeds: str | list[str] | None = None
+    """vLLM's: embeddings in its place, the file of `torch.save` in base64; float [tokens, hidden].
+    `prompt` may then be empty, as OpenAI's clients want it to be there."""
     echo: bool | None = None
     logprobs: int | None = None
     """The likeliest tokens to report at each position, beside the chosen one."""
@@ -205,6 +213,11 @@ class ChatRequest(CommonRequest, kw_only=True):
     parallel_tool_calls: bool | None = None
     """Whether an answer may have several calls; all but the first are left out otherwise."""
     include_reasoning: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    """Goes to the chat template, which has to know it."""
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    """As `user`, names of the caller's; every prefix is cached."""
     functions: None = None
     function_call: None = None
     chat_template: None = None
@@ -212,47 +225,8 @@ class ChatRequest(CommonRequest, kw_only=True):
     audio: None = None
     prediction: None = None
     metadata: None = None
-    reasoning_effort: None = None
     verbosity: None = None
     web_search_options: None = None
-    prompt_cache_key: None = None
-    safety_identifier: None = None
-
-
-class TokenizeRequest(Strict):
-    """POST /tokenize: a text, or a conversation."""
-
-    model: str | None = None
-    prompt: str | None = None
-    add_special_tokens: bool | None = None
-    """Those that the model wants around every text; a chat template writes its own."""
-    return_token_strs: bool | None = None
-    messages: list[ChatMessage] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[ToolDefinition] | None = None
-
-    # Refused unless they say what would happen without them.
-    chat_template: None = None
-
-
-class TokenizeResponse(msgspec.Struct):
-    count: int
-    max_model_len: int
-    tokens: list[int]
-    token_strs: list[str | None] | None = None
-
-
-class DetokenizeRequest(Strict):
-    """POST /detokenize."""
-
-    tokens: list[int]
-    model: str | None = None
-
-
-class DetokenizeResponse(msgspec.Struct):
-    prompt: str
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -298,6 +272,8 @@ class CompletionChoice(msgspec.Struct):
     finish_reason: str | None
     stop_reason: int | str | None = None
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class CompletionResponse(msgspec.Struct):
@@ -358,6 +334,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatResponse(msgspec.Struct):
@@ -368,6 +345,7 @@ class ChatResponse(msgspec.Struct):
     usage: Usage
     object: str = "chat.completion"
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct):
@@ -384,6 +362,7 @@ class ChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct):
@@ -396,17 +375,4 @@ class ChatChunk(msgspec.Struct):
     object: str = "chat.completion.chunk"
     usage: Usage | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-
-
-class ModelCard(msgspec.Struct):
-    id: str
-    created: int
-    root: str
-    max_model_len: int
-    object: str = "model"
-    owned_by: str = "quire"
-
-
-class ModelList(msgspec.Struct):
-    data: list[ModelCard]
-    object: str = "list"
+    prompt_token_ids: list[int] | UnsetType = UNSET

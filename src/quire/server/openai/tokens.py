@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,17 +13,47 @@ from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
 from quire.server.errors import invalid
 from quire.server.openai.chat import chat_prompt
-from quire.server.openai.protocol import (
-    ChatRequest,
-    DetokenizeRequest,
-    DetokenizeResponse,
-    TokenizeRequest,
-    TokenizeResponse,
-)
+from quire.server.openai.protocol import ChatMessage, ChatRequest, Strict, ToolDefinition
 from quire.server.state import server_state
 
 _OF_TEXT = ("add_special_tokens",)
 _OF_CHAT = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
+
+
+class TokenizeRequest(Strict):
+    """POST /tokenize: a text, or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    """Those that the model wants around every text; a chat template writes its own."""
+    return_token_strs: bool | None = None
+    messages: list[ChatMessage] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[ToolDefinition] | None = None
+
+    # Refused unless they say what would happen without them.
+    chat_template: None = None
+
+
+class TokenizeResponse(msgspec.Struct):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str | None] | None = None
+
+
+class DetokenizeRequest(Strict):
+    """POST /detokenize."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class DetokenizeResponse(msgspec.Struct):
+    prompt: str
 
 
 async def tokenize(request: Request) -> Response:

@@ -63,6 +63,13 @@ class Reading:
             return False
         return forced or self.calls or self.parsers.reads_all
 
+    def new_call_id(self) -> str:
+        """For a call, as long as the model's template wants it."""
+        known = self.parsers.tools
+        if known is not None and known.id_length is not None:
+            return secrets.token_hex(known.id_length)[: known.id_length]
+        return f"call_{secrets.token_hex(ID_LENGTH // 2)}"
+
     def parser(self, tokenizer: Tokenizer, output: RequestOutput) -> OutputParser:
         """For one choice."""
         inside = False
@@ -247,9 +254,8 @@ class ChoiceReader:
         calls: list[ToolCall] = []
         for call in found.calls:
             if call.name is not None:
-                calls.append(
-                    ToolCall(UNSET, FunctionCall(call.name, ""), self.new_id(), "function")
-                )
+                call_id = self._reading.new_call_id()
+                calls.append(ToolCall(UNSET, FunctionCall(call.name, ""), call_id, "function"))
             calls[-1].function.arguments += call.arguments
         if calls:
             message.tool_calls = calls
@@ -260,14 +266,7 @@ class ChoiceReader:
         if call.name is None:
             return ToolCall(call.index, FunctionCall(UNSET, call.arguments))
         function = FunctionCall(call.name, call.arguments)
-        return ToolCall(call.index, function, self.new_id(), "function")
-
-    def new_id(self) -> str:
-        """For a call, as long as the model's template wants it."""
-        known = self._reading.parsers.tools
-        if known is not None and known.id_length is not None:
-            return secrets.token_hex(known.id_length)[: known.id_length]
-        return f"call_{secrets.token_hex(ID_LENGTH // 2)}"
+        return ToolCall(call.index, function, self._reading.new_call_id(), "function")
 
 
 def _has_structure(body: ChatRequest) -> bool:

@@ -162,3 +162,15 @@ async def test_neutral_values_are_accepted() -> None:
             stream_options=None,
         )
         assert response.status_code == 200
+
+
+async def test_token_ids_are_told() -> None:
+    async with running(seconds=0.001) as app:
+        prompt = list(b"user: a\nassistant:")
+        body = (await app.chat(return_token_ids=True)).json()
+        assert body["prompt_token_ids"] == prompt
+        assert body["choices"][0]["token_ids"] == list(b";<=")
+        chunks = events((await app.chat(return_token_ids=True, stream=True)).text)
+        assert [c["prompt_token_ids"] for c in chunks if "prompt_token_ids" in c] == [prompt]
+        told = [c["choices"][0].get("token_ids", []) for c in chunks]
+        assert [token for each in told for token in each] == list(b";<=")

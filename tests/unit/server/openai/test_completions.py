@@ -1,6 +1,11 @@
 """POST /v1/completions over the real front end and a model that spells the alphabet."""
 
+import base64
+import io
+from typing import Any
+
 import pytest
+import torch
 
 from quire.server.errors import ApiError
 from quire.server.openai.completions import split_prompts
@@ -206,3 +211,44 @@ def test_split_prompts() -> None:
     assert split_prompts([[1], []]) == [{"prompt_token_ids": [1]}, {"prompt_token_ids": []}]
     with pytest.raises(ApiError):
         split_prompts([])
+
+
+async def test_token_ids_are_told() -> None:
+    async with running(seconds=0.001) as app:
+        [choice] = (await app.complete(prompt="xa", return_token_ids=True)).json()["choices"]
+        assert (choice["prompt_token_ids"], choice["token_ids"]) == ([120, 97], [98, 99, 100])
+        response = await app.complete(prompt="xa", return_token_ids=True, stream=True)
+        choices = [event["choices"][0] for event in events(response.text)]
+        assert [c["prompt_token_ids"] for c in choices if "prompt_token_ids" in c] == [[120, 97]]
+        assert [token for c in choices for token in c["token_ids"]] == [98, 99, 100]
+        plain = (await app.complete()).json()["choices"][0]
+        assert not {"token_ids", "prompt_token_ids"} & plain.keys()
+
+
+async def test_a_prompt_as_embeddings() -> None:
+    def file(*shape: int) -> str:
+        out = io.BytesIO()
+        torch.save(torch.zeros(shape), out)
+        return base64.b64encode(out.getvalue()).decode()
+
+    async with running() as app:
+        refused = await app.complete(prompt="", prompt_embeds=file(3, 8))
+        assert "--enable-prompt-embeds" in refused.json()["error"]["message"]
+        app.engine._intake.processor._takes_embeds = True  # type: ignore[union-attr]
+        body = (await app.complete(prompt="", prompt_embeds=[file(3, 8), file(5, 8)])).json()
+        # The model without weights goes on from the last token, which is none.
+        assert [c["text"] for c in body["choices"]] == ["\0\x01\x02"] * 2
+        assert body["usage"]["prompt_tokens"] == 8
+        fields: dict[str, Any]
+        for fields, param in (
+            ({"prompt": None}, "prompt"),
+            ({"prompt_embeds": file(3, 8)}, "prompt_embeds"),
+            ({"prompt": "", "prompt_embeds": []}, "prompt_embeds"),
+            ({"prompt": "", "prompt_embeds": "!"}, "prompt_embeds"),
+            ({"prompt": "", "prompt_embeds": "AAAA"}, "prompt_embeds"),
+            ({"prompt": "", "prompt_embeds": file(3, 9)}, "prompt_embeds"),
+            ({"prompt": "", "prompt_embeds": file(3, 8), "echo": True}, "echo"),
+        ):
+            response = await app.complete(**fields)
+            assert response.status_code == 400
+            assert response.json()["error"]["param"] == param

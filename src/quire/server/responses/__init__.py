@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: chats whose answers are items, kept for the next turn."""

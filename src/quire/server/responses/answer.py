@@ -1,0 +1,171 @@
+"""A response in the making: whole, or in the Responses API's events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.server.errors import describe
+from quire.server.event_stream import Framing
+from quire.server.openai.chat import ChatAnswer
+from quire.server.openai.generation import Generation, completions
+from quire.server.openai.logprobs import chat_logprobs
+from quire.server.openai.protocol import TokenLogprob
+from quire.server.openai.tools import ChoiceReader, Reading
+from quire.server.responses.protocol import (
+    IncompleteDetails,
+    InputTokensDetails,
+    ItemStatus,
+    OutputReasoning,
+    OutputTokensDetails,
+    ReasoningConfig,
+    ResponseFailure,
+    ResponseObject,
+    ResponsesRequest,
+    ResponseUsage,
+    TextConfig,
+    TextFormat,
+)
+from quire.server.responses.writer import ItemWriter
+from quire.server.tools.stream import Delta
+
+
+@dataclass(slots=True, kw_only=True)
+class ResponseAnswer(ChatAnswer):
+    """As it grows; `keep`, if there is one, gets what has become of it."""
+
+    response: ResponseObject
+    keep: Callable[[ResponseObject], None] | None
+    writer: ItemWriter = field(init=False)
+    reader: ChoiceReader | None = None
+
+    def __post_init__(self) -> None:
+        self.writer = ItemWriter(self.reading.new_call_id)
+        self.response.output = self.writer.items
+
+    @property
+    def framing(self) -> Framing:
+        return Framing(self.failed, b"")
+
+    async def complete(self) -> ResponseObject:
+        return self.whole(await self.final())
+
+    def whole(self, output: RequestOutput) -> ResponseObject:
+        """The response that a final output makes."""
+        self.write(output)
+        self.finish()
+        return self.response
+
+    def events(self, prompt: int, output: RequestOutput) -> bytes:
+        """What an output adds to the items, in order."""
+        self.used.add(prompt, output)
+        parts: list[bytes] = []
+        if self.response.status == "queued":
+            self.response.status = "in_progress"
+            parts = [
+                self.writer.event(kind, response=self.response)
+                for kind in ("response.created", "response.in_progress")
+            ]
+        return b"".join([*parts, *self.write(output)])
+
+    def last_events(self) -> bytes:
+        self.finish()
+        return self.writer.event(f"response.{self.response.status}", response=self.response)
+
+    def failed(self, error: Exception) -> bytes:
+        """The events of a response that cannot be finished."""
+        events = self.fail(error)
+        return b"".join([*events, self.writer.event("response.failed", response=self.response)])
+
+    def fail(self, error: Exception) -> list[bytes]:
+        """Enter what went wrong; the events of what ends with it."""
+        info = describe(error)[1].error
+        events = self.writer.end("incomplete") if self.writer.items else []
+        self.response.status = "failed"
+        self.response.error = ResponseFailure(info.code or "server_error", info.message)
+        if self.keep is not None:
+            self.keep(self.response)
+        return events
+
+    def write(self, output: RequestOutput) -> list[bytes]:
+        """Add an output to the items; its events."""
+        [completion] = completions(output)
+        found = self.read(completion, output)
+        events = self.writer.write(found, self.logprobs(completion, found))
+        if completion.finish_reason is not None:
+            status: ItemStatus = "completed" if completion.finish_reason == "stop" else "incomplete"
+            if completion.finish_reason == "length":
+                self.response.incomplete_details = IncompleteDetails("max_output_tokens")
+            self.response.status = status
+            events += self.writer.end(status)
+        return events
+
+    def read(self, completion: CompletionOutput, output: RequestOutput) -> Delta:
+        if not self.reading.needed:
+            return Delta(content=completion.text)
+        if self.reader is None:
+            self.reader = self.new_reader(output)
+        return self.reader.read(completion)
+
+    def logprobs(self, completion: CompletionOutput, found: Delta) -> list[TokenLogprob]:
+        """Those of the content's tokens; a piece that has reasoning or calls is taken for these."""
+        if completion.logprobs is None or found.reasoning or found.calls:
+            return []
+        tokenizer = self.call.server.engine.tokenizer
+        top = self.response.top_logprobs
+        return chat_logprobs(completion.logprobs, top, tokenizer).content
+
+    def finish(self) -> None:
+        """Enter what is known at the end, and have it kept."""
+        response, used = self.response, self.used.usage()
+        encode = self.call.server.engine.tokenizer.encode
+        reasoning = [item for item in response.output if isinstance(item, OutputReasoning)]
+        texts = [part.text for item in reasoning for part in item.content]
+        response.usage = ResponseUsage(
+            used.prompt_tokens,
+            InputTokensDetails(used.prompt_tokens_details.cached_tokens),
+            used.completion_tokens,
+            OutputTokensDetails(sum(len(encode(t, add_special_tokens=False)) for t in texts)),
+            used.total_tokens,
+        )
+        if response.status == "completed":
+            response.completed_at = int(time.time())
+        if self.keep is not None:
+            self.keep(response)
+
+
+def begin_answer(
+    body: ResponsesRequest,
+    call: Generation,
+    reading: Reading,
+    keep: Callable[[ResponseObject], None] | None,
+) -> ResponseAnswer:
+    """The answer to `body`, of which nothing is there yet."""
+    params = call.params
+    response = ResponseObject(
+        id=call.id,
+        created_at=call.created,
+        model=call.model,
+        status="queued",
+        output=[],
+        instructions=body.instructions,
+        previous_response_id=body.previous_response_id,
+        store=keep is not None,
+        background=bool(body.background),
+        tools=body.tools or [],
+        tool_choice=body.tool_choice or "auto",
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        text=TextConfig((body.text and body.text.format) or TextFormat()),
+        reasoning=body.reasoning or ReasoningConfig(),
+        max_output_tokens=body.max_output_tokens,
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_logprobs=body.top_logprobs or 0,
+        metadata=body.metadata or {},
+        user=body.user,
+        safety_identifier=body.safety_identifier,
+        prompt_cache_key=body.prompt_cache_key,
+    )
+    return ResponseAnswer(call, reading, response=response, keep=keep)

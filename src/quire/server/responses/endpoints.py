@@ -1,0 +1,194 @@
+"""POST /v1/responses, and what may be done with a response afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
+from typing import cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.core.errors import InvalidRequestError
+from quire.server.body import decode, read_body, read_query
+from quire.server.connection import while_connected
+from quire.server.errors import ApiError, describe, invalid, log_unexpected
+from quire.server.openai.chat import read_chat
+from quire.server.openai.generation import FinalOutputs, respond
+from quire.server.responses.answer import ResponseAnswer, begin_answer
+from quire.server.responses.items import as_chat, read_items
+from quire.server.responses.protocol import (
+    DeletedResponse,
+    Item,
+    ItemList,
+    ItemsQuery,
+    ResponseObject,
+    ResponsesRequest,
+    RetrieveQuery,
+)
+from quire.server.responses.store import ResponseStore
+from quire.server.state import request_id, server_state
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_NAMES = {
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "prompt": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}
+"""Fields of the chat API, and what they are called here."""
+
+
+def _own_names(endpoint: Endpoint) -> Endpoint:
+    """Errors name this API's fields."""
+
+    @wraps(endpoint)
+    async def answered(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except (ApiError, InvalidRequestError) as error:
+            theirs = error.param or ""
+            ours = _NAMES.get(theirs, theirs.replace("].function.", "]."))
+            if ours == theirs:
+                raise
+            status, body = describe(error)
+            message = body.error.message.replace(theirs, ours)
+            raise ApiError(status, message, param=ours, code=body.error.code) from None
+
+    return answered
+
+
+@_own_names
+async def create_response(request: Request) -> Response:
+    """Answer a conversation: at once, in events, or in the background."""
+    server = server_state(request)
+    body = decode(await read_body(request, server.max_body_bytes), ResponsesRequest)
+    store = _store(request)
+    _check(body, store)
+    items, earlier = read_items(body.input), _earlier(body, store)
+    chat = as_chat(body, earlier, items)
+    call, reading = read_chat(request, chat, store.new_id(request_id(request)))
+
+    def keep(response: ResponseObject) -> None:
+        store.put(response, earlier, items)
+
+    answer = begin_answer(body, call, reading, keep if _stores(body, store) else None)
+    if body.background:
+        return await _in_background(request, answer, store, earlier, items)
+    return await respond(answer, request, stream=bool(body.stream), framing=answer.framing)
+
+
+async def retrieve_response(request: Request) -> Response:
+    """A response that is kept, as far as it has come."""
+    read_query(request, RetrieveQuery)
+    return _json(_store(request).get(request.path_params["id"]).response)
+
+
+async def delete_response(request: Request) -> Response:
+    """Forget a response; conversations that went on from it keep what it said."""
+    found = request.path_params["id"]
+    _store(request).delete(found)
+    return _json(DeletedResponse(found))
+
+
+async def cancel_response(request: Request) -> Response:
+    """End a response that is made in the background; one that has ended stays as it is."""
+    stored = _store(request).get(request.path_params["id"])
+    if not stored.response.background:
+        raise invalid("Only a response with background = true can be cancelled.", "id")
+    if stored.task is not None and not stored.task.done():
+        stored.task.cancel()
+        await asyncio.wait({stored.task})
+    return _json(stored.response)
+
+
+async def list_input_items(request: Request) -> Response:
+    """The conversation that a response answers, a page at a time."""
+    query = read_query(request, ItemsQuery)
+    items = [*_store(request).get(request.path_params["id"]).items]
+    if query.order == "desc":
+        items.reverse()
+    if query.after is not None:
+        ids = [item.id for item in items]
+        if query.after not in ids:
+            raise invalid(f"There is no item {query.after!r}.", "after")
+        items = items[ids.index(query.after) + 1 :]
+    page = items[: query.limit]
+    ends = (page[0].id, page[-1].id) if page else (None, None)
+    return _json(ItemList(page, *ends, has_more=len(items) > len(page)))
+
+
+async def _in_background(
+    request: Request,
+    answer: ResponseAnswer,
+    store: ResponseStore,
+    earlier: Sequence[Item],
+    items: Sequence[Item],
+) -> Response:
+    """Start it, so that what is wrong with the request is told now; the rest is a task's."""
+    final = FinalOutputs(1)
+    await while_connected(answer.submit(final.sink), request.receive)
+
+    async def finish() -> None:
+        answer.response.status = "in_progress"
+        try:
+            [output] = await final.all()
+            answer.used.add(0, output)
+            answer.whole(output)
+        except Exception as error:
+            log_unexpected(error)
+            answer.fail(error)
+
+    def ended(task: asyncio.Task[None]) -> None:
+        answer.close()
+        if task.cancelled():  # it may not have begun
+            answer.response.status = "cancelled"
+
+    told = _json(answer.response)
+    task = asyncio.create_task(finish())
+    task.add_done_callback(ended)
+    store.put(answer.response, earlier, items, task)
+    return told
+
+
+def _check(body: ResponsesRequest, store: ResponseStore) -> None:
+    """Raise `ApiError`, 400, for fields that contradict each other."""
+    if body.store and not store.max_responses:
+        raise invalid("This server keeps no responses (--max-stored-responses 0).", "store")
+    if not body.background:
+        return
+    if body.stream:
+        raise invalid("stream and background exclude each other.", "stream")
+    if not _stores(body, store):
+        raise invalid("A response in the background has to be stored.", "background")
+
+
+def _stores(body: ResponsesRequest, store: ResponseStore) -> bool:
+    return body.store is not False and store.max_responses > 0
+
+
+def _earlier(body: ResponsesRequest, store: ResponseStore) -> list[Item]:
+    """The conversation that goes on.
+
+    Raises:
+        ApiError: 404, or 400 where it has not ended.
+    """
+    if body.previous_response_id is None:
+        return []
+    stored = store.get(body.previous_response_id, "previous_response_id")
+    if stored.response.status in ("queued", "in_progress"):
+        raise invalid("The previous response is still being made.", "previous_response_id")
+    return stored.conversation()
+
+
+def _store(request: Request) -> ResponseStore:
+    return cast(ResponseStore, request.app.state.responses)
+
+
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -1,0 +1,98 @@
+"""Responses that are kept, in memory: for whoever asks for them, and for the next turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import msgspec
+
+from quire.server.errors import ApiError
+from quire.server.responses.items import as_input, new_id
+from quire.server.responses.protocol import Item, ResponseObject
+
+MAX_STORED_BYTES = 256 * 2**20
+"""Of all responses, as JSON; what earlier turns said is counted with them alone."""
+
+
+@dataclass(slots=True)
+class Stored:
+    """A response and what it answers.
+
+    Attributes:
+        items: the conversation up to it; items of earlier turns are shared with theirs.
+        task: what makes it, in the background.
+    """
+
+    response: ResponseObject
+    items: Sequence[Item]
+    size: int
+    task: asyncio.Task[None] | None = field(default=None)
+
+    def conversation(self) -> list[Item]:
+        """Up to the answer's end."""
+        return [*self.items, *as_input(self.response.output)]
+
+
+class ResponseStore:
+    """The latest responses, as many as may be; the oldest that have ended go first."""
+
+    def __init__(self, max_responses: int, max_bytes: int = MAX_STORED_BYTES) -> None:
+        self.max_responses = max_responses
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._kept: OrderedDict[str, Stored] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def new_id(self, request_id: str) -> str:
+        """That of the request, but for a client that repeats its own."""
+        wanted = f"resp_{request_id}"
+        return new_id("resp") if wanted in self._kept else wanted
+
+    def get(self, response_id: str, param: str | None = None) -> Stored:
+        """Raises `ApiError`, 404, where it is not, or not any more."""
+        found = self._kept.get(response_id)
+        if found is None:
+            raise ApiError(
+                HTTPStatus.NOT_FOUND,
+                f"There is no response {response_id!r}; the latest {self.max_responses} are kept "
+                "that were not created with store = false.",
+                param=param,
+                code="response_not_found",
+            )
+        return found
+
+    def put(
+        self,
+        response: ResponseObject,
+        earlier: Sequence[Item],
+        items: Sequence[Item],
+        task: asyncio.Task[None] | None = None,
+    ) -> Stored:
+        """Keep a response to `items`, or what has become of it."""
+        self._remove(response.id)
+        size = len(msgspec.json.encode(items)) + len(msgspec.json.encode(response))
+        stored = self._kept[response.id] = Stored(response, [*earlier, *items], size, task)
+        self._num_bytes += size
+        ended = [name for name, one in self._kept.items() if one.task is None or one.task.done()]
+        for name in ended:
+            if len(self._kept) <= self.max_responses and self._num_bytes <= self._max_bytes:
+                break
+            self._remove(name)
+        return stored
+
+    def delete(self, response_id: str) -> None:
+        """Forget a response, and end what still makes it; raises as `get`."""
+        stored = self.get(response_id)
+        if stored.task is not None:
+            stored.task.cancel()
+        self._remove(response_id)
+
+    def _remove(self, response_id: str) -> None:
+        if (stored := self._kept.pop(response_id, None)) is not None:
+            self._num_bytes -= stored.size

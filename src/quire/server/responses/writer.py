@@ -1,0 +1,131 @@
+"""The items of an answer, made piece by piece, and the events that tell of each piece."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from quire.server.openai.protocol import TokenLogprob
+from quire.server.responses.items import new_id
+from quire.server.responses.protocol import (
+    ItemStatus,
+    OutputCall,
+    OutputItem,
+    OutputMessage,
+    OutputReasoning,
+    OutputText,
+    ReasoningText,
+)
+from quire.server.tools.stream import Delta
+
+
+class ItemWriter:
+    """One item after another; what is added goes to the open one, if it is of its kind.
+
+    Args:
+        new_call_id: names a function call.
+
+    Attributes:
+        items: so far; the last one is open until `end`.
+    """
+
+    def __init__(self, new_call_id: Callable[[], str]) -> None:
+        self.items: list[OutputItem] = []
+        self._new_call_id = new_call_id
+        self._numbers = itertools.count()
+        self._open: OutputItem | None = None
+        self._pieces: list[str] = []
+        """Of the open item's text, or arguments."""
+
+    def event(self, kind: str, **fields: Any) -> bytes:
+        """The next server-sent event."""
+        body = {"type": kind, "sequence_number": next(self._numbers), **fields}
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(body))
+
+    def write(self, found: Delta, logprobs: Sequence[TokenLogprob] = ()) -> list[bytes]:
+        """Add what a piece of the answer told; its events.
+
+        Args:
+            logprobs: of the tokens of its content.
+        """
+        events: list[bytes] = []
+        if found.reasoning:
+            if not isinstance(self._open, OutputReasoning):
+                events += self._begin(OutputReasoning(new_id("rs")), ReasoningText(""))
+            events.append(
+                self._delta("response.reasoning_text.delta", found.reasoning, **self._part)
+            )
+        if found.content or logprobs:
+            if not isinstance(self._open, OutputMessage):
+                events += self._begin(OutputMessage(new_id("msg")), OutputText(""))
+            assert isinstance(self._open, OutputMessage)
+            self._open.content[0].logprobs += logprobs
+            fields = {**self._part, "logprobs": logprobs}
+            events.append(self._delta("response.output_text.delta", found.content, **fields))
+        for call in found.calls:
+            if call.name is not None:
+                events += self._begin(OutputCall(new_id("fc"), self._new_call_id(), call.name))
+            if call.arguments:
+                kind = "response.function_call_arguments.delta"
+                events.append(self._delta(kind, call.arguments, **self._named))
+        return events
+
+    def end(self, status: ItemStatus) -> list[bytes]:
+        """Close the open item; an answer without any has an empty message."""
+        events: list[bytes] = []
+        if not self.items:
+            events += self._begin(OutputMessage(new_id("msg")), OutputText(""))
+        return events + self._close(status)
+
+    def _begin(
+        self, item: OutputItem, part: OutputText | ReasoningText | None = None
+    ) -> list[bytes]:
+        events = self._close("completed")
+        self._open = item
+        self.items.append(item)
+        events.append(self.event("response.output_item.added", **self._place, item=item))
+        if part is not None:
+            item.content.append(part)  # type: ignore[union-attr, arg-type]
+            events.append(self.event("response.content_part.added", **self._part, part=part))
+        return events
+
+    def _delta(self, kind: str, delta: str, **fields: Any) -> bytes:
+        self._pieces.append(delta)
+        return self.event(kind, **fields, delta=delta)
+
+    def _close(self, status: ItemStatus) -> list[bytes]:
+        item, text = self._open, "".join(self._pieces)
+        if item is None:
+            return []
+        if isinstance(item, OutputCall):
+            item.arguments = text
+            fields = {**self._named, "name": item.name, "arguments": text}
+            events = [self.event("response.function_call_arguments.done", **fields)]
+        else:
+            [part] = item.content
+            part.text = text
+            if isinstance(part, OutputText):
+                fields = {**self._part, "text": text, "logprobs": part.logprobs}
+                events = [self.event("response.output_text.done", **fields)]
+            else:
+                events = [self.event("response.reasoning_text.done", **self._part, text=text)]
+            events.append(self.event("response.content_part.done", **self._part, part=part))
+        item.status = status
+        events.append(self.event("response.output_item.done", **self._place, item=item))
+        self._open, self._pieces = None, []
+        return events
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"output_index": len(self.items) - 1}
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        return {"item_id": self.items[-1].id, **self._place}
+
+    @property
+    def _part(self) -> dict[str, Any]:
+        return {**self._named, "content_index": 0}
