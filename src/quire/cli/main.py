@@ -17,6 +17,7 @@ COMMANDS = {
     "complete": ("quire.cli.complete", "continue a text, on standard output"),
     "chat": ("quire.cli.chat", "talk with a model in the terminal"),
     "serve": ("quire.cli.serve", "serve OpenAI's API over HTTP"),
+    "run-batch": ("quire.cli.run_batch", "answer the requests of a file"),
     "plan": ("quire.cli.plan", "say whether a model fits this machine, and how fast it will be"),
     "doctor": ("quire.cli.doctor", "check this machine: what is well, what is not, and the fix"),
     "config": ("quire.cli.config", "print what `serve` would run with, and why"),

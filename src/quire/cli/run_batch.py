@@ -1,0 +1,122 @@
+"""`quire run-batch`: the requests of a file, in OpenAI's batch format."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from quire.cli.serve import add_answer_flags, engine_args
+from quire.cli.template import add_chat_template_flag, chat_template
+from quire.core.config import EngineArgs
+from quire.core.errors import ConfigError
+from quire.core.flags import add_config_flag, add_engine_flags
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the files, the flags of answers and the engine's flags to `parser`."""
+    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
+    files = parser.add_argument_group("batch")
+    files.add_argument(
+        "-i",
+        "--input-file",
+        "--input_file",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="a request a line: custom_id, url and body, for completions, chats, responses, "
+        "embeddings, scores and rankings",
+    )
+    files.add_argument(
+        "-o",
+        "--output-file",
+        "--output_file",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="an answer a line, as they come; `custom_id` tells whose",
+    )
+    files.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep the answers that the output file has, and ask for the others only; it is "
+        "written anew otherwise",
+    )
+    add_answer_flags(files)
+    add_chat_template_flag(files)
+    add_config_flag(parser)
+    add_engine_flags(parser)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Answer every line of the file.
+
+    Raises:
+        QuireError: a file that cannot be read or written, or what keeps the model from starting.
+    """
+    from quire.server.batch import keep_succeeded
+
+    source: Path = namespace.input_file
+    target: Path = namespace.output_file
+    args = engine_args(namespace)
+    if not source.is_file():
+        raise ConfigError(f"There is no file {source}.", param="--input-file")
+    if target.exists() and target.samefile(source):
+        raise ConfigError("The input and the output are the same file.", param="--output-file")
+    try:
+        done = keep_succeeded(target) if namespace.resume else set()
+        with target.open("ab" if namespace.resume else "wb"):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot write {target}: {error.strerror}.", param="--output-file"
+        ) from None
+    try:
+        return asyncio.run(_run(args, namespace, done))
+    except KeyboardInterrupt:
+        print("interrupted; --resume goes on where it ended", file=sys.stderr)
+        raise
+
+
+async def _run(args: EngineArgs, namespace: argparse.Namespace, done: set[str]) -> int:
+    from tqdm import tqdm
+
+    from quire.engine.async_engine import AsyncLLM
+    from quire.server.app import create_app
+    from quire.server.batch import Batch, read_lines
+
+    if args.max_itl_stretch is None:  # nobody watches the tokens come: long steps are best
+        args = replace(args, max_itl_stretch=math.inf)
+    total = sum(1 for _ in read_lines(namespace.input_file)) - len(done)
+    engine = await AsyncLLM.start(args)
+    try:
+        app = create_app(
+            engine,
+            tuple(namespace.served_model_name or (args.model,)),
+            max_body_bytes=sys.maxsize,
+            max_queued_requests=sys.maxsize,
+            chat_template=chat_template(namespace),
+            tool_call_parser=namespace.tool_call_parser,
+            reasoning_parser=namespace.reasoning_parser,
+        )
+        began = time.monotonic()
+        with (
+            namespace.output_file.open("ab") as out,
+            tqdm(total=total, unit="request", disable=None) as bar,
+        ):
+            batch = Batch(app, engine, out, bar.update)
+            await batch.run(read_lines(namespace.input_file), done)
+    finally:
+        engine.shutdown()
+    seconds = time.monotonic() - began
+    skipped = f", {len(done)} answered before" if done else ""
+    print(
+        f"{batch.num_succeeded} answered, {batch.num_failed} failed{skipped}, {seconds:.1f} s; "
+        f"see {namespace.output_file}",
+        file=sys.stderr,
+    )
+    return 0

@@ -1,0 +1,245 @@
+"""`quire run-batch`: the requests of a file, each through the server's own application.
+
+A line is an OpenAI batch request; its answer is what the endpoint would have said over HTTP, with
+the same checks and errors. Answers are written as soon as they are there, whatever their order,
+and each at once, so that a run that ends early has lost nothing but what was under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+from starlette.types import ASGIApp, Message
+
+from quire.core.errors import ConfigError, QuireError
+from quire.server.engine import Engine
+
+URLS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/score",
+    "/v1/score",
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+)
+LINES_A_SEAT = 2
+"""Requests under way for each sequence that a step can hold: the next ones are tokenized."""
+LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of the input."""
+
+    custom_id: str
+    url: str
+    body: msgspec.Raw
+    method: Literal["POST"] = "POST"
+
+
+class BatchAnswer(msgspec.Struct):
+    """What came of a request: `body` is the endpoint's, an error's too."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class BatchError(msgspec.Struct):
+    """Why a line is no request."""
+
+    code: str
+    message: str
+
+
+class BatchResult(msgspec.Struct, kw_only=True):
+    """A line of the output: an answer, or an error."""
+
+    id: str
+    custom_id: str | None
+    response: BatchAnswer | None = None
+    error: BatchError | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.response is not None and self.response.status_code == HTTPStatus.OK
+
+
+class _BadLineError(Exception):
+    def __init__(self, custom_id: str | None, message: str) -> None:
+        super().__init__(message)
+        self.custom_id = custom_id
+
+
+@dataclass(slots=True)
+class Batch:
+    """A run over a file.
+
+    Attributes:
+        on_result: told of each line that is done.
+        num_succeeded, num_failed: lines so far.
+    """
+
+    app: ASGIApp
+    engine: Engine
+    out: IO[bytes]
+    on_result: Callable[[], object] = lambda: None
+    num_succeeded: int = 0
+    num_failed: int = 0
+    _seen: dict[str, int] = field(default_factory=dict)
+
+    async def run(self, lines: Iterator[tuple[int, bytes]], done: set[str]) -> None:
+        """Answer every line, some at a time.
+
+        Args:
+            lines: with their numbers.
+            done: ids of requests to leave out.
+
+        Raises:
+            QuireError: the engine is gone for good.
+        """
+        seats = asyncio.Semaphore(LINES_A_SEAT * self.engine.max_num_seqs)
+
+        async def answer(number: int, line: bytes) -> None:
+            try:
+                await self._line(number, line, done)
+            finally:
+                seats.release()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, line in lines:
+                    await seats.acquire()
+                    group.create_task(answer(number, line))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _line(self, number: int, line: bytes, done: set[str]) -> None:
+        name = f"batch_req_{secrets.token_hex(12)}"
+        try:
+            request = _read(number, line)
+            if request.custom_id in done:
+                return
+            first = self._seen.setdefault(request.custom_id, number)
+            if first != number:
+                raise _BadLineError(request.custom_id, f"line {first} has the same custom_id.")
+        except _BadLineError as error:
+            why = BatchError("invalid_request", f"Line {number}: {error}")
+            self._write(BatchResult(id=name, custom_id=error.custom_id, error=why))
+            return
+        response = await self._ask(request, name)
+        self._write(BatchResult(id=name, custom_id=request.custom_id, response=response))
+
+    async def _ask(self, request: BatchRequest, name: str) -> BatchAnswer:
+        """One request, again while the engine cannot take it."""
+        while True:
+            status, headers, body = await _post(self.app, request.url, bytes(request.body), name)
+            if status not in LATER:
+                return BatchAnswer(status, headers.get("x-request-id", name), msgspec.Raw(body))
+            await asyncio.sleep(float(headers.get("retry-after", 0)))
+            if "retry-after" not in headers:
+                raise self.engine.error or QuireError("The engine takes no requests.")
+
+    def _write(self, result: BatchResult) -> None:
+        self.out.write(msgspec.json.encode(result) + b"\n")
+        self.out.flush()
+        self.num_succeeded += result.succeeded
+        self.num_failed += not result.succeeded
+        self.on_result()
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty, with their numbers.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise ConfigError(f"Cannot read {path}: {error.strerror}.", param="--input-file") from None
+
+
+def keep_succeeded(path: Path) -> set[str]:
+    """Leave in an earlier run's output only the requests that succeeded; their ids."""
+    done: set[str] = set()
+    if not path.exists():
+        return done
+    kept = path.with_name(f"{path.name}.part")
+    with kept.open("wb") as out:
+        for _, line in read_lines(path):
+            try:
+                result = msgspec.json.decode(line, type=BatchResult)
+            except msgspec.MsgspecError:  # what was being written when the run ended
+                continue
+            if result.succeeded and result.custom_id is not None:
+                done.add(result.custom_id)
+                out.write(line)
+        out.flush()
+        os.fsync(out.fileno())
+    kept.replace(path)
+    return done
+
+
+def _read(number: int, line: bytes) -> BatchRequest:
+    """Raises `_BadLineError`."""
+    custom_id: str | None = None
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        custom_id = msgspec.json.decode(fields.get("custom_id", b"null"), type=str | None)
+        request = msgspec.json.decode(line, type=BatchRequest)
+        body: Any = msgspec.json.decode(request.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _BadLineError(custom_id, f"{error}.") from None
+    if request.url not in URLS:
+        raise _BadLineError(custom_id, f"url is {request.url!r}; it may be {', '.join(URLS)}.")
+    if isinstance(body, dict) and (body.get("stream") or body.get("background")):
+        raise _BadLineError(custom_id, "a batch has no streams, and nothing in the background.")
+    return request
+
+
+async def _post(
+    app: ASGIApp, url: str, body: bytes, request_id: str
+) -> tuple[int, dict[str, str], bytes]:
+    """A request to an application in this process: status, headers, body."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    answers: list[Message] = []
+
+    async def receive() -> Message:
+        if not messages:
+            await asyncio.Event().wait()  # whoever asks stays there
+        return messages.pop()
+
+    async def send(message: Message) -> None:
+        answers.append(message)
+
+    headers = {"content-type": "application/json", "x-request-id": request_id}
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": url,
+        "raw_path": url.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    await app(scope, receive, send)
+    start, *parts = answers
+    found = {name.decode().lower(): value.decode() for name, value in start["headers"]}
+    return start["status"], found, b"".join(part.get("body", b"") for part in parts)
