@@ -12,7 +12,7 @@ from quire.simulate.world import World, run_world
 
 SEEDS = 2_000
 BATCHES = 40
-FAILED_ONCE: list[int] = [3, 733842, 1006968]
+FAILED_ONCE: list[int] = [3, 733842, 1006968, 1000211]
 """Seeds that found a bug; they run for ever."""
 
 

@@ -190,6 +190,8 @@ class Scheduler:
                 everybody if a step was scheduled behind this one, which is dropped.
         """
         self.kv.forget(self._steps.in_flight[0].entered)
+        if result.errors:  # whose blocks those that the step loads for may share
+            self._undo_loads(step)
         outputs = self.update(step, result, now)
         self._drop_in_flight()
         while not lost.isdisjoint(self.running.request_ids):
@@ -348,12 +350,15 @@ class Scheduler:
 
     def _undo_copies(self, step: SchedulerOutput) -> None:
         """A step failed: nothing it loaded is relied on, nor what it stored."""
-        for request in self._loading.undo(step.step):
-            self._events.note("load_failed", request)
-            self._wait_again(request)
+        self._undo_loads(step)
         if step.block_copies and self.kv.tier:
             for request_id in self.kv.tier.undo(step.block_copies):
                 self._results.forget(request_id)
+
+    def _undo_loads(self, step: SchedulerOutput) -> None:
+        for request in self._loading.undo(step.step):
+            self._events.note("load_failed", request)
+            self._wait_again(request)
 
     def _finish(self, request: Request) -> None:
         """Give up everything a request holds; the caller has set why it ended.
