@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import BertTokenizerFast
 
 from quire import LLM, PoolingParams
 from quire.core.errors import InvalidRequestError
 from quire.text.tokenizer import load_tokenizer
 from tests.golden.tiny_encoders import (
     TEXTS,
+    VOCAB,
     add_sentence_transformers,
     make_encoder,
     pooled,
@@ -162,3 +165,15 @@ def test_classes_are_told_of_a_checkpoint_that_classifies(tmp_path: Path) -> Non
             llm.generate("a cat", use_tqdm=False)
         with pytest.raises(InvalidRequestError, match="the model takes 64"):
             llm.embed("cat " * 90)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_vocabulary_without_tokenizer_json(lower: bool, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}))
+    ours = load_tokenizer(tmp_path)
+    theirs = BertTokenizerFast.from_pretrained(tmp_path)
+    for text in (*TEXTS, "The CAT sát, on [MASK] xyz?", "a 猫 dog's"):
+        assert ours.encode(text) == theirs(text).input_ids, text
+        pair = theirs(text, "a dog", return_token_type_ids=True)
+        assert ours.encode_bounded(text, "a dog") == (pair.input_ids, pair.token_type_ids.index(1))

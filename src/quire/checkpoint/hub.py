@@ -12,7 +12,7 @@ from quire.checkpoint.gguf import split_names
 from quire.core.env import hf_offline
 from quire.core.errors import CheckpointError, ModelNotFoundError, QuireError
 
-_SMALL_FILES = (".json", ".jinja", "tokenizer.model", "merges.txt")
+_SMALL_FILES = (".json", ".jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _MODULE = re.compile(r"\d+_[A-Za-z]+/config\.json")
 """Of sentence-transformers."""

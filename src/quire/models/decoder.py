@@ -75,9 +75,9 @@ class Decoder:
         self.config = config
         build = Builder(config, source, max_len, ops, stored or {}, place)
         tied = config.tie_word_embeddings
-        self._head = build.head()
+        self._lm_head = build.head()
         self._embedding = Embedding(
-            self._head.weight if tied and self._head else source.tensor("embed.weight"),
+            self._lm_head.weight if tied and self._lm_head else source.tensor("embed.weight"),
             build.optional("positions.weight"),
             config.learned_positions_offset or 0,
             config.embedding_scale,
@@ -158,8 +158,8 @@ class Decoder:
         """[N, hidden] → float32 [N, vocab], or [N, labels] where it classifies."""
         if self._classifier is not None:
             return self._classifier.forward(ops, hidden)
-        assert self._head is not None, "the model has no head"
-        logits = self._head.logits(ops, hidden)
+        assert self._lm_head is not None, "the model has no head"
+        logits = self._lm_head.logits(ops, hidden)
         cap = self.config.logits_softcap
         return logits if cap is None else ops.softcap(logits, cap)
 

@@ -5,6 +5,7 @@
 | tokenizer.json | the whole pipeline |
 | tokenizer.model | a sentencepiece vocabulary |
 | vocab.json, merges.txt | a byte-level BPE vocabulary |
+| vocab.txt | a WordPiece vocabulary |
 | tokenizer_config.json, special_tokens_map.json | roles of special tokens |
 | tokenizer_config.json, chat_template.jinja, chat_templates/*.jinja | chat templates |
 """
@@ -28,6 +29,7 @@ from quire.text.sentencepiece import (
     sentencepiece_backend,
     text_normalizer,
 )
+from quire.text.wordpiece import wordpiece_backend
 
 _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
 
@@ -46,6 +48,8 @@ def load_files(path: Path) -> HFTokenizer:
     normalize = None
     if path.name == "vocab.json":
         backend = _vocab_and_merges(path, settings, roles)
+    elif path.name == "vocab.txt":
+        backend = wordpiece_backend(path, settings, roles)
     elif path.suffix == ".model":
         vocabulary = read_vocabulary(path)
         backend = _sentencepiece(vocabulary, settings, roles)
@@ -56,7 +60,7 @@ def load_files(path: Path) -> HFTokenizer:
 
 
 def _vocabulary_file(path: Path) -> Path:
-    candidates = ("tokenizer.json", "tokenizer.model", "vocab.json")
+    candidates = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
     if path.is_dir():
         found = next((path / name for name in candidates if (path / name).is_file()), None)
         if found is None:

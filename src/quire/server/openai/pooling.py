@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.config import PoolingConfig
+from quire.core.errors import InvalidRequestError
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.engine.pooling import Floats, check_task, finish, instructed
@@ -54,7 +55,7 @@ B = TypeVar("B", bound=CommonPooling)
 
 async def create_embedding(request: Request) -> Response:
     """Embeddings of texts or token ids."""
-    call = await _Call.of(request, EmbeddingRequest, "embd")
+    call = await _Call.of(request, EmbeddingRequest, "embd", "input")
     body = call.body
     config = check_task(call.config, "embed")
     prompts = [
@@ -69,7 +70,7 @@ async def create_embedding(request: Request) -> Response:
 
 async def create_pooling(request: Request) -> Response:
     """What the model gives, whatever it is."""
-    call = await _Call.of(request, PoolingRequest, "pool")
+    call = await _Call.of(request, PoolingRequest, "pool", "input")
     body = call.body
     params = call.params(
         dimensions=body.dimensions, normalize=body.normalize, use_activation=body.use_activation
@@ -81,7 +82,7 @@ async def create_pooling(request: Request) -> Response:
 
 async def create_classification(request: Request) -> Response:
     """Probabilities of the model's classes."""
-    call = await _Call.of(request, ClassificationRequest, "classify")
+    call = await _Call.of(request, ClassificationRequest, "classify", "input")
     check_task(call.config, "classify")
     params = call.params(use_activation=call.body.use_activation)
     vectors = await call.vectors(_prompts(call.body.input), params)
@@ -96,14 +97,14 @@ async def create_classification(request: Request) -> Response:
 
 async def create_score(request: Request) -> Response:
     """How well texts go together."""
-    call = await _Call.of(request, ScoreRequest, "score")
+    call = await _Call.of(request, ScoreRequest, "score", "text_2")
     scores = await call.scores(paired(call.body.text_1, call.body.text_2), call.body.use_activation)
     return call.response([ScoreData(i, score) for i, score in enumerate(scores)])
 
 
 async def create_rerank(request: Request) -> Response:
     """Documents by how well they answer a query, the best first."""
-    call = await _Call.of(request, RerankRequest, "rerank")
+    call = await _Call.of(request, RerankRequest, "rerank", "documents")
     body = call.body
     if body.top_n is not None and body.top_n < 0:
         raise invalid(f"top_n is {body.top_n}; it must not be negative.", "top_n")
@@ -122,22 +123,23 @@ async def create_rerank(request: Request) -> Response:
 
 @dataclass(slots=True)
 class _Call(Generic[B]):
-    """One HTTP request on its way through the engine."""
+    """One HTTP request on its way through the engine; `field` holds its prompts."""
 
     request: Request
     server: ServerState
     body: B
+    field: str
     id: str
     model: str
     prompt_tokens: int = 0
 
     @classmethod
-    async def of(cls, request: Request, kind: type[B], prefix: str) -> _Call[B]:
+    async def of(cls, request: Request, kind: type[B], prefix: str, field: str) -> _Call[B]:
         server = server_state(request)
         body = decode(await read_body(request, server.max_body_bytes), kind)
         model = server.served_name(body.model)
         server.live_engine()
-        return cls(request, server, body, f"{prefix}-{request_id(request)}", model)
+        return cls(request, server, body, field, f"{prefix}-{request_id(request)}", model)
 
     @property
     def config(self) -> PoolingConfig | None:
@@ -165,9 +167,15 @@ class _Call(Generic[B]):
         config = check_task(self.config, "score")
         if len(prompts) > MAX_SEQUENCES:
             raise invalid(
-                f"There are {len(prompts)} prompts; one request may have {MAX_SEQUENCES}.", "input"
+                f"There are {len(prompts)} prompts; one request may have {MAX_SEQUENCES}.",
+                self.field,
             )
-        outputs = await while_connected(self._run(prompts, params), self.request.receive)
+        try:
+            outputs = await while_connected(self._run(prompts, params), self.request.receive)
+        except InvalidRequestError as error:
+            if error.param == "prompt":  # which no field here is called
+                raise InvalidRequestError(error.what, fix=error.fix, param=self.field) from None
+            raise
         self.prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
         return [finish(config, params, output.pooled or b"") for output in outputs]
 

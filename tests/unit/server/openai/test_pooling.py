@@ -5,6 +5,7 @@ Its vector of a prompt is [first token, tokens, where the second text begins, 0 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import struct
 from collections.abc import AsyncIterator
@@ -21,10 +22,12 @@ from quire.checkpoint.source import ModelSource
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import EngineArgs, EngineConfig, PoolingConfig
 from quire.core.messages import Ready
+from quire.core.pooling_params import PoolingParams
 from quire.engine.async_engine import AsyncLLM
 from quire.engine.client import DeathHandler, MessageHandler
 from quire.engine.core import EngineCore
 from quire.engine.resolve import Resolved
+from quire.executor.base import ForwardError
 from quire.server.app import create_app
 from quire.text.dummy import DummyTokenizer
 from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config
@@ -36,7 +39,7 @@ SIZE = 8
 
 
 class CountingExecutor(EchoExecutor):
-    """A prompt that begins with token 7 fails."""
+    """A prompt that begins with token 7 fails, with 8 its step."""
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         output = ModelOutput(token_columns([[] for _ in batch.request_ids]))
@@ -45,6 +48,8 @@ class CountingExecutor(EchoExecutor):
             if name in new:
                 self.tokens[name] = list(new[name].token_ids)
             tokens = self.tokens[name]
+            if tokens[0] == 8:
+                raise ForwardError([], 0.0) from RuntimeError("no")
             if batch.num_computed_tokens[i] + batch.num_scheduled_tokens[i] < len(tokens):
                 continue
             if tokens[0] == 7:
@@ -67,7 +72,7 @@ class CountingClient(LoopClient):
 
 
 @asynccontextmanager
-async def pooling(config: PoolingConfig, **shape: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def counting(config: PoolingConfig, **shape: Any) -> AsyncIterator[AsyncLLM]:
     client = CountingClient()
     plain = engine_config()
     model = replace(plain.model, **shape)
@@ -75,15 +80,21 @@ async def pooling(config: PoolingConfig, **shape: Any) -> AsyncIterator[httpx.As
     resolved = Resolved(replace(plain, model=model, pooling=config), source, Path(), [])
     engine = AsyncLLM(resolved, DummyTokenizer(VOCAB_SIZE), EngineArgs(), lambda: client)
     await engine.start_core()
-    app = create_app(engine, ["m"])
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            yield http
+        yield engine
         client.core.scheduler.check_integrity()
         assert not client.core.scheduler.requests
     finally:
         engine.shutdown()
+
+
+@asynccontextmanager
+async def pooling(config: PoolingConfig, **shape: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with counting(config, **shape) as engine:
+        app = create_app(engine, ["m"])
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            yield http
 
 
 async def ask(http: httpx.AsyncClient, path: str, **body: Any) -> Any:
@@ -230,8 +241,8 @@ async def test_a_model_is_asked_for_what_it_is_not() -> None:
         ({}, "input"),
         ({"input": []}, "input"),
         ({"input": ["a", 1]}, "input"),
-        ({"input": ""}, "prompt"),
-        ({"input": [[999]]}, "prompt"),
+        ({"input": ""}, "input"),
+        ({"input": [[999]]}, "input"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ({"input": "a", "dimensions": 0}, "dimensions"),
         ({"input": "a", "messages": []}, "messages"),
@@ -246,8 +257,22 @@ async def test_bad_requests_name_the_field(body: dict[str, Any], param: str) -> 
 
 async def test_one_that_fails_fails_its_request_alone() -> None:
     async with pooling(EMBED) as http:
-        response = await http.post("/v1/embeddings", json={"input": [[1], [7]]})
-        assert response.status_code == 500
+        for token in (7, 8):
+            bad, good = await asyncio.gather(
+                http.post("/v1/embeddings", json={"input": [[1], [token]]}),
+                http.post("/v1/embeddings", json={"input": [[1], [2]]}),
+            )
+            assert (bad.status_code, good.status_code) == (500, 200)
         await ask(http, "/v1/embeddings", input=[[1], [2]])
         metrics = (await http.get("/metrics")).text
         assert "vllm:prompt_tokens_total" in metrics
+
+
+async def test_the_engine_encodes_without_a_server() -> None:
+    async with counting(EMBED) as engine:
+        found = [output async for output in engine.encode("abc", PoolingParams(normalize=True))]
+        assert len(found) == 1
+        assert found[0].prompt_token_ids == list(b"abc")
+        assert float(np.linalg.norm(found[0].outputs.data)) == pytest.approx(1.0)
+        with pytest.raises(RuntimeError, match="NaN"):
+            await anext(engine.encode([7]))
