@@ -74,7 +74,7 @@ class EagerModel:
         """
         ids, positions, meta = inputs.input_ids.clamp(min=0), inputs.positions, inputs.metadata
         table = self._ops.table
-        embeds = self.decoder.embed(table, ids).clone()
+        embeds = self.decoder.embed(table, ids)
         for start, found in given:
             embeds[start : start + len(found)] = torch.tensor(found).to(embeds.dtype)
         return self.decoder.forward(table, ids, positions, self._kv_caches, meta, rows, embeds)

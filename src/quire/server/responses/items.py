@@ -156,6 +156,7 @@ def _messages(items: Sequence[Item], num_earlier: int) -> list[ChatMessage]:
     called: set[str] = set()
     thoughts = ""
     for index, item in enumerate(items, -num_earlier):
+        where = f"input[{index}]" if index >= 0 else "previous_response_id"
         if isinstance(item, ReasoningItem):
             thoughts += "".join(part.text for part in item.content or [])
             continue
@@ -165,7 +166,7 @@ def _messages(items: Sequence[Item], num_earlier: int) -> list[ChatMessage]:
             if item.call_id not in called:
                 raise invalid(
                     f"There is no function call {item.call_id!r} before its output.",
-                    f"input[{index}].call_id",
+                    f"{where}.call_id",
                 )
             messages.append(ChatMessage("tool", _text(item.output), tool_call_id=item.call_id))
         else:
@@ -173,7 +174,7 @@ def _messages(items: Sequence[Item], num_earlier: int) -> list[ChatMessage]:
             if thoughts or not messages or messages[-1].role != "assistant":
                 messages.append(ChatMessage("assistant"))
             calls = messages[-1].tool_calls or []
-            messages[-1].tool_calls = [*calls, _call(item, f"input[{index}]")]
+            messages[-1].tool_calls = [*calls, _call(item, where)]
         if thoughts and messages[-1].role == "assistant":
             messages[-1].reasoning_content = thoughts
         thoughts = ""
@@ -183,7 +184,7 @@ def _messages(items: Sequence[Item], num_earlier: int) -> list[ChatMessage]:
 def _call(item: FunctionCallItem, where: str) -> CalledTool:
     try:
         msgspec.json.decode(item.arguments, type=dict)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise invalid(
             "The arguments of a function call are the text of a JSON object.", f"{where}.arguments"
         ) from None
