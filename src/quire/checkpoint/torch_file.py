@@ -83,7 +83,7 @@ def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
 def _tensor(program: bytes) -> _Tensor:
     """Follow a pickle's instructions; raises `ValueError` for any that a tensor does not need."""
     stack: list[Any] = []
-    memo: dict[int, Any] = {}
+    memo: dict[Any, Any] = {}
     for opcode, argument, _ in pickletools.genops(program):
         name = opcode.name
         if name in _PLAIN:

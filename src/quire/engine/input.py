@@ -106,13 +106,13 @@ class InputProcessor:
         Raises:
             InvalidRequestError: naming the field, the value and the limit.
         """
-        prompt = self.checked(prompt)
+        checked = self.checked(prompt)
         embeds = None
-        if isinstance(prompt, np.ndarray):
-            token_ids, embeds = [EMBEDDED] * len(prompt), prompt.tobytes()
+        if isinstance(checked, np.ndarray):
+            token_ids, embeds = [EMBEDDED] * len(checked), checked.tobytes()
         else:
-            token_ids = prompt if isinstance(prompt, list) else tokenize(self.tokenizer, prompt)
-        text = prompt if isinstance(prompt, str) else None
+            token_ids = checked if isinstance(checked, list) else tokenize(self.tokenizer, checked)
+        text = checked if isinstance(checked, str) else None
         return self.request(
             request_id,
             text,

@@ -54,7 +54,7 @@ class BlockHasher:
         if request.prompt_embeds is None:
             hashes += [update(block) or read() for block in blocks]  # it gives None
             return hashes
-        embeds = memoryview(request.prompt_embeds)
+        embeds = request.prompt_embeds
         size = len(embeds) // request.num_prompt_tokens * self._block_size
         for index, block in enumerate(blocks, start):
             update(block)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.config import SchedulerConfig
+from quire.models.encoder import Encoder
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import record
@@ -20,7 +21,6 @@ from quire.runner.prompt_logprobs import ROWS_AT_ONCE
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
-    from quire.models.encoder import Encoder
 
 
 class Model(Protocol):
@@ -74,6 +74,7 @@ class EagerModel:
         """
         ids, positions, meta = inputs.input_ids.clamp(min=0), inputs.positions, inputs.metadata
         table = self._ops.table
+        assert not isinstance(self.decoder, Encoder), "encoders are given tokens"
         embeds = self.decoder.embed(table, ids)
         for start, found in given:
             embeds[start : start + len(found)] = torch.tensor(found).to(embeds.dtype)

@@ -120,11 +120,11 @@ async def test_abort_by_id_gives_the_consumer_what_there_is() -> None:
 
 
 async def test_bad_requests_are_refused_before_the_core() -> None:
-    async with running() as engine:
+    async with running("slow") as engine:
         for prompt, params in (("", {}), ([300], {}), ("a" * 300, {}), ("a", {"max_tokens": 900})):
             with pytest.raises(InvalidRequestError):
                 await collect(engine, prompt, **params)
-        first = engine.generate("a", SamplingParams(max_tokens=None), "twice")
+        first = engine.generate("a", SamplingParams(max_tokens=None, ignore_eos=True), "twice")
         await anext(first)
         with pytest.raises(InvalidRequestError, match="in use"):
             await anext(engine.generate("a", SamplingParams(), "twice"))
