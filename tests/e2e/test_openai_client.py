@@ -183,8 +183,8 @@ def test_errors_of_responses_are_typed(client: openai.OpenAI) -> None:
         client.responses.create(model="tiny", input="Hi", max_output_tokens=0)
     with pytest.raises(openai.NotFoundError):
         client.responses.create(model="other", input="Hi")
-    with pytest.raises(openai.BadRequestError, match="truncation"):
-        client.responses.create(model="tiny", input="Hi", truncation="auto")
+    with pytest.raises(openai.BadRequestError, match="conversation"):
+        client.responses.create(model="tiny", input="Hi", conversation="c")
 
 
 async def test_async_client(server: Server) -> None:

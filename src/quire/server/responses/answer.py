@@ -163,6 +163,7 @@ def begin_answer(
         temperature=params.temperature,
         top_p=params.top_p,
         top_logprobs=body.top_logprobs or 0,
+        truncation=body.truncation or "disabled",
         metadata=body.metadata or {},
         user=body.user,
         safety_identifier=body.safety_identifier,

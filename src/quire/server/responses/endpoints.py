@@ -12,11 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.errors import InvalidRequestError
+from quire.engine.tokenizer_worker import ChatPrompt
 from quire.server.body import decode, read_body, read_query
 from quire.server.connection import while_connected
 from quire.server.errors import ApiError, describe, invalid, log_unexpected
-from quire.server.openai.chat import read_chat
-from quire.server.openai.generation import FinalOutputs, respond
+from quire.server.openai.chat import chat_prompt, read_chat
+from quire.server.openai.generation import FinalOutputs, Generation, respond
+from quire.server.openai.protocol import ChatRequest
 from quire.server.responses.answer import ResponseAnswer, begin_answer
 from quire.server.responses.items import as_chat, read_items
 from quire.server.responses.protocol import (
@@ -73,6 +75,8 @@ async def create_response(request: Request) -> Response:
     items, earlier = read_items(body.input), _earlier(body, store)
     chat = as_chat(body, earlier, items)
     call, reading = read_chat(request, chat, store.new_id(request_id(request)))
+    if body.truncation == "auto":
+        call.prompts = [await while_connected(_shortened(chat, call), request.receive)]
 
     def keep(response: ResponseObject) -> None:
         store.put(response, earlier, items)
@@ -154,6 +158,29 @@ async def _in_background(
     task.add_done_callback(ended)
     store.put(answer.response, earlier, items, task)
     return told
+
+
+async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
+    """The conversation from the first user's message on from which it fits; all that system and
+    developer said before is kept. The last one stays, whether or not it fits."""
+    server, messages = call.server, chat.messages
+    room = server.engine.max_model_len - (call.params.max_tokens or 1)
+
+    def behind(start: int) -> ChatPrompt:
+        kept = [m for m in messages[:start] if m.role in ("system", "developer")]
+        chat.messages = [*kept, *messages[start:]]
+        return chat_prompt(chat, server.chat_template)
+
+    starts = [index for index, message in enumerate(messages) if message.role == "user"]
+    first, last = 0, len(starts) - 1
+    while first < last:
+        middle = (first + last) // 2
+        tokens = await server.engine.tokenize(behind(starts[middle]), True)
+        if len(tokens) <= room:
+            last = middle
+        else:
+            first = middle + 1
+    return behind(starts[first] if first else 0)
 
 
 def _check(body: ResponsesRequest, store: ResponseStore) -> None:

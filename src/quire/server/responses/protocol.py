@@ -151,7 +151,8 @@ class ResponsesRequest(Strict, kw_only=True):
     top_p: float | None = None
     include: list[Literal["message.output_text.logprobs"]] | None = None
     top_logprobs: int | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    """`auto` leaves out the oldest turns of a conversation that is too long."""
     metadata: (
         Annotated[
             dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
@@ -276,7 +277,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     temperature: float
     top_p: float
     top_logprobs: int
-    truncation: str = "disabled"
+    truncation: str
     metadata: dict[str, str]
     service_tier: str = "default"
     user: str | None

@@ -277,7 +277,8 @@ async def test_what_fails_is_told_in_an_event() -> None:
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"conversation": "c"}, "conversation"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "last"}, "truncation"),
+        ({"truncation": "auto", "input": "a" * 300}, "input"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"metadata": {"a": "b" * 513}}, "metadata"),
         ({"background": True, "store": False}, "background"),
@@ -315,6 +316,23 @@ async def test_reasoning_effort_is_the_templates() -> None:
         assert (await ask(app, reasoning={"effort": "high"}))["usage"]["input_tokens"] == 6
         none = await ask(app, reasoning={"effort": "none"})
         assert none["usage"]["input_tokens"] == len("HiFalse")
+
+
+async def test_what_is_too_long_loses_its_oldest_turns() -> None:
+    roles = ("user", "assistant")
+    turns = [{"role": role, "content": f"{role} {i:02}"} for i in range(20) for role in roles]
+    told = {"role": "developer", "content": "Be brief."}
+    items = [told, *turns, {"role": "user", "content": "?"}]
+    async with saying("ok") as app:
+        assert (await post(app, input=items)).status_code == 400
+        body = await ask(app, input=items, truncation="auto", max_output_tokens=10)
+        turn = len("user:user 00assistant:assistant 00")
+        rest = len("developer:Be brief.user:?")
+        assert body["usage"]["input_tokens"] == rest + (256 - 10 - rest) // turn * turn
+        whole = await ask(app, input=items[-2:], truncation="auto")
+        assert whole["usage"]["input_tokens"] == len("assistant:assistant 19user:?")
+        found = await get(app, f"{body['id']}/input_items?limit=100")
+        assert len(found["data"]) == len(items)
 
 
 def stored(name: str) -> ResponseObject:
