@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.config import SchedulerConfig
-from quire.models.encoder import Encoder
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import record
@@ -21,6 +17,7 @@ from quire.runner.prompt_logprobs import ROWS_AT_ONCE
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
+    from quire.models.encoder import Encoder
 
 
 class Model(Protocol):
@@ -63,22 +60,6 @@ class EagerModel:
     def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
         ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
         return self.decoder.forward(self._ops.table, ids, positions, self._kv_caches, meta, rows)
-
-    def forward_embeds(
-        self, inputs: StepInputs, rows: Tensor, given: Sequence[tuple[int, NDArray[np.float32]]]
-    ) -> Tensor:
-        """`forward`, of tokens of which some are embeddings.
-
-        Args:
-            given: their rows, [n, hidden], from an index into the step's tokens on.
-        """
-        ids, positions, meta = inputs.input_ids.clamp(min=0), inputs.positions, inputs.metadata
-        table = self._ops.table
-        assert not isinstance(self.decoder, Encoder), "encoders are given tokens"
-        embeds = self.decoder.embed(table, ids)
-        for start, found in given:
-            embeds[start : start + len(found)] = torch.tensor(found).to(embeds.dtype)
-        return self.decoder.forward(table, ids, positions, self._kv_caches, meta, rows, embeds)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.decoder.compute_logits(self._ops.table, hidden)

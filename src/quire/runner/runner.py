@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from quire.core.batch import (
 )
 from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig
 from quire.core.stopwatch import Stopwatch
+from quire.runner.embeds import forward_embeds, given_embeds
 from quire.runner.inputs import StepInputBuilder, StepInputs
 from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
@@ -92,9 +92,6 @@ class ModelRunner:
             else PlannedModel(decoder, ops, self.kv_caches, block_size, scheduler)
         )
         self._pooler = Pooler(pooling, self.states, self.model) if pooling else None
-        self._new_eager = partial(EagerModel, decoder, ops, self.kv_caches)
-        self._eager: EagerModel | None = None
-        """For steps that no plan has: those with embeddings. It is made for the first of them."""
         self._sampler = Sampler(ops)
         self._masks = MaskFiller(grammars, scheduler.max_num_seqs)
         self._sampled: list[str] = []
@@ -164,25 +161,10 @@ class ModelRunner:
     def _forward(
         self, step: SchedulerOutput, slots: Column, inputs: StepInputs, rows: Tensor
     ) -> Tensor:
-        given = self._given_embeds(step, slots) if self.states.prompt_embeds else []
-        if not given:
-            return self.model.forward(inputs, rows)
-        self._eager = self._eager or self._new_eager()
-        return self._eager.forward_embeds(inputs, rows, given)
-
-    def _given_embeds(
-        self, step: SchedulerOutput, slots: Column
-    ) -> list[tuple[int, NDArray[np.float32]]]:
-        """The embeddings among the step's tokens, and where they begin."""
-        given, row = [], 0
-        for entry, slot in enumerate(slots.tolist()):
-            count = int(step.num_scheduled_tokens[entry])
-            start = int(step.num_computed_tokens[entry])
-            embeds = self.states.prompt_embeds.get(slot)
-            if embeds is not None and start < len(embeds):
-                given.append((row, embeds[start : start + count]))
-            row += count
-        return given
+        states, decoder = self.states, self.model.decoder
+        if states.prompt_embeds and (given := given_embeds(states, step, slots)):
+            return forward_embeds(decoder, self._ops, self.kv_caches, inputs, rows, given)
+        return self.model.forward(inputs, rows)
 
     def _go_on(self, step: SchedulerOutput, slots: Column, output: ModelOutput) -> None:
         """The rest of several steps, after the first one's `output`; who ends is left out."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
@@ -36,6 +35,7 @@ from quire.server.openai.protocol import (
     ChunkChoice,
     Delta,
 )
+from quire.server.openai.reasoning import template_kwargs
 from quire.server.openai.sampling import chat_params
 from quire.server.openai.tools import (
     ChoiceReader,
@@ -45,7 +45,7 @@ from quire.server.openai.tools import (
     tool_definitions,
     with_tools,
 )
-from quire.server.state import ServerState, request_id, server_state, trace_headers
+from quire.server.state import request_id, server_state, trace_headers
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -66,7 +66,7 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
     model = server.served_name(body.model)
     engine = server.live_engine()
     reading = read_tools(body, server.parsers)
-    body.chat_template_kwargs = _template_kwargs(body, server)
+    body.chat_template_kwargs = template_kwargs(body, server)
     params = chat_params(body, engine.default_sampling_params)
     call = Generation(
         response_id,
@@ -108,26 +108,6 @@ def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
         kwargs=body.chat_template_kwargs,
         tools=tool_definitions(body),
     )
-
-
-def _template_kwargs(body: ChatRequest, server: ServerState) -> dict[str, Any] | None:
-    """Those of the request, and its `reasoning_effort` under the name that the template knows."""
-    effort = body.reasoning_effort
-    if effort is None:
-        return body.chat_template_kwargs
-    template = server.chat_template or "\n".join(server.engine.tokenizer.chat_templates.values())
-    if effort == "none" and "enable_thinking" in template:
-        found: dict[str, Any] = {"enable_thinking": False}
-    elif "reasoning_effort" in template:
-        found = {"reasoning_effort": effort}
-    elif effort == "none" and server.parsers.reasoning is None:
-        found = {}
-    else:
-        raise invalid(
-            f"this model's chat template knows no reasoning_effort {effort!r}; leave it out.",
-            "reasoning_effort",
-        )
-    return {**(body.chat_template_kwargs or {}), **found} or None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,55 @@
+"""Steps in which some tokens are given as embeddings: no plan has them, so ops run one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.batch import Column, SchedulerOutput
+from quire.models.encoder import Encoder
+from quire.ops.metadata import KVCache
+from quire.ops.table import OpTable
+from quire.runner.inputs import StepInputs
+from quire.runner.state import SequenceStates
+
+if TYPE_CHECKING:
+    from quire.models.decoder import Decoder
+
+GivenRows = tuple[int, NDArray[np.float32]]
+"""An index into the step's tokens, and the embeddings, [n, hidden], that are there."""
+
+
+def given_embeds(states: SequenceStates, step: SchedulerOutput, slots: Column) -> list[GivenRows]:
+    """The embeddings among the step's tokens, whose sequences are in `slots`."""
+    given: list[GivenRows] = []
+    row = 0
+    for entry, slot in enumerate(slots.tolist()):
+        count = int(step.num_scheduled_tokens[entry])
+        start = int(step.num_computed_tokens[entry])
+        embeds = states.prompt_embeds.get(slot)
+        if embeds is not None and start < len(embeds):
+            given.append((row, embeds[start : start + count]))
+        row += count
+    return given
+
+
+def forward_embeds(
+    decoder: Decoder | Encoder,
+    ops: OpTable,
+    kv_caches: list[KVCache],
+    inputs: StepInputs,
+    rows: Tensor,
+    given: Sequence[GivenRows],
+) -> Tensor:
+    """As `Model.forward`, with the bits that the tokens of the same embeddings would give."""
+    assert not isinstance(decoder, Encoder), "encoders are given tokens"
+    ids = inputs.input_ids.clamp(min=0)
+    embeds = decoder.embed(ops, ids)
+    for start, found in given:
+        embeds[start : start + len(found)] = torch.tensor(found).to(embeds.dtype)
+    return decoder.forward(ops, ids, inputs.positions, kv_caches, inputs.metadata, rows, embeds)
