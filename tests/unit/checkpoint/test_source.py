@@ -14,6 +14,7 @@ from quire.core.errors import CheckpointError, ConfigError, ModelNotFoundError, 
 from tests.unit.checkpoint.make_files import llama_config, write_folder, write_gguf
 
 PARAMETERS = {
+    "bge-small-en-v1.5": 33_360_000,
     "gemma-2b": 2_506_172_416,
     "gemma-3-1b": 999_885_952,
     "gpt2": 124_439_808,
@@ -68,10 +69,11 @@ def test_presets_describe_the_published_models(name: str) -> None:
     config = dict(source.config)
     found = AutoConfig.for_model(config.pop("model_type"), **config)
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModel, AutoModelForCausalLM
 
+    kind = AutoModel if found.model_type == "bert" else AutoModelForCausalLM
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(found)
+        model = kind.from_config(found)
     assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
 
 
