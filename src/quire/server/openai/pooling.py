@@ -27,10 +27,12 @@ from quire.server.openai.generation import FinalOutputs
 from quire.server.openai.pooling_protocol import (
     ClassificationData,
     ClassificationRequest,
+    ClassificationResponse,
     CommonPooling,
     DocumentText,
     EmbeddingData,
     EmbeddingRequest,
+    EmbeddingResponse,
     Input,
     PoolingData,
     PoolingRequest,
@@ -41,6 +43,7 @@ from quire.server.openai.pooling_protocol import (
     RerankResult,
     ScoreData,
     ScoreRequest,
+    ScoreResponse,
 )
 from quire.server.state import (
     ServerState,
@@ -65,7 +68,8 @@ async def create_embedding(request: Request) -> Response:
     params = call.params(dimensions=body.dimensions, normalize=body.normalize)
     vectors = await call.vectors(prompts, params)
     encode = _encoding(body.encoding_format)
-    return call.response([EmbeddingData(i, encode(v)) for i, v in enumerate(vectors)])
+    data = [EmbeddingData(i, encode(v)) for i, v in enumerate(vectors)]
+    return _json(EmbeddingResponse(data=data, **call.head()))
 
 
 async def create_pooling(request: Request) -> Response:
@@ -77,7 +81,8 @@ async def create_pooling(request: Request) -> Response:
     )
     vectors = await call.vectors(_prompts(body.input), params)
     encode = _encoding(body.encoding_format)
-    return call.response([PoolingData(i, encode(v)) for i, v in enumerate(vectors)])
+    data = [PoolingData(i, encode(v)) for i, v in enumerate(vectors)]
+    return _json(PoolingResponse(data=data, **call.head()))
 
 
 async def create_classification(request: Request) -> Response:
@@ -92,14 +97,15 @@ async def create_classification(request: Request) -> Response:
         best = str(int(vector.argmax()))
         label = str(labels.get(best, f"LABEL_{best}"))
         data.append(ClassificationData(i, label, vector.tolist(), len(vector)))
-    return call.response(data)
+    return _json(ClassificationResponse(data=data, **call.head()))
 
 
 async def create_score(request: Request) -> Response:
     """How well texts go together."""
     call = await _Call.of(request, ScoreRequest, "score", "text_2")
     scores = await call.scores(paired(call.body.text_1, call.body.text_2), call.body.use_activation)
-    return call.response([ScoreData(i, score) for i, score in enumerate(scores)])
+    data = [ScoreData(i, score) for i, score in enumerate(scores)]
+    return _json(ScoreResponse(data=data, **call.head()))
 
 
 async def create_rerank(request: Request) -> Response:
@@ -117,8 +123,7 @@ async def create_rerank(request: Request) -> Response:
     if body.return_documents is not False:
         for result in results:
             result.document = DocumentText(texts[result.index])
-    answer = RerankResponse(call.id, call.model, results, call.usage())
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    return _json(RerankResponse(call.id, call.model, results, call.usage()))
 
 
 @dataclass(slots=True)
@@ -203,9 +208,14 @@ class _Call(Generic[B]):
     def usage(self) -> PoolingUsage:
         return PoolingUsage(self.prompt_tokens, self.prompt_tokens)
 
-    def response(self, data: list[Any]) -> Response:
-        answer = PoolingResponse(self.id, int(time.time()), self.model, data, self.usage())
-        return Response(msgspec.json.encode(answer), media_type="application/json")
+    def head(self) -> dict[str, Any]:
+        """What an answer says beside its data."""
+        now = int(time.time())
+        return {"id": self.id, "created": now, "model": self.model, "usage": self.usage()}
+
+
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 def _prompts(given: Input) -> list[PoolingPrompt]:

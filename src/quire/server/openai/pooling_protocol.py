@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -136,15 +136,30 @@ class ScoreData(msgspec.Struct):
     object: str = "score"
 
 
-class PoolingResponse(msgspec.Struct):
-    """Of all but reranking; an entry a prompt, or a pair, in the request's order."""
+class ListResponse(msgspec.Struct, kw_only=True):
+    """An entry a prompt, or a pair, in the request's order."""
 
     id: str
     created: int
     model: str
-    data: list[Any]
     usage: PoolingUsage
     object: str = "list"
+
+
+class EmbeddingResponse(ListResponse, kw_only=True):
+    data: list[EmbeddingData]
+
+
+class PoolingResponse(ListResponse, kw_only=True):
+    data: list[PoolingData]
+
+
+class ClassificationResponse(ListResponse, kw_only=True):
+    data: list[ClassificationData]
+
+
+class ScoreResponse(ListResponse, kw_only=True):
+    data: list[ScoreData]
 
 
 class RerankResult(msgspec.Struct):
