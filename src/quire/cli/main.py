@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"quire {__version__}")
         return 0
     if name not in COMMANDS:
-        print(f"error: unknown command {name}; {did_you_mean(name, COMMANDS)}", file=sys.stderr)
+        hint = did_you_mean(name, COMMANDS)
+        print(f"error: unknown command {name}; {hint} [{ConfigError.code}]", file=sys.stderr)
         return 2
     try:
         return _run(name, rest, began)

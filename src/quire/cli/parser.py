@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str) -> NoReturn:
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {message} [{ConfigError.code}]", file=sys.stderr)
         raise SystemExit(2)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:

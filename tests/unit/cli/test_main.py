@@ -24,7 +24,8 @@ def test_version(word: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sevre"]) == 2
-    assert capsys.readouterr().err == "error: unknown command sevre; did you mean serve?\n"
+    said = capsys.readouterr().err
+    assert said == "error: unknown command sevre; did you mean serve? [config_error]\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
