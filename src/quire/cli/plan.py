@@ -94,6 +94,7 @@ def _memory(report: Fit) -> Iterator[str]:
             report.kv_cache,
             _blocks(report),
         ),
+        ("resident", report.resident, "expected, once the KV cache is full"),
     ]
     for name, size, note in rows:
         yield f"  {name:<12}{_size(size):>12}  {note}".rstrip()

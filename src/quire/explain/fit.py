@@ -24,6 +24,9 @@ from quire.models.offload import held_weight_bytes, layer_weights
 
 RUNTIME_BYTES = 256 * 2**20
 """What Python, torch and the engine take before any weight is there: 230 to 260 MiB were seen."""
+TOUCHED_SHARE = {"float32": 0.6, "bfloat16": 0.3, "float16": 0.3}
+"""Of the activations that are reserved, as if all were float32 and none shared its place, what steps
+were seen to touch."""
 DECODE_SHARE = 0.9
 """Of the measured bandwidth, what a step that decodes reaches."""
 PROMPT_LEN = 512
@@ -59,6 +62,8 @@ class Fit(msgspec.Struct, frozen=True):
 
     Attributes:
         budget: for everything.
+        resident: what the process is expected to hold once the KV cache is full; `activations`
+            are a bound, of which steps touch a part.
         weights: in memory; `offloaded` are in a mapped file.
         kv_bytes_per_token: of all layers.
         num_blocks: of `block_size` tokens each.
@@ -84,6 +89,7 @@ class Fit(msgspec.Struct, frozen=True):
     offloaded: int
     activations: int
     runtime: int
+    resident: int
     host_tiers: int
     kv_bytes_per_token: int
     block_size: int
@@ -130,6 +136,10 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         offloaded=loaded_bytes(config) - memory.weights,
         activations=memory.activations,
         runtime=memory.runtime,
+        resident=memory.runtime
+        + memory.weights
+        + memory.kv_cache_bytes
+        + int(TOUCHED_SHARE[config.dtype] * memory.activations),
         host_tiers=config.tiers.num_slots * memory.block_bytes,
         kv_bytes_per_token=memory.block_bytes // config.block_size,
         block_size=config.block_size,

@@ -45,6 +45,8 @@ def test_the_parts_are_the_whole() -> None:
     assert report.tokens == report.num_blocks * report.block_size
     assert report.sequences == report.tokens // report.max_model_len
     assert report.longest == report.max_model_len
+    certain = report.weights + report.runtime + report.kv_cache
+    assert certain < report.resident < certain + report.activations
 
 
 def test_one_sequence_decodes_as_fast_as_its_bytes_are_read() -> None:
