@@ -25,8 +25,8 @@ from quire.models.offload import held_weight_bytes, layer_weights
 RUNTIME_BYTES = 256 * 2**20
 """What Python, torch and the engine take before any weight is there: 230 to 260 MiB were seen."""
 TOUCHED_SHARE = {"float32": 0.6, "bfloat16": 0.3, "float16": 0.3}
-"""Of the activations that are reserved, as if all were float32 and none shared its place, what steps
-were seen to touch."""
+"""Of the activations that are reserved, as if all were float32 and none shared its place, what
+steps were seen to touch."""
 DECODE_SHARE = 0.9
 """Of the measured bandwidth, what a step that decodes reaches."""
 PROMPT_LEN = 512
