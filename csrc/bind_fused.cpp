@@ -34,23 +34,23 @@ void run(Pool& pool, int64_t tasks, const Body& body) {
 
 void rms_norm(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
               Address weight, int64_t rows, int64_t cols, int64_t y_stride, int64_t x_stride,
-              float eps) {
+              float eps, bool wide_weight) {
   const int64_t size = size_of(dtype);
   const RmsNormArgs a{pointer(y), pointer(x), pointer(weight), rows, cols,
-                      y_stride,   x_stride,   eps,             0};
+                      y_stride,   x_stride,   eps,             wide_weight, 0};
   submit(pool, RowOp<RmsNormArgs>{"rms_norm", kernels.fused.rms_norm[dtype], a, 2 * cols * size});
 }
 
 void add_rms_norm(const Kernels& kernels, Pool& pool, int dtype, Address y,
                   Address residual_out, Address x, Address residual, Address weight, int64_t rows,
                   int64_t cols, int64_t y_stride, int64_t residual_out_stride, int64_t x_stride,
-                  int64_t residual_stride, float eps) {
+                  int64_t residual_stride, float eps, bool wide_weight) {
   const int64_t size = size_of(dtype);
   const AddRmsNormArgs a{pointer(y),        pointer(residual_out), pointer(x),
                          pointer(residual), pointer(weight),       rows,
                          cols,              y_stride,              residual_out_stride,
                          x_stride,          residual_stride,       eps,
-                         0};
+                         wide_weight,       0};
   submit(pool, RowOp<AddRmsNormArgs>{"add_rms_norm", kernels.fused.add_rms_norm[dtype], a,
                                      4 * cols * size});
 }
@@ -84,9 +84,9 @@ using Unary = void (*const (&)[kDTypeCount])(const UnaryArgs&, int64_t);
 
 // `reads` is how many times `cols` a row of x is wide.
 void unary(const char* name, Unary kernel, Pool& pool, int dtype, Address y, Address x, int64_t rows,
-           int64_t cols, int64_t y_stride, int64_t x_stride, int64_t reads) {
+           int64_t cols, int64_t y_stride, int64_t x_stride, int64_t reads, float parameter = 0.0f) {
   const int64_t size = size_of(dtype);
-  const UnaryArgs a{pointer(y), pointer(x), rows, cols, y_stride, x_stride, 0};
+  const UnaryArgs a{pointer(y), pointer(x), rows, cols, y_stride, x_stride, parameter, 0};
   submit(pool, RowOp<UnaryArgs>{name, kernel[dtype], a, (1 + reads) * cols * size});
 }
 
@@ -110,6 +110,14 @@ void gelu_tanh(const Kernels& k, Pool& pool, int dtype, Address y, Address x, in
 void relu(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
           int64_t cols, int64_t y_stride, int64_t x_stride) {
   unary("relu", k.fused.relu, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
+}
+void scale(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
+           int64_t cols, int64_t y_stride, int64_t x_stride, float factor) {
+  unary("scale", k.fused.scale, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1, factor);
+}
+void softcap(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
+             int64_t cols, int64_t y_stride, int64_t x_stride, float cap) {
+  unary("softcap", k.fused.softcap, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1, cap);
 }
 
 void add(const Kernels& kernels, Pool& pool, int dtype, Address y, Address left,
@@ -154,7 +162,7 @@ void rotary(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
 void rope_kv_write(const Kernels& kernels, Pool& pool, int dtype, Address q_out, Address q,
                    Address k, Address v, int64_t q_stride, int64_t k_stride, int64_t v_stride,
                    Address positions, Address cos_sin, Address q_norm, Address k_norm,
-                   Address k_cache, Address v_cache, int cache_dtype, Address k_scale,
+                   bool wide_norms, Address k_cache, Address v_cache, int cache_dtype, Address k_scale,
                    Address v_scale, float k_unit, float v_unit, Address slot_mapping, int64_t block_size,
                    int64_t block_stride, int64_t head_stride, int64_t rows, int64_t heads,
                    int64_t kv_heads, int64_t head_dim, int64_t rotary_dim, float eps,
@@ -162,7 +170,7 @@ void rope_kv_write(const Kernels& kernels, Pool& pool, int dtype, Address q_out,
   const int64_t size = size_of(dtype);
   const RopeKvArgs a{pointer(q_out), pointer(q), pointer(k), pointer(v), q_stride, k_stride,
                      v_stride, indices(positions), floats(cos_sin), pointer(q_norm),
-                     pointer(k_norm), pointer(k_cache), pointer(v_cache), cache_dtype,
+                     pointer(k_norm), wide_norms, pointer(k_cache), pointer(v_cache), cache_dtype,
                      static_cast<bf16*>(pointer(k_scale)), static_cast<bf16*>(pointer(v_scale)), k_unit, v_unit,
                      indices(slot_mapping), block_size, block_stride, head_stride, rows, heads,
                      kv_heads, head_dim, rotary_dim, eps, max_positions, slots, 0};
@@ -206,6 +214,8 @@ void bind_fused(nb::module_& m) {
   m.def("gelu", &gelu);
   m.def("gelu_tanh", &gelu_tanh);
   m.def("relu", &relu);
+  m.def("scale", &scale);
+  m.def("softcap", &softcap);
   m.def("add", &add);
   m.def("embedding", &embedding);
   m.def("packed_embedding", &packed_embedding);

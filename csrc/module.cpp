@@ -81,7 +81,7 @@ void rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t x, uintp
   check_dtype(dtype);
   const nb::gil_scoped_release unlocked;
   kernels.rms_norm[dtype](
-      {pointer(y), pointer(x), pointer(weight), rows, cols, y_stride, x_stride, eps, 0});
+      {pointer(y), pointer(x), pointer(weight), rows, cols, y_stride, x_stride, eps, false, 0});
 }
 
 void add_rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t residual_out,
@@ -92,7 +92,7 @@ void add_rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t resi
   const nb::gil_scoped_release unlocked;
   kernels.add_rms_norm[dtype]({pointer(y), pointer(residual_out), pointer(x), pointer(residual),
                                pointer(weight), rows, cols, y_stride, residual_out_stride, x_stride,
-                               residual_stride, eps, 0});
+                               residual_stride, eps, false, 0});
 }
 
 }  // namespace

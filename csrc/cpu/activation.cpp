@@ -9,14 +9,14 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 template <class T, class F>
-void unary(const UnaryArgs& a, int64_t task) {
+void unary(const UnaryArgs& a, int64_t task, const F& f = F()) {
   const RowRange range(a.rows, a.task_rows, task);
   for (int64_t r = range.begin; r < range.end; ++r) {
     T* y = row_at<T>(a.y, r, a.y_stride);
     const T* x = row_at<T>(a.x, r, a.x_stride);
     int64_t i = 0;
-    for (; i + kLanes <= a.cols; i += kLanes) store(y + i, F::of(load(x + i)));
-    if (i < a.cols) store(y + i, F::of(load(x + i, a.cols - i)), a.cols - i);
+    for (; i + kLanes <= a.cols; i += kLanes) store(y + i, f.of(load(x + i)));
+    if (i < a.cols) store(y + i, f.of(load(x + i, a.cols - i)), a.cols - i);
   }
 }
 
@@ -66,6 +66,16 @@ void relu(const UnaryArgs& a, int64_t task) {
 }
 
 template <class T>
+void scale(const UnaryArgs& a, int64_t task) {
+  unary<T>(a, task, Scale{broadcast(a.parameter)});
+}
+
+template <class T>
+void softcap(const UnaryArgs& a, int64_t task) {
+  unary<T>(a, task, Softcap{broadcast(a.parameter)});
+}
+
+template <class T>
 void add_rows(const AddArgs& a, int64_t task) {
   const RowRange range(a.rows, a.task_rows, task);
   for (int64_t r = range.begin; r < range.end; ++r) {
@@ -87,6 +97,8 @@ void add_rows(const AddArgs& a, int64_t task) {
   template void gelu<T>(const UnaryArgs&, int64_t);      \
   template void gelu_tanh<T>(const UnaryArgs&, int64_t); \
   template void relu<T>(const UnaryArgs&, int64_t);      \
+  template void scale<T>(const UnaryArgs&, int64_t);     \
+  template void softcap<T>(const UnaryArgs&, int64_t);   \
   template void add_rows<T>(const AddArgs&, int64_t);
 
 QUIRE_INSTANCES(float)

@@ -16,6 +16,10 @@ void gelu_tanh(const UnaryArgs& a, int64_t task);
 template <class T>
 void relu(const UnaryArgs& a, int64_t task);
 template <class T>
+void scale(const UnaryArgs& a, int64_t task);
+template <class T>
+void softcap(const UnaryArgs& a, int64_t task);
+template <class T>
 void add_rows(const AddArgs& a, int64_t task);
 
 }  // namespace quire::QUIRE_ISA

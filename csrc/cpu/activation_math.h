@@ -28,10 +28,18 @@ struct Relu {
   static Vec of(Vec x) { return max(zero(), x); }
 };
 
-inline Vec silu_times(Vec gate, Vec up) { return mul(times_sigmoid(gate, gate), up); }
+struct Scale {
+  Vec factor;
+  Vec of(Vec x) const { return mul(x, factor); }
+};
+
+struct Softcap {
+  Vec cap;
+  Vec of(Vec x) const { return mul(cap, tanh(div(x, cap))); }
+};
 
 struct SiluTimes {
-  static Vec of(Vec gate, Vec up) { return silu_times(gate, up); }
+  static Vec of(Vec gate, Vec up) { return mul(times_sigmoid(gate, gate), up); }
 };
 
 struct GeluTanhTimes {

@@ -10,8 +10,6 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr float kLog2E = 1.44269504f;
-
 // A tile's query rows: floats, or for attention_pairs.h the elements of its products.
 template <class E>
 struct Queries {
@@ -23,16 +21,20 @@ struct Queries {
 template <int R, class E, class T>
 void attend_rows(const Rows& rows, int first, const Queries<E>& q, const Keys<T>& keys,
                  const E* values, const Scales* scales, Ahead& ahead, int64_t start,
-                 int64_t window, float scale, float* scores, State& state) {
+                 int64_t window, Scaling scaling, float* scores, State& state) {
   const E* row = q.rows + first * kWidth;
   score<R>(row, keys, scales, ahead, scores);
   const int begin = first_group(keys), end = end_group(keys);
   float scales_[R], keep[R];
   for (int r = 0; r < R; ++r) {
+    scales_[r] = scaling.scale * q.worth[first + r];
+    if (scaling.cap > 0.0f) {
+      cap_scores(scores + r * kKeys, begin, end, scales_[r]);
+      scales_[r] = scaling.cap;
+    }
     const int64_t high = rows.at(first + r) - start;
     const int64_t low = window > 0 ? high - window + 1 : 0;
     hide(scores + r * kKeys, begin, end, low, high);
-    scales_[r] = scale * q.worth[first + r];
   }
   weigh<R>(scores, begin, end, scales_, state.top + first, state.sum + first, keep);
   add_weighted<R>(state.acc + first * kWidth, scores, keep, keys, scales, ahead, row,
@@ -42,11 +44,11 @@ void attend_rows(const Rows& rows, int first, const Queries<E>& q, const Keys<T>
 // One key tile for all rows; `values` are those of a Tall, or null.
 template <class E, class T>
 void attend_keys(const Rows& rows, const Queries<E>& q, const Keys<T>& keys, const E* values,
-                 const Scales* scales, Ahead& ahead, int64_t start, int64_t window, float scale,
+                 const Scales* scales, Ahead& ahead, int64_t start, int64_t window, Scaling scaling,
                  State& state) {
   alignas(64) float scores[4 * kKeys];
   const auto some = [&]<int R>(int first) {
-    attend_rows<R>(rows, first, q, keys, values, scales, ahead, start, window, scale, scores,
+    attend_rows<R>(rows, first, q, keys, values, scales, ahead, start, window, scaling, scores,
                    state);
   };
   int r = 0;
@@ -133,16 +135,16 @@ struct Work {
   }
   void attend(const Keys<T>& keys, const Scales* scales, Ahead& ahead, int64_t start,
               State& state) {
-    const float scale = a.scale * kLog2E;
+    const Scaling scaling(a);
     if constexpr (!kIsFloat<T>) {
       if (tile.count >= (a.tuning.tall_rows > 0 ? a.tuning.tall_rows : kTall)) {
         const Tall<E, T> tall(keys);
-        return attend_keys(tile, q, tall.keys, tall.values, scales, ahead, start, a.window, scale,
+        return attend_keys(tile, q, tall.keys, tall.values, scales, ahead, start, a.window, scaling,
                            state);
       }
     }
     attend_keys(tile, q, keys, static_cast<const E*>(nullptr), scales, ahead, start, a.window,
-                scale, state);
+                scaling, state);
   }
 
   void clear(State& state) { QUIRE_ISA::clear(tile, state); }

@@ -52,6 +52,7 @@ struct AttentionArgs {
   int64_t k_block_stride, v_block_stride;
   int64_t window;  // attend to the last `window` tokens only; 0 is all up to itself; kBothWays
   float scale;     // positive
+  float softcap;   // scores s become softcap · tanh(s / softcap); 0 leaves them
   float v_unit;    // what an element of v is worth besides; 1 but for 8-bit floats without scales
   int q_dtype;
   AttentionTuning tuning;

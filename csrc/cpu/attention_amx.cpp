@@ -37,10 +37,13 @@ void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Scales* 
   const int step = tile / 2, end = (last_tile + 1) / 2;
   for (; tile + 2 <= last_tile; tile += 2) score<2>(w, keys, tile, ahead);
   if (tile < last_tile) score<1>(w, keys, tile, ahead);
+  const Scaling scaling(a);
+  const bool capped = scaling.cap > 0.0f;
   for (int slab = 0; slab < w.slabs; ++slab) {
     if (scales != nullptr) scale_scores(w, slab, *scales, 32 * step, 32 * end);
+    if (capped) cap_scores(w, slab, scaling.scale, 32 * step, 32 * end);
     hide(w, slab, start, a.window, keys, 32 * step, 32 * end);
-    weigh(w, slab, scales, state, a.scale * kLog2E, step, end, ahead);
+    weigh(w, slab, scales, state, capped ? scaling.cap : scaling.scale, step, end, ahead);
   }
   if (w.slabs == 1) {  // one step's values at a time stay in the first cache; the sums are the same
     for (int i = step; i < end; ++i, state.empty = false) {

@@ -18,7 +18,6 @@ constexpr int kKeyTiles = kAttentionKeys / kSide;    // of 16 keys, as rows of K
 constexpr int kKeySteps = kAttentionKeys / 32;       // of 32 keys, as the inner dimension
 constexpr int kDimSteps = kAttentionHeadDim / 32;    // of 32 columns, as the inner dimension
 constexpr int kDimTiles = kAttentionHeadDim / kSide;
-constexpr float kLog2E = 1.44269504f;
 constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key
 
 struct alignas(64) TileConfig {

@@ -105,6 +105,14 @@ inline void scale_scores(Work& w, int slab, const Scales& scales, int j, int end
   }
 }
 
+// Replaces the scores s of a slab's keys [j, end) by tanh(scale · s).
+inline void cap_scores(Work& w, int slab, float scale, int j, int end) {
+  for (; j < end; ++j) {
+    float* s = w.scores[slab][j];
+    store(s, tanh(mul(load(s), broadcast(scale))));
+  }
+}
+
 // Hides the keys [j, end) of a slab that its rows may not see. True if that is any.
 template <class T>
 inline void hide(Work& w, int slab, int64_t start, int64_t window, const Keys<T>& keys, int j, int end) {

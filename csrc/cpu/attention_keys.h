@@ -9,6 +9,16 @@ namespace {
 
 constexpr int kKeys = kAttentionKeys;
 constexpr int kMaxBlocks = kKeys / 8;
+constexpr float kLog2E = 1.44269504f;
+
+// What a product s of a query and a key is worth as a score in units of log 2: scale · s, or, where
+// scores are capped, cap · tanh(scale · s).
+struct Scaling {
+  float scale, cap;
+
+  explicit Scaling(const AttentionArgs& a)
+      : scale(a.softcap > 0.0f ? a.scale / a.softcap : a.scale * kLog2E), cap(a.softcap * kLog2E) {}
+};
 
 // One tile of keys: where its blocks lie, null for those outside [first, last); all zero is none.
 // T is the cache's dtype.

@@ -63,6 +63,13 @@ inline void clear(const Rows& rows, State& state) {
   __builtin_memset(state.acc, 0, sizeof(float) * kWidth * static_cast<uint64_t>(rows.count));
 }
 
+// Replaces the scores s of the groups of keys [begin, end) by tanh(scale · s).
+inline void cap_scores(float* scores, int begin, int end, float scale) {
+  for (int j = begin; j < end; j += kGroup) {
+    store(scores + j, tanh(mul(load(scores + j), broadcast(scale))));
+  }
+}
+
 // Hides the scores of keys outside [low, high] among those of groups [begin, end).
 inline void hide(float* scores, int begin, int end, int64_t low, int64_t high) {
   const float hidden = -__builtin_inff();

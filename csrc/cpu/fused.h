@@ -20,6 +20,7 @@ struct UnaryArgs {
   const void* x;
   int64_t rows, cols;
   int64_t y_stride, x_stride;
+  float parameter;  // scale: x · parameter; softcap: parameter · tanh(x / parameter)
   int64_t task_rows;
 };
 
@@ -98,6 +99,7 @@ struct RopeKvArgs {
   const int64_t* positions;
   const float* cos_sin;         // [max positions, rotary_dim]
   const void *q_norm, *k_norm;  // [head_dim]
+  bool wide_norms;              // these two are of float
   void *k_cache, *v_cache;      // [blocks, kv_heads, block_size, head_dim]
   int cache_dtype;
   bf16 *k_scale, *v_scale;      // [blocks, kv_heads, block_size], contiguous; or null
@@ -130,6 +132,8 @@ struct FusedKernels {
   void (*gelu[kDTypeCount])(const UnaryArgs&, int64_t task);
   void (*gelu_tanh[kDTypeCount])(const UnaryArgs&, int64_t task);
   void (*relu[kDTypeCount])(const UnaryArgs&, int64_t task);
+  void (*scale[kDTypeCount])(const UnaryArgs&, int64_t task);
+  void (*softcap[kDTypeCount])(const UnaryArgs&, int64_t task);
   void (*add[kDTypeCount])(const AddArgs&, int64_t task);
   void (*embedding[kDTypeCount])(const EmbeddingArgs&, int64_t task);
   void (*rotary[kDTypeCount])(const RotaryArgs&, int64_t task);

@@ -77,8 +77,17 @@ enum WeightKind : int {
 enum Second : int { kNoSecond, kZeroPoints, kOffsets, kSecondCount };
 
 // What happens to x · Wᵀ + bias, rounded to y's type first: the same bits as an operation of its own.
-// silu_mul: W is gate rows and as many up rows; 16 of each make a block, gate in its first tile.
-enum Epilogue : int { kNoEpilogue, kSiluMul, kGelu, kGeluTanh, kRelu, kEpilogueCount };
+// A gated one: W is gate rows and as many up rows; 16 of each make a block, gate in its first tile.
+enum Epilogue : int {
+  kNoEpilogue,
+  kSiluMul,
+  kGelu,
+  kGeluTanh,
+  kRelu,
+  kGeluTanhMul,
+  kEpilogueCount
+};
+static inline bool is_gated(Epilogue e) { return e == kSiluMul || e == kGeluTanhMul; }
 
 constexpr int64_t kBlockRows = 32;    // output rows of a block
 constexpr int64_t kStepBytes = 64;    // of one row, kinds bf16 and s8
@@ -93,7 +102,7 @@ struct GemmArgs {
   const void* x;  // [rows, k]
   int64_t rows, k;
   int64_t n;        // rows of W as packed: a block that is not full counts if it is not the last
-  int64_t columns;  // of y: n, or half the rows of W for silu_mul
+  int64_t columns;  // of y: n, or half the rows of W for a gated epilogue
   int64_t y_stride, x_stride;
   DType y_dtype, x_dtype;
   const void* weight;        // packed

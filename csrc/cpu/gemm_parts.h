@@ -98,7 +98,7 @@ inline void finish_each(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, 
   }
 }
 
-template <class T>
+template <class T, class Gate>
 inline void finish_gated(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
   constexpr int64_t kHalf = kBlockRows / 2;
   T* y = static_cast<T*>(a.y) + r * a.y_stride + n0 / 2;
@@ -110,7 +110,7 @@ inline void finish_gated(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0,
         gate = add(gate, load(a.bias + n0 + j));
         up = add(up, load(a.bias + n0 + kHalf + j));
       }
-      put(y + j, silu_times(rounded<T>(gate), rounded<T>(up)), cols - j);
+      put(y + j, Gate::of(rounded<T>(gate), rounded<T>(up)), cols - j);
     }
   }
 }
@@ -118,7 +118,8 @@ inline void finish_gated(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0,
 template <class T>
 inline void finish_as(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
   switch (a.epilogue) {
-    case kSiluMul: return finish_gated<T>(a, r, rows, n0, sums);
+    case kSiluMul: return finish_gated<T, SiluTimes>(a, r, rows, n0, sums);
+    case kGeluTanhMul: return finish_gated<T, GeluTanhTimes>(a, r, rows, n0, sums);
     case kGelu: return finish_each<T, Gelu>(a, r, rows, n0, sums);
     case kGeluTanh: return finish_each<T, GeluTanh>(a, r, rows, n0, sums);
     case kRelu: return finish_each<T, Relu>(a, r, rows, n0, sums);

@@ -16,7 +16,8 @@
 
 namespace quire {
 
-// y[r] = weight * (x[r] / rms(x[r])), rounded to the dtype before and after the product with weight.
+// y[r] = weight * (x[r] / rms(x[r])), rounded to the weight's dtype before the product with it, and to
+// the table entry's after it. A wide weight is of float: then the first rounding is none.
 // Every tensor has the table entry's dtype; strides are in elements and count from row to row.
 // y may be x itself; any other overlap is an error.
 struct RmsNormArgs {
@@ -26,6 +27,7 @@ struct RmsNormArgs {
   int64_t rows, cols;
   int64_t y_stride, x_stride;
   float eps;
+  bool wide_weight;
   int64_t task_rows;  // see fused.h
 };
 
@@ -40,6 +42,7 @@ struct AddRmsNormArgs {
   int64_t rows, cols;
   int64_t y_stride, residual_out_stride, x_stride, residual_stride;
   float eps;
+  bool wide_weight;
   int64_t task_rows;  // see fused.h
 };
 

@@ -1,5 +1,6 @@
 // RMSNorm and residual-add RMSNorm, as Hugging Face's Llama computes them: the sum and the scaling
-// in float, one rounding to T before the product with the weight and one after it.
+// in float, one rounding to T before the product with the weight and one after it; with a wide weight,
+// as its Gemma does: one rounding, at the end.
 //
 // The order of every sum depends on `cols` alone, so results are batch-invariant to the last bit.
 #include "norm.h"
@@ -11,24 +12,24 @@ namespace quire::QUIRE_ISA {
 
 template <class T>
 void rms_norm(const RmsNormArgs& a) {
-  const T* weight = static_cast<const T*>(a.weight);
+  const Gain gain{a.weight, a.wide_weight};
   for (int64_t r = 0; r < a.rows; ++r) {
     T* y = static_cast<T*>(a.y) + r * a.y_stride;
     const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
-    scale_row(y, x, weight, a.cols, inverse_rms(PlainRow<T>{x}, a.cols, a.eps));
+    scale_row(y, x, gain, a.cols, inverse_rms(PlainRow<T>{x}, a.cols, a.eps));
   }
 }
 
 template <class T>
 void add_rms_norm(const AddRmsNormArgs& a) {
-  const T* weight = static_cast<const T*>(a.weight);
+  const Gain gain{a.weight, a.wide_weight};
   for (int64_t r = 0; r < a.rows; ++r) {
     T* y = static_cast<T*>(a.y) + r * a.y_stride;
     T* out = static_cast<T*>(a.residual_out) + r * a.residual_out_stride;
     const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
     const T* residual = static_cast<const T*>(a.residual) + r * a.residual_stride;
     const float scale = inverse_rms(SummedRow<T>{out, x, residual}, a.cols, a.eps);
-    scale_row(y, out, weight, a.cols, scale);
+    scale_row(y, out, gain, a.cols, scale);
   }
 }
 

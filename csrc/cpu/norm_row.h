@@ -62,18 +62,30 @@ float inverse_rms(const Row& row, int64_t cols, float eps) {
   return 1.0f / __builtin_sqrtf(total / static_cast<float>(cols) + eps);
 }
 
-// y = weight * round(x * scale)
-template <class T>
-void scale_row(T* y, const T* x, const T* weight, int64_t cols, float scale) {
+// What a norm multiplies by: [cols] of the row's dtype, or of float.
+struct Gain {
+  const void* weight;
+  bool wide;
+};
+
+// y = weight * round(x * scale), rounded to the weight's dtype
+template <class T, class W>
+void scale_row(T* y, const T* x, const W* weight, int64_t cols, float scale) {
   const Vec s = broadcast(scale);
   int64_t i = 0;
   for (; i + kLanes <= cols; i += kLanes) {
-    store(y + i, mul(load(weight + i), round<T>(mul(load(x + i), s))));
+    store(y + i, mul(load(weight + i), round<W>(mul(load(x + i), s))));
   }
   if (i < cols) {
     const int64_t n = cols - i;
-    store(y + i, mul(load(weight + i, n), round<T>(mul(load(x + i, n), s))), n);
+    store(y + i, mul(load(weight + i, n), round<W>(mul(load(x + i, n), s))), n);
   }
+}
+
+template <class T>
+void scale_row(T* y, const T* x, const Gain& gain, int64_t cols, float scale) {
+  if (gain.wide) return scale_row(y, x, static_cast<const float*>(gain.weight), cols, scale);
+  scale_row(y, x, static_cast<const T*>(gain.weight), cols, scale);
 }
 
 }  // namespace

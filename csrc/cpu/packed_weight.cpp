@@ -65,8 +65,8 @@ int64_t bytes_of_block(const PackedShape& shape) {
 bool is_int8(WeightKind kind) { return kind == kWeightS8 || kind == kWeightS8A16; }
 
 int64_t blocks_of(Epilogue epilogue, int64_t n) {
-  return epilogue == kSiluMul ? round_up(n / 2, kHalfBlock) / kHalfBlock
-                              : round_up(n, kBlockRows) / kBlockRows;
+  return is_gated(epilogue) ? round_up(n / 2, kHalfBlock) / kHalfBlock
+                            : round_up(n, kBlockRows) / kBlockRows;
 }
 
 int64_t checked_bytes(const PackedShape& shape) {
@@ -76,7 +76,7 @@ int64_t checked_bytes(const PackedShape& shape) {
   if (shape.kind == kWeightS8 && shape.k > 65536) {
     throw std::invalid_argument("int8 sums are exact up to 65536 columns only");
   }
-  if (shape.epilogue == kSiluMul && shape.n % 2 != 0) {
+  if (is_gated(shape.epilogue) && shape.n % 2 != 0) {
     throw std::invalid_argument("gate and up have as many rows each, so their number is even");
   }
   const int64_t g = shape.group;
@@ -220,7 +220,7 @@ void PackedWeight::interleave_s8(uint8_t* block, const uint8_t* const* rows, int
 int64_t PackedWeight::blocks() const { return blocks_of(shape_.epilogue, shape_.n); }
 
 int64_t PackedWeight::source_row(int64_t packed) const {
-  if (shape_.epilogue != kSiluMul) return packed < shape_.n ? packed : -1;
+  if (!is_gated(shape_.epilogue)) return packed < shape_.n ? packed : -1;
   const int64_t half = shape_.n / 2, row = packed / kBlockRows * kHalfBlock + packed % kHalfBlock;
   if (row >= half) return -1;
   return packed % kBlockRows < kHalfBlock ? row : half + row;

@@ -57,7 +57,7 @@ class PackedWeight {
   // Packs the rows of all parts [n, k], one part after the other, on the pool; bias is float32 [n]
   // or null. s8 and s8_a16 are rounded to nearest: W = q * scale, scale = max|W| / 127 of each row;
   // u4 as `u4` says. Throws std::invalid_argument for empty sizes, for s8 with k above 65536, for
-  // other groups and kinds, and for the epilogue silu_mul with an odd n.
+  // other groups and kinds, and for a gated epilogue with an odd n.
   PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const std::vector<WeightPart>& parts,
                DType dtype, int64_t k, const float* bias, U4Rounding u4);
   // Keeps the codes as they are.
@@ -69,7 +69,7 @@ class PackedWeight {
   int64_t n() const { return shape_.n; }
   int64_t k() const { return shape_.k; }
   int64_t columns() const {  // of the product
-    return shape_.epilogue == kSiluMul ? shape_.n / 2 : shape_.n;
+    return is_gated(shape_.epilogue) ? shape_.n / 2 : shape_.n;
   }
   int64_t nbytes() const;  // all that a forward pass reads
 
@@ -99,7 +99,7 @@ class PackedWeight {
   // The weight as stored, as float32 [n, k].
   void unpack(float* out) const;
   // Rows `ids` as an embedding [rows, k] of `dtype`, rounded from what is stored. Not
-  // for the epilogue silu_mul, which puts rows in another order.
+  // for a gated epilogue, which puts rows in another order.
   void lookup(const int64_t* ids, int64_t rows, DType dtype, void* out) const;
 
  private:

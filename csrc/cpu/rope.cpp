@@ -46,9 +46,9 @@ void turn_head(T* y, const T* x, const Turn& t, int64_t head_dim) {
 
 // One head on its way: normalized, if there is a weight, and turned.
 template <class T>
-void place_head(T* y, const T* x, const T* weight, float eps, const Turn& t, int64_t head_dim) {
-  if (weight != nullptr) {
-    scale_row(y, x, weight, head_dim, inverse_rms(PlainRow<T>{x}, head_dim, eps));
+void place_head(T* y, const T* x, const Gain& gain, float eps, const Turn& t, int64_t head_dim) {
+  if (gain.weight != nullptr) {
+    scale_row(y, x, gain, head_dim, inverse_rms(PlainRow<T>{x}, head_dim, eps));
     x = y;
   }
   turn_head(y, x, t, head_dim);
@@ -160,8 +160,7 @@ void rope_kv_write(const RopeKvArgs& a, int64_t task) {
   const bool plain = a.cache_dtype == Cache::code_of(T{});
   const RowRange range(a.rows, a.task_rows, task);
   const int64_t d = a.head_dim;
-  const T* q_norm = static_cast<const T*>(a.q_norm);
-  const T* k_norm = static_cast<const T*>(a.k_norm);
+  const Gain q_norm{a.q_norm, a.wide_norms}, k_norm{a.k_norm, a.wide_norms};
   for (int64_t r = range.begin; r < range.end; ++r) {
     const Turn turn(a.cos_sin, a.positions, r, a.rotary_dim);
     T* q_out = row_at<T>(a.q_out, r, a.heads * d);

@@ -2,7 +2,7 @@
 //
 // A lane's result depends on that lane alone, so a row's end rounds as its middle does. Errors are
 // relative, in units of 2^-24, against exact arithmetic (measured over all floats: CPU tests keep
-// them): exp 2, sigmoid 4, normal_tail 10; absolute 2^-149 where a result is subnormal. NaN stays.
+// them): exp 2, tanh 5, sigmoid 4, normal_tail 10; absolute 2^-149 where a result is subnormal. NaN stays.
 #pragma once
 
 #include "simd.h"
@@ -10,11 +10,16 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// exp(high + low), |low| < 0.05: for arguments that are known to more than float's precision.
+// exp(x) = 2^n · (1 + p).
+struct ExpParts {
+  Vec n, p;
+};
+
+// Of exp(high + low), |low| < 0.05: for arguments that are known to more than float's precision.
 //
 // With n = round(x / ln 2), exp(x) = 2^n · exp(r), and exp(r) = 1 + r + r² q(r) by a minimax
 // polynomial over |r| < 0.39. ln 2 is taken in two parts, of which n times the first is exact.
-inline Vec exp_of_sum(Vec high, Vec low) {
+inline ExpParts exp_parts(Vec high, Vec low) {
   // Beyond these the result is 0 or infinity. The order of the operands passes NaN on.
   const Vec x = max(broadcast(-104.0f), min(broadcast(89.0f), high));
   const Vec whole = broadcast(0x1.8p23f);  // added and subtracted: to the nearest integer
@@ -26,7 +31,12 @@ inline Vec exp_of_sum(Vec high, Vec low) {
   q = fma(q, r, broadcast(4.16691793e-2f));
   q = fma(q, r, broadcast(1.66664534e-1f));
   q = fma(q, r, broadcast(4.99999884e-1f));
-  return scale2(add(broadcast(1.0f), fma(mul(r, r), q, r)), n);
+  return {n, fma(mul(r, r), q, r)};
+}
+
+inline Vec exp_of_sum(Vec high, Vec low) {
+  const ExpParts e = exp_parts(high, low);
+  return scale2(add(broadcast(1.0f), e.p), e.n);
 }
 
 // 2^x for x <= 127; results below 2^-126 are 0, so -inf gives 0; NaN stays NaN. 2^0 is exactly 1.
@@ -48,6 +58,16 @@ inline Vec exp2(Vec x) {
 }
 
 inline Vec exp(Vec x) { return exp_of_sum(x, zero()); }
+
+// tanh(x) = t / (t + 2) with t = exp(2x) - 1 = 2^n p + (2^n - 1), in which nothing cancels. From 10 on
+// it is 1.
+inline Vec tanh(Vec x) {
+  const Vec twice = max(broadcast(-20.0f), min(broadcast(20.0f), add(x, x)));
+  const ExpParts e = exp_parts(twice, zero());
+  const Vec power = scale2(broadcast(1.0f), e.n);
+  const Vec t = fma(power, e.p, sub(power, broadcast(1.0f)));
+  return div(t, add(t, broadcast(2.0f)));
+}
 
 // x / (1 + exp(-t)): x times the logistic function of t.
 inline Vec times_sigmoid(Vec x, Vec t) {

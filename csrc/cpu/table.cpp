@@ -33,6 +33,8 @@ const Kernels kTable = {
         QUIRE_ALL(gelu),
         QUIRE_ALL(gelu_tanh),
         QUIRE_ALL(relu),
+        QUIRE_ALL(scale),
+        QUIRE_ALL(softcap),
         QUIRE_ALL(add_rows),
         QUIRE_ALL(embedding),
         QUIRE_ALL(rotary),

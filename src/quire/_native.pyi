@@ -29,6 +29,7 @@ SILU_MUL: int
 GELU: int
 GELU_TANH: int
 RELU: int
+GELU_TANH_MUL: int
 FLOAT16: int
 INT8: int
 FLOAT8_E4M3: int
@@ -334,6 +335,27 @@ relu: Unary
 silu_mul: Unary
 """x is gate and up, 2 · cols wide."""
 
+class UnaryBy(Protocol):
+    """An elementwise operation with a parameter: y = f(x) a row of `cols`."""
+
+    def __call__(
+        self,
+        kernels: Kernels,
+        pool: Pool,
+        dtype: int,
+        y: int,
+        x: int,
+        rows: int,
+        cols: int,
+        y_stride: int,
+        x_stride: int,
+        parameter: float,
+        /,
+    ) -> None: ...
+
+scale: UnaryBy
+softcap: UnaryBy
+
 def add(
     kernels: Kernels,
     pool: Pool,
@@ -362,9 +384,10 @@ def fused_rms_norm(
     y_stride: int,
     x_stride: int,
     eps: float,
+    wide_weight: bool,
     /,
 ) -> None:
-    """`Kernels.rms_norm` on a pool."""
+    """`Kernels.rms_norm` on a pool; a wide weight is float32, whatever `dtype` is."""
 
 def fused_add_rms_norm(
     kernels: Kernels,
@@ -382,6 +405,7 @@ def fused_add_rms_norm(
     x_stride: int,
     residual_stride: int,
     eps: float,
+    wide_weight: bool,
     /,
 ) -> None:
     """`Kernels.add_rms_norm` on a pool."""
@@ -484,6 +508,7 @@ def rope_kv_write(
     cos_sin: int,
     q_norm: int,
     k_norm: int,
+    wide_norms: bool,
     k_cache: int,
     v_cache: int,
     cache_dtype: int,
@@ -627,6 +652,7 @@ def paged_attention(
     v_block_stride: int,
     window: int,
     scale: float,
+    softcap: float,
     v_unit: float,
     split: int,
     thread_tasks: int,

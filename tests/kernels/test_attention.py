@@ -89,6 +89,7 @@ class World:
         spans: list[tuple[int, int, int]],
         window: int | None,
         split: bool | None = None,
+        softcap: float | None = None,
     ) -> list[Tensor]:
         """Attention of tokens [first, last) of a sequence for each (sequence, first, last)."""
         starts = [0]
@@ -105,7 +106,7 @@ class World:
         q = torch.cat([self.q[s][first:last] for s, first, last in spans])
         scale = self.shape.head_dim**-0.5
         out = paged_attention(
-            _native.table(isa), pool, q, self.cache, meta, scale, window, split=split
+            _native.table(isa), pool, q, self.cache, meta, scale, window, softcap, split=split
         )
         return list(out.split([last - first for _, first, last in spans]))
 
@@ -155,16 +156,24 @@ def make_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> Wor
     return World(shape, lens, q, k, v, cache, tables)
 
 
-def assert_attended(world: World, isa: str, outs: list[Tensor], spans, window: int | None) -> None:
+def assert_attended(
+    world: World,
+    isa: str,
+    outs: list[Tensor],
+    spans,
+    window: int | None,
+    softcap: float | None = None,
+) -> None:
     """Each output is softmax(scale q k) v within the rounding errors that the kernels are allowed.
 
     With exact weights w and delta the largest error of a score, weights are off by a factor of at
     most exp(2 delta), and so is their normalized sum of values by at most 2 delta sum w |v|. A
     score adds head_dim products one after another at worst and is scaled (twice, with int8) and
     shifted by the maximum, each rounding by 2^-24 of what it has; the exponential adds 2 units in
-    the last place. Sums over n keys, the scales of int8 values, the rescaling of partial sums and
-    the division round some n + 32 times. Weights, times the scales of int8 values, are taken as 0
-    below 2^-109. At the end comes one rounding to q's dtype.
+    the last place. A cap makes no error larger, and adds 5 units of tanh and one product.
+    Sums over n keys, the scales of int8 values, the rescaling of partial sums and the division
+    round some n + 32 times. Weights, times the scales of int8 values, are taken as 0 below 2^-109.
+    At the end comes one rounding to q's dtype.
 
     With queries of bfloat16, instructions for bfloat16 read weights as such, and those for
     integers read elements of q, and the products of weights and scales, as multiples of 2^-15 of
@@ -189,11 +198,15 @@ def assert_attended(world: World, isa: str, outs: list[Tensor], spans, window: i
         hidden = column > row
         if window is not None:
             hidden |= column <= row - window
-        scores = (scale * q @ k.transpose(1, 2)).masked_fill(hidden, -torch.inf)
+        scores = scale * q @ k.transpose(1, 2)
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        scores = scores.masked_fill(hidden, -torch.inf)
         weights = scores.softmax(-1)
         exact, size = weights @ v, weights @ v.abs()
         terms = (scale * q.abs() @ k.abs().transpose(1, 2)).amax(-1, keepdim=True)
         delta = (shape.head_dim + 8) * 2.0**-24 * terms + 4 * 2.0**-24
+        delta += 6 * 2.0**-24 * (softcap or 0.0)
         least = 57344.0 if shape.scales else 127.0 if int8 else float(v.abs().max())
         absolute = TINY[shape.dtype] + 2.0**-109 * last * least
         if integers:
@@ -277,6 +290,26 @@ def test_ragged_batches(
         spans = random_spans(generator, lens)
         outs = world.run(isa, pools[1], spans, window)
         assert_attended(world, isa, outs, spans, window)
+
+
+@pytest.mark.parametrize("given", [*SHAPES[:4], *SHAPES[10:14]], ids=str)
+def test_capped_scores(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
+) -> None:
+    """Gemma 2's; with queries large enough for the cap to matter."""
+    shape = random_shape(generator, **given)
+    print(shape)
+    lens = [1, 129, pick(generator, 1, 300), 1100]
+    world = make_world(generator, shape, lens)
+    for q in world.q:
+        q *= 5.0
+    for softcap, window in ((50.0, None), (1.5, pick(generator, 1, 200))):
+        spans = random_spans(generator, lens)
+        outs = world.run(isa, pools[1], spans, window, softcap=softcap)
+        assert_attended(world, isa, outs, spans, window, softcap)
+        (alone,) = world.run(isa, pools[0], [(3, 1099, 1100)], window, softcap=softcap)
+        (whole,) = world.run(isa, pools[2], [(3, 1000, 1100)], window, softcap=softcap)
+        assert_same_bits(alone[0], whole[99])
 
 
 @pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1], SHAPES[10], SHAPES[13]], ids=str)

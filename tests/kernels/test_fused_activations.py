@@ -2,8 +2,9 @@
 
 All errors are of float32 arithmetic, in units of U = 2^-24, before one rounding to the dtype. The
 functions of csrc/cpu/simd_math.h are bounded by their own derivation: exp 2 units (polynomial,
-its last sum, the reduced argument), x / (1 + exp(-t)) 4 (the sum and the quotient on top), the
-normal tail 10 (exp, ten steps of a polynomial whose first coefficient dominates, the quotient).
+its last sum, the reduced argument), tanh 5 (exp less 1, a sum and a quotient),
+x / (1 + exp(-t)) 4 (the sum and the quotient on top), the normal tail
+10 (exp, ten steps of a polynomial whose first coefficient dominates, the quotient).
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.ops import reference
 from quire.ops.native_fused import FusedKernels
 from tests.kernels.fused_common import (
     COLS,
@@ -31,6 +33,7 @@ from tests.kernels.fused_common import (
 UNDERFLOW = 2.0**-127
 
 GATED = ["silu_mul", "gelu_tanh_mul"]
+CAP = 30.0
 ACTIVATIONS = [*GATED, "gelu", "gelu_tanh", "relu"]
 
 
@@ -71,8 +74,16 @@ def check_gelu_tanh_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
     assert_close(kernels.gelu_tanh_mul(gate_up), exact, error)
 
 
+def check_softcap(kernels: FusedKernels, x: Tensor) -> None:
+    exact = CAP * torch.tanh(x.double() / CAP)
+    # tanh, the quotient before it, whose error it does not raise, and the product behind it; of
+    # subnormals the quotient is off by half the least of them.
+    error = 7 * U * exact.abs() + CAP * 2.0**-149
+    assert_close(kernels.softcap(x, CAP), exact, error)
+
+
 GATED_CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [check_silu_mul, check_gelu_tanh_mul]
-CHECKS = [*GATED_CHECKS, check_gelu, check_gelu_tanh]
+CHECKS = [*GATED_CHECKS, check_gelu, check_gelu_tanh, check_softcap]
 
 
 @each_isa
@@ -119,12 +130,13 @@ def test_the_largest_numbers(
 
 @each_isa
 @each_dtype
-def test_relu_and_add_are_torchs(isa: str, dtype: torch.dtype) -> None:
+def test_relu_add_and_scale_are_torchs(isa: str, dtype: torch.dtype) -> None:
     kernels, generator = new_kernels(isa), new_generator()
     for cols in COLS:
         x, y = draw(generator, dtype, 3, cols), draw(generator, dtype, 3, cols)
         x[0, 0], x[1, -1], x[2, 0] = float("nan"), float("inf"), -float("inf")
         assert_same_bits(kernels.add(x, y), x + y)
+        assert_same_bits(kernels.scale(x, 0.3), reference.scale(x, 0.3))
         # Equal, for the sign of a zero is nobody's business.
         assert torch.equal(kernels.relu(x).nan_to_num(7), torch.relu(x).nan_to_num(7))
 
@@ -186,6 +198,9 @@ def test_not_a_number_and_infinity(isa: str, dtype: torch.dtype) -> None:
         assert float(y[3]) == 0.0
         assert 0.7 < float(y[4]) <= 1.0
     assert float(kernels.gelu(x)[2]) == 0.0
+    capped = kernels.softcap(x, 2.0)
+    assert bool(capped[0].isnan())
+    assert capped[1:4].tolist() == [2.0, -2.0, 0.0]
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -62,6 +62,21 @@ def test_layer_norm(isa: str, dtype: torch.dtype) -> None:
 
 @each_isa
 @each_dtype
+def test_a_wide_weight_is_multiplied_before_the_only_rounding(isa: str, dtype: torch.dtype) -> None:
+    """As in float32, then rounded: that arithmetic has its own tests."""
+    kernels, generator = new_kernels(isa), new_generator()
+    for cols in COLS:
+        x, residual = draw(generator, dtype, 2, 9, cols)
+        weight = 1 + draw(generator, torch.float32, cols)
+        expected = kernels.rms_norm(x.float(), weight, EPS).to(dtype)
+        assert_same_bits(kernels.rms_norm(x, weight, EPS), expected)
+        z, total = kernels.add_rms_norm(x, residual, weight, EPS)
+        assert_same_bits(total, x + residual)
+        assert_same_bits(z, kernels.rms_norm(total.float(), weight, EPS).to(dtype))
+
+
+@each_isa
+@each_dtype
 def test_a_large_mean_costs_no_digits(isa: str, dtype: torch.dtype) -> None:
     kernels, generator = new_kernels(isa), new_generator()
     x = draw(generator, dtype, 5, 300) + 100
@@ -134,6 +149,11 @@ def test_what_does_not_fit_is_refused() -> None:
             kernels.layer_norm(x, bad, weight, EPS)
         with pytest.raises(ValueError, match="bias is"):
             kernels.layer_norm(x, weight, bad, EPS)
+    for bad in (torch.ones(7), torch.ones(1, 8), weight.half(), torch.ones(16)[::2]):
+        with pytest.raises(ValueError, match="weight is"):
+            kernels.rms_norm(x, bad, EPS)
+        with pytest.raises(ValueError, match="weight is"):
+            kernels.add_rms_norm(x.bfloat16(), x.bfloat16(), bad, EPS)
     for bad in (torch.ones(3, 8), x.half(), x.to("meta")):
         with pytest.raises(ValueError, match="residual is"):
             kernels.add_layer_norm(x, bad, weight, weight, EPS)

@@ -187,6 +187,28 @@ def test_fused_is_what_it_fuses(
         assert_same_cache(cache, expected)
 
 
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("held", [None, (torch.int8, True)], ids=str)
+def test_wide_norms_of_heads(
+    isa: str, dtype: torch.dtype, held: tuple[torch.dtype, bool] | None
+) -> None:
+    """Gemma 3's: weights in float32, whatever the dtype."""
+    kernels, generator = new_kernels(isa), new_generator()
+    kv_dtype, scales = held or (dtype, False)
+    for shape in SHAPES:
+        step = new_step(generator, dtype, shape, 5, norms=False)
+        q_norm, k_norm = (1 + draw(generator, torch.float32, shape.head_dim) for _ in range(2))
+        step = step._replace(q_norm=q_norm, k_norm=k_norm)
+        cache, expected = (new_cache(kv_dtype, shape, scales=scales) for _ in range(2))
+        q = fused(kernels, step, cache, shape)
+        assert_same_bits(q, unfused(kernels, step, expected, shape))
+        assert_same_cache(cache, expected)
+        if dtype != torch.float32:
+            with pytest.raises(ValueError, match="k_norm is"):
+                fused(kernels, step._replace(k_norm=k_norm.to(dtype)), cache, shape)
+
+
 @each_dtype
 def test_int8_is_within_half_a_step(dtype: torch.dtype) -> None:
     """The scale is the next bfloat16; an element is exact to half of it and two roundings."""

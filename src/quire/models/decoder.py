@@ -219,11 +219,9 @@ class Builder:
         return LayerNorm(weight, bias, eps)
 
     def _gain(self, name: str) -> Tensor:
-        """What an RMSNorm multiplies by; in the model's dtype, 1 + weight included."""
+        """What an RMSNorm multiplies by: the weight in the model's dtype, or 1 + it in float32."""
         weight = self._source.tensor(name)
-        if self._config.norm_plus_one:
-            weight = (weight.float() + 1.0).to(weight.dtype)
-        return weight
+        return weight.float() + 1.0 if self._config.norm_plus_one else weight
 
     def optional(self, name: str) -> Tensor | None:
         return self._source.tensor(name) if self._source.has(name) else None
@@ -248,16 +246,14 @@ class Builder:
 
     def _mlp(self, stem: str) -> MLP:
         config = self._config
-        gelu_gate = config.gated_mlp and config.activation == "gelu_tanh"
-        if gelu_gate:
-            up = self.linear(f"{stem}.gate_up")
-        elif config.gated_mlp:
-            up = self.linear(f"{stem}.gate_up", "silu_mul")
+        if config.gated_mlp:
+            gated: Epilogue = "gelu_tanh_mul" if config.activation == "gelu_tanh" else "silu_mul"
+            up = self.linear(f"{stem}.gate_up", gated)
         elif config.activation == "silu":
             raise UnsupportedModelError("a feed-forward with silu but without a gate is not known.")
         else:
             up = self.linear(f"{stem}.up", config.activation)
-        return MLP(up, self.linear(f"{stem}.down"), gelu_gate=gelu_gate)
+        return MLP(up, self.linear(f"{stem}.down"))
 
     def head(self) -> Linear | None:
         """What makes logits, if the model does."""

@@ -54,6 +54,8 @@ def _parameter_bytes(
     forms: Mapping[str, Sequence[Form | None]],
 ) -> int:
     item = DTYPE_BYTES[dtype]
+    if config.norm_plus_one and parameter.name.endswith("norm.weight"):
+        return parameter.numel * DTYPE_BYTES["float32"]
     if parameter.name in forms:
         return packed_bytes(parameter, forms[parameter.name], item)
     if packing is not None and _is_linear(config, parameter):

@@ -134,10 +134,19 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
     ) -> Tensor:
         _, heads, head_dim = q.shape
         _, kv_heads, block_size, _ = kv.k.shape
-        if softcap is None and attention_fits(heads, kv_heads, head_dim, block_size, q.dtype):
+        if attention_fits(heads, kv_heads, head_dim, block_size, q.dtype):
             tuned = attention_tuning(heads, kv_heads, head_dim, kv.k.dtype)
             return native_attention.paged_attention(
-                kernels.handle, pool, q, kv, meta, scale, window, causal=causal, tuning=tuned
+                kernels.handle,
+                pool,
+                q,
+                kv,
+                meta,
+                scale,
+                window,
+                softcap,
+                causal=causal,
+                tuning=tuned,
             )
         return paged_attention.paged_attention(q, kv, meta, scale, window, softcap, causal)
 
@@ -159,14 +168,15 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         gelu=fused.gelu,
         gelu_tanh=fused.gelu_tanh,
         relu=fused.relu,
+        scale=fused.scale,
+        softcap=fused.softcap,
         lora_add=partial(native_lora.lora_add, kernels, pool),
         moe=moe,
         argmax=fused.argmax,
         sample=sampling.sample,
         logprobs=sampling.logprobs,
         provider="cpu",
-        sources=dict.fromkeys(OP_NAMES, f"native {kernels.isa}")
-        | dict.fromkeys(("scale", "softcap"), "reference"),
+        sources=dict.fromkeys(OP_NAMES, f"native {kernels.isa}"),
         note=f"cpu: native kernels for {kernels.isa}",
         new_plan=lambda: _native.Plan(pool),
     )

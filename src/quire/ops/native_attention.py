@@ -48,6 +48,7 @@ def paged_attention(
     meta: AttentionMetadata,
     scale: float,
     window: int | None = None,
+    softcap: float | None = None,
     *,
     causal: bool = True,
     out: Tensor | None = None,
@@ -65,6 +66,7 @@ def paged_attention(
             always); each block contiguous.
         scale: multiplies q · k; positive.
         window: attend to the last `window` tokens only; None is all.
+        softcap: scores s become softcap · tanh(s / softcap); None leaves them.
         causal: attend to no later token; else to all of the sequence, and there is no window.
         out: takes the result, if given; like q, and apart from it.
         split: whether threads share the keys of one sequence and head; None is where it pays.
@@ -79,7 +81,7 @@ def paged_attention(
     k, v, k_scale, v_scale, k_unit, v_unit = cache
     tokens, heads, head_dim = q.shape
     _, kv_heads, block_size, _ = k.shape
-    _check(q, cache, meta, scale, window, causal)
+    _check(q, cache, meta, scale, window, softcap, causal)
     if out is None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
     elif out.shape != q.shape or out.dtype != q.dtype or not _heads_together(out):
@@ -111,6 +113,7 @@ def paged_attention(
         v.stride(0),
         (window or 0) if causal else _native.BOTH_WAYS,
         scale * k_unit,
+        softcap or 0.0,
         v_unit,
         _SPLIT[split],
         tuning.thread_tasks,
@@ -125,6 +128,7 @@ def _check(
     meta: AttentionMetadata,
     scale: float,
     window: int | None,
+    softcap: float | None,
     causal: bool,
 ) -> None:
     """Raises ValueError for what the kernels would read wrongly."""
@@ -148,6 +152,8 @@ def _check(
             raise ValueError(f"the batch's index is {_describe(index)}; wanted int32 on the CPU")
     if not scale * cache.k_unit > 0 or (window is not None and window < 1):
         raise ValueError(f"scale is {scale} and window {window}; both must be positive")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap is {softcap}; it must be positive")
     if window is not None and not causal:
         raise ValueError("a window looks back; attention to later tokens has none")
 

@@ -66,6 +66,16 @@ def vector(name: str, weight: Tensor, x: Tensor, cols: int) -> None:
         raise misfit(name, weight, "x", x)
 
 
+def gain(name: str, weight: Tensor, x: Tensor, cols: int) -> bool:
+    """Whether a norm's weight, a contiguous [cols], is wide: float32, and x is not. Else it must be
+    of x's dtype."""
+    wide = weight.dtype == torch.float32 != x.dtype
+    fits = (wide or weight.dtype == x.dtype) and weight.is_cpu and weight.is_contiguous()
+    if not fits or weight.ndim != 1 or weight.numel() != cols:
+        raise misfit(name, weight, "x", x)
+    return wide
+
+
 def indices(name: str, x: Tensor) -> int:
     """The length of x, a contiguous int64 [T]."""
     if x.dtype != torch.int64 or not x.is_cpu or x.ndim != 1 or not x.is_contiguous():

@@ -8,6 +8,8 @@ row's bits depend on that row alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from quire.ops.native_checks import (
     dense_rows,
     describe,
     floats,
+    gain,
     head_rows,
     indices,
     like,
@@ -93,14 +96,15 @@ class FusedKernels:
         return out
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x / rms(x) · weight over the last dimension; rounded before and after `weight`."""
+        """x / rms(x) · weight over the last dimension; rounded before and after `weight`, which is
+        of x's dtype, or float32: then after it only."""
         code, cols = floats("x", x)
-        vector("weight", weight, x, cols)
+        wide = gain("weight", weight, x, cols)
         y = like(x)
         x, stride = dense_rows(x, cols)
         _native.fused_rms_norm(
             self._kernels, self._pool, code, y.data_ptr(), x.data_ptr(), weight.data_ptr(),
-            y.numel() // cols, cols, cols, stride, eps,
+            y.numel() // cols, cols, cols, stride, eps, wide,
         )  # fmt: skip
         return y
 
@@ -110,14 +114,14 @@ class FusedKernels:
         """(rms_norm(x + residual), x + residual); the sum is rounded to the dtype."""
         code, cols = floats("x", x)
         same("residual", residual, "x", x)
-        vector("weight", weight, x, cols)
+        wide = gain("weight", weight, x, cols)
         y, total = like(x), like(x)
         x, x_stride = dense_rows(x, cols)
         residual, residual_stride = dense_rows(residual, cols)
         _native.fused_add_rms_norm(
             self._kernels, self._pool, code, y.data_ptr(), total.data_ptr(), x.data_ptr(),
             residual.data_ptr(), weight.data_ptr(), y.numel() // cols, cols, cols, cols, x_stride,
-            residual_stride, eps,
+            residual_stride, eps, wide,
         )  # fmt: skip
         return y, total
 
@@ -185,13 +189,21 @@ class FusedKernels:
         """max(x, 0)."""
         return self._unary(_native.relu, x)
 
-    def _unary(self, kernel: _native.Unary, x: Tensor) -> Tensor:
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        """x · factor, the factor rounded to x's dtype as well."""
+        return self._unary(_native.scale, x, torch.tensor(factor, dtype=x.dtype).item())
+
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        """cap · tanh(x / cap)."""
+        return self._unary(_native.softcap, x, cap)
+
+    def _unary(self, kernel: Callable[..., None], x: Tensor, *parameter: float) -> Tensor:
         code, cols = floats("x", x)
         y = like(x)
         x, stride = dense_rows(x, cols)
         kernel(
             self._kernels, self._pool, code, y.data_ptr(), x.data_ptr(), y.numel() // cols, cols,
-            cols, stride,
+            cols, stride, *parameter,
         )  # fmt: skip
         return y
 
@@ -231,7 +243,7 @@ class FusedKernels:
         block_stride, head_stride = cache.k.stride()[:2]
         _native.rope_kv_write(
             self._kernels, self._pool, code, 0, 0, k.data_ptr(), v.data_ptr(), 0, k.stride(0),
-            v.stride(0), 0, 0, 0, 0, cache.k.data_ptr(), cache.v.data_ptr(), *_held(cache),
+            v.stride(0), 0, 0, 0, 0, False, cache.k.data_ptr(), cache.v.data_ptr(), *_held(cache),
             slot_mapping.data_ptr(), block_size, block_stride, head_stride, rows, 0, kv_heads,
             width, 0, 0.0, 0, blocks * block_size,
         )  # fmt: skip
@@ -258,8 +270,9 @@ class FusedKernels:
             qkv: [T, (heads + 2 · kv_heads) · head_dim]; q, then k, then v.
             positions: int64 [T].
             cos_sin: float32 [max_len, rotary_dim]; None does not turn.
-            q_norm: [head_dim] weight of the norm of each head of q; None does not normalize.
-            k_norm: the same for k.
+            q_norm: [head_dim] weight of the norm of each head of q (see `rms_norm`); None does
+                not normalize.
+            k_norm: the same for k, of the same dtype.
             eps: of the norms.
             cache: receives k and v; [blocks, kv_heads, block_size, head_dim] each, of qkv's
                 dtype, bfloat16, or of 8 bits (see `reference.quantize_heads`).
@@ -283,11 +296,14 @@ class FusedKernels:
             rotary_dim, max_len = cos_sin_width(cos_sin, head_dim), cos_sin.shape[0]
             turn = cos_sin.data_ptr()
         q_weight = k_weight = 0
+        wide = False
         if q_norm is not None:
-            vector("q_norm", q_norm, qkv, head_dim)
+            wide = gain("q_norm", q_norm, qkv, head_dim)
             q_weight = q_norm.data_ptr()
         if k_norm is not None:
-            vector("k_norm", k_norm, qkv, head_dim)
+            if q_norm is not None and k_norm.dtype != q_norm.dtype:
+                raise misfit("k_norm", k_norm, "q_norm", q_norm)
+            wide = gain("k_norm", k_norm, qkv, head_dim)
             k_weight = k_norm.data_ptr()
         q = qkv.new_empty(rows, heads, head_dim)
         stride, base = qkv.stride(0), qkv.data_ptr()
@@ -297,7 +313,7 @@ class FusedKernels:
         block_stride, head_stride = cache.k.stride()[:2]
         _native.rope_kv_write(
             self._kernels, self._pool, code, q.data_ptr(), base, k, v, stride, stride, stride,
-            positions.data_ptr(), turn, q_weight, k_weight, cache.k.data_ptr(),
+            positions.data_ptr(), turn, q_weight, k_weight, wide, cache.k.data_ptr(),
             cache.v.data_ptr(), *_held(cache), slot_mapping.data_ptr(), block_size,
             block_stride, head_stride, rows, heads, kv_heads, head_dim, rotary_dim, eps, max_len,
             blocks * block_size,

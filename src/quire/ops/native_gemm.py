@@ -14,7 +14,7 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_checks import indices
 from quire.ops.native_codes import GROUPS, CodeKind, GroupedCodes
 from quire.ops.packed_file import StoredLinear
-from quire.ops.reference import Epilogue
+from quire.ops.reference import GATED, Epilogue
 from quire.ops.tuning import GemmTuning
 
 WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4"]
@@ -41,6 +41,7 @@ _NAMES = {code: kind for kind, code in _KINDS.items()}
 _EPILOGUES: dict[Epilogue, int] = {
     "none": _native.NO_EPILOGUE,
     "silu_mul": _native.SILU_MUL,
+    "gelu_tanh_mul": _native.GELU_TANH_MUL,
     "gelu": _native.GELU,
     "gelu_tanh": _native.GELU_TANH,
     "relu": _native.RELU,
@@ -74,13 +75,13 @@ class PackedLinear:
         made by `from_codes` and `from_float8` alone.
     group: of "u4": 16, 32, 64 or 128.
     epilogue: what is done to the product, rounded to the result's dtype: the same bits as the
-        operation of that name on its own. "silu_mul": weight is [gate rows; up rows], and the
-        result has N / 2 columns.
+        operation of that name on its own. If it is gated ("silu_mul", "gelu_tanh_mul"), weight
+        is [gate rows; up rows], and the result has N / 2 columns.
 
     A row of the result depends on its row of x alone, to the last bit: not on the number of rows,
     their order, or the number of threads. The layers of a pool share its scratch memory: one
     thread at a time calls `forward`. Raises ValueError for other dtypes, devices, shapes and
-    groups, for empty weights, for "s8" with K above 65536, and for "silu_mul" with an odd N.
+    groups, for empty weights, for "s8" with K above 65536, and for a gated epilogue with an odd N.
     """
 
     __slots__ = ("_kernels", "_pool", "_weight", "columns", "dtype", "epilogue", "kind", "shape")
@@ -133,7 +134,7 @@ class PackedLinear:
         self.shape: tuple[int, int] = shape
         self.dtype: torch.dtype = dtype
         self.epilogue: Epilogue = epilogue
-        self.columns = shape[0] // 2 if epilogue == "silu_mul" else shape[0]
+        self.columns = shape[0] // 2 if epilogue in GATED else shape[0]
 
     @classmethod
     def from_stored(

@@ -39,8 +39,10 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-Epilogue = Literal["none", "silu_mul", "gelu", "gelu_tanh", "relu"]
-"""The operation that `linear` applies to its result; `silu_mul` halves the columns."""
+Epilogue = Literal["none", "silu_mul", "gelu_tanh_mul", "gelu", "gelu_tanh", "relu"]
+"""The operation that `linear` applies to its result."""
+GATED: frozenset[Epilogue] = frozenset({"silu_mul", "gelu_tanh_mul"})
+"""Those which halve the columns: [gate, up] → activation(gate) · up."""
 
 
 class DenseWeight(NamedTuple):
@@ -82,7 +84,7 @@ def embedding(ids: Tensor, table: Tensor | DenseWeight) -> Tensor:
 
 
 def linear(x: Tensor, packed: DenseWeight) -> Tensor:
-    """epilogue(x @ weight.T + bias): [T, in] × [out, in] → [T, out], [T, out / 2] for silu_mul.
+    """epilogue(x @ weight.T + bias): [T, in] × [out, in] → [T, out], gated [T, out / 2].
 
     The product goes tile by tile (see the module). The bits are those of the product followed by
     the operation that the epilogue is named after.
@@ -112,11 +114,12 @@ def logits(x: Tensor, packed: DenseWeight) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / rms(x) · weight over the last dimension; in float32, rounded before and after `weight`.
 
-    Zhang and Sennrich 2019, with the roundings of Hugging Face's Llama.
+    Zhang and Sennrich 2019, with the roundings of Hugging Face's Llama: to the weight's dtype, then
+    to x's. So with a float32 weight there is one rounding, at the end, as in its Gemma.
     """
     wide = x.float()
     scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return weight * scaled.to(x.dtype)
+    return (weight * scaled.to(weight.dtype)).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -283,6 +286,7 @@ def relu(x: Tensor) -> Tensor:
 
 _EPILOGUES: dict[Epilogue, Callable[[Tensor], Tensor]] = {
     "silu_mul": silu_mul,
+    "gelu_tanh_mul": gelu_tanh_mul,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": relu,

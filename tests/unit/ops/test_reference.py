@@ -52,7 +52,7 @@ def test_linear_equals_torch() -> None:
     assert reference.linear(x[:0], reference.pack_linear(weight)).shape == (0, 30)
 
 
-@pytest.mark.parametrize("epilogue", ["silu_mul", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("epilogue", ["silu_mul", "gelu_tanh_mul", "gelu", "gelu_tanh", "relu"])
 def test_an_epilogue_is_the_operation_of_its_name(epilogue: reference.Epilogue) -> None:
     x, weight = draw(20, 48), draw(30, 48, seed=1)
     fused = reference.linear(x, reference.pack_linear(weight, epilogue=epilogue))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quire.bench.kernels.case import Call, Case, Variant, copies, noise
 from quire.core.config import ModelConfig
-from quire.ops.reference import Epilogue
+from quire.ops.reference import GATED, Epilogue
 from quire.ops.table import LinearWeight, OpTable
 
 
@@ -180,7 +180,7 @@ def linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
     yield "qkv", attended + 2 * m.num_key_value_heads * m.head_dim, m.hidden_size, "none"
     yield "out", m.hidden_size, attended, "none"
     if m.gated_mlp:
-        yield "gate_up", 2 * m.intermediate_size, m.hidden_size, "silu_mul"
+        yield "gate_up", 2 * m.intermediate_size, m.hidden_size, _activation(m)
     else:
         yield "up", m.intermediate_size, m.hidden_size, _activation(m)
     yield "down", m.hidden_size, m.intermediate_size, "none"
@@ -200,7 +200,7 @@ def _products(s: Setting, name: str, n: int, k: int, epilogue: Epilogue) -> list
     nbytes: int = getattr(first, "nbytes", weight.nbytes)
     packed = [first, *(pack() for _ in range(copies(nbytes) - 1))]
     weights = rotated(dtype, n, k) if s.with_torch else ()
-    columns = n // 2 if epilogue == "silu_mul" else n
+    columns = n // 2 if epilogue in GATED else n
 
     def case(rows: int) -> Case:
         x = noise((len(packed), rows, k), dtype).unbind(0)
@@ -224,6 +224,9 @@ def activation(s: Setting) -> Cases:
     compute = getattr(s.ops, name)
     plain: Callable[[Tensor], Tensor] = {
         "silu_mul": lambda x: F.silu(x[:, : width // 2]) * x[:, width // 2 :],
+        "gelu_tanh_mul": lambda x: (
+            F.gelu(x[:, : width // 2], approximate="tanh") * x[:, width // 2 :]
+        ),
         "gelu": F.gelu,
         "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
         "relu": F.relu,
@@ -244,6 +247,6 @@ def activation(s: Setting) -> Cases:
 
 def _activation(model: ModelConfig) -> Epilogue:
     if model.gated_mlp:
-        return "silu_mul"
+        return "gelu_tanh_mul" if model.activation == "gelu_tanh" else "silu_mul"
     assert model.activation != "silu", "no architecture has it without a gate"
     return model.activation
