@@ -86,3 +86,18 @@ def test_a_person_reads_the_verdict_and_the_command(
     said = capsys.readouterr().out
     assert "It does not fit" in said
     assert "--kv-cache-memory-bytes" in said
+
+
+def test_a_context_that_the_memory_cuts_and_what_would_hold_it_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tight = ["qwen3-0.6b", "--kv-cache-memory-bytes", "1GiB"]
+    assert main(["plan", *tight]) == 0
+    said = capsys.readouterr().out
+    assert "The model's 40,960 would fit with:" in said
+    report = planned(capsys, *tight)
+    assert report["max_model_len"] == 2**30 // 114688 // 16 * 16
+    assert report["changes"]
+    for change in report["changes"]:  # type: ignore[attr-defined]
+        assert change["max_model_len"] == report["model_len"] == 40960
+    assert planned(capsys, *tight, "--max-model-len", "auto") == report

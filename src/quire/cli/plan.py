@@ -122,12 +122,19 @@ def _verdict(report: Fit, args: EngineArgs) -> Iterator[str]:
         else:
             room = f"{report.sequences:,} × {limit:,} at once, or {most} × {each:,}"
         yield f"It fits: {report.tokens:,} tokens in the KV cache; {room}."
+        if report.changes:
+            yield f"The model's {report.model_len:,} would fit with:"
+            yield from _changes(report)
         flags = engine_flags_from(replace(args, model="embedded"))
         yield "  " + " ".join(["quire serve", report.model, *flags])
         return
     yield f"It does not fit: one sequence of {limit:,} tokens needs more than is left."
     if not report.changes:
         yield "  No change of the flags makes it fit here; use a smaller model, or more memory."
+    yield from _changes(report)
+
+
+def _changes(report: Fit) -> Iterator[str]:
     for change in report.changes:
         yield (
             f"  {change.flags:<56} {change.sequences:>4} × {change.max_model_len:,} in "

@@ -102,7 +102,8 @@ class EngineArgs:
     seed: int = 0
     """Seeds dummy weights and requests that bring no seed of their own."""
     max_model_len: int | None = None
-    """Longest sequence, prompt and output together; the model's own limit if unset."""
+    """Longest sequence, prompt and output together. Unset, `auto` or -1: the model's own limit, or
+    less, where the memory does not hold the KV cache of a sequence of that length."""
     block_size: int = 16
     """Tokens in a KV-cache block: 8, 16 or 32."""
     gpu_memory_utilization: float = 0.5

@@ -191,6 +191,10 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
+def _parse_length(text: str) -> int:
+    return -1 if text == "auto" else int(text)
+
+
 def _add_switch(
     group: argparse._ArgumentGroup,
     name: str,
@@ -231,6 +235,8 @@ def _value_options(name: str, hint: Any) -> dict[str, Any]:
     if hint is int:
         size = name.endswith("_bytes")
         convert, metavar = (parse_size, "SIZE") if size else (int, "N")
+        if name == "max_model_len":
+            convert = _parse_length
     elif hint is float:
         convert, metavar = float, "X"
     elif hint is str:

@@ -35,6 +35,7 @@ from quire.core.errors import ConfigError
 from quire.core.hardware import Hardware
 from quire.core.profiler_config import checked, from_environment, parse_profiler_config
 from quire.core.registry import did_you_mean
+from quire.engine.resolve_context import AUTO, asked_context, with_fitting_context
 from quire.engine.resolve_pooling import resolve_pooling
 from quire.engine.resolve_quantization import resolve_quantization
 from quire.models.cost import first_guess
@@ -129,7 +130,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         memory_budget_bytes=_memory_budget(args, hardware, notes),
         enable_prefix_caching=args.enable_prefix_caching,
         scheduler=SchedulerConfig(
-            max_model_len=_max_model_len(args, model, notes),
+            max_model_len=asked_context(args, model),
             max_num_seqs=args.max_num_seqs,
             max_num_batched_tokens=_step_tokens(args),
             policy=args.scheduling_policy,
@@ -156,6 +157,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         enable_prompt_embeds=args.enable_prompt_embeds,
     )
     config = dataclasses.replace(config, cpu_offload_bytes=_cpu_offload(args, config, notes))
+    config = with_fitting_context(args, config, notes)
     config = dataclasses.replace(config, step_timeout=_step_timeout(args, config))
     return Resolved(config, source, tokenizer_path, notes)
 
@@ -203,7 +205,7 @@ def _check_values(args: EngineArgs) -> None:
     limits = ("max_num_seqs", "max_num_batched_tokens", "num_scheduler_steps", "num_threads")
     for name in (*may_be_unset, *limits):
         value = getattr(args, name)
-        if value is not None and value < 1:
+        if value is not None and value < 1 and (name, value) != ("max_model_len", AUTO):
             raise _error(args, name, "it must be at least 1.")
     for name in ("cpu_offload_gb", "swap_space", "kv_offloading_size", "kv_offloading_disk_size"):
         if not 0.0 <= getattr(args, name) < math.inf:
@@ -290,16 +292,6 @@ def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -
             f"{model.head_dim}.",
         )
     return kept
-
-
-def _max_model_len(args: EngineArgs, model: ModelConfig, notes: list[str]) -> int:
-    limit = model.max_position_embeddings
-    if args.max_model_len is None:
-        notes.append(f"max_model_len {limit}: the model's own limit.")
-        return limit
-    if args.max_model_len > limit:
-        raise _error(args, "max_model_len", f"the model's positions end at {limit}.")
-    return args.max_model_len
 
 
 def _memory_budget(args: EngineArgs, hardware: Hardware, notes: list[str]) -> int:

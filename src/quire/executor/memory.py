@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quire.core.config import EngineConfig
@@ -14,6 +15,8 @@ FLOAT32 = 4
 PREFIX_SHARE = 4
 """With prefix caching the cache may be larger, by one part in this many, than what running
 sequences can fill: else, under full load, every prefix would be evicted before its reuse."""
+RUNTIME_BYTES = 256 * 2**20
+"""What Python, torch and the engine take before any weight is there: 230 to 260 MiB were seen."""
 RUNTIME_STEP = 64 * 2**20
 """Resident memory is rounded up to this, so that the same start gives the same block count."""
 PROMPT_LOGPROB_ROWS = 64
@@ -79,6 +82,31 @@ def plan_memory(
     if config.num_blocks is None and blocks < blocks_per_sequence(config):
         raise _does_not_fit(config, parts, blocks, block_bytes)
     return MemoryPlan(blocks, block_bytes, runtime, weights, activations, formula)
+
+
+def longest_context(
+    config: EngineConfig, *, runtime: int, weights: int, kv_bytes_per_token: int
+) -> int:
+    """The most tokens, up to `max_model_len`, of which one sequence fits: whole blocks of them, or
+    all; 0 where none does. The arguments are those of `plan_memory`."""
+
+    def fails(num_tokens: int) -> bool:
+        limits = replace(config.scheduler, max_model_len=num_tokens)
+        try:
+            plan_memory(
+                replace(config, scheduler=limits),
+                runtime=runtime,
+                weights=weights,
+                kv_bytes_per_token=kv_bytes_per_token,
+            )
+        except OutOfMemoryError:
+            return True
+        return False
+
+    limit, size = config.scheduler.max_model_len, config.block_size
+    if not fails(limit):
+        return limit
+    return size * bisect_left(range(1, limit // size + 1), True, key=lambda n: fails(n * size))
 
 
 def blocks_per_sequence(config: EngineConfig) -> int:

@@ -15,15 +15,20 @@ from quire.core.config import EngineArgs, EngineConfig
 from quire.core.cost import RooflineCost, cautious_cpu
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.core.hardware import Hardware
-from quire.engine.resolve import GIB, Resolved, resolve
-from quire.executor.memory import MemoryPlan, activation_bytes, blocks_per_sequence, plan_memory
+from quire.engine.resolve import GIB, resolve
+from quire.engine.resolve_context import AUTO, LEAST_TOKENS
+from quire.executor.memory import (
+    RUNTIME_BYTES,
+    MemoryPlan,
+    activation_bytes,
+    blocks_per_sequence,
+    plan_memory,
+)
 from quire.explain.limits import Limits, profile_of
 from quire.models.cost import roofline
 from quire.models.memory import kv_bytes_per_token, loaded_bytes, parameter_count
 from quire.models.offload import held_weight_bytes, layer_weights
 
-RUNTIME_BYTES = 256 * 2**20
-"""What Python, torch and the engine take before any weight is there: 230 to 260 MiB were seen."""
 TOUCHED_SHARE = {"float32": 0.6, "bfloat16": 0.3, "float16": 0.3}
 """Of the activations that are reserved, as if all were float32 and none shared its place, what
 steps were seen to touch."""
@@ -32,8 +37,6 @@ DECODE_SHARE = 0.9
 PROMPT_LEN = 512
 """Tokens of the prompt whose time is predicted."""
 BATCHES = (1, 4, 16, 64)
-LEAST_TOKENS = 1024
-"""A context below it is not proposed."""
 MOST_CHANGES = 6
 OFFLOAD_STEP = 0.25
 """GiB, to whose multiples a proposed --cpu-offload-gb is rounded up."""
@@ -72,7 +75,9 @@ class Fit(msgspec.Struct, frozen=True):
         sequences: of `max_model_len` tokens at once.
         measured: whether the machine's limits were; else the speed is a guess.
         prompt_s: seconds until the first token after a prompt of `prompt_len` tokens.
-        changes: what would make it fit, where it does not.
+        model_len: the longest that the model knows; `max_model_len` is less where the user says so,
+            or where the memory holds no more.
+        changes: what would make it fit, or the whole of `model_len` where the memory cut it.
         notes: why each automatic choice was made.
     """
 
@@ -82,6 +87,7 @@ class Fit(msgspec.Struct, frozen=True):
     quantization: str | None
     kv_cache_dtype: str
     max_model_len: int
+    model_len: int
     max_num_seqs: int
     num_threads: int
     budget: int
@@ -129,6 +135,7 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         quantization=config.quantization,
         kv_cache_dtype=config.kv_cache_dtype,
         max_model_len=config.scheduler.max_model_len,
+        model_len=model.max_position_embeddings,
         max_num_seqs=config.scheduler.max_num_seqs,
         num_threads=config.num_threads,
         budget=config.memory_budget_bytes,
@@ -153,7 +160,7 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         speed=list(_speeds(config, cost, tokens)) if tokens and not config.pooling else [],
         prompt_len=prompt,
         prompt_s=cost.seconds(prompt, 1, prompt, prompt * (prompt + 1) // 2),
-        changes=[] if fits else _changes(args, resolved, hardware),
+        changes=_changes(args, config, fits, hardware),
         notes=resolved.notes,
         pooling=config.pooling.pooling_type if config.pooling else None,
     )
@@ -196,9 +203,24 @@ def _speeds(config: EngineConfig, cost: RooflineCost, tokens: int) -> Iterator[S
         yield Speed(count, context, count / seconds, 1e3 * seconds)
 
 
-def _changes(args: EngineArgs, resolved: Resolved, hardware: Hardware) -> list[FitChange]:
-    """Single flags that make it fit, or else pairs of them."""
-    single = list(_candidates(args, resolved.config))
+def _changes(
+    args: EngineArgs, config: EngineConfig, fits: bool, hardware: Hardware
+) -> list[FitChange]:
+    """Single flags, or else pairs of them, that make fit what does not: the model, or the whole of
+    its context where nobody asked for less."""
+    whole = config.model.max_position_embeddings
+    automatic = args.max_model_len in (None, AUTO)
+    if fits and not (automatic and config.scheduler.max_model_len < whole):
+        return []
+    if automatic:
+        args = replace(args, max_model_len=whole)
+        config = replace(config, scheduler=replace(config.scheduler, max_model_len=whole))
+    found = _fitting(args, config, hardware)
+    return [change for change in found if change.max_model_len == whole or not fits]
+
+
+def _fitting(args: EngineArgs, config: EngineConfig, hardware: Hardware) -> list[FitChange]:
+    single = list(_candidates(args, config))
     pairs = [
         first | second
         for i, first in enumerate(single)

@@ -44,6 +44,31 @@ def test_what_the_user_says_is_taken() -> None:
     assert not any(note.startswith(("dtype", "max_model", "num_thr")) for note in resolved.notes)
 
 
+SMALL = Hardware(cores=4, memory_bytes=4 * GIB, available_bytes=4 * GIB)
+"""Of whose half, qwen3-0.6b's 40,960 tokens of KV cache take 4.4 GiB."""
+
+
+def test_the_context_is_what_fits() -> None:
+    for asked in (None, -1):
+        resolved = resolve(replace(PRESET, max_model_len=asked), SMALL)
+        length = resolved.config.scheduler.max_model_len
+        assert 1024 < length < resolved.config.model.max_position_embeddings
+        assert length % 16 == 0
+        (note,) = (note for note in resolved.notes if note.startswith("max_model_len"))
+        assert f"{length}: of the model's 40960" in note
+    longer = resolve(replace(PRESET, kv_cache_dtype="int8"), SMALL).config.scheduler.max_model_len
+    assert 1.9 < longer / length < 2.0
+    assert resolve(replace(PRESET, max_model_len=40960), SMALL).config.scheduler.max_model_len == (
+        40960
+    )
+
+
+def test_a_context_that_is_too_short_to_be_chosen_stays_whole() -> None:
+    """So that the start fails, with a table of the memory."""
+    resolved = resolve(replace(PRESET, kv_cache_memory_bytes=2**20), SMALL)
+    assert resolved.config.scheduler.max_model_len == 40960
+
+
 def test_an_int8_kv_cache() -> None:
     assert resolve(PRESET, MACHINE).config.kv_cache_dtype == "bfloat16"
     assert resolve(replace(PRESET, dtype="float32"), MACHINE).config.kv_cache_dtype == "float32"
@@ -118,6 +143,7 @@ def test_the_configuration_survives_the_wire() -> None:
         ("num_threads", 0, "at least 1"),
         ("kv_cache_memory_bytes", -1, "at least 1"),
         ("max_model_len", 0, "at least 1"),
+        ("max_model_len", -2, "at least 1"),
         ("max_model_len", 10**6, "max_model_len is 1000000; the model's positions end at 40960"),
         ("dtype", "bfloat61", "did you mean bfloat16"),
         ("scheduling_policy", "priorty", "did you mean priority"),

@@ -12,6 +12,7 @@ from quire.executor.memory import (
     MemoryPlan,
     activation_bytes,
     cannot_allocate,
+    longest_context,
     plan_memory,
     resident_bytes,
     useful_blocks,
@@ -80,6 +81,19 @@ def test_the_advice_helps() -> None:
     length = int(re.findall(r"--max-model-len to (\d+)", str(error.value))[0])
     assert length == 7 * 16
     assert plan(kv_cache_memory_bytes=7 * BLOCK, max_model_len=length).num_blocks == 7
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 5, 7])
+def test_the_longest_context_fits_and_one_more_block_does_not(blocks: int) -> None:
+    def longest(**changes: Any) -> int:
+        return longest_context(
+            config(**changes), runtime=RUNTIME, weights=WEIGHTS, kv_bytes_per_token=128
+        )
+
+    assert longest(kv_cache_memory_bytes=blocks * BLOCK + BLOCK - 1) == 16 * blocks
+    assert longest(kv_cache_memory_bytes=8 * BLOCK) == longest(num_blocks=1) == 128
+    spent = RUNTIME + WEIGHTS + activation_bytes(config())
+    assert longest(memory_budget_bytes=spent + blocks * BLOCK) == 16 * blocks
 
 
 def test_resident_memory_is_rounded_up() -> None:

@@ -1,0 +1,60 @@
+"""How long a sequence may be: what the user says, what the model knows, what the memory holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import EngineArgs, EngineConfig, ModelConfig
+from quire.core.errors import ConfigError
+from quire.executor.memory import RUNTIME_BYTES, RUNTIME_STEP, longest_context, resident_bytes
+from quire.models.memory import kv_bytes_per_token
+from quire.models.offload import held_weight_bytes
+
+AUTO = -1
+"""As `max_model_len`, what unset is."""
+LEAST_TOKENS = 1024
+"""A shorter context is not chosen, nor proposed."""
+
+
+def asked_context(args: EngineArgs, model: ModelConfig) -> int:
+    """What the user says, or the model's own limit.
+
+    Raises:
+        ConfigError: the model knows no such positions.
+    """
+    limit = model.max_position_embeddings
+    if args.max_model_len in (None, AUTO):
+        return limit
+    if args.max_model_len > limit:
+        raise ConfigError(
+            f"max_model_len is {args.max_model_len}; the model's positions end at {limit}.",
+            fix=f"Lower --max-model-len to {limit}, or leave it away.",
+            param="max_model_len",
+        )
+    return args.max_model_len
+
+
+def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str]) -> EngineConfig:
+    """The configuration, its context cut to what fits the memory where the user named none.
+
+    What the engine's process will hold is not known yet, so some is left for it. Where not even
+    LEAST_TOKENS fit, the context stays whole, and the start fails with a table of the memory.
+    """
+    if args.max_model_len not in (None, AUTO):
+        return config
+    scales = config.calculate_kv_scales
+    length = longest_context(
+        config,
+        runtime=max(RUNTIME_BYTES, resident_bytes()) + 2 * RUNTIME_STEP,
+        weights=held_weight_bytes(config),
+        kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype, scales),
+    )
+    limits = config.scheduler
+    if length == limits.max_model_len or length < LEAST_TOKENS:
+        notes.append(f"max_model_len {limits.max_model_len}: the model's own limit.")
+        return config
+    notes.append(
+        f"max_model_len {length}: of the model's {limits.max_model_len}, as many tokens as the "
+        "memory holds beside the weights. `quire plan` says what would make it longer."
+    )
+    return replace(config, scheduler=replace(limits, max_model_len=length))
