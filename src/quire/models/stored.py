@@ -128,7 +128,8 @@ class StoredParameters:
                 for suffix, name in piece.stored.items()
             }
             try:
-                arrays = piece.scheme.read(tensors, piece.rows, piece.columns)
+                with np.errstate(all="ignore"):  # a damaged scale may be anything
+                    arrays = piece.scheme.read(tensors, piece.rows, piece.columns)
             except ValueError as error:
                 raise CheckpointError(
                     f"The layer of tensor {piece.name!r} is malformed: {error}.",

@@ -92,11 +92,11 @@ def _nested(absmax: Array, tensors: Mapping[str, Array], state: dict[str, Any]) 
     try:
         size, offset = int(state["nested_blocksize"]), float(state["nested_offset"])
         book, scale = tensors["weight.nested_quant_map"], tensors["weight.nested_absmax"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"absmax is quantized, but {error} is missing") from None
     if size < 1 or scale.shape != (-(-len(absmax) // size),):
         raise ValueError(f"nested_absmax has shape {list(scale.shape)} for blocks of {size}")
-    by_block = np.repeat(scale, size)[: len(absmax)]
+    by_block = scale[np.arange(len(absmax)) // size]
     absmax = book[absmax] * by_block + np.float32(offset)
     return absmax.astype(np.float32)
 

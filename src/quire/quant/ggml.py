@@ -8,6 +8,7 @@ larger magnitude counting more; since the trials differ, so may the bits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from quire.checkpoint.gguf_blocks import IQ4_VALUES, MXFP4_VALUES, QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_types import TENSOR_TYPES
+from quire.core.hardware import detect
 from quire.ops.quantized import QuantizedWeight
 from quire.quant.gguf import NARROWER
 from quire.quant.scale_search import fit_affine, fit_scale, inverse
@@ -73,11 +75,18 @@ def quantize_rows(weight: Tensor, name: str) -> npt.NDArray[Any]:
     blocks = weight.reshape(-1, type_.block_size)
     packed = torch.empty(len(blocks), type_.block_bytes, dtype=torch.uint8)
     count = max(1, _CHUNK // type_.block_size)
-    for part, target in zip(blocks.split(count), packed.split(count), strict=True):
-        x = part.to(torch.float32)
-        if not bool(torch.isfinite(x).all()):
-            raise ValueError(f"a weight is not finite and cannot be rounded to {name}")
-        torch.cat(_ROUND[name](x), dim=1, out=target)
+    inference = torch.is_inference_mode_enabled()  # which a thread does not inherit
+
+    def pack(part: Tensor, target: Tensor) -> None:
+        with torch.inference_mode(inference):
+            x = part.to(torch.float32)
+            if not bool(torch.isfinite(x).all()):
+                raise ValueError(f"a weight is not finite and cannot be rounded to {name}")
+            torch.cat(_ROUND[name](x), dim=1, out=target)
+
+    with ThreadPoolExecutor(detect().cores) as threads:
+        for _ in threads.map(pack, blocks.split(count), packed.split(count)):
+            pass
     return packed.view(len(weight), -1).numpy()
 
 
@@ -249,15 +258,24 @@ def _iq4_xs(x: Tensor) -> Fields:
 
 
 _IQ4 = torch.tensor(IQ4_VALUES, dtype=torch.float32)
-_IQ4_BOUNDS = (_IQ4[1:] + _IQ4[:-1]) / 2
+_IQ4_BOUNDS = _IQ4[1:] + _IQ4[:-1]
+"""Twice what lies between two levels: whole numbers, so that x is above one if ⌈2x⌉ is."""
+_LEAST, _MOST = int(_IQ4_BOUNDS[0]), int(_IQ4_BOUNDS[-1]) + 1
+_IQ4_CODES = torch.bucketize(torch.arange(_LEAST, _MOST + 1, dtype=torch.float32), _IQ4_BOUNDS)
+_IQ4_LEVELS = _IQ4[_IQ4_CODES]
+"""Of each ⌈2x⌉ from _LEAST to _MOST: a look-up takes a fifth of a search."""
+
+
+def _iq4_places(x: Tensor) -> Tensor:
+    return (x + x).ceil_().clamp_(_LEAST, _MOST).sub_(_LEAST).to(torch.int32)
 
 
 def _iq4_codes(x: Tensor) -> Tensor:
-    return torch.bucketize(x, _IQ4_BOUNDS)
+    return _IQ4_CODES[_iq4_places(x)]
 
 
 def _nearest_iq4(x: Tensor) -> Tensor:
-    return _IQ4[_iq4_codes(x)]
+    return _IQ4_LEVELS[_iq4_places(x)]
 
 
 def _rounded(low: int, high: int) -> Callable[[Tensor], Tensor]:
