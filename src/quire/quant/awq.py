@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from quire.checkpoint.quantized import QuantizedArrays
 from quire.core.quantization import Form
-from quire.quant.fields import Fields, skipped
+from quire.quant.fields import HOW_IT_WAS_MADE, Fields, skipped
 from quire.quant.scheme import FLOATS, Array, Stored
 
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -73,16 +73,16 @@ class AwqMethod:
     def __init__(self, config: Mapping[str, Any]) -> None:
         fields = Fields(config)
         fields.choice("w_bit" if "w_bit" in fields else "bits", {4: 4})
-        fields.choice("zero_point", {True: True}, True)
+        fields.boolean("zero_point", default=True)  # without, they are all 8, and stored as well
         fields.choice("version" if "version" in fields else "format", {"gemm": True}, "gemm")
         fields.choice("backend", {"autoawq": True, "auto": True}, "auto")
         name = "q_group_size" if "q_group_size" in fields else "group_size"
         self._scheme = Awq(fields.group_size(name))
         self._dense = fields.strings("modules_to_not_convert")
         fields.skip(
-            "quant_method", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "exllama_config",
-            "model_name_or_path", "sym", "desc_act", "checkpoint_format", "pack_dtype", "meta",
-            "lm_head", "version", "format", "bits", "w_bit", "group_size", "q_group_size",
+            "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "sym", "desc_act",
+            "checkpoint_format", "pack_dtype", "lm_head", "version", "format", "bits", "w_bit",
+            "group_size", "q_group_size", *HOW_IT_WAS_MADE,
         )  # fmt: skip
         fields.done()
 

@@ -8,6 +8,21 @@ from typing import Any
 from quire.core.errors import CheckpointError, UnsupportedModelError
 
 _MISSING: Any = object()
+HOW_IT_WAS_MADE = (
+    "quant_method", "true_sequential", "damp_percent", "damp_auto_increment", "static_groups",
+    "model_name_or_path", "model_file_base_name", "meta", "dataset", "tokenizer", "batch_size",
+    "block_name_to_quantize", "module_name_preceding_first_block", "modules_in_block_to_quantize",
+    "use_exllama", "disable_exllama", "exllama_config", "max_input_length", "backend",
+    "cache_block_outputs", "use_cuda_fp16", "model_seqlen", "pad_token_id", "awq_gemm_checkpoint",
+    "mse", "act_group_aware", "hyb_act", "quant_type", "autoround_version", "adapter",
+    "offload_to_disk", "offload_to_disk_path", "rotation", "parallel_packing", "device",
+    "use_quant_input", "enable_norm_bias_tuning", "iters", "lr", "minmax_lr", "nsamples", "seqlen",
+    "enable_minmax_tuning", "enable_quanted_input", "low_gpu_mem_usage", "scale_dtype", "amp",
+    "gradient_accumulate_steps", "train_bs", "data_type", "foem", "gptaq", "gptaq_alpha",
+    "gptaq_memory_device", "v2", "v2_alpha", "pack_impl", "calculate_w_wq_diff", "failsafe",
+    "provider", "to_quant_block_names",
+)  # fmt: skip
+"""Fields that GPTQModel, AutoAWQ, AutoRound and their kin note down, and that change no number."""
 
 
 class Fields:

@@ -21,24 +21,11 @@ from quire.checkpoint.quantized import QuantizedArrays
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.quantization import Form
 from quire.quant.bits import permutation_of, unpack_rows
-from quire.quant.fields import Fields, skipped
+from quire.quant.fields import HOW_IT_WAS_MADE, Fields, skipped
 from quire.quant.scheme import FLOATS, Array, Stored
 
 _BITS = {2: 2, 3: 3, 4: 4, 8: 8}
 _FORMATS = {"gptq": 1, "marlin": None, "gptq_v2": 0}
-_OTHERS = (
-    "quant_method", "true_sequential", "damp_percent", "damp_auto_increment", "static_groups",
-    "model_name_or_path", "model_file_base_name", "meta", "dataset", "tokenizer", "batch_size",
-    "block_name_to_quantize", "module_name_preceding_first_block", "modules_in_block_to_quantize",
-    "use_exllama", "disable_exllama", "exllama_config", "max_input_length", "backend",
-    "cache_block_outputs", "use_cuda_fp16", "model_seqlen", "pad_token_id", "awq_gemm_checkpoint",
-    "mse", "act_group_aware", "hyb_act", "quant_type", "autoround_version", "adapter",
-    "offload_to_disk", "offload_to_disk_path", "rotation", "parallel_packing", "device",
-    "use_quant_input", "enable_norm_bias_tuning", "iters", "lr", "minmax_lr", "nsamples", "seqlen",
-    "enable_minmax_tuning", "enable_quanted_input", "low_gpu_mem_usage", "scale_dtype", "amp",
-    "gradient_accumulate_steps", "train_bs", "data_type", "foem", "gptaq", "gptaq_alpha",
-    "gptaq_memory_device", "v2", "v2_alpha", "pack_impl", "calculate_w_wq_diff", "failsafe",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +111,7 @@ class GptqMethod:
         self._head = fields.boolean("lm_head", default=False)
         self._dense = fields.strings("modules_to_not_convert")
         self._dynamic = self._read_dynamic(fields.raw("dynamic", {}))
-        fields.skip("checkpoint_format", "format", *_OTHERS)
+        fields.skip("checkpoint_format", "format", *HOW_IT_WAS_MADE)
         fields.done()
 
     def scheme(self, layer: str) -> Gptq | None:
@@ -154,7 +141,7 @@ class GptqMethod:
                 symmetric=fields.boolean("sym", default=base.symmetric),
                 act_order=fields.boolean("desc_act", default=base.act_order),
             )
-            fields.skip(*_OTHERS)
+            fields.skip(*HOW_IT_WAS_MADE)
             fields.done()
             found.append((pattern, None if key.startswith("-:") else changed))
         return found

@@ -12,6 +12,7 @@ from quire.quant.scheme import Method
 METHODS = Registry(
     "quantization method",
     {
+        "auto-round": "quire.quant.auto_round:auto_round_method",
         "awq": "quire.quant.awq:AwqMethod",
         "bitsandbytes": "quire.quant.bitsandbytes:BitsAndBytesMethod",
         "compressed-tensors": "quire.quant.compressed_tensors:CompressedTensorsMethod",

@@ -106,6 +106,7 @@ CASES: dict[str, tuple[dict[str, Any], Packer]] = {
     "gptq-8-sym": (GPTQ | {"bits": 8, "sym": True}, partial(packers.gptq, bits=8, symmetric=True)),
     "gptq-sym": (GPTQ | {"sym": True}, partial(packers.gptq, symmetric=True)),
     "gptq-row": (GPTQ | {"group_size": -1}, partial(packers.gptq, group=-1)),
+    "gptq-64": (GPTQ | {"group_size": 64}, partial(packers.gptq, group=64)),
     "gptq-128": (GPTQ | {"group_size": 128}, partial(packers.gptq, group=128)),
     "gptq-v2": (GPTQ | {"checkpoint_format": "gptq_v2"}, partial(packers.gptq, v2=True)),
     "gptq-act-order": (GPTQ | {"desc_act": True}, partial(packers.gptq, act_order=True)),

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from quire.core.errors import CheckpointError, QuireError, UnsupportedModelError
+from quire.quant.awq import Awq
 from quire.quant.fields import skipped
+from quire.quant.gptq import Gptq
 from quire.quant.registry import method, quantization_config
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
+AUTO = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": True}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 WEIGHTS: dict[str, Any] = {
     "num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128,
@@ -44,7 +47,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (GPTQ | {"rounding_mode": 1}, "rounding_mode is 1; Quire does not know the field"),
     ({"quant_method": "gptq"}, "bits is missing"),
     (AWQ | {"version": "gemv"}, "version is 'gemv'; Quire reads gemm"),
-    (AWQ | {"zero_point": False}, "zero_point is False; Quire reads True"),
+    (AWQ | {"zero_point": 1}, "zero_point is 1; it must be true or false"),
     (AWQ | {"bits": 8}, "bits is 8"),
     ({"quant_method": "fp8", "weight_block_size": [128]}, "weight_block_size is"),
     ({"quant_method": "fp8", "weight_block_size": [128, 0]}, "weight_block_size is"),
@@ -62,6 +65,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (recipe() | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config"),
     ({"quant_method": "compressed-tensors", "format": "dense"}, "config_groups is missing"),
     ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "quant_algo is 'W4A8'"),
+    (AUTO | {"packing_format": "auto_round:fp8"}, "packing_format is 'auto_round:fp8'"),
+    (AUTO | {"data_type": "mx_fp"}, "data_type is 'mx_fp'"),
+    (AUTO | {"act_bits": 8}, "act_bits is 8"),
+    (AUTO | {"extra_config": [1]}, "extra_config is "),
+    (AUTO | {"extra_config": {"a": {"bits": 4, "sparse": 1}}}, r"dynamic\.a\.sparse is 1"),
+    (AUTO | {"packing_format": "auto_round:auto_awq", "extra_config": {"a": {"bits": 8}}},
+     r"extra_config\.a\.bits is 8"),
 ]  # fmt: skip
 
 
@@ -73,8 +83,24 @@ def test_refused(config: dict[str, Any], message: str) -> None:
     assert caught.value.param.startswith("quantization_config.")
 
 
+def test_auto_round_is_gptq_or_awq_by_another_name() -> None:
+    dense = {"model.layers.0.mlp.down_proj": {"bits": 16, "act_bits": 16}}
+    for packing, less in (("auto_round:auto_gptq", 1), ("auto_round", 0)):
+        wide = {"model.layers.1.mlp.down_proj": {"bits": 8, "data_type": "int"}}
+        found = method(AUTO | {"packing_format": packing, "extra_config": dense | wide})
+        assert found.name == "auto-round"
+        assert found.scheme("model.layers.0.mlp.down_proj") is None
+        assert found.scheme("model.layers.1.mlp.down_proj") == Gptq(8, 32, zero_less=less)
+        assert found.scheme("model.layers.2.mlp.down_proj") == Gptq(4, 32, zero_less=less)
+    found = method(AUTO | {"packing_format": "auto_round:auto_awq", "extra_config": dense})
+    assert found.scheme("model.layers.0.mlp.down_proj") is None
+    assert found.scheme("model.layers.1.mlp.down_proj") == Awq(32)
+
+
 def test_methods_that_nobody_reads() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"by 'quip'.*Quire reads awq.*gptq.*GGUF"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"by 'quip'.*Quire reads auto-round, awq.*gptq.*GGUF"
+    ):
         method({"quant_method": "quip"})
     with pytest.raises(UnsupportedModelError, match="gpt-oss"):
         method({"quant_method": "mxfp4"})
