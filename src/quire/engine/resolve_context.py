@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.core.config import EngineArgs, EngineConfig, ModelConfig
 from quire.core.errors import ConfigError
-from quire.executor.memory import RUNTIME_BYTES, RUNTIME_STEP, longest_context, resident_bytes
+from quire.executor.memory import RUNTIME_BYTES, RUNTIME_STEP, longest_context
 from quire.models.memory import kv_bytes_per_token
 from quire.models.offload import held_weight_bytes
 
@@ -37,15 +37,16 @@ def asked_context(args: EngineArgs, model: ModelConfig) -> int:
 def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str]) -> EngineConfig:
     """The configuration, its context cut to what fits the memory where the user named none.
 
-    What the engine's process will hold is not known yet, so some is left for it. Where not even
-    LEAST_TOKENS fit, the context stays whole, and the start fails with a table of the memory.
+    What the engine's process will hold besides is not known yet: some more than usual is left for
+    it, so that the same flags give the same context on a machine. Where not even LEAST_TOKENS fit,
+    the context stays whole, and the start fails with a table of the memory.
     """
     if args.max_model_len not in (None, AUTO):
         return config
     scales = config.calculate_kv_scales
     length = longest_context(
         config,
-        runtime=max(RUNTIME_BYTES, resident_bytes()) + 2 * RUNTIME_STEP,
+        runtime=RUNTIME_BYTES + 2 * RUNTIME_STEP,
         weights=held_weight_bytes(config),
         kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype, scales),
     )

@@ -45,7 +45,7 @@ def test_what_the_user_says_is_taken() -> None:
 
 
 SMALL = Hardware(cores=4, memory_bytes=4 * GIB, available_bytes=4 * GIB)
-"""Of whose half, qwen3-0.6b's 40,960 tokens of KV cache take 4.4 GiB."""
+"""Of whose half, qwen3-0.6b's 40,960 tokens of KV cache would take 4.4 GiB."""
 
 
 def test_the_context_is_what_fits() -> None:
