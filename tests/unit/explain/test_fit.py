@@ -73,7 +73,7 @@ def test_without_measured_limits_it_is_called_a_guess() -> None:
 @pytest.mark.parametrize(
     ("preset", "gigabytes", "fields"),
     [
-        ("qwen3-0.6b", 6, {}),
+        ("qwen3-0.6b", 6, {"max_model_len": 40960}),
         ("qwen3-0.6b", 3, {"max_model_len": 8192}),
         ("gpt2", 1.2, {}),
         ("gpt2", 4, {"kv_cache_memory_bytes": 2**20}),
