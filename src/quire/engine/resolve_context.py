@@ -22,16 +22,16 @@ def asked_context(args: EngineArgs, model: ModelConfig) -> int:
     Raises:
         ConfigError: the model knows no such positions.
     """
-    limit = model.max_position_embeddings
-    if args.max_model_len in (None, AUTO):
+    limit, asked = model.max_position_embeddings, args.max_model_len
+    if asked is None or asked == AUTO:
         return limit
-    if args.max_model_len > limit:
+    if asked > limit:
         raise ConfigError(
-            f"max_model_len is {args.max_model_len}; the model's positions end at {limit}.",
+            f"max_model_len is {asked}; the model's positions end at {limit}.",
             fix=f"Lower --max-model-len to {limit}, or leave it away.",
             param="max_model_len",
         )
-    return args.max_model_len
+    return asked
 
 
 def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str]) -> EngineConfig:

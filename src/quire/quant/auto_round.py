@@ -34,7 +34,7 @@ def auto_round_method(config: Mapping[str, Any]) -> GptqMethod | AwqMethod:
     layers = dict(
         Fields(fields.raw("extra_config", {}), "quantization_config.extra_config").items()
     )
-    dense = [name for name, layer in layers.items() if layer.raw("bits", 0) in _DENSE_BITS]
+    dense = [name for name, layer in layers.items() if layer.integer("bits", 0) in _DENSE_BITS]
     found: GptqMethod | AwqMethod
     if layout == "awq":
         for name in layers.keys() - set(dense):

@@ -69,6 +69,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (AUTO | {"data_type": "mx_fp"}, "data_type is 'mx_fp'"),
     (AUTO | {"act_bits": 8}, "act_bits is 8"),
     (AUTO | {"extra_config": [1]}, "extra_config is "),
+    (AUTO | {"extra_config": {"a": {"bits": [16]}}}, r"extra_config\.a\.bits is \[16\]"),
     (AUTO | {"extra_config": {"a": {"bits": 4, "sparse": 1}}}, r"dynamic\.a\.sparse is 1"),
     (AUTO | {"packing_format": "auto_round:auto_awq", "extra_config": {"a": {"bits": 8}}},
      r"extra_config\.a\.bits is 8"),
