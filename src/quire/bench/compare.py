@@ -49,11 +49,15 @@ METRICS = {
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A peer that Quire can drive: its module, what drives it, and how to install it."""
+    """A peer that Quire can drive: its module, what drives it, and how to install it.
+
+    One `on_request` takes part only where it is named, being for few models.
+    """
 
     module: str
     driver: str
     install: str
+    on_request: bool = False
 
 
 PEERS = {
@@ -64,6 +68,7 @@ PEERS = {
     "llama-cpp-python": Package(
         "llama_cpp", "llama_cpp_c", "pip install llama-cpp-python gguf numpy"
     ),
+    "torch": Package("torch", "torch_layers", "pip install torch", on_request=True),
 }
 
 
@@ -128,7 +133,7 @@ def interpreters(given: Sequence[str], only_given: bool = False) -> dict[str, st
             )
         found[name] = os.path.abspath(python)  # not resolved: a link is what makes an environment
     for name, package in PEERS.items():
-        if name in found or only_given:
+        if name in found or only_given or package.on_request:
             continue
         if find_spec(package.module) is not None:
             found[name] = sys.executable

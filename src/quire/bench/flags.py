@@ -16,7 +16,7 @@ ABLATIONS = (
     *("async-scheduling", "multi-step", "persistent-batch", "plan", "int8-kv-cache"),
     *("prefix-caching", "chunked-prefill"),
 )
-PEER_NAMES = ("transformers", "vllm", "llama-cpp-python")
+PEER_NAMES = ("transformers", "vllm", "llama-cpp-python", "torch")
 TASKS = ("prefill", "decode", "batch", "startup")
 DEFAULT = "(default: %(default)s)"
 

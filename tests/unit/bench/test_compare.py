@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import quire
 from quire.bench import compare
 from quire.bench.compare import METRICS, PEERS, Package, interpreters, print_result, ratio, run
 from quire.bench.flags import PEER_NAMES, TASKS
 from quire.bench.main import add_arguments
+from quire.bench.peers import torch_layers
+from quire.bench.peers.driver import Options
 from quire.core.errors import ConfigError, QuireError
 
 MODEL = Path(quire.__file__).parent / "assets" / "story"
@@ -41,12 +44,14 @@ def test_peers_are_given_or_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     packages = {"a": Package("json", "x", ""), "b": NOT_INSTALLED, "c": NOT_INSTALLED}
+    packages["d"] = Package("json", "x", "", on_request=True)
     monkeypatch.setattr(compare, "PEERS", packages)
     assert interpreters([f"b={sys.executable}"]) == {"b": sys.executable, "a": sys.executable}
     told = capsys.readouterr().err
     assert "c is not installed" in told
     assert "pip install x; then --peer c=PYTHON" in told
     assert interpreters([f"b={sys.executable}"], only_given=True) == {"b": sys.executable}
+    assert "d" in interpreters([f"d={sys.executable}"])
     for wrong in ("b", "b=missing", f"z={sys.executable}"):
         with pytest.raises(ConfigError, match="NAME=PYTHON"):
             interpreters([wrong])
@@ -83,6 +88,20 @@ def test_engines_take_turns(
     print_result(rows, out)
     titles = [line for line in out.getvalue().splitlines() if line.startswith("bench compare")]
     assert titles == [f"bench compare: {task} (2 rows)" for task in METRICS]
+
+
+def test_plain_torch_layers_keep_what_they_have_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 24, "vocab_size": 50}
+    config = {"model_type": "gpt2", "layer_norm_epsilon": 1e-5, **shape}
+    monkeypatch.setattr(torch_layers, "config_of", lambda model: config)
+    monkeypatch.setattr(torch_layers.torch, "set_num_threads", lambda count: None)
+    peer = torch_layers.TorchLayers(Options("gpt2", "float32", None, 1, 0, 24, 2, ""))
+    token_ids = torch.randint(50, (2, 9))
+    whole = peer.logits(token_ids, 0)
+    peer.logits(token_ids[:, :8], 0)
+    torch.testing.assert_close(peer.logits(token_ids[:, 8:], 8), whole)
+    [first, _] = peer.generate(token_ids.tolist(), 3)
+    assert first.arrival_time < first.first_token_time < first.last_token_time
 
 
 @pytest.mark.parametrize(
