@@ -6,6 +6,8 @@
 
 #if defined(__AVX512BF16__)
 
+#include "bf16_dot.h"
+
 namespace quire::QUIRE_ISA {
 
 namespace {
@@ -19,22 +21,14 @@ int64_t padded_k(const GemmArgs& a) { return round_up(a.k, 32); }
 // Not a power of two: the rows of a pass share no cache set.
 int64_t copied_stride(const GemmArgs& a) { return padded_k(a) + 32; }
 
-inline __m512bh two(const bf16* p) {
-  int32_t bits;
-  __builtin_memcpy(&bits, p, sizeof bits);
-  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
-}
-
 // A line has two columns of x side by side, for 16 output rows.
 struct BF16Line {
   static constexpr int64_t kBytes = 64;
-  static __m512bh pairs(const uint8_t* p) {
-    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
-  }
+  static __m512i pairs(const uint8_t* p) { return _mm512_loadu_si512(p); }
 };
 struct S8Line {
   static constexpr int64_t kBytes = 32;
-  static __m512bh pairs(const uint8_t* p) { return s8_pairs(p); }
+  static __m512i pairs(const uint8_t* p) { return reinterpret_cast<__m512i>(s8_pairs(p)); }
 };
 
 template <class Line>
@@ -51,19 +45,20 @@ struct Dot {
   }
 
   template <int R>
-  static void block(float* sums, const Pass<bf16>& p) {
+  QUIRE_PASS static void block(float* sums, const Pass<bf16>& p) {
     __m512 c[R][2];
     QUIRE_UNROLL for (auto& row : c) row[0] = row[1] = _mm512_setzero_ps();
     const uint8_t* line = p.weight;
+    const int64_t ahead = p.ahead;
+    Thirds<R, bf16> x(p.x, p.stride);
     for (int64_t i = 0; i < p.k; i += 32) {
       QUIRE_UNROLL for (int tile = 0; tile < 2; ++tile) {
-        for (const bf16* x = p.x + i; x < p.x + i + 32; x += 2, line += Line::kBytes) {
-          fetch(line, p.ahead);
-          const __m512bh w = Line::pairs(line);
-          QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-            c[r][tile] = _mm512_dpbf16_ps(c[r][tile], two(x + r * p.stride), w);
-          }
+        for (int pair = 0; pair < 16; ++pair, line += Line::kBytes, x.skip(2)) {
+          fetch(line, ahead);
+          const __m512i w = Line::pairs(line);
+          QUIRE_UNROLL for (int r = 0; r < R; ++r) add_products(c[r][tile], w, x.at(r));
         }
+        if (tile == 0) x.skip(-32);
       }
     }
     QUIRE_UNROLL for (int r = 0; r < R; ++r) {

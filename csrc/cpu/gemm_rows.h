@@ -23,6 +23,29 @@ struct Input {
   int64_t block_bytes;
 };
 
+// R rows of x by the address of every third, in disguise: for all addresses, which compilers like to
+// keep, registers do not suffice.
+template <int R, class T>
+struct Thirds {
+  const T* row[(R + 2) / 3];
+  int64_t stride;
+
+  Thirds(const T* x, int64_t row_stride) : stride(row_stride) {
+    QUIRE_UNROLL for (const T*& third : row) {
+      third = x;
+      __asm__("" : "+r"(third));
+      x += 3 * stride;
+    }
+  }
+  const T* at(int r) const { return row[r / 3] + r % 3 * stride; }
+  void skip(int64_t columns) {
+    QUIRE_UNROLL for (const T*& third : row) third += columns;
+  }
+};
+
+// A pass is not inlined: among its like it would not get the registers that it needs.
+#define QUIRE_PASS __attribute__((noinline))
+
 // Some rows of x against one block.
 template <class T>
 struct Pass {
