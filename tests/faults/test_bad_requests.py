@@ -84,7 +84,7 @@ def test_row_5_bad_utf8_and_huge_integers(server: Server, path: str, value: byte
         ({"stop": {"a": 1}}, "stop", "object"),
         ({"logit_bias": [1]}, "logit_bias", "array"),
         ({"response_format": {"type": "json_objects"}}, "response_format.type", "Invalid enum"),
-        ({"guided_json": {"uniqueItems": True}}, "structured_outputs", "uniqueItems"),
+        ({"guided_json": {"uniqueItems": True}}, "guided_json", "uniqueItems"),
         ({"seed": 2**63}, "seed", "seed"),
     ],
 )

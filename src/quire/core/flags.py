@@ -159,9 +159,21 @@ def field_docs(cls: type) -> dict[str, str]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except OSError:
         return {}
-    body = typing.cast(ast.ClassDef, tree.body[0]).body
+    return _docs_in(typing.cast(ast.ClassDef, tree.body[0]))
+
+
+def module_docs(module: types.ModuleType) -> dict[str, dict[str, str]]:
+    """`field_docs` of all of a module's classes, by their names."""
+    try:
+        tree = ast.parse(inspect.getsource(module))
+    except OSError:
+        return {}
+    return {node.name: _docs_in(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _docs_in(definition: ast.ClassDef) -> dict[str, str]:
     docs: dict[str, str] = {}
-    for node, following in itertools.pairwise(body):
+    for node, following in itertools.pairwise(definition.body):
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.target, ast.Name)

@@ -8,11 +8,26 @@ import msgspec
 
 from quire.core.errors import InvalidRequestError
 
-KINDS = ("json", "regex", "choice", "grammar", "json_object")
+KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+NOT_FOLLOWED = "The output's structure cannot be followed: "
+"""Begins the reason why a request ends whose structure turns out to be too much: it is the
+request's fault, not the engine's."""
+
+
+class ReasoningMarks(msgspec.Struct, frozen=True, array_like=True):
+    """Between which texts a model reasons before it answers.
+
+    Attributes:
+        begun: the prompt has begun the reasoning.
+    """
+
+    begins: tuple[str, ...]
+    ends: tuple[str, ...]
+    begun: bool = False
 
 
 class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
-    """Exactly one of `json`, `regex`, `choice`, `grammar` and `json_object`, and how to space JSON.
+    """Exactly one of `KINDS`, and how to space JSON.
 
     Invalid values raise `InvalidRequestError`; whether a schema, an expression or a grammar can be
     served, `text.grammar` tells.
@@ -28,10 +43,18 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
     """In Lark's syntax, as llguidance reads it, or in llama.cpp's GBNF."""
     json_object: bool | None = None
     """The text is any JSON object."""
+    structural_tag: str | dict[str, Any] | None = None
+    """The text is free but for structures between tags: `{"structures": [{"begin", "schema",
+    "end"}, …], "triggers": […]}`, or its text."""
     disable_any_whitespace: bool = False
     """No white space between JSON's tokens."""
     whitespace_pattern: str | None = None
-    """A regular expression of the white space allowed between JSON's tokens; unset, any."""
+    """A regular expression of the white space allowed between JSON's tokens. Unset: a space, or
+    line breaks and an indentation, so that no model can go on with white space for ever."""
+    reasoning: ReasoningMarks | None = None
+    """The structure begins behind the reasoning, where there is any."""
+    field: str | None = None
+    """What errors call it; unset, by its kind."""
 
     def __post_init__(self) -> None:
         if self.json_object is False:
@@ -44,7 +67,7 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
             raise _error("structured_outputs.choice has no strings.")
         if self.disable_any_whitespace and self.whitespace_pattern is not None:
             raise _error("disable_any_whitespace and whitespace_pattern exclude each other.")
-        of_json = given[0] in ("json", "json_object")
+        of_json = given[0] in ("json", "json_object", "structural_tag")
         if not of_json and (self.disable_any_whitespace or self.whitespace_pattern is not None):
             raise _error(f"white space is JSON's to set; this is a {given[0]}.")
 

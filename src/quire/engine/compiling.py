@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.core.errors import InvalidRequestError
 from quire.core.request import Request
+from quire.core.structured_outputs import NOT_FOLLOWED
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,9 @@ class Compiling:
             if error is None:
                 compiled.append(request)
                 continue
-            if not isinstance(error, InvalidRequestError):
-                logger.error("a grammar could not be compiled", exc_info=error)
+            if isinstance(error, InvalidRequestError):
+                refused.append((request, f"{NOT_FOLLOWED}{error}"))
+                continue
+            logger.error("a grammar could not be compiled", exc_info=error)
             refused.append((request, str(error) or repr(error)))
         return compiled, refused

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from quire.core.config import EngineConfig
@@ -24,6 +25,7 @@ from quire.engine.resolve import Resolved
 from quire.engine.tokenizer_worker import ChatPrompt, tokenize
 from quire.kv.manager import most_blocks
 from quire.text.grammar import GrammarChecker
+from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -151,6 +153,7 @@ class InputProcessor:
             n=1,
             max_tokens=room if params.max_tokens is None else params.max_tokens,
             bad_words_token_ids=self._bad_words(params),
+            structured_outputs=self._structure(params, token_ids),
         )
         packed = pack_tokens(token_ids)
         children = [
@@ -278,7 +281,7 @@ class InputProcessor:
         if not self.eos_token_ids:
             raise InvalidRequestError(
                 "The model has no end-of-sequence token, without which no structure can end.",
-                param="structured_outputs",
+                param=wanted.field or "structured_outputs",
             )
         self._grammars.check(wanted)
 
@@ -300,6 +303,18 @@ class InputProcessor:
                     f"the model's vocabulary ends at {self.model.vocab_size - 1}.",
                     param=name,
                 )
+
+    def _structure(
+        self, params: SamplingParams, prompt: list[int]
+    ) -> StructuredOutputsParams | None:
+        """What the output is held to, where the prompt leaves the reasoning before it."""
+        wanted = params.structured_outputs
+        if wanted is None or wanted.reasoning is None:
+            return wanted
+        marks = wanted.reasoning
+        begun = prompt_reasoning(self.tokenizer, prompt, marks.begins, marks.ends)
+        left = None if begun is False else replace(marks, begun=bool(begun))
+        return replace(wanted, reasoning=left)
 
     def _bad_words(self, params: SamplingParams) -> list[list[int]] | None:
         """Each word's token sequences, with and without a space before it.

@@ -46,7 +46,7 @@ class Grammars:
         self._compiled: OrderedDict[tuple[bytes, tuple[int, ...]], Future[LLMatcher]] = (
             OrderedDict()
         )
-        self._tokenizers: dict[tuple[int, ...], LLTokenizer] = {}
+        self._vocabularies: dict[tuple[int, ...], tuple[LLTokenizer, dict[str, int]]] = {}
         self._lock = Lock()
         self._load_lock = Lock()
 
@@ -76,19 +76,23 @@ class Grammars:
     def _compile(
         self, params: StructuredOutputsParams, eos_token_ids: tuple[int, ...]
     ) -> LLMatcher:
-        from quire.text.grammar import grammar_text, new_matcher
+        from quire.text.grammar import new_matcher
 
-        return new_matcher(self._tokenizer(eos_token_ids), grammar_text(params))
+        tokenizer, specials = self._vocabulary(eos_token_ids)
+        return new_matcher(tokenizer, params, specials)
 
-    def _tokenizer(self, eos_token_ids: tuple[int, ...]) -> LLTokenizer:
-        from quire.text.grammar import matcher_tokenizer
+    def _vocabulary(self, eos_token_ids: tuple[int, ...]) -> tuple[LLTokenizer, dict[str, int]]:
+        """The tokens, and the control tokens among them by their names."""
+        from quire.text.vocabulary import matcher_tokenizer, special_tokens
 
         with self._load_lock:
-            if eos_token_ids not in self._tokenizers:
-                self._tokenizers[eos_token_ids] = matcher_tokenizer(
-                    self._load_tokenizer(), self.vocab_size, eos_token_ids
+            if eos_token_ids not in self._vocabularies:
+                tokenizer = self._load_tokenizer()
+                self._vocabularies[eos_token_ids] = (
+                    matcher_tokenizer(tokenizer, self.vocab_size, eos_token_ids),
+                    special_tokens(tokenizer, eos_token_ids),
                 )
-            return self._tokenizers[eos_token_ids]
+            return self._vocabularies[eos_token_ids]
 
 
 class SequenceMatcher:

@@ -6,6 +6,7 @@ from quire.core.batch import Column
 from quire.core.errors import InvalidRequestError
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import NOT_FOLLOWED
 from quire.ops.sampling import LogitEdits, MaskWords
 from quire.sampling.grammars import SequenceMatcher
 from quire.sampling.masks import Masks, TokenRow
@@ -124,5 +125,5 @@ class SamplingState:
         """The tokens that the output's structure allows now."""
         fault = self.fault if self.matcher is None else self.matcher.error
         if fault is not None or self.matcher is None:
-            raise InvalidRequestError(f"The output's structure cannot be followed: {fault}.")
+            raise InvalidRequestError(f"{NOT_FOLLOWED}{fault}.")
         return self.matcher.mask

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from quire import __version__
 from quire.profile.devices import Device
 from quire.server.anthropic.messages import count_tokens, create_message
+from quire.server.contract import OF_ENGINE, contract
 from quire.server.engine import Engine
 from quire.server.errors import HANDLERS, error_response
 from quire.server.explain import explain_engine
@@ -42,6 +43,7 @@ from quire.server.openai.pooling import (
     create_score,
 )
 from quire.server.openai.tokens import detokenize, tokenize
+from quire.server.openapi import show_openapi
 from quire.server.pages import page_routes
 from quire.server.profile import profile_ops, start_profile, stop_profile
 from quire.server.requests import request_timeline
@@ -133,6 +135,7 @@ def create_app(
             Route("/ready", ready),
             Route("/version", version),
             Route("/load", load),
+            Route("/openapi.json", show_openapi),
             Route("/metrics", metrics),
             Route("/explain", explain_engine),
             Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
@@ -194,36 +197,51 @@ def _template(tokenizer: Tokenizer) -> str:
     return "\n".join(tokenizer.chat_templates.values())
 
 
+class Version(msgspec.Struct):
+    version: str
+
+
+@contract(errors=OF_ENGINE)
 async def health(request: Request) -> Response:
     """200 while the engine lives; 503 while a core that was lost is replaced, or for ever."""
     error = server_state(request).engine.error
     return Response() if error is None else error_response(error)
 
 
+@contract(errors=OF_ENGINE, error=None)
 async def ready(request: Request) -> Response:
     """200 while requests are taken; 503 while the model loads, after a signal to stop, and while
     the engine is not there."""
     return Response(status_code=200 if server_state(request).engine.is_ready else 503)
 
 
+@contract(answer=Version)
 async def version(request: Request) -> Response:
-    body = msgspec.json.encode({"version": __version__})
+    """Quire's own."""
+    body = msgspec.json.encode(Version(__version__))
     return Response(body, media_type="application/json")
 
 
+class ServerLoad(msgspec.Struct):
+    server_load: int
+
+
+@contract(answer=ServerLoad)
 async def load(request: Request) -> Response:
     """Sequences under way, waiting ones included, under vLLM's name."""
     engine = server_state(request).engine
-    body = msgspec.json.encode({"server_load": engine.num_queued + engine.max_num_seqs})
+    body = msgspec.json.encode(ServerLoad(engine.num_queued + engine.max_num_seqs))
     return Response(body, media_type="application/json")
 
 
+@contract(errors=OF_ENGINE)
 async def reset_prefix_cache(request: Request) -> Response:
     """Forget all cached prefixes; requests under way keep their blocks."""
     await server_state(request).live_engine().call("reset_prefix_cache")
     return Response()
 
 
+@contract(answer="text/plain")
 async def metrics(request: Request) -> Response:
     """The engine's counters, for Prometheus."""
     exposition: Metrics = request.app.state.metrics

@@ -86,7 +86,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
 
 
 def read_query(request: Request, kind: type[T]) -> T:
-    """The query as a `kind`.
+    """The query's parameters as a `kind`; of one that is given twice, the last counts.
 
     Raises:
         ApiError: 400, naming the parameter at fault.
@@ -94,7 +94,9 @@ def read_query(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.convert(dict(request.query_params), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _explain(str(error), kind) from None
+        explained = _explain(str(error), kind)
+        given = request.query_params.get(explained.param or "", "")
+        raise invalid(f"{explained} It is {given[:_LONGEST_NAME]!r}.", explained.param) from None
 
 
 def _explain(text: str, kind: type[msgspec.Struct] | None, prefix: str = "") -> ApiError:

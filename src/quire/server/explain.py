@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import replace
+from typing import Annotated
 
 import msgspec
 from starlette.requests import Request
@@ -19,9 +19,10 @@ from quire.explain.evidence import Evidence
 from quire.explain.limits import load_limits
 from quire.explain.probe import Probe
 from quire.explain.report import Report
+from quire.server.body import read_query
 from quire.server.connection import while_connected
+from quire.server.contract import OF_ENGINE, contract
 from quire.server.engine import Engine
-from quire.server.errors import invalid
 from quire.server.state import server_state
 
 WINDOW = 5.0
@@ -31,6 +32,16 @@ PROFILED_STEPS = 256
 """Most steps of a window whose operations are timed."""
 
 
+class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Attributes:
+    window: seconds.
+    evidence: answer with all that the report rests on, too.
+    """
+
+    window: Annotated[float, msgspec.Meta(ge=0.1, le=LONGEST_WINDOW)] = WINDOW
+    evidence: bool = False
+
+
 class Explained(msgspec.Struct):
     """With `?evidence=true`: the report, and all that it rests on."""
 
@@ -38,21 +49,21 @@ class Explained(msgspec.Struct):
     evidence: Evidence
 
 
+@contract(query=ExplainQuery, answer=(Report, Explained), errors=OF_ENGINE)
 async def explain_engine(request: Request) -> Response:
     """Watch the engine for `?window=` seconds, and say what it lost its time to."""
-    seconds = _window(request.query_params.get("window"))
+    query = read_query(request, ExplainQuery)
     engine = server_state(request).live_engine()
     # One at a time: a second one would take the first one's profile.
     turn: asyncio.Lock = request.app.state.explaining
 
     async def in_turn() -> Evidence:
         async with turn:
-            return await watch(engine, seconds)
+            return await watch(engine, query.window)
 
     evidence = await while_connected(in_turn(), request.receive)
     report = explain(evidence)
-    whole = request.query_params.get("evidence", "false") == "true"
-    body = msgspec.json.encode(Explained(report, evidence) if whole else report)
+    body = msgspec.json.encode(Explained(report, evidence) if query.evidence else report)
     return Response(body, media_type="application/json")
 
 
@@ -90,16 +101,3 @@ async def _profile(engine: Engine, seconds: float) -> OpProfile | None:
     except (ProfilerBusyError, InvalidRequestError):
         return None
     return msgspec.convert(profile, OpProfile)
-
-
-def _window(text: str | None) -> float:
-    try:
-        seconds = WINDOW if text is None else float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0.1 <= seconds <= LONGEST_WINDOW:
-        raise invalid(
-            f"window is {text!r}; it must be a number of seconds from 0.1 to {LONGEST_WINDOW:g}.",
-            "window",
-        )
-    return seconds

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import EngineDeadError
 from quire.server.connection import while_connected
+from quire.server.contract import EVENTS, OF_ENGINE, contract
 from quire.server.errors import ApiError
 from quire.server.state import server_state
 
@@ -153,6 +154,7 @@ async def _send_all(viewer: Viewer, send: Send) -> None:
     await send({"type": "http.response.body"})
 
 
+@contract(answer=EVENTS, errors=[HTTPStatus.TOO_MANY_REQUESTS, *OF_ENGINE])
 async def stream(request: Request) -> Response:
     """Snapshots of the engine, from now on (see `snapshot.Snapshot`)."""
     server_state(request).live_engine()

@@ -66,7 +66,10 @@ def page_routes() -> list[Route]:
             raise HTTPException(HTTPStatus.NOT_FOUND)
         return asset.response(request, _FOREVER)
 
-    return [Route(PAGE_PATH, show_page), Route(ASSETS_PATH + "{name}", show_asset)]
+    return [
+        Route(PAGE_PATH, show_page, include_in_schema=False),
+        Route(ASSETS_PATH + "{name}", show_asset, include_in_schema=False),
+    ]
 
 
 def is_static(path: str) -> bool:

@@ -9,10 +9,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.core.op_profile import OpProfile
 from quire.engine.profiling import ProfilerBusyError
 from quire.server.body import decode, read_body
+from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import ApiError
 from quire.server.state import server_state
+
+_ERRORS = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, *OF_ENGINE)
 
 
 class OpProfileRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -25,6 +29,16 @@ class OpProfileRequest(msgspec.Struct, forbid_unknown_fields=True):
     timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 5.0
 
 
+class ProfileStatus(msgspec.Struct, omit_defaults=True):
+    """Attributes:
+    files: of the profile, once it has stopped.
+    """
+
+    status: str
+    files: list[str] = []
+
+
+@contract(answer=ProfileStatus, errors=_ERRORS)
 async def start_profile(request: Request) -> Response:
     """Record the steps to come; 409 while that is done already, 400 without a profiler."""
     if not await server_state(request).live_engine().profiling.start():
@@ -33,15 +47,17 @@ async def start_profile(request: Request) -> Response:
             "A profile is being recorded already; POST /stop_profile ends it.",
             code="profiler_busy",
         )
-    return _json({"status": "recording"})
+    return _json(ProfileStatus("recording"))
 
 
+@contract(answer=ProfileStatus, errors=_ERRORS)
 async def stop_profile(request: Request) -> Response:
     """End the recording and wait for its file: names in the folder that the operator configured."""
     files = await server_state(request).live_engine().profiling.stop()
-    return _json({"status": "stopped", "files": files})
+    return _json(ProfileStatus("stopped", files))
 
 
+@contract(body=OpProfileRequest, answer=OpProfile, errors=[HTTPStatus.CONFLICT, *OF_ENGINE])
 async def profile_ops(request: Request) -> Response:
     """What each operation of the next steps took: an `OpProfile`; 409 while another is made."""
     server = server_state(request)

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.engine.timeline import MAX_FINISHED, Lane, TimelineEvent
+from quire.server.contract import contract
 from quire.server.errors import ApiError
 from quire.server.state import names_of, server_state
 
@@ -26,6 +27,7 @@ class RequestTimeline(Lane, kw_only=True):
     """Events of a very long story that are not known any more."""
 
 
+@contract(answer=RequestTimeline, errors=[HTTPStatus.NOT_FOUND])
 async def request_timeline(request: Request) -> Response:
     """By a response's id, the client's `X-Request-Id` (of several, the latest), or a lane's id."""
     asked = request.path_params["id"]

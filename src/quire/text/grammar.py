@@ -16,7 +16,8 @@ import msgspec
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.text.tokenizer import Tokenizer
+from quire.text.composition import Grammar, Specials, StructuralTag, tagged, whole
+from quire.text.vocabulary import byte_tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -28,6 +29,9 @@ MAX_GBNF_BYTES = 32 * 2**10
 MAX_DEPTH = 100
 """Deepest nesting of a schema."""
 
+WHITESPACE = r"( |\r?\n{1,2}[ \t]{0,20})"
+"""Between JSON's tokens, unless the request says otherwise: bounded, for a model that has nothing
+to say would go on with white space for ever."""
 CHECKED_KEPT = 1024
 """Grammars that were found to be good and need not be checked again."""
 
@@ -35,38 +39,58 @@ _PASSED_OVER = ("contentEncoding", "contentMediaType", "contentSchema")
 _OF_SCHEMAS = ("properties", "patternProperties", "definitions", "$defs")
 _SCHEMAS = ("items", "prefixItems", "additionalItems", "additionalProperties", "allOf", "anyOf",
             "oneOf")  # fmt: skip
-_SPECIAL = b"\xff"
-"""Begins the name of a control token, so that no text can be one."""
 
 
 def grammar_key(params: StructuredOutputsParams) -> bytes:
     """Equal for equal grammars."""
-    return msgspec.msgpack.encode(params)
+    return msgspec.msgpack.encode(msgspec.structs.replace(params, field=None))
 
 
-def grammar_text(params: StructuredOutputsParams) -> str:
+def grammar_text(params: StructuredOutputsParams, specials: Specials | None = None) -> str:
     """The grammar as llguidance reads it.
+
+    Args:
+        specials: the model's control tokens, for marks around the structure; without them these
+            are spelled.
 
     Raises:
         InvalidRequestError: it is too large, no JSON, or no GBNF.
     """
-    from llguidance import LLMatcher, regex_to_lark
-
     _check_size(params)
+    if params.kind != "structural_tag":
+        return whole(_structure(params), params.reasoning, specials or {})
+    tag = _structural_tag(params)
+    schemas = [_json(each.schema, params) for each in tag.structures]
+    return tagged(tag, schemas, params.reasoning, specials or {})
+
+
+def _structure(params: StructuredOutputsParams) -> Grammar:
+    """The structure alone."""
+    from llguidance import regex_to_lark
+
     match params.kind:
         case "regex":
             assert params.regex is not None
             # \d and \w are ASCII's, as in JSON schemas.
-            return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(params.regex, 'dw')}/")
+            return {"lark_grammar": f"start: /{regex_to_lark(params.regex, 'dw')}/"}
         case "choice":
             assert params.choice is not None
             choices = " | ".join(json.dumps(choice) for choice in params.choice)
-            return LLMatcher.grammar_from_lark(f"start: {choices}")
+            return {"lark_grammar": f"start: {choices}"}
         case "grammar":
-            assert params.grammar is not None
-            return LLMatcher.grammar_from_lark(_lark(params.grammar))
+            return {"lark_grammar": _lark(params)}
         case _:
-            return LLMatcher.grammar_from_json_schema(_schema(params), overrides=_spacing(params))
+            return _json({"type": "object"} if params.json_object else params.json, params)
+
+
+def _structural_tag(params: StructuredOutputsParams) -> StructuralTag:
+    given = params.structural_tag
+    try:
+        if isinstance(given, str):
+            return msgspec.json.decode(given, type=StructuralTag)
+        return msgspec.convert(given, StructuralTag)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _refused(str(error), params) from None
 
 
 class GrammarChecker:
@@ -93,96 +117,33 @@ class GrammarChecker:
                 return
             if self._tokenizer is None:
                 self._tokenizer = byte_tokenizer()
-        new_matcher(self._tokenizer, grammar_text(params))
+        new_matcher(self._tokenizer, params)
         with self._lock:
             self._good[key] = None
             if len(self._good) > CHECKED_KEPT:
                 self._good.popitem(last=False)
 
 
-def new_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """A matcher at the beginning of the text.
+def new_matcher(
+    tokenizer: LLTokenizer, params: StructuredOutputsParams, specials: Specials | None = None
+) -> LLMatcher:
+    """A matcher at the beginning of the text, whose first mask is known to be no trouble.
 
     Raises:
         InvalidRequestError: the grammar cannot be served; names the keyword or the place.
     """
     from llguidance import LLMatcher
 
+    grammar = grammar_text(params, specials)
     matcher = LLMatcher(tokenizer, grammar, limits=_limits(), log_level=0)
+    try:
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+    except ValueError as error:
+        raise _refused(str(error), params) from None
     if matcher.is_error():
-        raise _refused(matcher.get_error())
+        raise _refused(matcher.get_error(), params)
     return matcher
-
-
-def matcher_tokenizer(
-    tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]
-) -> LLTokenizer:
-    """The vocabulary as llguidance wants it; control tokens stand for no text.
-
-    Args:
-        vocab_size: of the logits; ids beyond the tokenizer's own are never allowed.
-        eos_token_ids: allowed where the text may end.
-
-    Raises:
-        InvalidRequestError: the model has no token to end a text with.
-    """
-    from llguidance import LLTokenizer
-
-    if not eos_token_ids:
-        raise InvalidRequestError(
-            "the model has no end-of-sequence token, without which no structure can end.",
-            param="structured_outputs",
-        )
-    special = {*tokenizer.all_special_ids, *eos_token_ids}
-    tokens = [_token(tokenizer, i, i in special) for i in range(vocab_size)]
-    wrapper = _Vocabulary(tokens, eos_token_ids[0], sorted(special))
-    return LLTokenizer(wrapper, eos_token=list(eos_token_ids))  # type: ignore[arg-type]
-
-
-def byte_tokenizer() -> LLTokenizer:
-    """Bytes for tokens, and one that ends the text: enough to tell whether a grammar is sound."""
-    from llguidance import LLTokenizer
-
-    tokens = [*(bytes([byte]) for byte in range(256)), b"\xff</s>"]
-    return LLTokenizer(_Vocabulary(tokens, 256, [256]), eos_token=256)  # type: ignore[arg-type]
-
-
-class _Vocabulary:
-    """What `LLTokenizer` reads of a tokenizer.
-
-    Text that is forced is made into the longest tokens that spell it, whatever the tokenizer
-    itself would do at the beginning of a text.
-    """
-
-    is_tokenizer_wrapper = True
-    bos_token_id = None
-
-    def __init__(self, tokens: list[bytes], eos_token_id: int, special: list[int]) -> None:
-        self.tokens = tokens
-        self.eos_token_id = eos_token_id
-        self.special_token_ids = special
-        controls = set(special)
-        self._ids = {raw: i for i, raw in enumerate(tokens) if raw and i not in controls}
-        self._longest = max(map(len, self._ids))
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        raw = text.encode() if isinstance(text, str) else text
-        ids: list[int] = []
-        at = 0
-        while at < len(raw):
-            sizes = range(min(self._longest, len(raw) - at), 0, -1)
-            size = next((n for n in sizes if raw[at : at + n] in self._ids), 0)
-            if not size:  # no token spells it: it cannot be said
-                break
-            ids.append(self._ids[raw[at : at + size]])
-            at += size
-        return ids
-
-
-def _token(tokenizer: Tokenizer, token_id: int, special: bool) -> bytes:
-    if special:
-        return _SPECIAL + f"<{token_id}>".encode()
-    return tokenizer.token_bytes(token_id)
 
 
 def _limits() -> LLParserLimits:
@@ -195,47 +156,46 @@ def _limits() -> LLParserLimits:
 def _check_size(params: StructuredOutputsParams) -> None:
     size = len(msgspec.json.encode(getattr(params, params.kind)))
     if size > MAX_GRAMMAR_BYTES:
-        raise _refused(f"it has {size} bytes, more than {MAX_GRAMMAR_BYTES}", params.kind)
+        raise _refused(f"it has {size} bytes, more than {MAX_GRAMMAR_BYTES}", params)
 
 
-def _schema(params: StructuredOutputsParams) -> str:
-    """The schema's text, nested no deeper than is sound."""
-    schema: Any = {"type": "object"} if params.json_object else params.json
+def _json(schema: Any, params: StructuredOutputsParams) -> Grammar:
+    """A schema, or its text, nested no deeper than is sound."""
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise _refused(f"the schema is not valid JSON: {error}", "json") from None
+            raise _refused(f"the schema is not valid JSON: {error}", params) from None
     if schema is False:
-        raise _refused("the schema false allows nothing", "json")
+        raise _refused("the schema false allows nothing", params)
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
-        raise _refused("a schema is an object or a boolean", "json")
-    _check_depth(schema)
-    _check_keywords(schema)
-    return json.dumps(schema)
+        raise _refused("a schema is an object or a boolean", params)
+    _check_depth(schema, params)
+    _check_keywords(schema, params)
+    return {"json_schema": {**schema, "x-guidance": _spacing(params)}}
 
 
-def _check_keywords(schema: Any) -> None:
+def _check_keywords(schema: Any, params: StructuredOutputsParams) -> None:
     """Refuse what llguidance would pass over; it names all other keywords that it lacks."""
     if not isinstance(schema, dict):
         return
     for keyword in _PASSED_OVER:
         if keyword in schema:
-            raise _refused(f'Unimplemented keys: ["{keyword}"]', "json")
+            raise _refused(f'Unimplemented keys: ["{keyword}"]', params)
     if "$ref" in schema and "$id" in schema:
-        raise _refused("$id beside $ref", "json")
+        raise _refused("$id beside $ref", params)
     for keyword, value in schema.items():
         if keyword in _OF_SCHEMAS and isinstance(value, dict):
             for each in value.values():
-                _check_keywords(each)
+                _check_keywords(each, params)
         elif keyword in _SCHEMAS:
             for each in value if isinstance(value, list) else [value]:
-                _check_keywords(each)
+                _check_keywords(each, params)
 
 
-def _check_depth(schema: Any) -> None:
+def _check_depth(schema: Any, params: StructuredOutputsParams) -> None:
     level = [schema]
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
@@ -247,36 +207,40 @@ def _check_depth(schema: Any) -> None:
         if not inner:
             return
         level = inner
-    raise _refused(f"the schema is nested deeper than {MAX_DEPTH}", "json")
+    raise _refused(f"the schema is nested deeper than {MAX_DEPTH}", params)
 
 
 def _spacing(params: StructuredOutputsParams) -> Any:
     """Options of the schema's compiler, none of them left to the schema (`x-guidance`)."""
+    flexible = not params.disable_any_whitespace
     return {
         "item_separator": ",",
         "key_separator": ":",
-        "whitespace_flexible": not params.disable_any_whitespace,
-        "whitespace_pattern": params.whitespace_pattern,
+        "whitespace_flexible": flexible,
+        "whitespace_pattern": params.whitespace_pattern or (WHITESPACE if flexible else None),
         "coerce_one_of": False,
         "lenient": False,
     }
 
 
-def _lark(grammar: str) -> str:
+def _lark(params: StructuredOutputsParams) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
 
+    grammar = params.grammar
+    assert grammar is not None
     if is_lark_syntax(grammar):
         return grammar
     if len(grammar) > MAX_GBNF_BYTES:
-        raise _refused(f"GBNF may have {MAX_GBNF_BYTES} characters", "grammar")
+        raise _refused(f"GBNF may have {MAX_GBNF_BYTES} characters", params)
     try:
-        return gbnf_to_lark(grammar)
+        return str(gbnf_to_lark(grammar))
     except Exception as error:  # of no class of its own where a rule is not there
-        raise _refused(str(error) or repr(error), "grammar") from None
+        raise _refused(str(error) or repr(error), params) from None
 
 
-def _refused(reason: str, kind: str | None = None) -> InvalidRequestError:
-    what = f"structured_outputs.{kind}" if kind else "structured_outputs"
+def _refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError:
+    what = params.field or f"structured_outputs.{params.kind}"
+    reason = reason.replace("<non-verbose/>", "").strip().rstrip(".")
     return InvalidRequestError(
-        f"{what} cannot be served: {reason.strip().rstrip('.')}.", param="structured_outputs"
+        f"{what} cannot be served: {reason}.", param=params.field or "structured_outputs"
     )

@@ -14,7 +14,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.messages import AddRequest, CoreOutput
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import NOT_FOLLOWED, StructuredOutputsParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
 from quire.simulate.executor import ModelledExecutor, modelled_tokens
@@ -320,5 +320,5 @@ def test_a_grammar_that_fails_is_its_requests_end() -> None:
     core.abort(["gone"])
     [output] = finish(core)["bad"]
     assert output.finish_reason is FinishReason.ERROR
-    assert output.stop_reason == "no such keyword"
+    assert output.stop_reason == f"{NOT_FOLLOWED}no such keyword"
     assert not core.has_work()

@@ -7,6 +7,7 @@ import pytest
 from quire.core.errors import CheckpointError, InvalidRequestError
 from quire.core.request import unpack_tokens
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.engine.input import InputProcessor, derive_seed, sampling_defaults
 from tests.unit.engine.fakes import (
     EOS,
@@ -160,3 +161,21 @@ def test_a_tokenizer_of_another_model_is_refused() -> None:
     tokenizer.vocab_size = 999
     with pytest.raises(CheckpointError, match="999 tokens, but the model embeds only 258"):
         InputProcessor(resolved(), tokenizer, ready())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "left"),
+    [
+        ("hi", ReasoningMarks(("<think>",), ("</think>",))),
+        ("hi<think>\n", ReasoningMarks(("<think>",), ("</think>",), begun=True)),
+        ("hi<think>\n\n</think>\n\n", None),
+    ],
+)
+def test_a_prompt_begins_the_reasoning_or_has_closed_it(
+    prompt: str, left: ReasoningMarks | None
+) -> None:
+    marks = ReasoningMarks(("<think>",), ("</think>",))
+    wanted = StructuredOutputsParams(regex="[ab]+", reasoning=marks)
+    [child] = process(prompt, SamplingParams(structured_outputs=wanted)).children
+    assert child.sampling_params.structured_outputs is not None
+    assert child.sampling_params.structured_outputs.reasoning == left

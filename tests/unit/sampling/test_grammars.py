@@ -12,7 +12,7 @@ import torch
 
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.ops.table import OpTable
 from quire.sampling.grammars import Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
@@ -145,3 +145,26 @@ def test_any_logits_give_what_the_schema_asks_for(
             assert found["b"] in ("x", "y")
         else:
             assert text.startswith('{"a":')
+
+
+def test_a_structure_behind_the_reasoning_is_masked_from_there_on(grammars: Grammars) -> None:
+    marks = ReasoningMarks(("<think>",), ("</think>",))
+    begun = ReasoningMarks(marks.begins, marks.ends, begun=True)
+    filler = MaskFiller(grammars, 4)
+
+    def after(output: str, reasoning: ReasoningMarks) -> set[str]:
+        wanted = StructuredOutputsParams(json=SCHEMA, reasoning=reasoning)
+        return text_of(allowed(filler, state(output, structured_outputs=wanted)))
+
+    assert after("", marks) == {"{", "<"}
+    assert after("<think>", marks) >= {"a", "{", "<", "\n"}
+    assert after("", begun) >= {"a", "{", "<", "\n"}
+    assert after("So</think>", begun) == {"{", "\n", "\r", "\t", " "}
+    assert after('So</think>\n{"a":1,"b":"', begun) == {"x", "y"}
+
+
+def test_forced_text_costs_no_more_the_longer_it_is(grammars: Grammars) -> None:
+    """Not computed ahead, it is one state after the other."""
+    filler = MaskFiller(grammars, 1)
+    forced = state("a" * 90, structured_outputs=StructuredOutputsParams(regex="a{100000}{100000}"))
+    assert text_of(allowed(filler, forced)) == {"a"}

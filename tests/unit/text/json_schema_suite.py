@@ -18,7 +18,8 @@ from typing import Any
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.text.grammar import byte_tokenizer, grammar_text, new_matcher
+from quire.text.grammar import new_matcher
+from quire.text.vocabulary import byte_tokenizer
 
 
 @dataclass
@@ -47,7 +48,7 @@ def run_suite(files: list[Path], root: Path) -> Agreement:
             schema = group["schema"]
             try:
                 params = StructuredOutputsParams(json=schema)
-                matcher = new_matcher(tokenizer, grammar_text(params))
+                matcher = new_matcher(tokenizer, params)
             except InvalidRequestError as error:
                 result.refused[str(error)] += 1
                 continue
@@ -63,7 +64,7 @@ def run_suite(files: list[Path], root: Path) -> Agreement:
                 else:
                     (result.unsound if accepted else result.narrow).append(name)
                 if matcher.is_error():
-                    matcher = new_matcher(tokenizer, grammar_text(params))
+                    matcher = new_matcher(tokenizer, params)
     return result
 
 

@@ -17,17 +17,16 @@ from quire.text.grammar import (
     MAX_DEPTH,
     MAX_GRAMMAR_BYTES,
     GrammarChecker,
-    byte_tokenizer,
-    grammar_text,
     new_matcher,
 )
+from quire.text.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 
 
 def accepts(params: StructuredOutputsParams, text: str) -> bool:
     """Whether all of the text may be generated, and may end there."""
-    matcher = new_matcher(TOKENIZER, grammar_text(params))
+    matcher = new_matcher(TOKENIZER, params)
     tokens = list(text.encode())
     return matcher.validate_tokens(tokens) == len(tokens) and (
         matcher.consume_tokens(tokens) and matcher.is_accepting()
@@ -62,6 +61,7 @@ POINT = {
         ({"regex": r"\d{3}-[a-c]+"}, ["123-abc"], ["123-", "123-abcd", "x123-a"]),
         ({"choice": ["yes", "no", 'a"b\\']}, ["yes", "no", 'a"b\\'], ["ye", "yesno", ""]),
         ({"grammar": 'start: "a" b*\nb: "b" | "c"'}, ["a", "abcb"], ["", "b"]),
+        ({"json": POINT}, ['{\n    "x": 1,\n    "y": "a"\n}'], ['{"x":  1', '{   "x": 1']),
         ({"grammar": 'root ::= "a" item*\nitem ::= [bc]'}, ["a", "abcb"], ["", "b"]),
     ],
 )
@@ -138,7 +138,7 @@ def test_bombs_are_compiled_or_refused(fields: dict[str, Any]) -> None:
     """Soon, either way: fuel bounds the work. The first mask counts."""
     params = StructuredOutputsParams(**fields)
     try:
-        matcher = new_matcher(TOKENIZER, grammar_text(params))
+        matcher = new_matcher(TOKENIZER, params)
     except InvalidRequestError:
         return
     matcher.compute_bitmask()
@@ -164,7 +164,7 @@ def test_any_grammar_is_served_or_refused(kind: str, data: st.DataObject) -> Non
     text = data.draw(st.sampled_from([" ", ""])).join(words)
     try:
         params = StructuredOutputsParams(**{kind: text})
-        matcher = new_matcher(TOKENIZER, grammar_text(params))
+        matcher = new_matcher(TOKENIZER, params)
     except InvalidRequestError:
         return
     rng = Random(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import wraps
 from http import HTTPStatus
@@ -14,6 +13,8 @@ from starlette.responses import Response
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.server.anthropic.protocol import (
+    AnthropicError,
+    AnthropicErrorBody,
     CountRequest,
     Message,
     MessagesRequest,
@@ -23,6 +24,7 @@ from quire.server.anthropic.protocol import (
 from quire.server.anthropic.translate import as_chat
 from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
+from quire.server.contract import OF_ENGINE, OF_GENERATION, Endpoint, contract
 from quire.server.errors import describe, log_unexpected
 from quire.server.event_stream import Framing
 from quire.server.linger import LingeringResponse
@@ -41,7 +43,6 @@ _ERROR_TYPES = {
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
     HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
 }
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def _anthropic_errors(endpoint: Endpoint) -> Endpoint:
@@ -64,9 +65,16 @@ def _anthropic_errors(endpoint: Endpoint) -> Endpoint:
     return answered
 
 
+@contract(
+    body=MessagesRequest,
+    answer=Message,
+    events=dict[str, Any],
+    errors=OF_GENERATION,
+    error=AnthropicErrorBody,
+)
 @_anthropic_errors
 async def create_message(request: Request) -> Response:
-    """Validate, render, generate, answer; the work ends when the client goes."""
+    """Continue a conversation, whole or as a stream; the work ends when the client goes."""
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), MessagesRequest)
     call, reading = read_chat(request, as_chat(body), f"msg_{request_id(request)}")
@@ -74,6 +82,12 @@ async def create_message(request: Request) -> Response:
     return await respond(answer, request, stream=bool(body.stream), framing=FRAMING)
 
 
+@contract(
+    body=CountRequest,
+    answer=TokenCount,
+    errors=[HTTPStatus.NOT_FOUND, *OF_ENGINE],
+    error=AnthropicErrorBody,
+)
 @_anthropic_errors
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a message would have."""
@@ -87,10 +101,10 @@ async def count_tokens(request: Request) -> Response:
     return Response(msgspec.json.encode(TokenCount(len(tokens))), media_type="application/json")
 
 
-def _error(error: Exception) -> tuple[HTTPStatus, dict[str, Any]]:
+def _error(error: Exception) -> tuple[HTTPStatus, AnthropicErrorBody]:
     status, body = describe(error)
     kind = _ERROR_TYPES.get(status, "api_error")
-    return status, {"type": "error", "error": {"type": kind, "message": body.error.message}}
+    return status, AnthropicErrorBody(AnthropicError(kind, body.error.message))
 
 
 def _event(kind: str, **fields: Any) -> bytes:

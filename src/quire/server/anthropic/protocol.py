@@ -133,3 +133,15 @@ class Message(msgspec.Struct):
 
 class TokenCount(msgspec.Struct):
     input_tokens: int
+
+
+class AnthropicError(msgspec.Struct):
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(msgspec.Struct):
+    """The body of every answer that is not a success."""
+
+    error: AnthropicError
+    type: str = "error"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
@@ -13,7 +14,9 @@ from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.engine.stream import OutputSink
 from quire.engine.tokenizer_worker import ChatPrompt
 from quire.server.body import decode, read_body
+from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import invalid
+from quire.server.openai.calls import at_fault
 from quire.server.openai.generation import (
     FinalOutputs,
     Generation,
@@ -48,8 +51,9 @@ from quire.server.openai.tools import (
 from quire.server.state import request_id, server_state, trace_headers
 
 
+@contract(body=ChatRequest, answer=ChatResponse, events=ChatChunk, errors=OF_GENERATION)
 async def create_chat_completion(request: Request) -> Response:
-    """Validate, render, generate, answer; the work ends when the client goes."""
+    """Continue a conversation, whole or as a stream; the work ends when the client goes."""
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), ChatRequest)
     call, reading = read_chat(request, body, f"chatcmpl-{request_id(request)}")
@@ -77,6 +81,7 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
         trace_headers=trace_headers(request),
+        blame=partial(at_fault, body.tools or []),
     )
     return call, reading
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.engine.stream import OutputSink
 from quire.server.body import decode, read_body
+from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import invalid
 from quire.server.openai.generation import (
     FinalOutputs,
@@ -42,8 +43,14 @@ MAX_SEQUENCES = 2048
 """Most completions of one request: its prompts times n."""
 
 
+@contract(
+    body=CompletionRequest,
+    answer=CompletionResponse,
+    events=CompletionResponse,
+    errors=OF_GENERATION,
+)
 async def create_completion(request: Request) -> Response:
-    """Validate, generate, answer; the work ends when the client goes."""
+    """Continue a text, whole or as a stream; the work ends when the client goes."""
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), CompletionRequest)
     model = server.served_name(body.model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,12 +13,14 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import NOT_FOLLOWED
 from quire.engine.stream import OutputSink
 from quire.server.connection import while_connected
-from quire.server.errors import RequestFailedError
+from quire.server.errors import RequestFailedError, invalid
 from quire.server.event_stream import (
     OPENAI,
     Framing,
@@ -47,28 +49,36 @@ class Generation:
     priority: int = 0
     cache_salt: str | None = None
     trace_headers: Mapping[str, str] | None = None
+    blame: Callable[[InvalidRequestError], InvalidRequestError] | None = None
+    """Names the field at fault more exactly; may take its time."""
     created: int = field(default_factory=lambda: int(time.time()))
     _request_ids: list[str] = field(default_factory=list)
 
-    def submit(self, prompt: int, sink: OutputSink) -> Awaitable[None]:
+    async def submit(self, prompt: int, sink: OutputSink) -> None:
         """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`.
 
         Raises:
             ApiError: 429 for the first, if the queue is full; the others of a request follow it.
+            InvalidRequestError: it cannot be served as it is.
         """
         if prompt == 0:
             self.server.check_queue()
         request_id = engine_request_id(self.id)
         self._request_ids.append(request_id)
-        return self.server.engine.submit(
-            self.prompts[prompt],
-            self.params,
-            request_id,
-            sink,
-            priority=self.priority,
-            cache_salt=self.cache_salt,
-            trace_headers=self.trace_headers,
-        )
+        try:
+            await self.server.engine.submit(
+                self.prompts[prompt],
+                self.params,
+                request_id,
+                sink,
+                priority=self.priority,
+                cache_salt=self.cache_salt,
+                trace_headers=self.trace_headers,
+            )
+        except InvalidRequestError as error:
+            if self.blame is None:
+                raise
+            raise await asyncio.to_thread(self.blame, error) from None
 
     def held_up(self) -> None:
         """Count an output that had to wait for its client."""
@@ -155,10 +165,17 @@ class UsageCounter:
 
 
 def completions(output: RequestOutput) -> list[CompletionOutput]:
-    """The completions of `output`; `RequestFailedError` if the engine gave one of them up."""
+    """The completions of `output`.
+
+    Raises:
+        RequestFailedError: the engine gave one of them up.
+        ApiError: 400, where its structure turned out to be too much.
+    """
     if _failed(output):
-        reason = next(c.stop_reason for c in output.outputs if c.finish_reason == "error")
-        raise RequestFailedError(output.request_id, str(reason))
+        reason = next(str(c.stop_reason) for c in output.outputs if c.finish_reason == "error")
+        if reason.startswith(NOT_FOLLOWED):
+            raise invalid(reason, "structured_outputs")
+        raise RequestFailedError(output.request_id, reason)
     return output.outputs
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.server.contract import contract
 from quire.server.state import ServerState, server_state
 
 
@@ -23,6 +26,7 @@ class ModelList(msgspec.Struct):
     object: str = "list"
 
 
+@contract(answer=ModelList)
 async def list_models(request: Request) -> Response:
     """Every name that requests may put in `model`."""
     server = server_state(request)
@@ -30,6 +34,7 @@ async def list_models(request: Request) -> Response:
     return Response(msgspec.json.encode(ModelList(cards)), media_type="application/json")
 
 
+@contract(answer=ModelCard, errors=[HTTPStatus.NOT_FOUND])
 async def retrieve_model(request: Request) -> Response:
     """One of them; 404 for any other. A name may hold slashes."""
     server = server_state(request)

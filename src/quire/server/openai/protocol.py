@@ -44,13 +44,13 @@ class StructuredOutputs(Strict):
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
     disable_any_whitespace: bool = False
     whitespace_pattern: str | None = None
 
     # Refused unless they say what would happen without them.
     disable_fallback: bool | None = None
     disable_additional_properties: None = None
-    structural_tag: None = None
 
 
 class CommonRequest(Strict):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import KINDS, StructuredOutputsParams
 from quire.server.errors import invalid
 from quire.server.openai.protocol import CommonRequest, ResponseFormat, StructuredOutputs
 
-_GUIDED = {f"guided_{kind}": kind for kind in KINDS if kind != "json_object"}
+_GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
+_SPACING = ("disable_any_whitespace", "whitespace_pattern")
+_NAMES = {"response_format": "response_format.json_schema.schema"}
+"""Where what a field asks for stands, if not in the field itself."""
 
 
 def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None:
@@ -36,7 +41,9 @@ def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None
     if others:
         raise invalid(f"{name} and {others[0]} both say what the text has to be.", others[0])
     try:
-        return StructuredOutputsParams(**found[name])
+        wanted = StructuredOutputsParams(**found[name])
+        field = f"{name}.{wanted.kind}" if name == "structured_outputs" else _NAMES.get(name, name)
+        return msgspec.structs.replace(wanted, field=field)
     except InvalidRequestError as error:
         raise invalid(str(error), name) from None
 
@@ -61,4 +68,4 @@ def _of_outputs(wanted: StructuredOutputs) -> dict[str, Any]:
         raise invalid(
             "There is no fallback to another backend.", "structured_outputs.disable_fallback"
         )
-    return {name: getattr(wanted, name) for name in StructuredOutputsParams.__struct_fields__}
+    return {name: getattr(wanted, name) for name in (*KINDS, *_SPACING)}

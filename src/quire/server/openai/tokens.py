@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -11,11 +12,13 @@ from starlette.responses import Response
 from quire.engine.tokenizer_worker import ChatPrompt
 from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
+from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import invalid
 from quire.server.openai.chat import chat_prompt
 from quire.server.openai.protocol import ChatMessage, ChatRequest, Strict, ToolDefinition
 from quire.server.state import server_state
 
+_ERRORS = (HTTPStatus.NOT_FOUND, *OF_ENGINE)
 _OF_TEXT = ("add_special_tokens",)
 _OF_CHAT = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
 
@@ -56,6 +59,7 @@ class DetokenizeResponse(msgspec.Struct):
     prompt: str
 
 
+@contract(body=TokenizeRequest, answer=TokenizeResponse, errors=_ERRORS)
 async def tokenize(request: Request) -> Response:
     """The tokens of a text, or of a conversation in the model's template."""
     server = server_state(request)
@@ -72,6 +76,7 @@ async def tokenize(request: Request) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
+@contract(body=DetokenizeRequest, answer=DetokenizeResponse, errors=_ERRORS)
 async def detokenize(request: Request) -> Response:
     """The text of tokens, control tokens included."""
     server = server_state(request)

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import ReasoningMarks
 from quire.server.errors import invalid
+from quire.server.openai.calls import structure_of_calls
 from quire.server.openai.protocol import (
     AssistantMessage,
     ChatMessage,
@@ -22,16 +22,14 @@ from quire.server.openai.protocol import (
     ChosenTool,
     Delta,
     FunctionCall,
-    FunctionDefinition,
     ToolCall,
 )
 from quire.server.tools import stream
 from quire.server.tools.table import OutputParser, Parsers
+from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizer import Tokenizer
 
 ID_LENGTH = 24
-TAIL_TOKENS = 16
-"""So many of the prompt's last tokens hold the mark with which a template begins the reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,8 @@ class Reading:
         named: the function whose arguments the answer is.
         parallel: an answer may have several.
         reasoning: show it.
-        structured: the text is held to a structure, which begins with the first token.
+        strict: the arguments of calls are held to their schemas, although they need not come.
+        structured: the text is held to a structure, which begins behind the reasoning.
     """
 
     parsers: Parsers
@@ -53,15 +52,23 @@ class Reading:
     named: str | None = None
     parallel: bool = True
     reasoning: bool = True
+    strict: bool = False
     structured: bool = False
 
     @property
     def needed(self) -> bool:
         """Whether there is anything to read; else all of the text is the content."""
-        forced = self.required or self.named is not None
-        if self.structured and not forced:
-            return False
-        return forced or self.calls or self.parsers.reads_all
+        if self.required or self.named is not None:
+            return True
+        if self.structured:
+            return self.reasoning_marks is not None
+        return self.calls or self.parsers.reads_all
+
+    @property
+    def reasoning_marks(self) -> ReasoningMarks | None:
+        """What stands around the reasoning, where that is so simple."""
+        known = self.parsers.reasoning
+        return ReasoningMarks(known.begins, known.ends) if known and known.begins else None
 
     def new_call_id(self) -> str:
         """For a call, as long as the model's template wants it."""
@@ -74,10 +81,9 @@ class Reading:
         """For one choice."""
         inside = False
         if self.parsers.reasoning is not None:
-            tail = tokenizer.decode(
-                output.prompt_token_ids[-TAIL_TOKENS:], skip_special_tokens=False
-            )
-            inside = tail.rstrip().endswith(self.parsers.reasoning.begins or ("\0",))
+            begins, ends = self.parsers.reasoning.begins, self.parsers.reasoning.ends
+            said = prompt_reasoning(tokenizer, output.prompt_token_ids, begins, ends)
+            inside = said is True
         return OutputParser(
             self.parsers,
             calls=self.calls,
@@ -120,20 +126,20 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
         return Reading(parsers, named=choice.function.name, reasoning=show, structured=True)
     if choice == "required":
         return Reading(parsers, required=True, parallel=parallel, reasoning=show, structured=True)
-    for index, tool in enumerate(body.tools):
-        if tool.function.strict:
-            raise invalid(
-                "strict is not held to with tool_choice auto; leave it out, or set tool_choice to "
-                "required or to a function.",
-                f"tools[{index}].function.strict",
-            )
     if parsers.tools is None:
         raise invalid(
             "this model's chat template has no tool calls that Quire knows; set tool_choice to "
             "required or to a function, or start the server with --tool-call-parser.",
             "tools",
         )
-    return Reading(parsers, calls=True, parallel=parallel, reasoning=show)
+    strict = [index for index, tool in enumerate(body.tools) if tool.function.strict]
+    if strict and not parsers.tools.envelopes:
+        raise invalid(
+            "strict is not held to with tool_choice auto where a model's calls are not written in "
+            "JSON; leave it out, or set tool_choice to required or to a function.",
+            f"tools[{strict[0]}].function.strict",
+        )
+    return Reading(parsers, calls=True, parallel=parallel, reasoning=show, strict=bool(strict))
 
 
 def with_tools(
@@ -144,13 +150,10 @@ def with_tools(
     Raises:
         ApiError: 400 for a function's schema that is none.
     """
-    tools = {tool.function.name: tool.function for tool in body.tools or []}
-    if reading.named is not None:
-        return _held_to(params, _parameters(tools[reading.named]))
-    if reading.required:
-        calls = [_call_schema(tool) for tool in tools.values()]
-        most = {} if reading.parallel else {"maxItems": 1}
-        return _held_to(params, {"type": "array", "minItems": 1, **most, "items": {"anyOf": calls}})
+    wanted = structure_of_calls(body.tools or [], reading) or params.structured_outputs
+    if wanted is not None:
+        wanted = msgspec.structs.replace(wanted, reasoning=reading.reasoning_marks)
+        params = params.replace(structured_outputs=wanted)
     marks = reading.parsers.marks(tools=reading.calls)
     if reading.needed and marks.intersection(tokenizer.special_token_strings):
         return params.replace(skip_special_tokens=False)
@@ -277,27 +280,6 @@ def _has_structure(body: ChatRequest) -> bool:
         or body.structured_outputs is not None
         or any(value is not None for value in guided)
     )
-
-
-def _held_to(params: SamplingParams, schema: dict[str, Any]) -> SamplingParams:
-    try:
-        return params.replace(structured_outputs=StructuredOutputsParams(json=schema))
-    except InvalidRequestError as error:
-        raise invalid(str(error), "tool_choice") from None
-
-
-def _parameters(function: FunctionDefinition) -> dict[str, Any]:
-    schema = function.parameters
-    return {"type": "object", "properties": {}} if schema is None else schema
-
-
-def _call_schema(function: FunctionDefinition) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"name": {"const": function.name}, "parameters": _parameters(function)},
-        "required": ["name", "parameters"],
-        "additionalProperties": False,
-    }
 
 
 def _arguments(text: str, where: str) -> dict[str, Any]:

@@ -18,6 +18,20 @@ Format = TypeVar("Format", "ToolFormat", "ReasoningFormat")
 
 
 @dataclass(frozen=True, slots=True)
+class Envelope:
+    """What stands around the arguments of a call, where these are held to a schema.
+
+    Attributes:
+        trigger: begins a call, wherever it is written; `begin` begins with it.
+        begin: `{name}` stands for the function's.
+    """
+
+    trigger: str
+    begin: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolFormat:
     """How tool calls are written.
 
@@ -25,12 +39,14 @@ class ToolFormat:
         signs: a chat template with any of these speaks it.
         marks: what the text may hold that its tokenizer may take for control tokens.
         id_length: characters of a call's id, where templates insist on a number.
+        envelopes: ways to write one call; none where its arguments are no JSON.
     """
 
     rule: Rule
     signs: tuple[str, ...]
     marks: tuple[str, ...] = ()
     id_length: int | None = None
+    envelopes: tuple[Envelope, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,9 @@ class ReasoningFormat:
         return self.begins + self.ends
 
 
+_OBJECT = '{"name": "{name}", "arguments": '
+_CALLS, _CALL, _SEP = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
+_CALLS_END = "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
 _HARMONY_MARKS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|>")
 
 # In the order in which a template is asked: of two signs that it may hold, the rarer comes first.
@@ -53,17 +72,44 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
     "openai": ToolFormat(harmony, ("<|channel|>",), _HARMONY_MARKS),
     "deepseek_v3": ToolFormat(
         formats.deepseek_v3,
-        ("<｜tool▁calls▁begin｜>",),
-        ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"),
+        (_CALLS,),
+        (_CALLS, _CALL, _SEP),
+        envelopes=(
+            Envelope(
+                _CALLS,
+                f"{_CALLS}{_CALL}function{_SEP}{{name}}\n```json\n",
+                f"\n```{_CALLS_END}",
+            ),
+            Envelope(_CALLS, f"{_CALLS}{_CALL}{{name}}{_SEP}", _CALLS_END),
+        ),
     ),
     "mistral": ToolFormat(
-        formats.mistral, ("[TOOL_CALLS]",), ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"), id_length=9
+        formats.mistral,
+        ("[TOOL_CALLS]",),
+        ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+        id_length=9,
+        envelopes=(
+            Envelope("[TOOL_CALLS]", f"[TOOL_CALLS][{_OBJECT}", "}]"),
+            Envelope("[TOOL_CALLS]", "[TOOL_CALLS]{name}[ARGS]", ""),
+            Envelope("[TOOL_CALLS]", "[TOOL_CALLS]{name}", ""),
+        ),
     ),
     "granite": ToolFormat(
-        formats.granite, ("<|tool_call|>", "<|start_of_role|>"), ("<|tool_call|>", "<tool_call>")
+        formats.granite,
+        ("<|tool_call|>", "<|start_of_role|>"),
+        ("<|tool_call|>", "<tool_call>"),
+        envelopes=(
+            Envelope("<|tool_call|>", f"<|tool_call|>[{_OBJECT}", "}]"),
+            Envelope("<tool_call>", f"<tool_call>[{_OBJECT}", "}]"),
+        ),
     ),
     "qwen3_coder": ToolFormat(formats.qwen3_coder, ("<function=",), ("<tool_call>",)),
-    "hermes": ToolFormat(formats.hermes, ("<tool_call>",), ("<tool_call>", "</tool_call>")),
+    "hermes": ToolFormat(
+        formats.hermes,
+        ("<tool_call>",),
+        ("<tool_call>", "</tool_call>"),
+        envelopes=(Envelope("<tool_call>", f"<tool_call>\n{_OBJECT}", "}\n</tool_call>"),),
+    ),
     "pythonic": ToolFormat(
         pythonic, ("<|python_start|>", "[func_name1(params_name1"), ("<|python_start|>",)
     ),
@@ -71,6 +117,7 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
         formats.llama3_json,
         ("<|python_tag|>", '"parameters": dictionary of argument name'),
         ("<|python_tag|>",),
+        envelopes=(Envelope('{"name": "', '{"name": "{name}", "parameters": ', "}"),),
     ),
 }
 REASONING_PARSERS: dict[str, ReasoningFormat] = {
@@ -150,10 +197,10 @@ class OutputParser:
     ) -> None:
         self._source = Input()
         self._out = Output()
-        if named is not None:
-            rule: Rule = _arguments_of(named)
-        elif required:
-            rule = formats.required
+        if named is not None or required:
+            rule = formats.required if named is None else _arguments_of(named)
+            if parsers.reasoning is not None and parsers.reasoning.begins:
+                rule = _after_reasoning(parsers.reasoning, rule, inside)
         else:
             rule = _rule(parsers, calls=calls, inside=inside)
         self._reading = rule(self._source, self._out)
@@ -228,6 +275,7 @@ def _content(source: Input, out: Output) -> Wait:
 
 def _arguments_of(name: str) -> Rule:
     def read(source: Input, out: Output) -> Wait:
+        yield from space(source)
         out.call(name)
         yield from rest(source, out.arguments)
 

@@ -174,10 +174,6 @@ USER = {"role": "user", "content": "a"}
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
         (
-            {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
-            "tools[0].function.strict",
-        ),
-        (
             {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
             "tool_choice",
         ),

@@ -1,0 +1,82 @@
+"""What an endpoint takes and gives, said beside its function; `openapi` makes a document of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.server.errors import ErrorBody
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+E = TypeVar("E", bound=Endpoint)
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+OF_ENGINE = (HTTPStatus.SERVICE_UNAVAILABLE,)
+"""Of endpoints that need the engine."""
+OF_GENERATION = (HTTPStatus.NOT_FOUND, HTTPStatus.TOO_MANY_REQUESTS, *OF_ENGINE)
+"""Of endpoints that name a model and wait for their turn."""
+
+_ATTRIBUTE = "__quire_contract__"
+_OF_BODIES = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What an endpoint takes and gives.
+
+    Attributes:
+        body: the type that `body.decode` makes of a request's body; None where it reads none.
+        query: the type that `body.read_query` makes of the query; None where it reads none.
+        answer: what a whole answer is an encoding of, a tuple where it is one of several; a media
+            type where it is no JSON; None where it is empty.
+        events: the type of a stream's events, where the endpoint can stream.
+        errors: statuses that it may answer besides 200.
+        error: what their bodies are encodings of; None where they have none.
+    """
+
+    body: Any = None
+    query: Any = None
+    answer: Any = None
+    events: Any = None
+    errors: tuple[HTTPStatus, ...] = ()
+    error: Any = ErrorBody
+
+
+def contract(
+    *,
+    body: Any = None,
+    query: Any = None,
+    answer: Any = None,
+    events: Any = None,
+    errors: Sequence[HTTPStatus] = (),
+    error: Any = ErrorBody,
+) -> Callable[[E], E]:
+    """Say what an endpoint takes and gives; see `Contract`.
+
+    Those of reading a body or a query are added to its errors.
+    """
+    of_reading = _OF_BODIES if body is not None else (HTTPStatus.BAD_REQUEST,) if query else ()
+    found = Contract(body, query, answer, events, (*of_reading, *errors), error)
+
+    def note(endpoint: E) -> E:
+        setattr(endpoint, _ATTRIBUTE, found)
+        return endpoint
+
+    return note
+
+
+def contract_of(endpoint: object) -> Contract:
+    """What was said of it, or an empty contract."""
+    found: Contract = getattr(endpoint, _ATTRIBUTE, Contract())
+    return found

@@ -1,0 +1,91 @@
+"""What the answer is held to where it has to be tool calls, or may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from quire.core.errors import InvalidRequestError
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.server.openai.protocol import FunctionDefinition, ToolDefinition
+from quire.text.grammar import GrammarChecker
+
+if TYPE_CHECKING:
+    from quire.server.openai.tools import Reading
+
+
+def structure_of_calls(
+    given: Sequence[ToolDefinition], reading: Reading
+) -> StructuredOutputsParams | None:
+    """What `tool_choice` and `strict` hold the answer to."""
+    tools = [tool.function for tool in given]
+    if reading.named is not None:
+        index = [tool.name for tool in tools].index(reading.named)
+        return _arguments_schema(index, tools[index])
+    if reading.required:
+        calls = [_call_schema(tool, index) for index, tool in enumerate(tools)]
+        most = {} if reading.parallel else {"maxItems": 1}
+        schema = {"type": "array", "minItems": 1, **most, "items": {"anyOf": calls}}
+        return StructuredOutputsParams(json=schema, field="tools")
+    if not reading.strict or reading.parsers.tools is None:
+        return None
+    envelopes = reading.parsers.tools.envelopes
+    tag = {
+        "triggers": list(dict.fromkeys(each.trigger for each in envelopes)),
+        "structures": [
+            {
+                "begin": each.begin.replace("{name}", tool.name),
+                "schema": _parameters(tool) if tool.strict else {"type": "object"},
+                "end": each.end,
+            }
+            for each in envelopes
+            for tool in tools
+        ],
+    }
+    return StructuredOutputsParams(structural_tag=tag, field="tools")
+
+
+def at_fault(tools: Sequence[ToolDefinition], error: InvalidRequestError) -> InvalidRequestError:
+    """The error that names the tool whose schema cannot be served, where it is one of several."""
+    checker = GrammarChecker()
+    if error.param == "tools":
+        for index, tool in enumerate(tools):
+            try:
+                checker.check(_arguments_schema(index, tool.function))
+            except InvalidRequestError as found:
+                return found
+    return error
+
+
+def _arguments_schema(index: int, function: FunctionDefinition) -> StructuredOutputsParams:
+    field = f"tools[{index}].function.parameters"
+    return StructuredOutputsParams(json=_parameters(function), field=field)
+
+
+def _parameters(function: FunctionDefinition) -> dict[str, Any]:
+    schema = function.parameters
+    return {"type": "object", "properties": {}} if schema is None else schema
+
+
+def _call_schema(function: FunctionDefinition, index: int) -> dict[str, Any]:
+    """One of a list's items, the `index`-th of several that these may be."""
+    parameters = _moved(_parameters(function), f"#/items/anyOf/{index}/properties/parameters")
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function.name}, "parameters": parameters},
+        "required": ["name", "parameters"],
+        "additionalProperties": False,
+    }
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """A schema as a part of another, at `place`: its references to itself go with it."""
+    if isinstance(schema, list):
+        return [_moved(each, place) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {name: _moved(value, place) for name, value in schema.items()}
+    target = moved.get("$ref")
+    if isinstance(target, str) and target.startswith("#"):
+        moved["$ref"] = place + target[1:]
+    return moved

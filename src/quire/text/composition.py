@@ -1,0 +1,130 @@
+"""Structures in their places: the whole text, behind the reasoning, or between tags of a free text.
+
+The structure itself is one or more of llguidance's grammars; around them this writes one in Lark
+that begins the text. Marks that are control tokens of the model stand there as such.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from quire.core.structured_outputs import ReasoningMarks
+
+Specials = Mapping[str, int]
+"""Control tokens: text → id."""
+Grammar = dict[str, Any]
+"""One of llguidance's, without its name."""
+
+# Text that is forced is not computed ahead: that would cost each mask as much as there is of it,
+# and would leave the model one spelling in tokens, which need not be its own.
+_OPTIONS = '%llguidance {"no_forcing": true}\n'
+_TERMINALS = "TEXT: /(.|\\n)*/\nGAP: /[ \\t\\r\\n]{1,8}/\n"
+
+
+class Tagged(msgspec.Struct, forbid_unknown_fields=True):
+    """A structure between two texts."""
+
+    begin: str
+    schema: dict[str, Any] | bool
+    end: str
+
+
+class StructuralTag(msgspec.Struct, forbid_unknown_fields=True):
+    """vLLM's `structural_tag`: free text, in which each trigger begins one of the structures.
+
+    `end` follows at once where the structure is complete; then the text is free again.
+    """
+
+    structures: list[Tagged]
+    triggers: list[str]
+    type: Literal["structural_tag"] = "structural_tag"
+
+    def __post_init__(self) -> None:
+        if not self.structures or not all(self.triggers):
+            raise ValueError("it needs structures, and triggers that are not empty")
+        for each in self.structures:
+            if self.trigger(each) is None:
+                raise ValueError(f"no trigger is the beginning of {each.begin!r}")
+
+    def trigger(self, tagged: Tagged) -> str | None:
+        return next((t for t in self.triggers if tagged.begin.startswith(t)), None)
+
+
+def whole(structure: Grammar, reasoning: ReasoningMarks | None, specials: Specials) -> str:
+    """All of the text is the structure, or what comes behind the reasoning is."""
+    return _joined(_start(reasoning, specials), {"structure": structure})
+
+
+def tagged(
+    tag: StructuralTag,
+    schemas: Sequence[Grammar],
+    reasoning: ReasoningMarks | None,
+    specials: Specials,
+) -> str:
+    """Free text with tags, `schemas` being the grammars of `tag.structures`."""
+    rules: list[str] = []
+    heads: list[str] = []
+    grammars: dict[str, Grammar] = {}
+    for number, trigger in enumerate(tag.triggers):
+        bodies: list[str] = []
+        first, *rest = _pieces(trigger, specials)
+        for index, each in enumerate(tag.structures):
+            if tag.trigger(each) != trigger:
+                continue
+            begin = [*rest, *_pieces(each.begin[len(trigger) :], specials)]
+            bodies.append(" ".join([*begin, f"@tag_{index}", *_pieces(each.end, specials)]))
+            grammars[f"tag_{index}"] = schemas[index]
+        if bodies:
+            heads.append(f"call_{number}")
+            rules.append(f"call_{number}: head_{number} ({' | '.join(bodies)})")
+            rules.append(_until(f"head_{number}", [[first]]))
+    body = "\n".join([f"start: ({' | '.join(heads)})* TEXT", *rules, _TERMINALS])
+    inner = {"lark_grammar": _OPTIONS + body}
+    return _joined(_start(reasoning, specials), {"structure": inner, **grammars})
+
+
+def _start(reasoning: ReasoningMarks | None, specials: Specials) -> str:
+    if reasoning is None:
+        return "start: @structure\n"
+    ends = [_pieces(mark, specials) for mark in reasoning.ends]
+    begins = [" ".join(_pieces(mark, specials)) for mark in reasoning.begins]
+    behind = "thought GAP? @structure"
+    start = behind if reasoning.begun else f"(({' | '.join(begins)}) thought GAP?)? @structure"
+    return "\n".join([f"start: {start}", _until("thought", ends), _TERMINALS])
+
+
+def _until(rule: str, marks: Sequence[Sequence[str]]) -> str:
+    """A rule of free text up to the first of `marks`; a control token cannot be free text."""
+    control = [" ".join(mark) for mark in marks if any(p.startswith("<[") for p in mark)]
+    spelled = [mark[0] for mark in marks if len(mark) == 1 and mark[0] not in control]
+    options = [f"TEXT ({' | '.join(control)})"] if control else []
+    lines = []
+    if spelled:
+        options.append(f"{rule}_spelled")
+        lines.append(f"{rule}_spelled[lazy]: TEXT ({' | '.join(spelled)})")
+    return "\n".join([f"{rule}: {' | '.join(options)}", *lines])
+
+
+def _pieces(text: str, specials: Specials) -> list[str]:
+    """A text in Lark: strings, and control tokens by their ids."""
+    if not text:
+        return []
+    longest_first = sorted(filter(None, specials), key=len, reverse=True)
+    pattern = "|".join(map(re.escape, longest_first))
+    parts = re.split(f"({pattern})", text) if pattern else [text]
+    return [
+        f"<[{specials[part]}]>" if part in specials else json.dumps(part, ensure_ascii=False)
+        for part in parts
+        if part
+    ]
+
+
+def _joined(start: str, grammars: Mapping[str, Grammar]) -> str:
+    first = {"name": "text", "lark_grammar": _OPTIONS + start}
+    named = [{**grammar, "name": name} for name, grammar in grammars.items()]
+    return json.dumps({"grammars": [first, *named]})

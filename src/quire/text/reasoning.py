@@ -1,0 +1,26 @@
+"""What a prompt says of the reasoning that a model may begin its answer with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.text.tokenizer import Tokenizer
+
+TAIL_TOKENS = 16
+"""So many of the prompt's last tokens hold the mark with which a template begins the reasoning, or
+ends it."""
+
+
+def prompt_reasoning(
+    tokenizer: Tokenizer, token_ids: list[int], begins: Sequence[str], ends: Sequence[str]
+) -> bool | None:
+    """True where the prompt ends inside of reasoning, False where behind it, None where it says
+    nothing of it.
+
+    Args:
+        begins, ends: the marks around reasoning.
+    """
+    tail = tokenizer.decode(token_ids[-TAIL_TOKENS:], skip_special_tokens=False).rstrip()
+    if tail.endswith(tuple(begins)):
+        return True
+    return False if tail.endswith(tuple(ends)) else None

@@ -1,0 +1,175 @@
+"""What a text is held to: behind the reasoning, and in strict calls; whom refusals name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.structured_outputs import NOT_FOLLOWED, ReasoningMarks, StructuredOutputsParams
+from quire.server.body import decode
+from quire.server.openai.protocol import ChatRequest
+from quire.server.openai.sampling import chat_params
+from quire.server.openai.tools import read_tools, with_tools
+from quire.server.tools.table import TOOL_PARSERS, choose_parsers
+from quire.text.dummy import DummyTokenizer
+from quire.text.grammar import new_matcher
+from quire.text.vocabulary import byte_tokenizer
+from tests.unit.server.fake_engine import running
+
+BYTES = byte_tokenizer()
+CITY = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/City"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"City": {"type": "string", "maxLength": 9}},
+}
+MESSAGES = [{"role": "user", "content": "a"}]
+UNSERVED = {"type": "array", "uniqueItems": True}
+
+
+def tool(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **fields}}
+
+
+def held_to(
+    parser: str = "none", reasoning: str = "none", **fields: Any
+) -> StructuredOutputsParams:
+    """What the text of a chat is held to, under these parsers."""
+    request = decode(json.dumps({"messages": MESSAGES, **fields}).encode(), ChatRequest)
+    reading = read_tools(request, choose_parsers(None, parser, reasoning))
+    params = with_tools(chat_params(request, {}), request, reading, DummyTokenizer(300))
+    assert params.structured_outputs is not None
+    return params.structured_outputs
+
+
+def accepts(params: StructuredOutputsParams, text: str) -> bool:
+    """Whether all of the text may be generated, and may end there."""
+    matcher = new_matcher(BYTES, params)
+    tokens = list(text.encode())
+    return matcher.validate_tokens(tokens) == len(tokens) and (
+        matcher.consume_tokens(tokens) and matcher.is_accepting()
+    )
+
+
+def test_a_structure_begins_behind_the_reasoning() -> None:
+    shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": CITY}}
+    wanted = held_to(reasoning="qwen3", response_format=shape)
+    assert wanted.reasoning == ReasoningMarks(("<think>",), ("</think>",))
+    assert accepts(wanted, '<think>\nA {"city"?\n</think>\n\n{"city": "Rome"}')
+    assert accepts(wanted, '{"city": "Rome"}')
+    assert not accepts(wanted, "<think>\nNo")
+    assert held_to(response_format=shape).reasoning is None
+
+
+def test_calls_that_are_asked_for_come_behind_the_reasoning() -> None:
+    call = '{"city":"Rome"}'
+    tools = [tool("f"), tool("weather", parameters=CITY)]
+    wanted = held_to(reasoning="qwen3", tools=tools, tool_choice="required")
+    assert accepts(wanted, f'<think>x</think>[{{"name":"weather","parameters":{call}}}]')
+    assert not accepts(wanted, '[{"name":"weather","parameters":{"city":"much too long"}}]')
+    choice = {"type": "function", "function": {"name": "weather"}}
+    wanted = held_to(reasoning="qwen3", tools=tools, tool_choice=choice)
+    assert accepts(wanted, f"<think>x</think>\n{call}")
+
+
+CALLS = {
+    "hermes": '<tool_call>\n{{"name": "weather", "arguments": {}}}\n</tool_call>',
+    "llama3_json": '{{"name": "weather", "parameters": {}}}',
+    "mistral": '[TOOL_CALLS][{{"name": "weather", "arguments": {}}}]',
+    "granite": '<|tool_call|>[{{"name": "weather", "arguments": {}}}]',
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{}"
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+}
+
+
+@pytest.mark.parametrize("name", [name for name, known in TOOL_PARSERS.items() if known.envelopes])
+def test_strict_calls_are_held_to_their_schemas_if_they_come(name: str) -> None:
+    tools = [tool("weather", parameters=CITY, strict=True), tool("loose", parameters=CITY)]
+    wanted = held_to(name, tools=tools)
+    assert accepts(wanted, "Nothing to call.")
+    assert accepts(wanted, CALLS[name].format('{"city": "Rome"}'))
+    assert not accepts(wanted, CALLS[name].format('{"town": "Rome"}'))
+    assert not accepts(wanted, CALLS[name].format('{"city": "much too long"}'))
+    loose = CALLS[name].replace("weather", "loose")
+    assert accepts(wanted, loose.format('{"any": [1]}'))
+    assert not accepts(wanted, CALLS[name].replace("weather", "other").format("{}"))
+
+
+async def test_strict_calls_are_refused_where_they_are_not_written_in_json() -> None:
+    async with running(chat_template="{{ messages }}", tool_call_parser="pythonic") as app:
+        response = await app.chat(tools=[tool("f"), tool("g", strict=True)])
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "tools[1].function.strict"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_json": UNSERVED}, "guided_json"),
+        ({"guided_regex": "a(b"}, "guided_regex"),
+        ({"structured_outputs": {"grammar": "start: nope"}}, "structured_outputs.grammar"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": UNSERVED},
+                }
+            },
+            "response_format.json_schema.schema",
+        ),
+        (
+            {
+                "tools": [tool("f"), tool("g", parameters=UNSERVED)],
+                "tool_choice": {"type": "function", "function": {"name": "g"}},
+            },
+            "tools[1].function.parameters",
+        ),
+        (
+            {
+                "tools": [tool("f"), tool("g", parameters=UNSERVED)],
+                "tool_choice": "required",
+            },
+            "tools[1].function.parameters",
+        ),
+        (
+            {"tools": [tool("f"), tool("g", parameters=UNSERVED, strict=True)]},
+            "tools[1].function.parameters",
+        ),
+    ],
+)
+async def test_a_refusal_names_the_field_that_was_sent(fields: dict[str, Any], param: str) -> None:
+    template = "{{ messages[0].content }}<tool_call>"
+    async with running(chat_template=template) as app:
+        for stream in (False, True):
+            response = await app.chat(stream=stream, **fields)
+            assert response.status_code == 400
+            error = response.json()["error"]
+            assert error["param"] == param
+            assert error["message"].startswith(param)
+
+
+async def test_a_structure_that_turns_out_to_be_too_much_is_the_requests_fault() -> None:
+    async with running() as app:
+        executor = app.core.executor
+        usual = executor.execute
+
+        def execute(batch: SchedulerOutput) -> ModelOutput:
+            output = usual(batch)
+            for i, name in enumerate(batch.request_ids):
+                if len(executor.tokens[name]) == 5:  # type: ignore[attr-defined]
+                    output.sampled_token_ids[i] = -1
+                    output.errors[name] = f"{NOT_FOLLOWED}too many states."
+            return output
+
+        executor.execute = execute  # type: ignore[method-assign]
+        response = await app.complete(max_tokens=9)
+        assert response.status_code == 400
+        assert "too many states" in response.json()["error"]["message"]
+        response = await app.complete(max_tokens=9, stream=True)
+        assert response.text.count("invalid_request_error") == 1
+        assert (await app.complete(max_tokens=2)).status_code == 200
+        assert app.core.scheduler.kv.pool.num_used == 0

@@ -1,0 +1,89 @@
+"""`/openapi.json`: in order, complete, and no second truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from openapi_spec_validator import validate
+from starlette.routing import Route
+
+from quire.server.contract import contract_of
+from tests.unit.server.fake_engine import running
+
+
+async def test_it_is_an_openapi_document() -> None:
+    async with running() as app:
+        response = await app.http.get("/openapi.json")
+        assert response.headers["content-type"] == "application/json"
+        found = response.json()
+        validate(found)
+        assert found["openapi"].startswith("3.1.")
+        assert "components" in found
+        assert "securitySchemes" not in found["components"]
+
+
+async def test_every_route_is_in_it() -> None:
+    async with running() as app:
+        paths = (await app.http.get("/openapi.json")).json()["paths"]
+        routes = [r for r in app.app.routes if isinstance(r, Route) and r.include_in_schema]
+        assert {route.path.replace(":path", "") for route in routes} == set(paths)
+        for route in routes:
+            assert route.endpoint.__doc__, f"{route.path} says nothing of itself"
+        chat = paths["/v1/chat/completions"]["post"]
+        assert set(chat["responses"]) >= {"200", "400", "404", "413", "415", "429", "500", "503"}
+        assert set(chat["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+
+
+async def test_fields_say_what_they_are() -> None:
+    async with running() as app:
+        schemas = (await app.http.get("/openapi.json")).json()["components"]["schemas"]
+        top_level = schemas["ChatRequest"]["properties"]
+        assert "OpenAI's newer name" in top_level["max_completion_tokens"]["description"]
+        assert "served model's name" in top_level["model"]["description"]  # inherited
+        assert schemas["ChatRequest"]["additionalProperties"] is False
+        assert top_level["functions"]["type"] == "null"
+
+
+async def test_a_body_is_decoded_to_the_type_that_is_documented(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[Any] = []
+    decode = msgspec.json.decode
+
+    def spy(body: bytes, **options: Any) -> Any:
+        decoded.append(options.get("type"))
+        return decode(body, **options)
+
+    async with running() as app:
+        monkeypatch.setattr(msgspec.json, "decode", spy)
+        for route in app.app.routes:
+            if not isinstance(route, Route) or "POST" not in (route.methods or ()):
+                continue
+            decoded.clear()
+            path = route.path.replace("{", "").replace("}", "")
+            response = await app.http.post(path, json={"no_such_field": 1})
+            body = contract_of(route.endpoint).body
+            assert decoded == ([] if body is None else [body]), route.path
+            assert response.status_code in ((200, 400) if body is None else (400,)), route.path
+
+
+async def test_keys_are_asked_for_where_they_are_needed() -> None:
+    async with running(api_keys=["secret"]) as app:
+        assert (await app.http.get("/openapi.json")).status_code == 401
+        headers = {"Authorization": "Bearer secret"}
+        found = (await app.http.get("/openapi.json", headers=headers)).json()
+        validate(found)
+        assert "security" not in found["paths"]["/health"]["get"]
+        models = found["paths"]["/v1/models"]["get"]
+        assert models["security"] == [{"bearer": []}, {"header": []}]
+        assert "401" in models["responses"]
+
+
+@pytest.mark.parametrize("query", ["window=0", "window=nan", "window=x", "windw=1", "evidence=2"])
+async def test_a_wrong_query_is_refused(query: str) -> None:
+    async with running() as app:
+        response = await app.http.get(f"/explain?{query}")
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == query.partition("=")[0]
