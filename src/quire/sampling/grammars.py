@@ -113,6 +113,7 @@ class SequenceMatcher:
     def __init__(self, grammar: LLMatcher, mask: MaskWords, eos_token_ids: tuple[int, ...]) -> None:
         self.mask = mask
         self.error: str | None = None
+        self._address = mask.ctypes.data  # asking for it takes as long as filling a small mask
         self._matcher = grammar
         self._eos_token_ids = eos_token_ids
         self._num_followed = 0
@@ -133,7 +134,7 @@ class SequenceMatcher:
                 self.mask.view(np.uint32)[token // BITS] |= np.uint32(1 << token % BITS)
             return
         if not matcher.is_error():
-            matcher.unsafe_compute_mask_ptr(self.mask.ctypes.data, self.mask.nbytes)
+            matcher.unsafe_compute_mask_ptr(self._address, self.mask.nbytes)
         self.error = matcher.get_error() or None
 
 

