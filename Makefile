@@ -11,6 +11,8 @@ BENCH_ARGS ?=
 SOAK_ARGS ?=
 MINUTES ?= 15
 FUZZ_ARGS ?=
+FUZZERS := http frames parsers templates grammars
+FILE_FUZZERS := safetensors folder quantized gguf
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,9 +42,10 @@ soak-worlds: $(VENV)/.quire  ## Run 200,000 simulated worlds (SOAK_ARGS="--seeds
 soak-server: $(VENV)/.quire-dev  ## Serve under overload, with faults, for MINUTES (15)
 	@$(BIN)/python benchmarks/soak_faults.py --minutes $(MINUTES)
 
-fuzz: $(VENV)/.quire-dev  ## Send a million wrong requests and frames (FUZZ_ARGS="--count N --seed N")
-	@$(BIN)/python -m tests.fuzz.http $(FUZZ_ARGS)
-	@$(BIN)/python -m tests.fuzz.frames $(FUZZ_ARGS)
+fuzz: $(VENV)/.quire-dev  ## Try a million wrong requests, frames, files, grammars … (FUZZ_ARGS="--count N --seed N")
+	@for part in $(FUZZERS); do $(BIN)/python -m tests.fuzz.$$part $(FUZZ_ARGS); done
+	@$(BIN)/python -m tests.fuzz.openapi
+	@for part in $(FILE_FUZZERS); do $(BIN)/python -m tests.fuzz.model_files $$part --cases 100000; done
 
 lint: $(VENV)/.quire-dev  ## Check style, types and import layers
 	@$(BIN)/ruff check

@@ -53,6 +53,14 @@ TOOLS = {
     "tool_choice": "auto",
     "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
 }
+TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}
+STRUCTURED = {**BATCH, "structured_outputs": {"structural_tag": TAG, "whitespace_pattern": " "}}
+MESSAGE = {
+    "model": "echo", "max_tokens": 3, "system": "be short", "stop_sequences": ["q"], "top_k": 2,
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+    "tools": [{"name": "f", "input_schema": SCHEMA}], "tool_choice": {"type": "any"},
+}  # fmt: skip
+TOKENIZE = {"model": "echo", "messages": CHAT["messages"], "return_token_strs": True}
 BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", COMPLETION),
     ("/v1/completions", STREAM),
@@ -60,6 +68,12 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", CHAT),
     ("/v1/chat/completions", {**CHAT, "stream": True}),
     ("/v1/chat/completions", TOOLS),
+    ("/v1/completions", STRUCTURED),
+    ("/v1/messages", MESSAGE),
+    ("/v1/messages", {**MESSAGE, "stream": True, "tools": None, "tool_choice": None}),
+    ("/v1/messages/count_tokens", {"model": "echo", "messages": MESSAGE["messages"]}),
+    ("/tokenize", TOKENIZE),
+    ("/detokenize", {"model": "echo", "tokens": [97, 98]}),
 ]
 FIELDS = sorted(
     {
@@ -69,6 +83,7 @@ FIELDS = sorted(
     }
 )
 GETS = ["/health", "/ready", "/version", "/metrics", "/v1/models", "/v1/models/echo", "/nowhere"]
+GETS += ["/openapi.json", "/explain?window=0"]
 PATIENCE = 60.0
 AT_ONCE = 8
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
-from tests.fuzz import frames, http
+from tests.fuzz import frames, grammars, http, parsers, replay, templates
 
 REQUESTS = 20_000
 PARTS = 8
@@ -24,6 +25,15 @@ async def test_fuzzed_requests_leave_the_engine_alive(seed: int) -> None:
     statuses = await http.fuzz(REQUESTS // PARTS, seed)
     assert statuses[200] > 100
     assert statuses[400] > 1000
+
+
+@pytest.mark.parametrize(
+    ("module", "cases", "outcome"),
+    [(parsers, 1500, "calls"), (templates, 1500, "rendered"), (grammars, 700, "ended")],
+)
+def test_whatever_is_said_is_read_or_refused(module: Any, cases: int, outcome: str) -> None:
+    outcomes = replay.run(module.__name__, module.case, cases, seed=0)
+    assert outcomes[outcome] > cases // 50
 
 
 def test_fuzzed_frames_leave_the_core_alive() -> None:

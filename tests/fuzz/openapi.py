@@ -1,0 +1,156 @@
+"""Schemathesis over the server's own /openapi.json: `python -m tests.fuzz.openapi --count 2000`.
+
+Requests are made of the document, right ones and wrong ones. No answer is a 5xx, each is as the
+document says, and what the document rules out is refused. The server is uvicorn around the real
+front end and scheduler; the model spells the alphabet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import hypothesis
+import schemathesis
+import uvicorn
+from hypothesis import HealthCheck, Phase
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from quire.server.protocol import TransportProtocol
+from tests.unit.server.fake_engine import MODEL, running
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    unsupported_method,
+]
+LEFT_OUT = ("/dashboard/stream", "/explain")
+"""One never ends, and the other takes the seconds that it is asked to."""
+PATIENCE = 60.0
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The address of a fresh server in a thread of its own, which is found sound at the end."""
+    ready, done = threading.Event(), threading.Event()
+    address: list[str] = []
+    faults: list[BaseException] = []
+
+    async def serve() -> None:
+        async with running() as app:
+            config = uvicorn.Config(
+                app.app, port=0, http=TransportProtocol, ws="none", lifespan="off", log_config=None
+            )
+            server = uvicorn.Server(config)
+            task = asyncio.create_task(server.serve())
+            while not server.started:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.01)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            address.append(f"http://127.0.0.1:{port}")
+            ready.set()
+            await asyncio.to_thread(done.wait)
+            async with asyncio.timeout(PATIENCE):
+                while app.engine.num_unfinished:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            app.core.scheduler.check_integrity()
+            assert app.core.scheduler.kv.pool.num_used == 0
+            assert (await app.complete(max_tokens=3)).json()["choices"][0]["text"] == "bcd"
+            server.should_exit = True
+            await task
+
+    def work() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            faults.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        ready.wait()
+        if not faults:
+            yield address[0]
+    finally:
+        done.set()
+        thread.join()
+    if faults:
+        raise faults[0]
+
+
+def fuzz(count: int, seed: int) -> Counter[int]:
+    """Statuses of the answers to about `count` requests for each operation and kind of request."""
+    statuses: Counter[int] = Counter()
+    with served() as url:
+        schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+        for result in schema.get_all_operations():
+            operation = result.ok()
+            if operation.path not in LEFT_OUT:
+                for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                    with suppress(Unsatisfiable):  # nothing is wrong where nothing is asked for
+                        ask(operation, mode, count, seed, statuses)
+    return statuses
+
+
+def ask(
+    operation: schemathesis.APIOperation,
+    mode: GenerationMode,
+    count: int,
+    seed: int,
+    statuses: Counter[int],
+) -> None:
+    """Send requests of one kind, and hold the answers to the document."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+    def send(case: schemathesis.Case) -> None:
+        named = isinstance(case.body, dict) and "model" in case.body
+        if named and mode is GenerationMode.POSITIVE:
+            case.body["model"] = MODEL  # else hardly anybody gets further than this
+        response = case.call()
+        statuses[response.status_code] += 1
+        case.validate_response(response, checks=CHECKS)
+
+    send()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.openapi", description=__doc__)
+    parser.add_argument("--count", type=int, default=2000, help="requests an operation and kind")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    begin = time.monotonic()
+    statuses = fuzz(args.count, args.seed)
+    seconds = time.monotonic() - begin
+    print(f"tests.fuzz.openapi: {statuses.total()} requests in {seconds:.0f} s: {dict(statuses)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
