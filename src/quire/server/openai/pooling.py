@@ -21,6 +21,7 @@ from quire.engine.pooling_input import PoolingPrompt
 from quire.engine.scoring import Scoring, paired
 from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
+from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import ApiError, invalid
 from quire.server.openai.completions import MAX_SEQUENCES, split_prompts
 from quire.server.openai.generation import FinalOutputs
@@ -56,6 +57,7 @@ from quire.server.state import (
 B = TypeVar("B", bound=CommonPooling)
 
 
+@contract(body=EmbeddingRequest, answer=EmbeddingResponse, errors=OF_GENERATION)
 async def create_embedding(request: Request) -> Response:
     """Embeddings of texts or token ids."""
     call = await _Call.of(request, EmbeddingRequest, "embd", "input")
@@ -72,6 +74,7 @@ async def create_embedding(request: Request) -> Response:
     return _json(EmbeddingResponse(data=data, **call.head()))
 
 
+@contract(body=PoolingRequest, answer=PoolingResponse, errors=OF_GENERATION)
 async def create_pooling(request: Request) -> Response:
     """What the model gives, whatever it is."""
     call = await _Call.of(request, PoolingRequest, "pool", "input")
@@ -85,6 +88,7 @@ async def create_pooling(request: Request) -> Response:
     return _json(PoolingResponse(data=data, **call.head()))
 
 
+@contract(body=ClassificationRequest, answer=ClassificationResponse, errors=OF_GENERATION)
 async def create_classification(request: Request) -> Response:
     """Probabilities of the model's classes."""
     call = await _Call.of(request, ClassificationRequest, "classify", "input")
@@ -100,6 +104,7 @@ async def create_classification(request: Request) -> Response:
     return _json(ClassificationResponse(data=data, **call.head()))
 
 
+@contract(body=ScoreRequest, answer=ScoreResponse, errors=OF_GENERATION)
 async def create_score(request: Request) -> Response:
     """How well texts go together."""
     call = await _Call.of(request, ScoreRequest, "score", "text_2")
@@ -108,6 +113,7 @@ async def create_score(request: Request) -> Response:
     return _json(ScoreResponse(data=data, **call.head()))
 
 
+@contract(body=RerankRequest, answer=RerankResponse, errors=OF_GENERATION)
 async def create_rerank(request: Request) -> Response:
     """Documents by how well they answer a query, the best first."""
     call = await _Call.of(request, RerankRequest, "rerank", "documents")

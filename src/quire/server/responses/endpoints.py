@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import wraps
-from typing import cast
+from http import HTTPStatus
+from typing import Any, cast
 
 import msgspec
 from starlette.requests import Request
@@ -15,6 +16,7 @@ from quire.core.errors import InvalidRequestError
 from quire.engine.tokenizer_worker import ChatPrompt
 from quire.server.body import decode, read_body, read_query
 from quire.server.connection import while_connected
+from quire.server.contract import OF_GENERATION, Endpoint, contract
 from quire.server.errors import ApiError, describe, invalid, log_unexpected
 from quire.server.openai.chat import chat_prompt, read_chat
 from quire.server.openai.generation import FinalOutputs, Generation, respond
@@ -32,8 +34,6 @@ from quire.server.responses.protocol import (
 )
 from quire.server.responses.store import ResponseStore
 from quire.server.state import request_id, server_state
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 _NAMES = {
     "max_completion_tokens": "max_output_tokens",
@@ -65,6 +65,12 @@ def _own_names(endpoint: Endpoint) -> Endpoint:
     return answered
 
 
+@contract(
+    body=ResponsesRequest,
+    answer=ResponseObject,
+    events=dict[str, Any],
+    errors=OF_GENERATION,
+)
 @_own_names
 async def create_response(request: Request) -> Response:
     """Answer a conversation: at once, in events, or in the background."""
@@ -87,12 +93,14 @@ async def create_response(request: Request) -> Response:
     return await respond(answer, request, stream=bool(body.stream), framing=answer.framing)
 
 
+@contract(query=RetrieveQuery, answer=ResponseObject, errors=[HTTPStatus.NOT_FOUND])
 async def retrieve_response(request: Request) -> Response:
     """A response that is kept, as far as it has come."""
     read_query(request, RetrieveQuery)
     return _json(_store(request).get(request.path_params["id"]).response)
 
 
+@contract(answer=DeletedResponse, errors=[HTTPStatus.NOT_FOUND])
 async def delete_response(request: Request) -> Response:
     """Forget a response; conversations that went on from it keep what it said."""
     found = request.path_params["id"]
@@ -100,6 +108,7 @@ async def delete_response(request: Request) -> Response:
     return _json(DeletedResponse(found))
 
 
+@contract(answer=ResponseObject, errors=[HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND])
 async def cancel_response(request: Request) -> Response:
     """End a response that is made in the background; one that has ended stays as it is."""
     stored = _store(request).get(request.path_params["id"])
@@ -111,6 +120,7 @@ async def cancel_response(request: Request) -> Response:
     return _json(stored.response)
 
 
+@contract(query=ItemsQuery, answer=ItemList, errors=[HTTPStatus.NOT_FOUND])
 async def list_input_items(request: Request) -> Response:
     """The conversation that a response answers, a page at a time."""
     query = read_query(request, ItemsQuery)
