@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,6 +34,7 @@ from quire.server.state import ServerState, engine_request_id
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
 
+Blame = Callable[[InvalidRequestError], InvalidRequestError]
 _MARK = "\0text\0"
 
 
@@ -49,12 +50,12 @@ class Generation:
     priority: int = 0
     cache_salt: str | None = None
     trace_headers: Mapping[str, str] | None = None
-    blame: Callable[[InvalidRequestError], InvalidRequestError] | None = None
+    blame: Blame | None = None
     """Names the field at fault more exactly; may take its time."""
     created: int = field(default_factory=lambda: int(time.time()))
     _request_ids: list[str] = field(default_factory=list)
 
-    async def submit(self, prompt: int, sink: OutputSink) -> None:
+    def submit(self, prompt: int, sink: OutputSink) -> Awaitable[None]:
         """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`.
 
         Raises:
@@ -65,20 +66,16 @@ class Generation:
             self.server.check_queue()
         request_id = engine_request_id(self.id)
         self._request_ids.append(request_id)
-        try:
-            await self.server.engine.submit(
-                self.prompts[prompt],
-                self.params,
-                request_id,
-                sink,
-                priority=self.priority,
-                cache_salt=self.cache_salt,
-                trace_headers=self.trace_headers,
-            )
-        except InvalidRequestError as error:
-            if self.blame is None:
-                raise
-            raise await asyncio.to_thread(self.blame, error) from None
+        started = self.server.engine.submit(
+            self.prompts[prompt],
+            self.params,
+            request_id,
+            sink,
+            priority=self.priority,
+            cache_salt=self.cache_salt,
+            trace_headers=self.trace_headers,
+        )
+        return started if self.blame is None else _blamed(started, self.blame)
 
     def held_up(self) -> None:
         """Count an output that had to wait for its client."""
@@ -204,6 +201,13 @@ class TextEvent:
 
     def encode(self, text: str) -> bytes:
         return self._head + msgspec.json.encode(text) + self._tail
+
+
+async def _blamed(started: Awaitable[None], blame: Blame) -> None:
+    try:
+        await started
+    except InvalidRequestError as error:
+        raise await asyncio.to_thread(blame, error) from None
 
 
 def _failed(output: RequestOutput) -> bool:
