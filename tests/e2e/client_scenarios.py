@@ -1,4 +1,4 @@
-"""Scenarios of clients that share no process with tests; `LIBRARY URL` on the command line.
+"""Scenarios of clients that share no process with tests: `LIBRARY URL EMBEDDING_URL`.
 
 litellm leaves event loops open, and both take seconds to import.
 """
@@ -16,6 +16,7 @@ import openai
 import pytest
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me a story."}]
+TEXTS = ["a cat", "a dog and a cat"]
 SCHEMA: dict[str, Any] = {
     "title": "answer",
     "type": "object",
@@ -29,7 +30,7 @@ NAMED = {"type": "function", "function": {"name": "find"}}
 Scenario = Callable[[], None]
 
 
-def litellm_scenarios(url: str, told: str) -> Iterator[Scenario]:
+def litellm_scenarios(url: str, told: str, encoder_url: str) -> Iterator[Scenario]:
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it asks the network
     import litellm
 
@@ -60,17 +61,23 @@ def litellm_scenarios(url: str, told: str) -> Iterator[Scenario]:
         events = list(litellm.responses(**asked, temperature=0, stream=True))
         assert "".join(getattr(e, "delta", None) or "" for e in events) == told
 
+    def embeddings() -> None:
+        found = litellm.embedding(
+            **fields | {"api_base": f"{encoder_url}/v1"}, input=TEXTS, encoding_format="float"
+        )
+        assert [entry["embedding"] for entry in found.data] == embedded(encoder_url)
+
     def typed_errors() -> None:
         with pytest.raises(litellm.BadRequestError):
             litellm.completion(**chat | {"max_tokens": 0})
         with pytest.raises(litellm.NotFoundError):
             litellm.completion(**chat | {"model": "openai/other"})
 
-    yield from (chats_and_streams, a_tool_and_a_structure, responses, typed_errors)
+    yield from (chats_and_streams, a_tool_and_a_structure, responses, embeddings, typed_errors)
 
 
-def langchain_scenarios(url: str, told: str) -> Iterator[Scenario]:
-    from langchain_openai import ChatOpenAI
+def langchain_scenarios(url: str, told: str, encoder_url: str) -> Iterator[Scenario]:
+    from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
     fields: dict[str, Any] = {
         "model": "tiny",
@@ -99,23 +106,39 @@ def langchain_scenarios(url: str, told: str) -> Iterator[Scenario]:
             answer = structured.invoke(MESSAGES)
             assert answer["parsed"] == {"a": "b"} or answer["parsing_error"]
 
+    def embeddings() -> None:
+        model = OpenAIEmbeddings(
+            model="tiny",
+            base_url=f"{encoder_url}/v1",
+            api_key="none",
+            check_embedding_ctx_length=False,  # or it sends token ids of OpenAI's own vocabulary
+        )
+        assert model.embed_documents(TEXTS) == embedded(encoder_url)
+
     def typed_errors() -> None:
         with pytest.raises(openai.BadRequestError):
             ChatOpenAI(**fields, max_tokens=12, top_p=7).invoke(MESSAGES)
         with pytest.raises(openai.NotFoundError):
             ChatOpenAI(**fields | {"model": "other"}).invoke(MESSAGES)
 
-    yield from (chats_and_streams, a_tool_and_a_structure, typed_errors)
+    yield from (chats_and_streams, a_tool_and_a_structure, embeddings, typed_errors)
 
 
 LIBRARIES = {"litellm": litellm_scenarios, "langchain": langchain_scenarios}
 
 
-def main(library: str, url: str) -> None:
+def embedded(url: str) -> list[list[float]]:
+    """The embeddings of `TEXTS`, asked for without any client."""
+    answer = httpx.post(f"{url}/v1/embeddings", json={"input": TEXTS}, timeout=60).json()
+    return [entry["embedding"] for entry in answer["data"]]
+
+
+def main(library: str, url: str, encoder_url: str) -> None:
     """Run all scenarios of a library; prints the names of those that pass."""
     body = {"messages": MESSAGES, "max_tokens": 12, "temperature": 0}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
-    for scenario in LIBRARIES[library](url, answer["choices"][0]["message"]["content"]):
+    told = answer["choices"][0]["message"]["content"]
+    for scenario in LIBRARIES[library](url, told, encoder_url):
         scenario()
         print(scenario.__name__)
 

@@ -1,4 +1,4 @@
-"""One tiny model and one server for all tests of this folder."""
+"""One tiny model, one that embeds, and a server of each for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -19,4 +19,14 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(tiny_model: Path) -> Iterator[Server]:
     with serving(tiny_model, "--num-gpu-blocks-override", "256") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    from tests.golden.tiny_encoders import make_encoder  # imports Transformers
+
+    folder = tmp_path_factory.mktemp("encoder")
+    make_encoder(folder, "bert")
+    with serving(folder) as running:
         yield running

@@ -16,14 +16,14 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("library", "scenarios"),
     [
-        ("litellm", "chats_and_streams a_tool_and_a_structure responses typed_errors"),
-        ("langchain", "chats_and_streams a_tool_and_a_structure typed_errors"),
+        ("litellm", "chats_and_streams a_tool_and_a_structure responses embeddings typed_errors"),
+        ("langchain", "chats_and_streams a_tool_and_a_structure embeddings typed_errors"),
     ],
 )
-def test_scenarios(library: str, scenarios: str, server: Server) -> None:
+def test_scenarios(library: str, scenarios: str, server: Server, encoder: Server) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.e2e.client_scenarios"]
     done = subprocess.run(
-        [*command, library, server.url],
+        [*command, library, server.url, encoder.url],
         cwd=ROOT,
         check=False,
         capture_output=True,

@@ -8,16 +8,8 @@ import numpy as np
 import openai
 import pytest
 
-from tests.e2e.serving import Server, serving
-from tests.golden.tiny_encoders import TEXTS, make_encoder
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("encoder")
-    make_encoder(folder, "bert")
-    with serving(folder) as server:
-        yield server
+from tests.e2e.serving import Server
+from tests.golden.tiny_encoders import TEXTS
 
 
 @pytest.fixture

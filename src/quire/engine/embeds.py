@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.checkpoint.torch_file import read_tensor
+from quire.core.config import EngineConfig
 from quire.core.errors import CheckpointError, InvalidRequestError
 
 PARAM = "prompt_embeds"
 
 
-def embeds_of(value: Any, hidden_size: int, max_rows: int) -> NDArray[np.float32]:
+def embeds_of(value: Any, config: EngineConfig) -> NDArray[np.float32]:
     """A prompt's embeddings, [tokens, hidden_size].
 
     Args:
@@ -21,11 +22,20 @@ def embeds_of(value: Any, hidden_size: int, max_rows: int) -> NDArray[np.float32
             such; or a tensor's file, as `torch.save` writes it.
 
     Raises:
-        InvalidRequestError: it has another shape or type, or is not finite.
+        InvalidRequestError: it has another shape or type, or is not finite; or none are served.
     """
+    if not config.enable_prompt_embeds:
+        raise InvalidRequestError(
+            f"{PARAM} are not served here.", fix="Start with --enable-prompt-embeds.", param=PARAM
+        )
+    if config.pooling is not None:
+        raise InvalidRequestError(
+            f"A model that pools takes texts and token ids, no {PARAM}.", param=PARAM
+        )
+    hidden_size = config.model.hidden_size
     if isinstance(value, bytes | bytearray):
         try:
-            found = read_tensor(bytes(value), max_rows * hidden_size)
+            found = read_tensor(bytes(value), config.scheduler.max_model_len * hidden_size)
         except CheckpointError as error:
             raise InvalidRequestError(f"{PARAM}: {error}", param=PARAM) from None
     else:

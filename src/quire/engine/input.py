@@ -51,13 +51,6 @@ class ProcessedRequest:
     children: list[AddRequest]
 
 
-@dataclass(frozen=True, slots=True)
-class _Embeds:
-    """A prompt as embeddings, not looked at yet."""
-
-    value: Any
-
-
 class InputProcessor:
     """Tokenizes and validates; stateless but for the count of seeds drawn.
 
@@ -74,8 +67,7 @@ class InputProcessor:
         self.model = config.model
         self.pooling = config.pooling
         self._cache_tokens = _cache_tokens(config, ready)
-        self._hidden_size = config.model.hidden_size
-        self._takes_embeds = config.enable_prompt_embeds
+        self._config = config
         self._seed = config.seed
         self._num_drawn = itertools.count()
         self._grammars = GrammarChecker()
@@ -205,9 +197,9 @@ class InputProcessor:
             InvalidRequestError: they are not.
         """
         if isinstance(prompt, Mapping):
+            if list(prompt) == ["prompt_embeds"]:
+                return embeds_of(prompt["prompt_embeds"], self._config)
             prompt = _from_mapping(prompt)
-            if isinstance(prompt, _Embeds):
-                return self._embeds(prompt)
         if isinstance(prompt, ChatPrompt):
             return prompt
         if not isinstance(prompt, str | list):
@@ -228,15 +220,6 @@ class InputProcessor:
                 param="prompt",
             ) from None
         return prompt
-
-    def _embeds(self, given: _Embeds) -> NDArray[np.float32]:
-        if not self._takes_embeds:
-            raise InvalidRequestError(
-                "prompt_embeds are not served here.",
-                fix="Start with --enable-prompt-embeds.",
-                param="prompt_embeds",
-            )
-        return embeds_of(given.value, self._hidden_size, self.max_model_len)
 
     def _room(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Tokens that may follow the prompt; raises where the request cannot fit."""
@@ -375,8 +358,6 @@ def _from_mapping(prompt: Mapping[str, Any]) -> Any:
             f"A prompt is given as one of {', '.join(_PROMPT_KEYS)}.", param="prompt"
         )
     key, value = next(iter(prompt.items()))
-    if key == "prompt_embeds":
-        return _Embeds(value)
     if not isinstance(value, str if key == "prompt" else list):
         raise InvalidRequestError(f"{key} must not be {_kind(value)}.", param=key)
     return value

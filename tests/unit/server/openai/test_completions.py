@@ -2,6 +2,7 @@
 
 import base64
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -234,7 +235,9 @@ async def test_a_prompt_as_embeddings() -> None:
     async with running() as app:
         refused = await app.complete(prompt="", prompt_embeds=file(3, 8))
         assert "--enable-prompt-embeds" in refused.json()["error"]["message"]
-        app.engine._intake.processor._takes_embeds = True  # type: ignore[union-attr]
+        processor = app.engine._intake.processor
+        assert processor is not None
+        processor._config = replace(processor._config, enable_prompt_embeds=True)
         body = (await app.complete(prompt="", prompt_embeds=[file(3, 8), file(5, 8)])).json()
         # The model without weights goes on from the last token, which is none.
         assert [c["text"] for c in body["choices"]] == ["\0\x01\x02"] * 2
