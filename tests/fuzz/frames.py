@@ -21,7 +21,7 @@ from quire.core.messages import (
     CoreMessage,
     Shutdown,
 )
-from quire.core.request import pack_tokens
+from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.process import CoreServer
 from tests.fuzz.mutate import mutate_bytes, mutate_json
@@ -30,6 +30,9 @@ from tests.unit.engine.fakes import engine_config, load_echo
 FRAMES = [
     AddRequest("r", pack_tokens([97, 98]), SamplingParams(max_tokens=3, temperature=0), 0.0),
     AddRequest("s", pack_tokens([97] * 40), SamplingParams(max_tokens=9, logprobs=2), 1.5, 2, "x"),
+    AddRequest(
+        "e", pack_tokens([EMBEDDED] * 2), SamplingParams(max_tokens=3), 0.0, prompt_embeds=bytes(64)
+    ),
     AbortRequests(["r", "s"]),
     Call(1, "check_integrity"),
     Call(2, "reset_prefix_cache", [1]),

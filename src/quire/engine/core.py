@@ -112,8 +112,8 @@ class EngineCore:
             )
             if not request.num_tokens:
                 raise InvalidRequestError("the prompt is empty.")
-            row = 4 * self.config.model.hidden_size
-            if len(message.prompt_embeds or b"") not in (0, row * request.num_tokens):
+            embeds, row = message.prompt_embeds, 4 * self.config.model.hidden_size
+            if embeds is not None and len(embeds) != row * request.num_tokens:
                 raise InvalidRequestError("prompt_embeds are not one a prompt token.")
         except ValueError as error:  # no whole number of tokens, or none
             self._reject(message.request_id, str(error))
