@@ -65,7 +65,11 @@ class PoolingInput:
         checked = self._processor.checked(prompt)
         if isinstance(checked, str):
             return PooledText(checked, None, bound)
-        assert isinstance(checked, list), "a conversation is no text to pool"
+        if not isinstance(checked, list):
+            raise InvalidRequestError(
+                "A pooling model takes texts and token ids, no conversations and no embeddings.",
+                param="prompt",
+            )
         return checked[:bound]
 
     def process(

@@ -230,6 +230,12 @@ def _arguments(
 
 
 def _refuse_generation_flags(args: EngineArgs) -> None:
+    if args.enable_prompt_embeds:
+        raise ConfigError(
+            "enable_prompt_embeds is for models that generate; one that pools takes texts and ids.",
+            fix="Leave it unset.",
+            param="enable_prompt_embeds",
+        )
     if args.async_scheduling or args.num_scheduler_steps > 1:
         name = "async_scheduling" if args.async_scheduling else "num_scheduler_steps"
         raise ConfigError(

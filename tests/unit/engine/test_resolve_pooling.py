@@ -78,6 +78,7 @@ def test_classifiers(labels: Any, said: str | None, activation: str, tmp_path: P
         ("bge-small-en-v1.5", {"swap_space": 1.0}, "swap_space"),
         ("bge-small-en-v1.5", {"async_scheduling": True}, "async_scheduling"),
         ("bge-small-en-v1.5", {"num_scheduler_steps": 2}, "num_scheduler_steps"),
+        ("bge-small-en-v1.5", {"enable_prompt_embeds": True}, "enable_prompt_embeds"),
         ("bge-small-en-v1.5", {"pooler_config": "LAST"}, "pooler_config"),
         ("bge-small-en-v1.5", {"pooler_config": {"pooling_type": "MAX"}}, "pooler_config"),
         ("bge-small-en-v1.5", {"pooler_config": {"normalise": True}}, "pooler_config"),

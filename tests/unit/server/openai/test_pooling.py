@@ -21,6 +21,7 @@ import pytest
 from quire.checkpoint.source import ModelSource
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import EngineArgs, EngineConfig, PoolingConfig
+from quire.core.errors import InvalidRequestError
 from quire.core.messages import Ready
 from quire.core.pooling_params import PoolingParams
 from quire.engine.async_engine import AsyncLLM
@@ -274,5 +275,8 @@ async def test_the_engine_encodes_without_a_server() -> None:
         assert len(found) == 1
         assert found[0].prompt_token_ids == list(b"abc")
         assert float(np.linalg.norm(found[0].outputs.data)) == pytest.approx(1.0)
+        for wrong in ({"prompt_embeds": [[0.0]]}, {"prompt": 1}, 5):
+            with pytest.raises(InvalidRequestError):
+                await anext(engine.encode(wrong))  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="NaN"):
             await anext(engine.encode([7]))
