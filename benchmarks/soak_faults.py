@@ -38,8 +38,6 @@ HEALTHY_SECONDS = 5.0
 """The longest that health may take to be restored."""
 STEP_TIMEOUT = 5
 """Seconds after which a core that is stopped counts as stuck."""
-STOP_EACH = 4
-"""Of so many faults of the core, the last is a stop, the others kill it."""
 SLOPE_BYTES = 2**20
 """That the API process may seem to gain a minute: what is fitted to a short run is no zero."""
 PROMPTS = 16
@@ -236,16 +234,16 @@ def core_of(api: psutil.Process) -> psutil.Process:
 
 
 async def break_core(
-    api: psutil.Process, url: str, every: float, until: float, result: Result
+    args: argparse.Namespace, api: psutil.Process, url: str, until: float, result: Result
 ) -> None:
     """Kill or stop the engine core every so often, and see when health is restored."""
-    client = HTTPClient(url)
+    client, every = HTTPClient(url), args.kill_every
     for number in itertools.count(1):
         if time.monotonic() + every + STEP_TIMEOUT + 2 * HEALTHY_SECONDS > until:
             break
         await asyncio.sleep(every)
         core = core_of(api)
-        kind = "killed" if number % STOP_EACH else "stopped"
+        kind = "killed" if number % args.stop_each else "stopped"
         if kind == "killed":
             core.kill()
         else:
@@ -302,7 +300,7 @@ async def soak(args: argparse.Namespace, api: psutil.Process, url: str) -> dict[
             group.create_task(load.ask(until, seed))
         for seed in range(args.rude):
             group.create_task(RudeClients(load).run(until, seed))
-        group.create_task(break_core(api, url, args.kill_every, until, result))
+        group.create_task(break_core(args, api, url, until, result))
         group.create_task(watch(api, until, result))
     left = await held(url)
     unharmed = await load.answers() == load.expected
@@ -352,6 +350,9 @@ def main() -> int:
     parser.add_argument("--overload", type=int, default=4, help="clients for each seat")
     parser.add_argument("--rude", type=int, default=4, help="rude clients beside them")
     parser.add_argument("--kill-every", type=float, default=60.0, metavar="S")
+    parser.add_argument(
+        "--stop-each", type=int, default=4, metavar="N", help="stop it instead each Nth time"
+    )
     parser.add_argument("--max-num-seqs", type=int, default=8)
     parser.add_argument("--log", help="keep the server's log in this file")
     args = parser.parse_args()
