@@ -245,3 +245,19 @@ def test_packed_weights_are_read_while_torch_is_imported() -> None:
     code = "import sys\nimport quire.engine.core, quire.executor.uniproc\n"
     code += "assert 'torch' not in sys.modules, 'torch was imported'"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+STAND_BY = """
+import sys
+from quire.engine.process import import_all
+import_all()
+before = set(sys.modules)
+from quire.engine.llm import LLM
+LLM(num_gpu_blocks_override=64, max_model_len=256).shutdown()
+late = {name for name in set(sys.modules) - before if name.split(".")[0] == "torch"}
+assert "torch" in before and not late, late
+"""
+
+
+def test_who_stands_by_has_imported_what_a_start_needs() -> None:
+    subprocess.run([sys.executable, "-c", STAND_BY], check=True)
