@@ -4,11 +4,12 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <vector>
 
 #include "cpu/moe.h"
-#include "cpu/plan.h"
+#include "submit.h"
 
 namespace nb = nanobind;
 
@@ -27,35 +28,18 @@ void refuse_recording(const Pool& pool) {
   if (pool.recording != nullptr) throw std::invalid_argument("plans cannot record this operation");
 }
 
-void run(Pool& pool, void (*kernel)(const LoraArgs&, int64_t), LoraArgs& args, int64_t tasks) {
-  struct Job {
-    void (*kernel)(const LoraArgs&, int64_t);
-    const LoraArgs& args;
-  } job = {kernel, args};
-  pool.run(
-      tasks,
-      [](void* context, int64_t task) {
-        const Job& j = *static_cast<const Job*>(context);
-        j.kernel(j.args, task);
-      },
-      &job);
-}
-
-int64_t pieces(int64_t whole, int64_t piece) { return (whole + piece - 1) / piece; }
-
+// `ends` are of the layer's parts; `entries` is the address of LoraEntry [adapters, parts].
 void lora_add(const Kernels& kernels, Pool& pool, int dtype, uintptr_t y, int64_t y_stride,
-              uintptr_t x, int64_t x_stride, uintptr_t a, uintptr_t b, uintptr_t adapter,
-              int64_t rows, int64_t k, int64_t n, int64_t rank) {
-  refuse_recording(pool);
+              uintptr_t x, int64_t x_stride, uintptr_t entries, int64_t adapters,
+              const std::vector<int64_t>& ends, uintptr_t adapter, int64_t rows, int64_t k) {
   const DType type = dtype_of(dtype);
-  const nb::gil_scoped_release unlocked;
-  auto* low = static_cast<float*>(pool.scratch(rows * rank * 4));
-  LoraArgs args = {pointer(y), pointer(x), pointer(a), pointer(b),
-                   static_cast<const int64_t*>(pointer(adapter)), low, rows, k, n, rank,
-                   y_stride, x_stride};
-  const int64_t blocks = pieces(rows, kLoraRows);
-  run(pool, kernels.lora.shrink[type], args, blocks * pieces(rank, kLoraRanks));
-  run(pool, kernels.lora.expand[type], args, blocks * pieces(n, kLoraColumns));
+  const auto parts = static_cast<int64_t>(ends.size());
+  if (parts < 1 || parts > kLoraParts) throw std::invalid_argument("too many parts, or none");
+  LoraArgs args = {pointer(y), pointer(x), static_cast<const LoraEntry*>(pointer(entries)),
+                   static_cast<const int64_t*>(pointer(adapter)), nullptr, rows, k, ends.back(), 0,
+                   adapters, parts, {}, y_stride, x_stride};
+  std::copy(ends.begin(), ends.end(), args.ends);
+  submit(pool, LoraOp{kernels.lora.shrink[type], kernels.lora.expand[type], args, type});
 }
 
 Moe moe_of(const std::vector<const PackedWeight*>& gate_up,

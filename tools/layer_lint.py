@@ -47,6 +47,7 @@ ONLY_FROM: dict[str, set[str]] = {
     "bench": _PUBLIC | {"engine.resolve", "profile", "explain"},
     "bench.kernels": {"ops"},
     "bench.floor": {"models.memory"},
+    "bench.adapters": {"models.adapters"},
     "tune": _PUBLIC | {"engine.resolve", "explain", "bench", "simulate"},
     "tune.memory": {"executor.memory", "models.memory"},
     "tune.kernels": {"ops"},

@@ -9,22 +9,30 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-// Calls body(count, row, adapter) for each run of rows with one adapter, none left out but those
-// without.
+// Calls body(count, row, entry) for each run of rows whose adapter, one for all of them, adds
+// something to the part.
 template <class Body>
-void each_run(const LoraArgs& a, int64_t block, const Body& body) {
+void each_run(const LoraArgs& a, int64_t block, int64_t part, const Body& body) {
   const RowRange range(a.rows, kLoraRows, block);
   for (int64_t r = range.begin; r < range.end;) {
     int64_t end = r + 1;
     while (end < range.end && a.adapter[end] == a.adapter[r]) ++end;
-    if (a.adapter[r] >= 0) body(end - r, r, a.adapter[r]);
+    if (a.adapter[r] >= 0) {
+      const LoraEntry& entry = a.entries[a.adapter[r] * a.parts + part];
+      if (entry.rank > 0) body(end - r, r, entry);
+    }
     r = end;
   }
 }
 
-// low[R rows][ranks] = A · x, ranks <= kLoraRanks.
+float* low_at(const LoraArgs& a, int64_t row, int64_t part) {
+  return a.low + (row * a.parts + part) * a.rank;
+}
+
+// low[R rows][N ranks from `rank` on] = scale · A · x, N <= kLoraRanks.
 template <class T, int R, int N>
-void dots(const LoraArgs& a, int64_t row, const T* weights, int64_t rank) {
+void dots(const LoraArgs& a, int64_t row, int64_t part, const LoraEntry& entry, int64_t rank) {
+  const T* weights = static_cast<const T*>(entry.a) + rank * a.k;
   Vec sums[R][N];
   for (auto& of_row : sums) {
     for (Vec& sum_of : of_row) sum_of = zero();
@@ -40,33 +48,38 @@ void dots(const LoraArgs& a, int64_t row, const T* weights, int64_t rank) {
   int64_t i = 0;
   for (; i + kLanes <= a.k; i += kLanes) step([i](const T* p) { return load(p + i); });
   if (i < a.k) step([i, &a](const T* p) { return load(p + i, a.k - i); });
+  const float scale = static_cast<float>(entry.scale);
   for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) a.low[(row + r) * a.rank + rank + n] = sum(sums[r][n]);
+    float* low = low_at(a, row + r, part) + rank;
+    for (int n = 0; n < N; ++n) low[n] = scale * sum(sums[r][n]);
   }
 }
 
 template <class T, int R>
-void dots_of(const LoraArgs& a, int64_t row, const T* weights, int64_t rank, int64_t ranks) {
+void dots_of(const LoraArgs& a, int64_t row, int64_t part, const LoraEntry& entry, int64_t rank) {
   static_assert(kLoraRanks == 4);
-  switch (ranks) {
-    case 1: return dots<T, R, 1>(a, row, weights, rank);
-    case 2: return dots<T, R, 2>(a, row, weights, rank);
-    case 3: return dots<T, R, 3>(a, row, weights, rank);
-    default: return dots<T, R, 4>(a, row, weights, rank);
+  switch (entry.rank - rank) {
+    case 1: return dots<T, R, 1>(a, row, part, entry, rank);
+    case 2: return dots<T, R, 2>(a, row, part, entry, rank);
+    case 3: return dots<T, R, 3>(a, row, part, entry, rank);
+    default: return dots<T, R, 4>(a, row, part, entry, rank);
   }
 }
 
-// y[R rows][columns from `begin` to `end`] += low · b.
+// y[R rows][columns from `begin` to `end`] += low · b; the part's columns begin at `first`, and
+// there are `width` of them.
 template <class T, int R>
-void add_products(const LoraArgs& a, int64_t row, const T* b, int64_t begin, int64_t end) {
+void add_products(const LoraArgs& a, int64_t row, int64_t part, const LoraEntry& entry,
+                  int64_t first, int64_t width, int64_t begin, int64_t end) {
+  const T* b = static_cast<const T*>(entry.b) - first;
+  const float* lows[R];
+  for (int r = 0; r < R; ++r) lows[r] = low_at(a, row + r, part);
   const auto step = [&](int64_t i, const auto& read, const auto& write) {
     Vec sums[R];
     for (Vec& sum_of : sums) sum_of = zero();
-    for (int64_t n = 0; n < a.rank; ++n) {
-      const Vec w = read(b + n * a.n + i);
-      for (int r = 0; r < R; ++r) {
-        sums[r] = fma(broadcast(a.low[(row + r) * a.rank + n]), w, sums[r]);
-      }
+    for (int64_t n = 0; n < entry.rank; ++n) {
+      const Vec w = read(b + n * width + i);
+      for (int r = 0; r < R; ++r) sums[r] = fma(broadcast(lows[r][n]), w, sums[r]);
     }
     for (int r = 0; r < R; ++r) {
       T* y = row_at<T>(a.y, row + r, a.y_stride) + i;
@@ -89,34 +102,39 @@ void add_products(const LoraArgs& a, int64_t row, const T* b, int64_t begin, int
 template <class T>
 void lora_shrink(const LoraArgs& a, int64_t task) {
   const int64_t pieces = (a.rank + kLoraRanks - 1) / kLoraRanks;
-  const int64_t rank = task % pieces * kLoraRanks;
-  const int64_t ranks = a.rank - rank < kLoraRanks ? a.rank - rank : kLoraRanks;
-  each_run(a, task / pieces, [&](int64_t count, int64_t row, int64_t adapter) {
-    const T* weights = static_cast<const T*>(a.a) + (adapter * a.rank + rank) * a.k;
-    static_assert(kLoraRows == 4);
-    switch (count) {
-      case 1: return dots_of<T, 1>(a, row, weights, rank, ranks);
-      case 2: return dots_of<T, 2>(a, row, weights, rank, ranks);
-      case 3: return dots_of<T, 3>(a, row, weights, rank, ranks);
-      default: return dots_of<T, 4>(a, row, weights, rank, ranks);
-    }
-  });
+  const int64_t rank = task % pieces * kLoraRanks, part = task / pieces % a.parts;
+  each_run(a, task / pieces / a.parts, part,
+           [&](int64_t count, int64_t row, const LoraEntry& entry) {
+             if (rank >= entry.rank) return;
+             static_assert(kLoraRows == 4);
+             switch (count) {
+               case 1: return dots_of<T, 1>(a, row, part, entry, rank);
+               case 2: return dots_of<T, 2>(a, row, part, entry, rank);
+               case 3: return dots_of<T, 3>(a, row, part, entry, rank);
+               default: return dots_of<T, 4>(a, row, part, entry, rank);
+             }
+           });
 }
 
 template <class T>
 void lora_expand(const LoraArgs& a, int64_t task) {
-  const int64_t pieces = (a.n + kLoraColumns - 1) / kLoraColumns;
+  const int64_t pieces = (a.n + kLoraColumns - 1) / kLoraColumns, block = task / pieces;
   const int64_t begin = task % pieces * kLoraColumns;
   const int64_t end = a.n - begin < kLoraColumns ? a.n : begin + kLoraColumns;
-  each_run(a, task / pieces, [&](int64_t count, int64_t row, int64_t adapter) {
-    const T* b = static_cast<const T*>(a.b) + adapter * a.rank * a.n;
-    switch (count) {
-      case 1: return add_products<T, 1>(a, row, b, begin, end);
-      case 2: return add_products<T, 2>(a, row, b, begin, end);
-      case 3: return add_products<T, 3>(a, row, b, begin, end);
-      default: return add_products<T, 4>(a, row, b, begin, end);
-    }
-  });
+  for (int64_t part = 0; part < a.parts; ++part) {
+    const int64_t first = part > 0 ? a.ends[part - 1] : 0, last = a.ends[part];
+    const int64_t width = last - first;
+    const int64_t from = begin > first ? begin : first, to = end < last ? end : last;
+    if (from >= to) continue;
+    each_run(a, block, part, [&](int64_t count, int64_t row, const LoraEntry& entry) {
+      switch (count) {
+        case 1: return add_products<T, 1>(a, row, part, entry, first, width, from, to);
+        case 2: return add_products<T, 2>(a, row, part, entry, first, width, from, to);
+        case 3: return add_products<T, 3>(a, row, part, entry, first, width, from, to);
+        default: return add_products<T, 4>(a, row, part, entry, first, width, from, to);
+      }
+    });
+  }
 }
 
 #define QUIRE_INSTANCES(T)                                  \

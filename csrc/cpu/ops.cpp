@@ -53,6 +53,33 @@ void run_op(Pool& pool, AttentionOp& op) {
   run_tasks(pool, tasks, [&](int64_t task) { op.kernel(a, task); });
 }
 
+// Calls f(entry, columns, rows) for each part of each run of rows with one adapter.
+template <class F>
+void each_entry(const LoraArgs& a, const F& f) {
+  for (int64_t begin = 0; begin < a.rows;) {
+    int64_t end = begin + 1;
+    while (end < a.rows && a.adapter[end] == a.adapter[begin]) ++end;
+    for (int64_t part = 0; part < a.parts && a.adapter[begin] >= 0; ++part) {
+      f(a.entries[a.adapter[begin] * a.parts + part],
+        a.ends[part] - (part > 0 ? a.ends[part - 1] : 0), end - begin);
+    }
+    begin = end;
+  }
+}
+
+void run_op(Pool& pool, LoraOp& op) {
+  LoraArgs& a = op.args;
+  a.rank = 0;
+  each_entry(a, [&](const LoraEntry& e, int64_t, int64_t) { a.rank = std::max(a.rank, e.rank); });
+  if (a.rank == 0) return;
+  a.low = static_cast<float*>(pool.scratch(a.rows * a.parts * a.rank * 4));
+  const auto pieces = [](int64_t whole, int64_t piece) { return (whole + piece - 1) / piece; };
+  const int64_t blocks = pieces(a.rows, kLoraRows);
+  run_tasks(pool, blocks * a.parts * pieces(a.rank, kLoraRanks),
+            [&](int64_t task) { op.shrink(a, task); });
+  run_tasks(pool, blocks * pieces(a.n, kLoraColumns), [&](int64_t task) { op.expand(a, task); });
+}
+
 template <class Args>
 int64_t bytes(const RowOp<Args>& op) {
   return op.args.rows * op.row_bytes;
@@ -71,6 +98,15 @@ int64_t bytes(const AttentionOp& op) {
   }
   return tokens * op.token_bytes +
          2 * op.rows * a.heads * a.head_dim * item_bytes(static_cast<DType>(a.q_dtype));
+}
+
+int64_t bytes(const LoraOp& op) {
+  const LoraArgs& a = op.args;
+  int64_t elements = a.rows * (a.k + 2 * a.n);
+  each_entry(a, [&](const LoraEntry& e, int64_t columns, int64_t) {
+    elements += e.rank * (a.k + columns);
+  });
+  return elements * item_bytes(op.dtype);
 }
 
 template <class Args>
@@ -115,6 +151,14 @@ int64_t flops(const AttentionOp& op) {
   return 4 * pairs * a.heads * a.head_dim;
 }
 
+int64_t flops(const LoraOp& op) {
+  int64_t products = 0;
+  each_entry(op.args, [&](const LoraEntry& e, int64_t columns, int64_t rows) {
+    products += rows * e.rank * (op.args.k + columns);
+  });
+  return 2 * products;
+}
+
 template <class Args>
 const char* name(const RowOp<Args>& op) {
   return op.name;
@@ -122,6 +166,7 @@ const char* name(const RowOp<Args>& op) {
 const char* name(const LookupOp&) { return "embedding"; }
 const char* name(const LinearOp&) { return "linear"; }
 const char* name(const AttentionOp&) { return "paged_attention"; }
+const char* name(const LoraOp&) { return "lora_add"; }
 
 template <class Args>
 int64_t& rows(RowOp<Args>& op) {
@@ -130,6 +175,7 @@ int64_t& rows(RowOp<Args>& op) {
 int64_t& rows(LookupOp& op) { return op.rows; }
 int64_t& rows(LinearOp& op) { return op.rows; }
 int64_t& rows(AttentionOp& op) { return op.rows; }
+int64_t& rows(LoraOp& op) { return op.args.rows; }
 
 // What an op of rows writes, if that is one matrix.
 template <class Args>
@@ -140,6 +186,7 @@ const void* result(const RowOp<RopeKvArgs>&) { return nullptr; }
 const void* result(const LookupOp&) { return nullptr; }
 const void* result(const LinearOp&) { return nullptr; }
 const void* result(const AttentionOp&) { return nullptr; }
+const void* result(const LoraOp&) { return nullptr; }
 
 // Whole blocks of kPrepareRows rows a task.
 template <class Args>
@@ -157,6 +204,7 @@ void run_and_prepare_op(Pool& pool, RowOp<Args>& op, const Linear& next) {
 void run_and_prepare_op(Pool&, LookupOp&, const Linear&) {}
 void run_and_prepare_op(Pool&, LinearOp&, const Linear&) {}
 void run_and_prepare_op(Pool&, AttentionOp&, const Linear&) {}
+void run_and_prepare_op(Pool&, LoraOp&, const Linear&) {}
 
 }  // namespace
 
@@ -178,10 +226,11 @@ void run_and_prepare(Pool& pool, Op& op, const Linear& next) {
 
 void check_indices(const IndexCheck& check, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) {
-    if (check.indices[i] < 0 || check.indices[i] >= check.limit) {
+    if (check.indices[i] < check.least || check.indices[i] >= check.limit) {
       throw std::out_of_range(std::string(check.what) + " " + std::to_string(check.indices[i]) +
-                              " of row " + std::to_string(i) + " is not in [0, " +
-                              std::to_string(check.limit) + ")");
+                              " of row " + std::to_string(i) + " is not in [" +
+                              std::to_string(check.least) + ", " + std::to_string(check.limit) +
+                              ")");
     }
   }
 }

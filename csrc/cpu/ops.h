@@ -53,19 +53,29 @@ struct AttentionOp {
   AttentionSplit split = AttentionSplit::kAutomatic;
 };
 
+// Adds low-rank adapters to y, in place. What of `args` follows from the rows' adapters is `run`'s to
+// fill: `low` and `rank`.
+struct LoraOp {
+  void (*shrink)(const LoraArgs&, int64_t task);
+  void (*expand)(const LoraArgs&, int64_t task);
+  LoraArgs args;
+  DType dtype;
+};
+
 using Op = std::variant<RowOp<RmsNormArgs>, RowOp<AddRmsNormArgs>, RowOp<LayerNormArgs>,
                         RowOp<AddLayerNormArgs>, RowOp<UnaryArgs>, RowOp<AddArgs>,
                         RowOp<EmbeddingArgs>, RowOp<RotaryArgs>, RowOp<RopeKvArgs>, LookupOp,
-                        LinearOp, AttentionOp>;
+                        LinearOp, AttentionOp, LoraOp>;
 
-// Indices, one a row, into a table of `limit` rows.
+// Indices, one a row, into a table of `limit` rows; from `least` on, which may stand for none.
 struct IndexCheck {
   const char* what;
   const int64_t* indices;
   int64_t limit;
+  int64_t least = 0;
 };
 
-// Throws std::out_of_range that names the first of `rows` indices that is not in [0, limit).
+// Throws std::out_of_range that names the first of `rows` indices that is not in [least, limit).
 void check_indices(const IndexCheck& check, int64_t rows);
 
 // Computes the op with all of the pool's threads. Its indices are the caller's to check.
@@ -132,6 +142,11 @@ template <class F>
 void each_index_of(const AttentionOp&, const F&) {}
 
 template <class F>
+void each_index_of(const LoraOp& op, const F& f) {
+  f(IndexCheck{"adapter", op.args.adapter, op.args.adapters, -1});
+}
+
+template <class F>
 void each_index(Op& op, const F& f) {
   std::visit([&](auto& o) { each_index_of(o, f); }, op);
 }
@@ -191,6 +206,11 @@ template <class F>
 void each_operand_of(AttentionOp& op, const F& f) {
   each_field(f, op.args.out, op.args.q, op.args.query_start_loc, op.args.seq_lens,
              op.args.block_tables);
+}
+
+template <class F>
+void each_operand_of(LoraOp& op, const F& f) {
+  each_field(f, op.args.y, op.args.x, op.args.adapter);
 }
 
 template <class F>

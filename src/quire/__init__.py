@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quire.core.lora import LoRARequest
     from quire.core.pooling_params import PoolingParams
     from quire.core.sampling_params import SamplingParams
     from quire.core.structured_outputs import StructuredOutputsParams
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "LoRARequest",
     "PoolingParams",
     "SamplingParams",
     "StructuredOutputsParams",
@@ -29,6 +31,7 @@ __version__ = "0.1.0"
 _HOME = {
     "LLM": "quire.engine.llm",
     "AsyncLLM": "quire.engine.async_engine",
+    "LoRARequest": "quire.core.lora",
     "PoolingParams": "quire.core.pooling_params",
     "SamplingParams": "quire.core.sampling_params",
     "StructuredOutputsParams": "quire.core.structured_outputs",

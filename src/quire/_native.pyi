@@ -257,14 +257,18 @@ def lora_add(
     y_stride: int,
     x: int,
     x_stride: int,
-    a: int,
-    b: int,
+    entries: int,
+    adapters: int,
+    ends: list[int],
     adapter: int,
     rows: int,
     k: int,
-    n: int,
-    rank: int,
-) -> None: ...
+) -> None:
+    """`entries` are those of `ops.lora.LoraTable`; `ends` the column behind each part, 3 at most.
+
+    Raises IndexError for an adapter that is neither below `adapters` nor -1.
+    """
+
 def moe_bytes(
     gate_up: list[PackedWeight], down: list[PackedWeight], dtype: int, rows: int, top_k: int
 ) -> int: ...

@@ -12,6 +12,7 @@ from quire.bench.split import Reading, read_stats
 from quire.core.config import ModelConfig
 from quire.core.errors import QuireError
 from quire.core.flags import engine_args_from
+from quire.core.lora import LoRARequest
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
 
@@ -46,7 +47,9 @@ class BenchEngine:
     def vocab_size(self) -> int:
         return self.model.vocab_size
 
-    def generate(self, prompts: list[list[int]], output_len: int) -> list[RequestMetrics]:
+    def generate(
+        self, prompts: list[list[int]], output_len: int, lora_request: LoRARequest | None = None
+    ) -> list[RequestMetrics]:
         """Exactly `output_len` greedy tokens for each prompt, whatever the model would stop at.
 
         Raises:
@@ -54,7 +57,7 @@ class BenchEngine:
         """
         params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-        outputs = self.llm.generate(requests, params, use_tqdm=False)
+        outputs = self.llm.generate(requests, params, use_tqdm=False, lora_request=lora_request)
         for output in outputs:
             completion = output.outputs[0]
             if len(completion.token_ids) != output_len:

@@ -24,6 +24,14 @@ DEFAULT = "(default: %(default)s)"
 def latency(group: argparse._ArgumentGroup) -> None:
     _lengths(group)
     group.add_argument("--batch-size", type=count, default=1, metavar="N", help=DEFAULT)
+    group.add_argument(
+        "--lora-rank",
+        type=count,
+        default=0,
+        metavar="N",
+        help="after each batch, the same with an adapter of this rank on every layer; the row "
+        "tells what it costs (default: none)",
+    )
 
 
 def throughput(group: argparse._ArgumentGroup) -> None:

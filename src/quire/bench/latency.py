@@ -7,7 +7,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from quire.bench import bandwidth
+from quire.bench import adapters, bandwidth
 from quire.bench.energy import EnergyMeter
 from quire.bench.engine import TYPES, BenchEngine, open_engine
 from quire.bench.floor import step_bytes
@@ -18,6 +18,7 @@ from quire.bench.split import between
 from quire.bench.workload import token_prompts
 from quire.core.config import STEP_TOKENS
 from quire.core.errors import ConfigError
+from quire.core.lora import LoRARequest
 from quire.core.outputs import RequestMetrics
 
 KEYS = (
@@ -43,10 +44,15 @@ def run(args: argparse.Namespace) -> Row:
     """One warm-up, then `--repetitions` batches, each of new random prompts.
 
     The bandwidth is measured after each batch, while the engine is idle, with as many threads
-    as the engine has, so that what slows the machine slows both.
+    as the engine has, so that what slows the machine slows both. With `--lora-rank` each batch is
+    followed by the same one with an adapter.
     """
     _check_batch(args)
-    with open_engine(args) as engine:
+    adapters.enable(args)
+    with (
+        open_engine(args) as engine,
+        adapters.random_adapter(engine.model, args.lora_rank) as adapter,
+    ):
         settings: Row = {
             "model": portable_name(args.model),
             **engine.types,
@@ -55,25 +61,38 @@ def run(args: argparse.Namespace) -> Row:
             "batch_size": args.batch_size,
             "weight_bytes": engine.weight_bytes,
             "kv_bytes_per_token": engine.kv_bytes_per_token,
+            "lora_rank": args.lora_rank,
         }
         one_batch(engine, args, repetition=-1)
+        if adapter is not None:
+            one_batch(engine, args, repetition=-1, adapter=adapter)
         samples, energy = [], EnergyMeter()
         with progress(total=args.repetitions, unit="batch") as bar:
             for repetition in range(args.repetitions):
                 with energy:
                     sample = one_batch(engine, args, repetition)
-                samples.append(sample | against_floor(engine, args, sample["decode_tok_s"]))
+                sample |= against_floor(engine, args, sample["decode_tok_s"])
+                if adapter is not None:
+                    adapted = one_batch(engine, args, repetition, adapter)
+                    sample |= adapters.ratios(sample, adapted)
+                samples.append(sample)
                 bar.update()
     tokens = args.repetitions * args.batch_size * args.output_len
-    return summarise(KEYS, settings, samples) | energy.row(tokens)
+    keys = KEYS if adapter is None else (*KEYS, *adapters.KEYS)
+    return summarise(keys, settings, samples) | energy.row(tokens)
 
 
-def one_batch(engine: BenchEngine, args: argparse.Namespace, repetition: int) -> Row:
+def one_batch(
+    engine: BenchEngine,
+    args: argparse.Namespace,
+    repetition: int,
+    adapter: LoRARequest | None = None,
+) -> Row:
     """Generate one batch and time it (repetition −1 is the warm-up)."""
     seed = [args.seed, repetition + 1]
     prompts = token_prompts(args.batch_size, args.input_len, engine.vocab_size, seed)
     before = engine.reading()
-    metrics = engine.generate(prompts, args.output_len)
+    metrics = engine.generate(prompts, args.output_len, adapter)
     return {
         **timings(metrics, args.input_len, args.output_len),
         "peak_rss_bytes": peak_rss_bytes(),

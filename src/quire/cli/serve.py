@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from quire.cli.lora import add_lora_flags, lora_dir, lora_modules
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core import env
 from quire.core.config import EngineArgs
@@ -87,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds that requests under way may take to end after SIGTERM or SIGINT; then they "
         "end with an error (default: %(default)s)",
     )
+    add_lora_flags(http)
     _add_tls_flags(http)
     _add_cors_flags(http)
     add_chat_template_flag(http)
@@ -122,6 +124,8 @@ def run(namespace: argparse.Namespace) -> int:
         shutdown_timeout=namespace.shutdown_timeout,
         tls=_tls(namespace),
         cors=_cors(namespace),
+        lora_modules=lora_modules(namespace, args),
+        lora_dir=lora_dir(namespace, args),
     )
     return serve(args, options, namespace.began)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.core.lora import LoRARequest
 from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
 
@@ -37,6 +38,7 @@ class NewSequence:
     eos_token_ids: tuple[int, ...] = ()
     second_text: int = 0
     prompt_embeds: bytes | None = None
+    lora_request: LoRARequest | None = None
 
 
 ON_DISK = -1

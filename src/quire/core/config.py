@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from quire.core.lora import LoRAConfig
 from quire.core.quantization import Form
 
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
@@ -170,6 +171,15 @@ class EngineArgs:
     that the next start is faster; 0 keeps none."""
     enable_prompt_embeds: bool = False
     """Take prompts as embeddings, `prompt_embeds`, beside texts and token ids."""
+    enable_lora: bool = False
+    """Serve low-rank adapters (LoRA) beside the model, many in one batch."""
+    max_loras: int = 1
+    """Most adapters in one step."""
+    max_lora_rank: int = 16
+    """Highest rank that an adapter may have."""
+    max_cpu_loras: int | None = None
+    """Most adapters in memory; the others are read again when somebody asks for them. Unset: as
+    many as --max-loras."""
     tokenizer_pool_size: int = 1
     """Processes that tokenize long prompts and render chats, beside the server's own; 0: threads of
     the server do, and Python lets only one of them run at a time. The offline engine has none."""
@@ -353,6 +363,8 @@ class SchedulerConfig:
     """See `scheduler.budget`; None gives every step all of `max_num_batched_tokens`."""
     whole_prompts: bool = False
     """A prompt is computed in one step."""
+    max_loras: int | None = None
+    """Most adapters in one step; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +410,8 @@ class EngineConfig:
     tokenizer_path: str | None = None
     """For structured output; None is a tokenizer without files."""
     enable_prompt_embeds: bool = False
+    lora: LoRAConfig | None = None
+    """None: no adapters."""
     step_timeout: float = 0.0
     """Seconds without a word from the core until it is replaced; 0 is never."""
     pooling: PoolingConfig | None = None

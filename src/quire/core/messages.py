@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from quire.core.lora import LoRARequest
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 
@@ -40,6 +41,7 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     """Where the second text of a pair begins, of models that tell them apart; 0 is none."""
     prompt_embeds: bytes | None = None
     """float32 [prompt tokens, hidden], in place of the prompt's tokens, which are `EMBEDDED`."""
+    lora_request: LoRARequest | None = None
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import Any, Protocol
 
+from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 
 EMBEDDED = -1
@@ -70,6 +71,7 @@ class Request:
         "eos_token_ids",
         "finish_reason",
         "first_scheduled_time",
+        "lora_request",
         "max_total_tokens",
         "num_cached_tokens",
         "num_preemptions",
@@ -100,6 +102,7 @@ class Request:
         eos_token_ids: tuple[int, ...] = (),
         second_text: int = 0,
         prompt_embeds: bytes | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> None:
         self.request_id = request_id
         packed = isinstance(prompt_token_ids, bytes)
@@ -112,6 +115,7 @@ class Request:
         self.eos_token_ids = eos_token_ids
         self.second_text = second_text
         self.prompt_embeds = prompt_embeds
+        self.lora_request = lora_request
         self.stop_ids = _stop_ids(sampling_params, eos_token_ids)
         """Tokens that may end it."""
         budget = sampling_params.max_tokens
@@ -131,6 +135,11 @@ class Request:
         """Hashes of the full blocks of `token_ids`, and all before them; from the KV manager."""
         self.prefix_digest: PrefixDigest | None = None
         """Of the tokens in those blocks."""
+
+    @property
+    def lora_int_id(self) -> int:
+        """Of its adapter; 0 is none."""
+        return 0 if self.lora_request is None else self.lora_request.lora_int_id
 
     @property
     def num_tokens(self) -> int:

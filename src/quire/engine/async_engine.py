@@ -15,10 +15,12 @@ from quire.core.config import EngineArgs, ModelConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
 from quire.core.hardware import detect
 from quire.core.log import setup_logging
+from quire.core.lora import LoRARequest
 from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutputs
 from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.engine.adapters import AdapterClient, assign
 from quire.engine.client import CoreClient, ProcessClient
 from quire.engine.input import InputProcessor, Prompt, sampling_defaults
 from quire.engine.intake import Intake
@@ -84,6 +86,7 @@ class AsyncLLM:
         self._watchdog: Watchdog | None = None
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self.profiling = ProfilingClient(resolved.config.profiler, self.call)
+        self._adapters = AdapterClient(resolved.config, self.call)
         self._call_ids = itertools.count()
 
     @classmethod
@@ -193,11 +196,13 @@ class AsyncLLM:
         priority: int = 0,
         cache_salt: str | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request, as `sampling_params.output_kind` asks; the last is `finished`.
 
         Closing the generator, or cancelling the task that reads it, aborts the request. A
-        consumer that is slower than the engine gets several steps in one output.
+        consumer that is slower than the engine gets several steps in one output. An adapter that
+        is not known yet is loaded first.
 
         Raises:
             InvalidRequestError: before anything is computed.
@@ -206,7 +211,9 @@ class AsyncLLM:
         params = sampling_params or SamplingParams(**self.default_sampling_params)
         request_id = request_id or uuid.uuid4().hex
         stream = OutputStream(params.output_kind)
-        await self.submit(prompt, params, request_id, stream, priority, cache_salt, trace_headers)
+        await self.submit(
+            prompt, params, request_id, stream, priority, cache_salt, trace_headers, lora_request
+        )
         try:
             finished = False
             while not finished:
@@ -244,6 +251,7 @@ class AsyncLLM:
         priority: int = 0,
         cache_salt: str | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> None:
         """Start a request whose outputs go to `sink` at once, in the step that gives them.
 
@@ -254,9 +262,13 @@ class AsyncLLM:
         """
         if self._core.error is not None:
             raise self._core.error
+        adapter = None if lora_request is None else await self.add_lora(lora_request)
         request = await self._intake.process(request_id, prompt, params, priority, cache_salt)
         if self._core.error is not None:
             raise self._core.error
+        if adapter is not None:
+            self._adapters.find(adapter)  # it may have been removed meanwhile
+            assign(request, adapter)
         self._output.add(request, trace_headers)
         self._sinks[request_id] = sink
         try:
@@ -305,6 +317,14 @@ class AsyncLLM:
             return await result
         finally:
             del self._calls[call_id]
+
+    async def add_lora(self, lora_request: LoRARequest) -> LoRARequest:
+        """Load an adapter; see `AdapterClient.add`."""
+        return await self._adapters.add(lora_request)
+
+    async def remove_lora(self, lora_int_id: int) -> bool:
+        """Take no more requests for an adapter; see `AdapterClient.remove`."""
+        return await self._adapters.remove(lora_int_id)
 
     async def start_profile(self) -> None:
         await self.profiling.start()
@@ -380,6 +400,8 @@ class AsyncLLM:
         self._intake.processor = InputProcessor(self.resolved, self.tokenizer, ready)
         for message in self._output.messages():
             self._core.client.send(message)
+            if (gone := self._adapters.removed(message)) is not None:
+                self._core.client.send(Call(next(self._call_ids), "remove_lora", [gone]))
         if self.num_unfinished:
             self._watch()
 

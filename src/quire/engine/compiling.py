@@ -1,4 +1,4 @@
-"""Requests that wait for their grammars; nobody else waits for them."""
+"""Requests that wait for their grammars and adapters; nobody else waits for them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ class Compiling:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def requests(self) -> list[Request]:
+        return [request for request, _ in self._waiting.values()]
+
     def add(self, request: Request, ready: Future[Any]) -> None:
         self._waiting[request.request_id] = request, ready
 
@@ -51,9 +54,10 @@ class Compiling:
             if error is None:
                 compiled.append(request)
                 continue
-            if isinstance(error, InvalidRequestError):
-                refused.append((request, f"{NOT_FOLLOWED}{error}"))
-                continue
-            logger.error("a grammar could not be compiled", exc_info=error)
-            refused.append((request, str(error) or repr(error)))
+            why = str(error) or repr(error)
+            if not isinstance(error, InvalidRequestError):
+                logger.error("a request could not be prepared", exc_info=error)
+            elif request.sampling_params.structured_outputs is not None:
+                why = NOT_FOLLOWED + why
+            refused.append((request, why))
         return compiled, refused

@@ -84,6 +84,8 @@ class EngineCore:
         self._compiling = Compiling()
         self._rejected: list[CoreOutput] = []
         self._keeps_batches = True
+        self._retired: set[int] = set()
+        """Adapters that were unloaded, and are still in use."""
 
     def ready(self) -> Ready:
         """What the front end is told once the model is loaded."""
@@ -109,6 +111,7 @@ class EngineCore:
                 eos_token_ids=message.eos_token_ids,
                 second_text=message.second_text,
                 prompt_embeds=message.prompt_embeds,
+                lora_request=message.lora_request,
             )
             if not request.num_tokens:
                 raise InvalidRequestError("the prompt is empty.")
@@ -118,7 +121,9 @@ class EngineCore:
         except ValueError as error:  # no whole number of tokens, or none
             self._reject(message.request_id, str(error))
             return
-        waits_for = self.executor.prepare(request.sampling_params, request.eos_token_ids)
+        waits_for = self.executor.prepare(
+            request.sampling_params, request.eos_token_ids, request.lora_request
+        )
         if waits_for is not None:
             self._compiling.add(request, waits_for)
         else:
@@ -143,6 +148,7 @@ class EngineCore:
     def abort(self, request_ids: list[str]) -> None:
         self._compiling.abort(request_ids)
         self.scheduler.abort(request_ids)
+        self._free_adapters()
 
     def has_work(self) -> bool:
         waiting = self._rejected or self._in_flight or self._compiling
@@ -166,6 +172,7 @@ class EngineCore:
         outputs.stats = self._stats()
         rejected, self._rejected = self._rejected, []
         outputs.outputs[:0] = rejected
+        self._free_adapters()
         outputs.times = CoreTimes(**self.watch.seconds)
         return outputs
 
@@ -261,10 +268,25 @@ class EngineCore:
             "check_integrity": self.scheduler.check_integrity,
             "kv_snapshot": partial(kv_snapshot, self.scheduler.kv),
             "keep_batches": self._keep_batches,
+            "remove_lora": self._remove_lora,
         }
         if method not in utilities:
             return self.executor.call(method, args)
         return utilities[method](*args)
+
+    def _remove_lora(self, lora_int_id: int) -> None:
+        """Free an adapter once the last request that has it has ended."""
+        self._retired.add(lora_int_id)
+        self._free_adapters()
+
+    def _free_adapters(self) -> None:
+        if not self._retired:
+            return
+        requests = [*self.scheduler.requests.values(), *self._compiling.requests()]
+        free = self._retired - {request.lora_int_id for request in requests}
+        self._retired -= free
+        for lora_int_id in free:
+            self.executor.call("remove_lora", [lora_int_id])
 
     def _keep_batches(self, keep: bool) -> None:
         """Whether the runner may keep what it holds of a batch (rows, block tables, sampling

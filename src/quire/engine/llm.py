@@ -18,8 +18,10 @@ from quire.core.config import ModelConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError
 from quire.core.hardware import detect
 from quire.core.log import setup_logging
+from quire.core.lora import LoRARequest
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.engine.adapters import POLL_SECONDS, KnownAdapters, assign
 from quire.engine.arrivals import Arrivals
 from quire.engine.input import InputProcessor, Prompt, sampling_defaults
 from quire.engine.interrupt import deferred_interrupt
@@ -80,6 +82,7 @@ class LLM(PoolingMethods):
         self._output = OutputProcessor(self.tokenizer, self.stats, self._tracer)
         self._core, ready = load_core(self.resolved.config)
         self._input = InputProcessor(self.resolved, self.tokenizer, ready)
+        self._adapters = KnownAdapters(self.resolved.config)
         self._ids = itertools.count()
         self._closed = False
         self.facts = ready.facts
@@ -106,6 +109,7 @@ class LLM(PoolingMethods):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         *,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete one prompt or many; the answers are in the prompts' order.
@@ -115,6 +119,8 @@ class LLM(PoolingMethods):
                 "prompt_embeds", float [tokens, hidden] (with `enable_prompt_embeds`).
             sampling_params: for all prompts, or one each; the model's defaults if None.
             use_tqdm: show progress, where stderr is a terminal.
+            lora_request: adapter for all prompts, or one (or None) each; read when it is first
+                asked for.
             priority: one each, lower first, under the priority policy.
 
         Texts become tokens while the first of them run already.
@@ -131,13 +137,14 @@ class LLM(PoolingMethods):
             raise _mismatch("priority", len(priorities), len(many))
         for prompt, wanted in zip(many, params, strict=True):
             self._input.check(prompt, wanted)
+        adapters = self._find_adapters(lora_request, len(many))
         ids = [str(next(self._ids)) for _ in many]
         requests = list(zip(ids, many, params, priorities, strict=True))
         scheduler = self.resolved.config.scheduler
         if scheduler.policy == "priority":
             requests.sort(key=lambda request: request[-1])
         arrivals = Arrivals(self._input, requests, scheduler.max_num_batched_tokens)
-        return self._run(ids, arrivals, use_tqdm)
+        return self._run(ids, arrivals, use_tqdm, dict(zip(ids, adapters, strict=True)))
 
     def chat(
         self,
@@ -150,6 +157,7 @@ class LLM(PoolingMethods):
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or many, rendered with the model's chat template.
 
@@ -172,7 +180,7 @@ class LLM(PoolingMethods):
             )
             for conversation in conversations
         ]
-        return self.generate(prompts, sampling_params, use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm, lora_request=lora_request)
 
     def call(self, method: str, *args: Any) -> Any:
         """Run one of the core's utility methods."""
@@ -227,7 +235,32 @@ class LLM(PoolingMethods):
             raise _mismatch("sampling_params", len(each), count)
         return [p.replace(output_kind=RequestOutputKind.FINAL_ONLY) for p in each]
 
-    def _run(self, ids: list[str], arrivals: Arrivals, use_tqdm: bool) -> list[RequestOutput]:
+    def _find_adapters(
+        self, given: LoRARequest | Sequence[LoRARequest | None] | None, count: int
+    ) -> list[LoRARequest | None]:
+        """One a prompt, each of them loaded."""
+        each = [given] * count if given is None or isinstance(given, LoRARequest) else list(given)
+        if len(each) != count:
+            raise _mismatch("lora_request", len(each), count)
+        return [None if wanted is None else self._adapter(wanted) for wanted in each]
+
+    def _adapter(self, wanted: LoRARequest) -> LoRARequest:
+        known = self._adapters.find(wanted)
+        while known is None:
+            asked = [wanted.lora_name, wanted.lora_int_id, wanted.lora_path]
+            answer = self._core.call("add_lora", asked)
+            if answer is not None:
+                return self._adapters.learn(wanted, answer)
+            time.sleep(POLL_SECONDS)
+        return known
+
+    def _run(
+        self,
+        ids: list[str],
+        arrivals: Arrivals,
+        use_tqdm: bool,
+        adapters: Mapping[str, LoRARequest | None] | None = None,
+    ) -> list[RequestOutput]:
         """Step until every request has its final output; on any exception, abort them all."""
         if self._closed:
             raise EngineDeadError("The engine has been shut down.")
@@ -238,7 +271,8 @@ class LLM(PoolingMethods):
             try:
                 while arrivals or self._output.num_unfinished:
                     interrupt.check()
-                    self._take(arrivals, begun=self.stats.generation_tokens > start)
+                    begun = self.stats.generation_tokens > start
+                    self._take(arrivals, adapters or {}, begun=begun)
                     for output in self._step():
                         done[output.request_id] = output
                         bar.advance(output)
@@ -248,12 +282,16 @@ class LLM(PoolingMethods):
                 self._abort_all()
         return [done[request_id] for request_id in ids]
 
-    def _take(self, arrivals: Arrivals, *, begun: bool) -> None:
+    def _take(
+        self, arrivals: Arrivals, adapters: Mapping[str, LoRARequest | None], *, begun: bool
+    ) -> None:
         """Hand the core what arrives before the next step."""
         if not arrivals:
             return
         with self.stats.front.tokenizing():
             for request in arrivals.take(begun=begun, idle=not self._core.has_work()):
+                if (adapter := adapters.get(request.request_id)) is not None:
+                    assign(request, adapter)
                 self._output.add(request)
                 for child in request.children:
                     self._core.add(child)

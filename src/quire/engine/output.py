@@ -146,7 +146,11 @@ class OutputProcessor:
                 f"request id {request.request_id!r} is in use.", param="request_id"
             )
         state = _RequestState(request, self._tokenizer, trace_headers)
-        self._stats.on_arrival(_known_tokens(request), request.children[0].cache_salt)
+        first = request.children[0]
+        salt = first.cache_salt
+        if first.lora_request is not None:  # such a prefix is another
+            salt = f"{salt or ''} {first.lora_request.lora_int_id}"
+        self._stats.on_arrival(_known_tokens(request), salt)
         self._requests[request.request_id] = state
         for sequence_id, sequence in zip(ids, state.sequences, strict=True):
             self._sequences[sequence_id] = (state, sequence)

@@ -36,6 +36,7 @@ from quire.core.hardware import Hardware
 from quire.core.profiler_config import checked, from_environment, parse_profiler_config
 from quire.core.registry import did_you_mean
 from quire.engine.resolve_context import AUTO, asked_context, with_fitting_context
+from quire.engine.resolve_lora import lora_config
 from quire.engine.resolve_pooling import resolve_pooling
 from quire.engine.resolve_quantization import resolve_quantization
 from quire.models.cost import first_guess
@@ -137,6 +138,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
             preemption_mode=args.preemption_mode,
             max_itl_stretch=_itl_stretch(args),
             whole_prompts=not model.causal,
+            max_loras=args.max_loras if args.enable_lora else None,
         ),
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
@@ -156,6 +158,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         pooling=pooled.pooling,
         enable_prompt_embeds=args.enable_prompt_embeds,
     )
+    config = dataclasses.replace(config, lora=lora_config(args, pools=pooled.pooling is not None))
     config = dataclasses.replace(config, cpu_offload_bytes=_cpu_offload(args, config, notes))
     config = with_fitting_context(args, config, notes)
     config = dataclasses.replace(config, step_timeout=_step_timeout(args, config))
@@ -203,7 +206,8 @@ def _check_values(args: EngineArgs) -> None:
         raise _error(args, "gpu_memory_utilization", "it must be in (0, 1].")
     may_be_unset = ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override")
     limits = ("max_num_seqs", "max_num_batched_tokens", "num_scheduler_steps", "num_threads")
-    for name in (*may_be_unset, *limits):
+    adapters = ("max_loras", "max_lora_rank", "max_cpu_loras")
+    for name in (*may_be_unset, *limits, *adapters):
         value = getattr(args, name)
         if value is not None and value < 1 and (name, value) != ("max_model_len", AUTO):
             raise _error(args, name, "it must be at least 1.")

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.errors import InvalidRequestError
+from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 
 
@@ -94,8 +95,14 @@ class Executor(ABC):
                 raise StepSkippedError from None
         return self.execute(batch)
 
-    def prepare(self, params: SamplingParams, eos_token_ids: tuple[int, ...]) -> Future[Any] | None:
-        """Begin what a request needs before it may be in a step: to have its grammar compiled.
+    def prepare(
+        self,
+        params: SamplingParams,
+        eos_token_ids: tuple[int, ...],
+        lora_request: LoRARequest | None = None,
+    ) -> Future[Any] | None:
+        """Begin what a request needs before it may be in a step: to have its grammar compiled, and
+        its adapter loaded.
 
         Returns:
             What it has to wait for, or None. It raises `InvalidRequestError` where the request

@@ -10,6 +10,7 @@ from pathlib import Path
 from quire.core.config import EngineConfig
 from quire.core.errors import OutOfMemoryError
 from quire.kv.manager import most_blocks
+from quire.models.adapters import lora_bytes
 
 FLOAT32 = 4
 PREFIX_SHARE = 4
@@ -64,8 +65,12 @@ def plan_memory(
     """
     block_bytes = config.block_size * kv_bytes_per_token
     activations = activation_bytes(config)
+    adapters = lora_bytes(config)
     useful = useful_blocks(config)
     parts = {"runtime": runtime, "weights": weights, "activations": activations}
+    besides = ""
+    if adapters:
+        parts["adapters"], besides = adapters, f" - {adapters} adapters"
     if config.num_blocks is not None:
         blocks, formula = config.num_blocks, f"{config.num_blocks} (num_gpu_blocks_override)"
     elif config.kv_cache_memory_bytes is not None:
@@ -77,7 +82,8 @@ def plan_memory(
         blocks = min(left // block_bytes, useful)
         formula = (
             f"min(({config.memory_budget_bytes} budget - {runtime} runtime - {weights} weights "
-            f"- {activations} activations) // {block_bytes} a block, {useful} of use) = {blocks}"
+            f"- {activations} activations{besides}) // {block_bytes} a block, "
+            f"{useful} of use) = {blocks}"
         )
     if config.num_blocks is None and blocks < blocks_per_sequence(config):
         raise _does_not_fit(config, parts, blocks, block_bytes)
@@ -138,8 +144,9 @@ def activation_bytes(config: EngineConfig) -> int:
     and its copies, q, k, v and attention's output, the MLP's inner layer; logits, twice; and
     the table of rotations, which stays."""
     model, limits = config.model, config.scheduler
+    inner = model.intermediate_size * (2 if config.lora and model.gated_mlp else 1)
     heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
-    token = 4 * model.hidden_size + heads * model.head_dim + 4 * model.intermediate_size
+    token = 4 * model.hidden_size + heads * model.head_dim + 4 * inner
     rows = max(limits.max_num_seqs, PROMPT_LOGPROB_ROWS)
     rotations = limits.max_model_len * model.rope.rotary_dim if model.rope else 0
     logits = model.vocab_size if model.lm_head else model.num_labels

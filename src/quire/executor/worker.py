@@ -13,17 +13,20 @@ import numpy as np
 
 from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput, block_columns
 from quire.core.config import EngineConfig
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, InvalidRequestError, QuireError
 from quire.core.hardware import detect
+from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.stopwatch import Stopwatch
 from quire.executor.base import ForwardError
 from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
+from quire.models.adapters import lora_tables, lora_targets
 from quire.models.offload import WeightOffload, held_weight_bytes
 from quire.models.pack_cache import PackCache, open_cache
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
+    from quire.lora.pool import AdapterPool
     from quire.ops.metadata import KVCache
     from quire.ops.table import OpTable
     from quire.profile.profiling import Profiling
@@ -54,6 +57,7 @@ class Worker:
         self._offload: WeightOffload | None = None
         self._profiling: Profiling | None = None
         self._grammars: Grammars | None = None
+        self._adapters: AdapterPool | None = None
 
     def start(self) -> None:
         """Fit the KV cache, load the weights, allocate the cache, and run one small step.
@@ -72,6 +76,7 @@ class Worker:
         cache = self._cache = open_cache(config, offload)
         import torch
 
+        from quire.lora.pool import AdapterPool
         from quire.models.loader import load_model
         from quire.models.memory import kv_bytes_per_token, loaded_bytes
         from quire.ops.metadata import cache_dtype
@@ -96,7 +101,12 @@ class Worker:
             ),
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
-        decoder = load_model(config, ops, cache, offload=offload)
+        tables = lora_tables(config)
+        if config.lora is not None:
+            self._adapters = AdapterPool(
+                tables, lora_targets(config.model), config.lora, getattr(torch, config.dtype)
+            )
+        decoder = load_model(config, ops, cache, offload=offload, adapters=tables)
         if offload:
             free = detect().available_bytes - plan.kv_cache_bytes - plan.activations
             offload.start(decoder.linear_weights, free)
@@ -115,6 +125,7 @@ class Worker:
                 enforce_eager=config.enforce_eager,
                 grammars=self._grammars,
                 pooling=config.pooling,
+                adapters=self._adapters,
             )
         except (RuntimeError, MemoryError) as error:
             # Torch has no type of its own for memory that the system refuses.
@@ -139,18 +150,41 @@ class Worker:
             return self._profiling.run(batch, self._execute)
         return self._execute(batch)
 
-    def prepare(self, params: SamplingParams, eos_token_ids: tuple[int, ...]) -> Future[Any] | None:
+    def prepare(
+        self,
+        params: SamplingParams,
+        eos_token_ids: tuple[int, ...],
+        lora_request: LoRARequest | None = None,
+    ) -> Future[Any] | None:
         """See `Executor.prepare`."""
-        structured = params.structured_outputs
-        if structured is None:
-            return None
-        assert self._grammars is not None, "the worker is not started"
-        return self._grammars.prepare(structured, eos_token_ids)
+        structured, grammar, adapter = params.structured_outputs, None, None
+        if structured is not None:
+            assert self._grammars is not None, "the worker is not started"
+            grammar = self._grammars.prepare(structured, eos_token_ids)
+        if lora_request is not None and self._adapters is not None:
+            adapter = self._adapters.prefetch(lora_request)
+        return both(grammar, adapter) if grammar and adapter else grammar or adapter
 
     def call(self, method: str, args: list[Any]) -> Any:
-        """Run a method of `profile.profiling.Profiling`, between two steps."""
+        """Run a method of `profile.profiling.Profiling`, or of adapters, between two steps."""
         assert self._profiling is not None, "the worker is not started"
+        if method in ("add_lora", "remove_lora", "list_loras"):
+            return self._call_adapters(method, args)
         return self._profiling.call(method, args)
+
+    def _call_adapters(self, method: str, args: list[Any]) -> Any:
+        """Calls of `AdapterPool`. What is wrong with an adapter is an answer: {"error": text}."""
+        if self._adapters is None:
+            raise InvalidRequestError("adapters are off.", fix="Start with --enable-lora.")
+        if method == "list_loras":
+            return self._adapters.held()
+        if method == "remove_lora":
+            return self._adapters.remove(args[0])
+        try:
+            digest = self._adapters.add(LoRARequest(*args))
+        except QuireError as error:
+            return {"error": str(error)}
+        return None if digest is None else {"digest": digest}
 
     def _execute(self, batch: SchedulerOutput) -> ModelOutput:
         if self._runner is None:
@@ -174,6 +208,8 @@ class Worker:
         self._runner = None
         if self._grammars is not None:
             self._grammars.shutdown()
+        if self._adapters is not None:
+            self._adapters.shutdown()
         if self._host is not None:
             self._host.close()
         if self._cache is not None:
@@ -203,6 +239,21 @@ class Worker:
         )
         nothing = np.zeros(0, dtype=np.int64)
         self.execute(SchedulerOutput(0, [], nothing, nothing, block_columns([]), [], [name], 0))
+
+
+def both(first: Future[Any], second: Future[Any]) -> Future[None]:
+    """Done when both are; it raises what the first that failed raised."""
+    done: Future[None] = Future()
+
+    def settle(_: Future[Any]) -> None:
+        error = first.exception() or second.exception()
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    first.add_done_callback(lambda _: second.add_done_callback(settle))
+    return done
 
 
 def _tokenizer(config: EngineConfig) -> Tokenizer:

@@ -35,9 +35,9 @@ class BlockHasher:
         """Hash the full blocks of `request.token_ids` that are not hashed yet.
 
         Returns:
-            `request.block_hashes`, a hash a full block: of the seed, the request's salt, and all
-            tokens up to the block's end, four bytes each; of embeddings, where these stand for
-            the prompt's tokens, their bytes as well.
+            `request.block_hashes`, a hash a full block: of the seed, the request's salt, what its
+            adapter holds, and all tokens up to the block's end, four bytes each; of embeddings,
+            where these stand for the prompt's tokens, their bytes as well.
         """
         hashes, tokens = request.block_hashes, request.token_ids
         start = len(hashes)
@@ -46,8 +46,10 @@ class BlockHasher:
             return hashes
         digest = request.prefix_digest
         if digest is None:
-            salt = request.cache_salt
-            root = self._root(salt) if salt else self._unsalted
+            salt, lora = request.cache_salt, request.lora_request
+            root = self._unsalted
+            if salt or lora:
+                root = self._root(salt or "", lora.digest if lora else None)
             digest = request.prefix_digest = self._new_digest(root)
         update, read = digest.update, digest.digest
         blocks = np.frombuffer(tokens, self._block, count, start * self._block.itemsize).tolist()
@@ -62,10 +64,14 @@ class BlockHasher:
             hashes.append(read())
         return hashes
 
-    def _root(self, cache_salt: str) -> bytes:
-        """Where a request's digest begins; requests with another salt share no block."""
+    def _root(self, cache_salt: str, adapter: bytes | None = None) -> bytes:
+        """Where a request's digest begins; requests with another salt, or with an adapter of other
+        content, share no block."""
         seed = self._seed.to_bytes(8, "little")
-        return hashlib.sha256(b"quire:" + seed + cache_salt.encode()).digest()
+        head = b"quire:" + seed
+        if adapter is not None:  # of one length, so that no salt can be taken for it
+            head = b"quire+adapter:" + seed + hashlib.sha256(adapter).digest()
+        return hashlib.sha256(head + cache_salt.encode()).digest()
 
 
 NewDigest = Callable[[bytes], PrefixDigest]

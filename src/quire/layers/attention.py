@@ -53,10 +53,16 @@ class Attention:
         self.causal = causal
 
     def forward(
-        self, ops: OpTable, x: Tensor, positions: Tensor, cache: KVCache, meta: AttentionMetadata
+        self,
+        ops: OpTable,
+        x: Tensor,
+        positions: Tensor,
+        cache: KVCache,
+        meta: AttentionMetadata,
+        adapter: Tensor | None = None,
     ) -> Tensor:
         """[T, hidden] → [T, heads · D], which `out` projects; stores keys and values in `cache`."""
-        qkv = self.qkv.forward(ops, x)
+        qkv = self.qkv.forward(ops, x, adapter)
         q = ops.rope_kv_write(
             qkv, positions, self.cos_sin, self.q_norm, self.k_norm, self.eps,
             cache, meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,

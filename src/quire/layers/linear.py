@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from quire.ops.lora import LoraTable
 from quire.ops.table import LinearWeight, OpTable
 
 
 class Linear:
-    """epilogue(x @ weight.T + bias), in the form that the provider's `pack_linear` made."""
+    """epilogue(x @ weight.T + bias), in the form that the provider's `pack_linear` made.
 
-    __slots__ = ("weight",)
+    `adapters` are what requests may add to it; the epilogue is none then.
+    """
 
-    def __init__(self, weight: LinearWeight) -> None:
+    __slots__ = ("adapters", "weight")
+
+    def __init__(self, weight: LinearWeight, adapters: LoraTable | None = None) -> None:
         self.weight = weight
+        self.adapters = adapters
 
-    def forward(self, ops: OpTable, x: Tensor) -> Tensor:
-        """[T, in] → [T, out]."""
-        return ops.linear(x, self.weight)
+    def forward(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+        """[T, in] → [T, out]; `adapter` as in `ops.lora.lora_add`."""
+        y = ops.linear(x, self.weight)
+        if adapter is None or self.adapters is None:
+            return y
+        return ops.lora_add(adapter, y, x, self.adapters)
 
     def logits(self, ops: OpTable, x: Tensor) -> Tensor:
         """[N, in] → float32 [N, out]."""

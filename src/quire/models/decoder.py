@@ -13,10 +13,11 @@ from quire.layers.attention import Attention
 from quire.layers.classifier import Classifier
 from quire.layers.embedding import Embedding
 from quire.layers.linear import Linear
-from quire.layers.mlp import MLP
+from quire.layers.mlp import MLP, Activation
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rotary import rope_table
 from quire.models.parameters import ParameterSource
+from quire.ops.lora import LoraTable
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.reference import Epilogue
 from quire.ops.table import LinearWeight, OpTable
@@ -63,6 +64,7 @@ class Decoder:
         ops: OpTable,
         stored: Mapping[str, LinearWeight] | None = None,
         place: Callable[[str, LinearWeight], None] | None = None,
+        adapters: Mapping[str, LoraTable] | None = None,
     ) -> None:
         """Build the layers, their linear weights packed for `ops`.
 
@@ -71,9 +73,10 @@ class Decoder:
             max_len: positions are below it.
             stored: parameter → what to give `pack_linear` in its place.
             place: called with each parameter that was packed, which it may move out of memory.
+            adapters: stem of a linear layer → what may be added to it.
         """
         self.config = config
-        build = Builder(config, source, max_len, ops, stored or {}, place)
+        build = Builder(config, source, max_len, ops, stored or {}, place, adapters or {})
         tied = config.tie_word_embeddings
         self._lm_head = build.head()
         self._embedding = Embedding(
@@ -111,6 +114,10 @@ class Decoder:
                 id(layer.mlp.up.weight): f"{stem}.mlp.{up}",
                 id(layer.mlp.down.weight): f"{stem}.mlp.down",
             }
+            linears = (layer.attn.qkv, layer.attn.out, layer.mlp.up, layer.mlp.down)
+            for linear in linears:
+                if linear.adapters is not None:
+                    found[id(linear.adapters)] = found[id(linear.weight)]
             if layer.attn_post_norm is not None and layer.mlp_post_norm is not None:
                 found[id(layer.attn_post_norm.weight)] = f"{stem}.attn_post_norm"
                 found[id(layer.mlp_post_norm.weight)] = f"{stem}.mlp_post_norm"
@@ -124,26 +131,30 @@ class Decoder:
         kv_caches: list[KVCache],
         meta: AttentionMetadata,
         rows: Tensor | None = None,
+        adapter: Tensor | None = None,
+        row_adapter: Tensor | None = None,
         embeds: Tensor | None = None,
     ) -> Tensor:
         """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
 
         Stores the tokens' keys and values in `kv_caches`, one for each layer. With `rows`, int64
-        [S] below T, only their hidden states are returned: [S, hidden]. With `embeds`, [T, hidden],
-        these stand for the embeddings of `input_ids`.
+        [S] below T, only their hidden states are returned: [S, hidden]. `adapter` and
+        `row_adapter` (see `ops.lora.lora_add`) are the tokens' and those of `rows`. With `embeds`,
+        [T, hidden], these stand for the embeddings of `input_ids`.
         """
         residual = self._embedding.forward(ops, input_ids, positions, embeds)
         x = self._layers[0].attn_norm.forward(ops, residual)
         for i, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
-            x = layer.attn.forward(ops, x, positions, cache, meta)
+            x = layer.attn.forward(ops, x, positions, cache, meta, adapter)
             if rows is not None and i + 1 == len(self._layers):
                 # Nothing looks at other rows from here on.
                 x, residual = ops.embedding(rows, x), ops.embedding(rows, residual)
-            x = layer.attn.out.forward(ops, x)
+                adapter = row_adapter
+            x = layer.attn.out.forward(ops, x, adapter)
             if layer.attn_post_norm is not None:
                 x = layer.attn_post_norm.forward(ops, x)
             x, residual = layer.mlp_norm.add_forward(ops, x, residual)
-            x = layer.mlp.forward(ops, x)
+            x = layer.mlp.forward(ops, x, adapter)
             if layer.mlp_post_norm is not None:
                 x = layer.mlp_post_norm.forward(ops, x)
             following = self._layers[i + 1].attn_norm if i + 1 < len(self._layers) else self._norm
@@ -187,7 +198,9 @@ class Builder:
         ops: OpTable,
         stored: Mapping[str, LinearWeight],
         place: Callable[[str, LinearWeight], None] | None = None,
+        adapters: Mapping[str, LoraTable] | None = None,
     ) -> None:
+        self._adapters = adapters or {}
         self.linear_weights: dict[str, LinearWeight] = {}
         self._stored = stored
         self._place = place
@@ -246,14 +259,17 @@ class Builder:
 
     def _mlp(self, stem: str) -> MLP:
         config = self._config
+        activation: Activation
         if config.gated_mlp:
-            gated: Epilogue = "gelu_tanh_mul" if config.activation == "gelu_tanh" else "silu_mul"
-            up = self.linear(f"{stem}.gate_up", gated)
+            name = f"{stem}.gate_up"
+            activation = "gelu_tanh_mul" if config.activation == "gelu_tanh" else "silu_mul"
         elif config.activation == "silu":
             raise UnsupportedModelError("a feed-forward with silu but without a gate is not known.")
         else:
-            up = self.linear(f"{stem}.up", config.activation)
-        return MLP(up, self.linear(f"{stem}.down"))
+            name, activation = f"{stem}.up", config.activation
+        if name in self._adapters:  # which come before the activation: it is no epilogue
+            return MLP(self.linear(name), self.linear(f"{stem}.down"), activation)
+        return MLP(self.linear(name, activation), self.linear(f"{stem}.down"))
 
     def head(self) -> Linear | None:
         """What makes logits, if the model does."""
@@ -277,4 +293,4 @@ class Builder:
         if self._place is not None:
             self._place(name, packed)
         self.linear_weights[name] = packed
-        return Linear(packed)
+        return Linear(packed, self._adapters.get(stem))

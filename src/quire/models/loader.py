@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -17,6 +18,7 @@ from quire.models.offload import WeightOffload
 from quire.models.pack_cache import PackCache
 from quire.models.parameters import ParameterSource, Progress
 from quire.models.stored import StoredParameters
+from quire.ops.lora import LoraTable
 from quire.ops.table import OpTable
 from quire.quant.names import rounding
 from quire.quant.registry import GGUF, method
@@ -36,11 +38,12 @@ def load_model(
     cache: PackCache | None = None,
     progress: Progress | None = None,
     offload: WeightOffload | None = None,
+    adapters: Mapping[str, LoraTable] | None = None,
 ) -> Decoder | Encoder:
     """The model of `config`, in `config.dtype`, for positions below `max_model_len`.
 
     Its linear weights are packed for `ops`, which alone can compute it, or taken from `cache`;
-    those that `offload` names lie in a file.
+    those that `offload` names lie in a file. `adapters` are `models.adapters.lora_tables`.
 
     Raises:
         CheckpointError: the files are damaged or do not fit the architecture; names the
@@ -49,7 +52,7 @@ def load_model(
         ConfigError: what `offload` names cannot be kept in a file.
     """
     build = partial(
-        Encoder if config.model.encoder else Decoder,
+        Encoder if config.model.encoder else partial(Decoder, adapters=adapters),
         config.model,
         parameter_source(config, progress),
         config.scheduler.max_model_len,

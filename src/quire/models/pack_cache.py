@@ -86,6 +86,8 @@ def model_key(config: EngineConfig) -> str:
     assert path is not None
     quantized = [config.quantization, config.quantization_config]
     facts = [FORMAT, asdict(config.model), config.dtype, quantized]
+    if config.lora is not None:  # a gate and what it gates lie apart then
+        facts.append("adapters")
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for file in split_files(path) if path.is_file() else weight_files(path):
         with file.open("rb") as stream:

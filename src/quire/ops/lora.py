@@ -1,29 +1,104 @@
-"""Low-rank adapters in plain torch: the oracle of `ops.native_lora`."""
+"""Low-rank adapters: what they add to a layer, and how; in plain torch, the kernels' oracle."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
 from torch import Tensor
 
 from quire.ops.reference import DenseWeight, linear
 
+MAX_PARTS = 3
+ENTRY = np.dtype([("a", np.uint64), ("b", np.uint64), ("rank", np.int64), ("scale", np.float64)])
+"""`LoraEntry` in csrc/cpu/lora.h."""
 
-def lora_add(y: Tensor, x: Tensor, a: Tensor, b: Tensor, adapter: Tensor) -> Tensor:
-    """y += B[i] @ (A[i] @ x), in place, each row with its own adapter i (Hu et al. 2021).
+
+class LoraTable:
+    """One linear layer's adapters, each under its number; none has any to begin with.
+
+    The layer may be several merged ones, whose outputs lie beside each other: an adapter has an A
+    and a B of its own for each, or nothing.
 
     Args:
+        columns: of the layer's input, K.
+        parts: columns of the merged layers' outputs; `MAX_PARTS` at most.
+        adapters: how many numbers there are.
+        dtype: of the adapters, and of what goes into the layer and comes out of it.
+
+    Attributes:
+        ends: the column behind each part.
+        entries: structured [adapters, parts], where the kernels look; it never moves.
+    """
+
+    def __init__(
+        self, columns: int, parts: Sequence[int], adapters: int, dtype: torch.dtype
+    ) -> None:
+        if not 1 <= len(parts) <= MAX_PARTS:
+            raise ValueError(f"{len(parts)} parts; wanted 1 to {MAX_PARTS}")
+        self.columns = columns
+        self.parts = tuple(parts)
+        self.ends = list(accumulate(parts))
+        self.dtype = dtype
+        self.entries = np.zeros((adapters, len(parts)), ENTRY)
+        self._held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def set(self, adapter: int, part: int, a: Tensor, b: Tensor, scale: float) -> None:
+        """From now on `adapter` adds scale · B · A · x to a part.
+
+        Args:
+            a: [R, K].
+            b: [R, columns of the part]: B transposed.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        rank = a.shape[0]
+        for name, given, width in (("a", a, self.columns), ("b", b, self.parts[part])):
+            fits = given.dtype == self.dtype and given.is_cpu and given.is_contiguous()
+            if not fits or tuple(given.shape) != (rank, width):
+                raise ValueError(
+                    f"{name} is {given.dtype} {tuple(given.shape)}; "
+                    f"wanted contiguous {self.dtype} {(rank, width)}"
+                )
+        self._held[adapter, part] = a, b
+        self.entries[adapter, part] = (a.data_ptr(), b.data_ptr(), rank, scale)
+
+    def clear(self, adapter: int) -> None:
+        """From now on `adapter` adds nothing, and its tensors are let go."""
+        self.entries[adapter] = np.zeros((), ENTRY)
+        for part in range(len(self.parts)):
+            self._held.pop((adapter, part), None)
+
+    def get(self, adapter: int, part: int) -> tuple[Tensor, Tensor, float] | None:
+        """What `set` was given."""
+        held = self._held.get((adapter, part))
+        return None if held is None else (*held, float(self.entries["scale"][adapter, part]))
+
+
+def lora_add(adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable) -> Tensor:
+    """y += scale · B[i] @ (A[i] @ x), in place, each row with its own adapter i (Hu et al. 2021).
+
+    Args:
+        adapter: int64 [T], numbers in `table`; -1 leaves its row as it is. Or [0]: all rows are
+            left as they are.
         y: [T, N], what the layer gives without adapters, in the model's dtype.
         x: [T, K], what went into the layer.
-        a: [adapters, R, K].
-        b: [adapters, R, N]: B transposed, scaled by alpha / r. Adapters of a rank below R end in
-            zeros.
-        adapter: int64 [T]; a negative one leaves its row as it is.
 
     Returns:
         y. Sums are float32, and the result is rounded once.
     """
     for index in adapter[adapter >= 0].unique().tolist():
         rows = (adapter == index).nonzero()[:, 0]
-        low = linear(x[rows].float(), DenseWeight(a[index].float(), None, "none"))
-        high = linear(low, DenseWeight(b[index].float().t().contiguous(), None, "none"))
-        y[rows] = (y[rows].float() + high).to(y.dtype)
+        for part, end in enumerate(table.ends):
+            held = table.get(index, part)
+            if held is None:
+                continue
+            a, b, scale = held
+            columns = slice(end - table.parts[part], end)
+            low = linear(x[rows].float(), DenseWeight(a.float(), None, "none")) * scale
+            high = linear(low, DenseWeight(b.float().t().contiguous(), None, "none"))
+            y[rows, columns] = (y[rows, columns].float() + high).to(y.dtype)
     return y

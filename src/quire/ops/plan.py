@@ -296,7 +296,10 @@ class _Recorder:
         raise ConfigError(f"{name} takes nothing that has a step's rows.", fix=_FIX)
 
     def _new(self, output: Tensor, rows_input: int) -> _View:
-        """Note a result of the current call."""
+        """Note a result of the current call; one that it was given is changed in place."""
+        known = self._known.get(_storage(output))
+        if isinstance(known, _View):
+            return known
         view = _View(len(self._buffers), tuple(output.shape[1:]))
         self._known[_storage(output)] = view
         self._buffers.append(_Buffer(output, rows_input, self._calls, self._calls))

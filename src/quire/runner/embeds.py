@@ -52,4 +52,15 @@ def forward_embeds(
     embeds = decoder.embed(ops, ids)
     for start, found in given:
         embeds[start : start + len(found)] = torch.tensor(found).to(embeds.dtype)
-    return decoder.forward(ops, ids, inputs.positions, kv_caches, inputs.metadata, rows, embeds)
+    adapter, row_adapter = inputs.adapters_of(rows) or (None, None)
+    return decoder.forward(
+        ops,
+        ids,
+        inputs.positions,
+        kv_caches,
+        inputs.metadata,
+        rows,
+        adapter=adapter,
+        row_adapter=row_adapter,
+        embeds=embeds,
+    )

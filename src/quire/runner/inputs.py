@@ -27,6 +27,8 @@ class StepInputs:
         sampling_rows: int64 [S], indices into T: the last token of each sequence all of whose
             tokens are computed after this step.
         samples: bool [B], which sequences those are.
+        adapter: int64 [T], the number of each token's adapter, or [0] where nobody has one; None
+            where the engine has none. `row_adapter` [S] are those of `sampling_rows`.
     """
 
     input_ids: Tensor
@@ -34,6 +36,16 @@ class StepInputs:
     metadata: AttentionMetadata
     sampling_rows: Tensor
     samples: NDArray[np.bool_]
+    adapter: Tensor | None = None
+    row_adapter: Tensor | None = None
+
+    def adapters_of(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """The adapters of the tokens, and of `rows`; () where the engine has none."""
+        if self.adapter is None or self.row_adapter is None:
+            return ()
+        if rows is self.sampling_rows or not len(self.adapter):
+            return self.adapter, self.row_adapter
+        return self.adapter, self.adapter[rows]
 
 
 class StepInputBuilder:
@@ -65,8 +77,10 @@ class StepInputBuilder:
         self._query_start_loc = np.zeros(max_seqs + 1, dtype=np.int32)
         self._seq_lens = np.empty(max_seqs, dtype=np.int32)
         self._block_tables = np.zeros_like(states.block_tables)
+        self._adapter = np.empty(max_num_batched_tokens, dtype=np.int64)
+        self._row_adapter = np.empty(max_seqs, dtype=np.int64)
         self._batch: list[str] = []
-        self._sizes = (0, 0, 0)
+        self._sizes = (0, 0, 0, 0, 0)
         self._views: tuple[Tensor, ...] = ()
 
     def build(self, step: SchedulerOutput, slots: Column) -> StepInputs:
@@ -105,7 +119,11 @@ class StepInputBuilder:
         samples = ends == states.num_tokens[slots]
         last = starts[1:][samples]
         np.subtract(last, 1, out=self._sampling_rows[: len(last)])
-        return self._inputs(total, num_seqs, len(last), samples)
+        adapted = bool(states.with_adapter)
+        if adapted:
+            self._adapter[:total] = states.adapter[token_slots]
+            self._row_adapter[: len(last)] = states.adapter[slots[samples]]
+        return self._inputs(total, num_seqs, len(last), samples, adapted=adapted)
 
     def _update_tables(self, step: SchedulerOutput, slots: Column) -> None:
         if step.request_ids is self._batch:
@@ -119,9 +137,15 @@ class StepInputBuilder:
             self._block_tables[row, :count] = self._states.block_tables[slot, :count]
 
     def _inputs(
-        self, total: int, num_seqs: int, num_rows: int, samples: NDArray[np.bool_]
+        self,
+        total: int,
+        num_seqs: int,
+        num_rows: int,
+        samples: NDArray[np.bool_],
+        *,
+        adapted: bool,
     ) -> StepInputs:
-        sizes = (total, num_seqs, num_rows)
+        sizes = (total, num_seqs, num_rows, total * adapted, num_rows * adapted)
         if sizes != self._sizes:
             self._sizes = sizes
             buffers = (
@@ -132,9 +156,13 @@ class StepInputBuilder:
                 self._seq_lens[:num_seqs],
                 self._block_tables[:num_seqs],
                 self._slot_mapping[:total],
+                self._adapter[: sizes[3]],
+                self._row_adapter[: sizes[4]],
             )
             self._views = tuple(map(torch.from_numpy, buffers))
-        input_ids, positions, sampling_rows, starts, seq_lens, tables, slot_mapping = self._views
+        input_ids, positions, sampling_rows, starts, seq_lens, tables, slot_mapping, *adapter = (
+            self._views
+        )
         metadata = AttentionMetadata(
             query_start_loc=starts,
             seq_lens=seq_lens,
@@ -143,4 +171,6 @@ class StepInputBuilder:
             num_seqs=num_seqs,
             block_size=self._block_size,
         )
-        return StepInputs(input_ids, positions, metadata, sampling_rows, samples)
+        if self._states.adapters is None:
+            return StepInputs(input_ids, positions, metadata, sampling_rows, samples)
+        return StepInputs(input_ids, positions, metadata, sampling_rows, samples, *adapter)

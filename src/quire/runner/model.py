@@ -59,7 +59,10 @@ class EagerModel:
 
     def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
         ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
-        return self.decoder.forward(self._ops.table, ids, positions, self._kv_caches, meta, rows)
+        adapters = inputs.adapters_of(rows)
+        return self.decoder.forward(
+            self._ops.table, ids, positions, self._kv_caches, meta, rows, *adapters
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.decoder.compute_logits(self._ops.table, hidden)
@@ -68,7 +71,7 @@ class EagerModel:
 class PlannedModel:
     """Plans, recorded from the decoder: of the step, and of the logits where it makes some.
 
-    Their results have the bits of `EagerModel`'s.
+    Their results have the bits of `EagerModel`'s. With `adapters` the step has them as well.
 
     Raises:
         ConfigError: the decoder does something that cannot be recorded.
@@ -81,21 +84,25 @@ class PlannedModel:
         kv_caches: list[KVCache],
         block_size: int,
         limits: SchedulerConfig,
+        *,
+        adapters: bool = False,
     ) -> None:
         self.decoder = decoder
         ids, positions, meta = _one_token(block_size)
         rows = ids.clone()
+        none = torch.full((1,), -1, dtype=torch.int64)
+        adapter = (none, none.clone()) if adapters else ()
         modules = decoder.modules(kv_caches)
         self._forward = record(
             ops,
-            lambda table: decoder.forward(table, ids, positions, kv_caches, meta, rows),
-            (ids, positions, meta, rows),
+            lambda table: decoder.forward(table, ids, positions, kv_caches, meta, rows, *adapter),
+            (ids, positions, meta, rows, *adapter),
             limits.max_num_batched_tokens,
             modules,
         )
         plans = [self._forward]
         if decoder.config.lm_head or decoder.config.num_labels:
-            hidden = self._forward.run((ids, positions, meta, rows))
+            hidden = self._forward.run((ids, positions, meta, rows, *adapter))
             self._logits = record(
                 ops,
                 lambda table: decoder.compute_logits(table, hidden),
@@ -113,7 +120,8 @@ class PlannedModel:
         )
 
     def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
-        return self._forward.run((inputs.input_ids, inputs.positions, inputs.metadata, rows))
+        given = (inputs.input_ids, inputs.positions, inputs.metadata, rows)
+        return self._forward.run((*given, *inputs.adapters_of(rows)))
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._logits.run((hidden,))

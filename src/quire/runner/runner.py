@@ -31,6 +31,7 @@ from quire.sampling.grammars import Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
 
 if TYPE_CHECKING:
+    from quire.lora.pool import AdapterPool
     from quire.models.decoder import Decoder
     from quire.models.encoder import Encoder
     from quire.ops.table import OpTable
@@ -52,6 +53,7 @@ class ModelRunner:
         enforce_eager: calls them one by one; else native ones are replayed from a plan.
         grammars: of structured output; None refuses it.
         pooling: what it gives in place of tokens; None where it samples.
+        adapters: those of the decoder's layers, None where it was built without.
     """
 
     def __init__(
@@ -68,8 +70,11 @@ class ModelRunner:
         calculate_kv_scales: bool = False,
         grammars: Grammars | None = None,
         pooling: PoolingConfig | None = None,
+        adapters: AdapterPool | None = None,
     ) -> None:
-        self.states = SequenceStates(scheduler.max_num_seqs, scheduler.max_model_len, block_size)
+        self.states = SequenceStates(
+            scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters
+        )
         self.kv_caches = allocate_kv_caches(
             model,
             num_blocks,
@@ -89,7 +94,14 @@ class ModelRunner:
         self.model: Model = (
             EagerModel(decoder, ops, self.kv_caches)
             if enforce_eager or ops.new_plan is None
-            else PlannedModel(decoder, ops, self.kv_caches, block_size, scheduler)
+            else PlannedModel(
+                decoder,
+                ops,
+                self.kv_caches,
+                block_size,
+                scheduler,
+                adapters=adapters is not None,
+            )
         )
         self._pooler = Pooler(pooling, self.states, self.model) if pooling else None
         self._sampler = Sampler(ops)

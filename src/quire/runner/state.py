@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import Column, NewSequence, SchedulerOutput
+from quire.core.errors import InvalidRequestError
+from quire.core.lora import LoRARequest
 from quire.sampling.state import SamplingState
+
+if TYPE_CHECKING:
+    from quire.lora.pool import AdapterPool
 
 NEVER = 2**40
 """Beyond any position."""
@@ -39,9 +46,20 @@ class SequenceStates:
         second_text: int64 [max_num_seqs], where the second text of a pair begins.
         pairs: slots of sequences that are pairs.
         pooled: slot → what is pooled of the tokens that are computed.
+        adapter: int64 [max_num_seqs], each sequence's number in `adapters`; -1 is none.
+        with_adapter: slots of sequences that have one.
+
+    Args:
+        adapters: where sequences' adapters are; None refuses them.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+    def __init__(
+        self,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        adapters: AdapterPool | None = None,
+    ) -> None:
         max_blocks = -(-max_model_len // block_size)
         self.max_model_len = max_model_len
         self.token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
@@ -55,6 +73,9 @@ class SequenceStates:
         self.pairs: set[int] = set()
         self.pooled: dict[int, NDArray[np.float64]] = {}
         self.prompt_embeds: dict[int, NDArray[np.float32]] = {}
+        self.adapters = adapters
+        self.adapter = np.full(max_num_seqs, -1, dtype=np.int64)
+        self.with_adapter: set[int] = set()
         self._slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs))[::-1]
         self._batch: list[str] = []
@@ -78,6 +99,8 @@ class SequenceStates:
                 self.pairs.discard(slot)
                 self.pooled.pop(slot, None)
                 self.prompt_embeds.pop(slot, None)
+                if slot in self.with_adapter:
+                    self._release_adapter(slot)
                 self._free.append(slot)
 
     def begin(self, step: SchedulerOutput) -> Column:
@@ -88,16 +111,15 @@ class SequenceStates:
 
         Raises:
             ValueError: the step contradicts what the runner holds: the scheduler has a bug.
+            QuireError: a new sequence's adapter cannot be loaded.
         """
         if step.request_ids is not self._batch or step.new_sequences or step.removed:
             self._check_names(step)
             self._batch = []
-            slots = self._place(step)
-        else:
-            slots = self._batch_slots
         try:
+            slots = self._place(step) if not self._batch else self._batch_slots
             self._check_rows(step, slots)
-        except ValueError:
+        except Exception:
             self.remove([new.request_id for new in step.new_sequences])
             raise
         self._batch, self._batch_slots = step.request_ids, slots
@@ -127,8 +149,24 @@ class SequenceStates:
         self.token_ids[slots, self.num_tokens[slots]] = tokens
         self.num_tokens[slots] += 1
 
+    def _release_adapter(self, slot: int) -> None:
+        assert self.adapters is not None
+        self.adapters.release(int(self.adapter[slot]))
+        self.adapter[slot] = -1
+        self.with_adapter.remove(slot)
+
+    def _acquire_adapter(self, wanted: LoRARequest) -> int:
+        if self.adapters is None:
+            raise InvalidRequestError("this executor has no adapters.")
+        return self.adapters.acquire(wanted)
+
     def _add(self, new: NewSequence) -> None:
+        wanted_adapter = new.lora_request
+        number = -1 if wanted_adapter is None else self._acquire_adapter(wanted_adapter)
         slot = self._free.pop()
+        self.adapter[slot] = number
+        if wanted_adapter is not None:
+            self.with_adapter.add(slot)
         self._slots[new.request_id] = slot
         count = len(new.token_ids)
         self.token_ids[slot, :count] = new.token_ids

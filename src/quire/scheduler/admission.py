@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from quire.core.batch import Column
+from quire.core.config import SchedulerConfig
 from quire.core.request import Request, RequestStatus
 from quire.kv.manager import NO_BLOCK, KVCacheManager, Stored
 from quire.scheduler.loading import Loading
-from quire.scheduler.queue import WaitingQueue
+from quire.scheduler.queue import REACH, WaitingQueue
 from quire.scheduler.running import Admitted, RunningBatch
 from quire.scheduler.tier_cost import TierCost
 
@@ -21,22 +22,21 @@ class Admission:
 
     def __init__(
         self,
-        max_num_seqs: int,
+        limits: SchedulerConfig,
         kv: KVCacheManager,
         running: RunningBatch,
         waiting: WaitingQueue,
         loading: Loading,
         tier_cost: TierCost | None,
-        *,
-        whole_prompts: bool = False,
     ) -> None:
-        self._max_num_seqs = max_num_seqs
+        self._max_num_seqs = limits.max_num_seqs
+        self._max_loras = limits.max_loras
         self._kv = kv
         self._running = running
         self._waiting = waiting
         self._loading = loading
         self._tier_cost = tier_cost
-        self._whole_prompts = whole_prompts
+        self._whole_prompts = limits.whole_prompts
 
     def admit(
         self, step: int, budget: int, now: float, victims: Sequence[Request]
@@ -44,13 +44,33 @@ class Admission:
         """Admit requests while there are tokens, seats and blocks left.
 
         A request is admitted only if all of the tokens it has now would fit beside what the
-        running ones still need for theirs: otherwise long prompts would evict each other.
+        running ones still need for theirs: otherwise long prompts would evict each other. Where its
+        adapter would be one too many, those of the next `REACH` - 1 arrivals may overtake it that
+        bring none or one that is there.
 
         Args:
             step: its number.
             victims: preempted for this step. One may have a token in flight, without which it
                 would not be itself.
         """
+        aside: list[Request] = []
+        adapters = self._adapters()
+        try:
+            return self._admit(step, budget, now, victims, adapters, aside)
+        finally:
+            for request in aside:
+                self._waiting.push(request)
+
+    def _admit(
+        self,
+        step: int,
+        budget: int,
+        now: float,
+        victims: Sequence[Request],
+        adapters: set[int],
+        aside: list[Request],
+    ) -> list[Admitted]:
+        """`admit`; whose adapter is one too many leaves the line for `aside`."""
         admitted = self._loading.run(budget)
         budget -= sum(new.scheduled for new in admitted)
         seats = self._max_num_seqs - len(self._running) - len(self._loading)
@@ -62,6 +82,12 @@ class Admission:
         loadable = budget  # or many prefixes loaded at once would make everyone wait
         while self._waiting and budget > 0 and len(admitted) < seats:
             request = self._waiting.peek()
+            if aside and request.order >= _reach(aside[0]):
+                break
+            if self._is_one_too_many(request, adapters):
+                self._waiting.take(request)
+                aside.append(request)
+                continue
             prefix = kv.find_prefix(request)
             stored = self._find_stored(request, prefix)
             if stored is not None:
@@ -69,6 +95,7 @@ class Admission:
                     break
                 if not self._load(step, request, stored, reserved, now):
                     break
+                adapters.add(request.lora_int_id)
                 loadable -= stored.num_loads * block_size
                 seats -= 1
                 reserved += kv.blocks_missing(request)
@@ -78,6 +105,7 @@ class Admission:
             if self._whole_prompts and request.num_tokens > budget:
                 break
             self._waiting.take(request)
+            adapters.add(request.lora_int_id)
             num_cached = len(prefix) * block_size
             self._note_begin(request, num_cached, now)
             request.status = RequestStatus.RUNNING
@@ -90,6 +118,20 @@ class Admission:
             admitted.append(Admitted(request, table, num_cached, num_new, entered, slid))
             reserved += kv.most_blocks(request.num_tokens) - (len(table) - slid)
         return admitted
+
+    def _adapters(self, num_running: int | None = None) -> set[int]:
+        """Adapters of those who hold blocks, of the first `num_running` who run; 0 is none."""
+        if self._max_loras is None:
+            return set()
+        holders = [*self._running.requests[:num_running], *self._loading.requests()]
+        return {request.lora_int_id for request in holders}
+
+    def _is_one_too_many(self, request: Request, adapters: set[int]) -> bool:
+        """Whether the step would have more adapters than it may with this one beside those."""
+        name = request.lora_int_id
+        if self._max_loras is None or not name or name in adapters:
+            return False
+        return len(adapters - {0}) >= self._max_loras
 
     def _find_stored(self, request: Request, prefix: list[int]) -> Stored | None:
         """What there is to load for `request`, unless computing it is faster."""
@@ -139,9 +181,19 @@ class Admission:
         prefix, reserved = self._kv.find_prefix(first), self._reserved()
         seats = self._max_num_seqs - len(running) - len(self._loading)
         needed, victims = int(reserved.sum()) + self._loading.blocks_missing, 0
-        while seats + victims <= 0 or not self._kv.can_admit(first, prefix, needed):
+        while (
+            seats + victims <= 0
+            or not self._kv.can_admit(first, prefix, needed)
+            or self._is_one_too_many(first, self._adapters(len(running) - victims))
+        ):
             victims += 1
             if victims > len(running) or running[-victims].order[0] <= first.order[0]:
                 return 0
             needed -= int(reserved[-victims]) + self._kv.num_own(running[-victims])
         return victims
+
+
+def _reach(first: Request) -> tuple[int, int]:
+    """The place in line from which on nobody may overtake `first`."""
+    priority, arrival = first.order
+    return priority, arrival + REACH

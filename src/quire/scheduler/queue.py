@@ -9,7 +9,8 @@ from collections.abc import Callable
 from quire.core.request import Request, RequestStatus
 
 REACH = 32
-"""Under the policy `lpm`, so many arrivals, from the first in line on, may be next."""
+"""Where one who waits may be overtaken (under the policy `lpm`, or while its adapter is one too
+many), so many arrivals, from the first in line on, may be next."""
 
 
 class WaitingQueue:

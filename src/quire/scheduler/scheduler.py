@@ -58,13 +58,12 @@ class Scheduler:
         self._loading = Loading(self.kv, config.max_num_batched_tokens)
         self._tier_cost = TierCost(cost, cache.block_size) if cost and self.kv.tier else None
         self._admission = Admission(
-            config.max_num_seqs,
+            config,
             self.kv,
             self.running,
             self.waiting,
             self._loading,
             self._tier_cost,
-            whole_prompts=config.whole_prompts,
         )
         self._results = Results(self.kv, self.running, self._finish)
         self._steps = Steps(self.kv, self.running)

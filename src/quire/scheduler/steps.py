@@ -211,4 +211,5 @@ def _new_sequence(request: Request) -> NewSequence:
         request.eos_token_ids,
         request.second_text,
         request.prompt_embeds,
+        request.lora_request,
     )

@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from quire import __version__
 from quire.profile.devices import Device
+from quire.server.adapters import ServedAdapters
 from quire.server.anthropic.messages import count_tokens, create_message
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.engine import Engine
@@ -32,6 +33,7 @@ from quire.server.middleware import (
     LastResortMiddleware,
     RequestIdMiddleware,
 )
+from quire.server.openai.adapters import load_lora_adapter, unload_lora_adapter
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
 from quire.server.openai.models import list_models, retrieve_model
@@ -93,6 +95,7 @@ def create_app(
     devices: Sequence[Device] = (),
     tool_call_parser: str | None = None,
     reasoning_parser: str | None = None,
+    adapters: ServedAdapters | None = None,
 ) -> Starlette:
     """The ASGI application that serves `engine`.
 
@@ -107,6 +110,7 @@ def create_app(
         devices: whose power, heat and load go into the metrics.
         tool_call_parser, reasoning_parser: names in `tools.table`; by default the chat template
             tells.
+        adapters: those served beside the model, and where clients may load more from.
 
     Raises:
         ConfigError: there is no parser of that name.
@@ -158,6 +162,8 @@ def create_app(
             Route("/v2/rerank", create_rerank, methods=["POST"]),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", retrieve_model),
+            Route("/v1/load_lora_adapter", load_lora_adapter, methods=["POST"]),
+            Route("/v1/unload_lora_adapter", unload_lora_adapter, methods=["POST"]),
             Route("/v1/completions", create_completion, methods=["POST"]),
             Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
             Route("/v1/responses", create_response, methods=["POST"]),
@@ -178,6 +184,7 @@ def create_app(
         max_queued_requests,
         chat_template,
         parsers,
+        adapters or ServedAdapters(),
     )
     app.state.responses = ResponseStore(max_stored_responses)
     app.state.explaining = asyncio.Lock()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.core.config import EngineArgs
 from quire.core.errors import QuireError
+from quire.core.lora import LoRARequest
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.engine.profiling import ProfilingClient
@@ -81,8 +82,17 @@ class Engine(Protocol):
         priority: int = 0,
         cache_salt: str | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> None:
         """Start a request; its outputs, as `output_kind` asks for them, go to `sink`."""
+        ...
+
+    async def add_lora(self, lora_request: LoRARequest) -> LoRARequest:
+        """Load an adapter; the request that names it from now on."""
+        ...
+
+    async def remove_lora(self, lora_int_id: int) -> bool:
+        """Take no more requests for an adapter, and free it after the last that has it."""
         ...
 
     async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:

@@ -16,6 +16,7 @@ from quire.core.errors import (
     EngineDeadError,
     EngineRestartingError,
     InvalidRequestError,
+    ModelNotFoundError,
     OutOfMemoryError,
     QuireError,
 )
@@ -104,6 +105,9 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
         case InvalidRequestError():
             status = HTTPStatus.BAD_REQUEST
             info = ErrorInfo(str(error), _type(status), error.param, None)
+        case ModelNotFoundError():
+            status = HTTPStatus.NOT_FOUND
+            info = ErrorInfo(str(error), _type(status), "model", error.code)
         case OutOfMemoryError() | ConfigError():
             # The request is well-formed, but this server, as it is configured, cannot serve it.
             status = HTTPStatus.BAD_REQUEST

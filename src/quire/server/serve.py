@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
@@ -30,6 +31,7 @@ from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.engine.async_engine import AsyncLLM
 from quire.profile.devices import devices
+from quire.server.adapters import ServedAdapters
 from quire.server.app import Cors, create_app
 from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
 from quire.server.state import (
@@ -79,6 +81,10 @@ class ServeOptions:
     tls: Tls | None = None
     cors: Cors | None = None
     """Other origins whose pages may use the server; None: no browser lets any."""
+    lora_modules: tuple[tuple[str, str], ...] = ()
+    """Names and folders of adapters to serve."""
+    lora_dir: Path | None = None
+    """Where adapters lie that clients may load; None: they may load none."""
 
 
 def serve(args: EngineArgs, options: ServeOptions, began: float) -> int:
@@ -149,6 +155,9 @@ async def _serve(
     try:
         started = time.monotonic()
         names = options.model_names or (args.model,)
+        adapters = ServedAdapters(options.lora_dir)
+        for name, path in options.lora_modules:
+            await adapters.load(engine, name, path)
         app = create_app(
             engine,
             names,
@@ -161,6 +170,7 @@ async def _serve(
             devices=devices(),
             tool_call_parser=options.tool_call_parser,
             reasoning_parser=options.reasoning_parser,
+            adapters=adapters,
         )
         server = _Server(_uvicorn_config(app, options.tls))
         # What is here now stays: without it, a full collection takes microseconds, not 25 ms in

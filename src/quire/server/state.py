@@ -12,7 +12,9 @@ from typing import cast
 
 from starlette.requests import Request
 
+from quire.core.lora import LoRARequest
 from quire.engine.tracing import TRACE_HEADERS
+from quire.server.adapters import ServedAdapters
 from quire.server.engine import Engine
 from quire.server.errors import ApiError
 from quire.server.tools.table import Parsers
@@ -33,6 +35,7 @@ class ServerState:
     Attributes:
         model_names: the names clients may use; the first is the one in responses.
         chat_template: the operator's, in place of the model's own; never a client's.
+        adapters: those that are served as models of their own.
         parsers: what reads reasoning and tool calls in the model's answers.
         created: when it began to be served, in seconds since the epoch.
     """
@@ -44,15 +47,26 @@ class ServerState:
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS
     chat_template: str | None = None
     parsers: Parsers = field(default_factory=Parsers)
+    adapters: ServedAdapters = field(default_factory=ServedAdapters)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that a request may name: the model's names, and the adapters'."""
+        return (*self.model_names, *self.adapters.names)
+
+    def lora_request(self, name: str) -> LoRARequest | None:
+        """The adapter of a name that `served_name` gave; None for the model itself."""
+        adapter = self.adapters.get(self.served_name(name))
+        return adapter if name not in self.model_names else None
 
     def served_name(self, asked: str | None) -> str:
         """The name for the response; 404 for a model that is not served."""
         if asked is None:
             return self.model_names[0]
-        if asked not in self.model_names:
+        if asked not in self.names:
             raise ApiError(
                 HTTPStatus.NOT_FOUND,
-                f"The model {asked!r} is not served here; {' or '.join(self.model_names)} is.",
+                f"The model {asked!r} is not served here; {' or '.join(self.names)} is.",
                 param="model",
                 code="model_not_found",
             )

@@ -45,9 +45,11 @@ def fingerprint(previous: int, token: int) -> int:
     return x ^ (x >> 31)
 
 
-def modelled_tokens(prompt: Sequence[int], count: int, vocab_size: int) -> list[int]:
-    """The `count` tokens that the modelled executor answers `prompt` with."""
-    state = _START
+def modelled_tokens(
+    prompt: Sequence[int], count: int, vocab_size: int, adapter: int = 0
+) -> list[int]:
+    """The `count` tokens that the modelled executor answers `prompt` with; 0 is no adapter."""
+    state = _start(adapter)
     for token in prompt:
         state = fingerprint(state, token)
     answer = []
@@ -56,6 +58,11 @@ def modelled_tokens(prompt: Sequence[int], count: int, vocab_size: int) -> list[
         answer.append(token)
         state = fingerprint(state, token)
     return answer
+
+
+def _start(adapter: int) -> int:
+    """The fingerprint of nothing: what an adapter makes of tokens is its own."""
+    return fingerprint(_START, adapter) if adapter else _START
 
 
 def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
@@ -90,8 +97,9 @@ class ModelledStep:
 class _Sequence:
     """One sequence as the runner holds it, with the fingerprint after each of its tokens."""
 
-    def __init__(self, tokens: Sequence[int]) -> None:
+    def __init__(self, tokens: Sequence[int], adapter: int = 0) -> None:
         self.tokens = list(tokens)
+        self._start = _start(adapter)
         self.num_blocks = 0
         self.slots = np.zeros(0, dtype=np.int64)
         self._states = np.zeros(0, dtype=np.uint64)
@@ -110,7 +118,7 @@ class _Sequence:
         """Fingerprints of the prefixes that end with tokens 0 to `end` - 1."""
         if end > len(self._states):
             self._states = np.resize(self._states, 2 * end)
-        state = int(self._states[self._known - 1]) if self._known else _START
+        state = int(self._states[self._known - 1]) if self._known else self._start
         for position in range(self._known, end):
             state = fingerprint(state, self.tokens[position])
             self._states[position] = state
@@ -192,7 +200,9 @@ class ModelledExecutor(Executor):
         for new in batch.new_sequences:
             if new.request_id in self._sequences:
                 raise ViolationError(f"{new.request_id} was added twice")
-            self._sequences[new.request_id] = _Sequence(new.token_ids)
+            lora = new.lora_request
+            adapter = 0 if lora is None else lora.lora_int_id
+            self._sequences[new.request_id] = _Sequence(new.token_ids, adapter)
             self._undone.discard(new.request_id)
         try:
             self._last.output = self._run(batch)

@@ -10,6 +10,7 @@ from random import Random
 
 from quire.core.batch import SchedulerOutput
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig, TierConfig
+from quire.core.lora import LoRARequest
 from quire.core.messages import AddRequest
 from quire.core.request import FinishReason, pack_tokens, unpack_tokens
 from quire.core.sampling_params import SamplingParams
@@ -30,10 +31,14 @@ class World:
         requests: in the order of their arrival.
         aborts: request id → when its client goes away.
         poison: requests that no step can be computed with.
+        adapters: request id → its adapter, of those that have one.
     """
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
+        # A quarter of the worlds have adapters, drawn apart: seeds that once found something stand
+        # for what they did.
+        self._adapter_rng = Random(~seed) if seed % 4 == 1 else None
         self.block_size = rng.choice([8, 16, 32])
         self.num_blocks = rng.randint(4, 40 if rng.random() < 0.3 else 12)
         self.capacity = self.num_blocks * self.block_size
@@ -43,6 +48,7 @@ class World:
         self.window = rng.randint(1, 80) if rng.random() < 0.2 else None
         self.corruption_rate = rng.choice([0.0, 0.0, 0.1])
         self.requests = self._requests()
+        self.adapters = self._give_adapters()
         self.aborts = {
             r.request_id: r.arrival_time + rng.expovariate(2.0)
             for r in self.requests
@@ -63,7 +69,18 @@ class World:
             policy=rng.choice(["fcfs", "fcfs", "priority", "lpm"]),
             preemption_mode=rng.choice(["auto", "recompute", "swap"]),
             max_itl_stretch=rng.choice([None, 1.0, 1.5, 3.0]),
+            max_loras=self._adapter_rng.randint(1, 3) if self._adapter_rng else None,
         )
+
+    def _give_adapters(self) -> dict[str, int]:
+        draw, adapters = self._adapter_rng, dict[str, int]()
+        if draw is None:
+            return adapters
+        for request in self.requests:
+            if number := draw.randint(0, 4):
+                adapters[request.request_id] = number
+                request.lora_request = LoRARequest(f"l{number}", number, "", bytes([number]))
+        return adapters
 
     def _requests(self) -> list[AddRequest]:
         rng = self.rng
@@ -140,6 +157,8 @@ class World:
         assert len(counts) <= self.limits.max_num_seqs, "too many in one step"
         assert counts.min(initial=1) >= 1, "a request was scheduled for nothing"
         assert len(set(batch.request_ids)) == len(batch.request_ids), "scheduled twice"
+        adapters = {self.adapters[name] for name in batch.request_ids if name in self.adapters}
+        assert len(adapters) <= (self.limits.max_loras or 0), "too many adapters in one step"
         return self.rng.random() < self.failure_rate or not self.poison.isdisjoint(
             batch.request_ids
         )
@@ -166,7 +185,8 @@ class World:
             set() if params.ignore_eos else set(request.eos_token_ids)
         )
         prompt = unpack_tokens(request.prompt_token_ids)
-        answer = modelled_tokens(prompt, params.max_tokens, VOCAB)
+        adapter = self.adapters.get(request.request_id, 0)
+        answer = modelled_tokens(prompt, params.max_tokens, VOCAB, adapter)
         end = next((i + 1 for i, token in enumerate(answer) if token in stops), len(answer))
         return answer[:end]
 
@@ -188,7 +208,7 @@ class World:
                 assert request.request_id not in self.poison, "computed what cannot be"
                 assert transcript.token_ids == expected, f"{request.request_id} got other tokens"
                 assert transcript.finished, f"{request.request_id} was never told its end"
-        if self.limits.policy == "fcfs":
+        if self.limits.policy == "fcfs" and not self.adapters:  # else some are overtaken
             lasts = (transcripts[request.request_id].last for request in self.requests)
             begun = [last.scheduled_time for last in lasts if last and last.scheduled_time]
             assert begun == sorted(begun), "somebody was served before their turn"

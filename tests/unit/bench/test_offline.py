@@ -15,6 +15,7 @@ from quire.bench.engine import BenchEngine
 from quire.bench.main import add_arguments
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError, QuireError
+from quire.core.lora import LoRARequest
 from quire.core.messages import CoreTimes
 from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
@@ -45,12 +46,18 @@ class FakeLLM:
         self.prompts: list[list[list[int]]] = []
         self.params: list[SamplingParams] = []
         self.short = 0
+        self.adapters: list[LoRARequest | None] = []
         self.stats = EngineStats()
 
     def generate(
-        self, prompts: list[dict[str, list[int]]], params: SamplingParams, use_tqdm: bool
+        self,
+        prompts: list[dict[str, list[int]]],
+        params: SamplingParams,
+        use_tqdm: bool,
+        lora_request: LoRARequest | None = None,
     ) -> list[RequestOutput]:
         assert params.max_tokens is not None
+        self.adapters.append(lora_request)
         self.prompts.append([p["prompt_token_ids"] for p in prompts])
         self.params.append(params)
         step = self.steps[min(len(self.prompts), len(self.steps)) - 1]
@@ -97,6 +104,17 @@ def flags(*argv: str) -> argparse.Namespace:
 
 
 LATENCY = ("latency", "--batch-size", "4", "--input-len", "10", "--output-len", "5")
+
+
+def test_latency_tells_what_an_adapter_costs(llm: FakeLLM) -> None:
+    """Each batch is followed by the same one with the adapter, a fifth slower here."""
+    llm.steps = [9.0, 9.0, 0.02, 0.024, 0.01, 0.012]
+    row = latency.run(flags(*LATENCY, "--repetitions", "2", "--lora-rank", "2"))
+    assert [adapter is not None for adapter in llm.adapters] == [False, True] * 3
+    assert llm.prompts[2] == llm.prompts[3] != llm.prompts[4] == llm.prompts[5]
+    assert row["lora_rank"] == 2
+    assert row["lora_tpot_ratio"] == pytest.approx(1.2)
+    assert row["lora_ttft_ratio"] == pytest.approx(1.0)
 
 
 def test_latency(llm: FakeLLM) -> None:

@@ -11,6 +11,7 @@ import pytest
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from quire.core.errors import InvalidRequestError
+from quire.core.lora import LoRARequest
 from quire.core.messages import AddRequest, CoreOutput
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
@@ -273,7 +274,10 @@ class CompilingExecutor(ModelledExecutor):
         self.ready: list[Future[None]] = []
 
     def prepare(
-        self, params: SamplingParams, eos_token_ids: tuple[int, ...]
+        self,
+        params: SamplingParams,
+        eos_token_ids: tuple[int, ...],
+        lora_request: LoRARequest | None = None,
     ) -> Future[None] | None:
         if params.structured_outputs is None:
             return None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from quire.core.config import HashAlgo
 from quire.core.errors import ConfigError
+from quire.core.lora import LoRARequest
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.hashing import BlockHasher
@@ -60,6 +61,19 @@ def test_salts_and_seeds_share_nothing(algo: HashAlgo) -> None:
         for seed in (0, 1, 2**64 - 1)
     ]
     assert len(set.union(*hashes)) == 9 * 4
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_adapters_share_nothing_unless_their_content_is_the_same(algo: HashAlgo) -> None:
+    def hashes(salt: str | None, lora: LoRARequest | None) -> set[bytes]:
+        made = request([1] * 64, salt)
+        made.lora_request = lora
+        return set(hasher(16, algo).extend(made))
+
+    adapters = [LoRARequest("a", i, "", bytes([i])) for i in range(1, 3)]
+    each = [hashes(salt, lora) for salt in (None, "a") for lora in (None, *adapters)]
+    assert len(set.union(*each)) == 6 * 4
+    assert hashes(None, LoRARequest("b", 9, "", bytes([1]))) == each[1]
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import torch
 
 from quire.bench.kernels.case import Case, copies, noise
 from quire.bench.kernels.cases import Cases, Setting, linears
+from quire.ops.lora import LoraTable
 
 RANK, ADAPTERS = 16, 8
 EXPERTS, TOP_K = 32, 4
@@ -21,8 +22,12 @@ def lora(s: Setting) -> Cases:
     def case(name: str, n: int, k: int, rows: int) -> Case:
         unit = ADAPTERS * RANK * (n + k) * dtype.itemsize
         count = copies(unit)
-        a = noise((count, ADAPTERS, RANK, k), dtype).unbind(0)
-        b = noise((count, ADAPTERS, RANK, n), dtype).unbind(0)
+        a = noise((count, ADAPTERS, RANK, k), dtype)
+        b = noise((count, ADAPTERS, RANK, n), dtype)
+        tables = [LoraTable(k, (n,), ADAPTERS, dtype) for _ in range(count)]
+        for i, table in enumerate(tables):
+            for j in range(ADAPTERS):
+                table.set(j, 0, a[i, j], b[i, j], 1.0)
         x, y = noise((rows, k), dtype), noise((rows, n), dtype)
         adapter = torch.arange(rows) * ADAPTERS // max(rows, ADAPTERS)  # neighbours share one
         used = min(rows, ADAPTERS)
@@ -30,11 +35,11 @@ def lora(s: Setting) -> Cases:
         def plain(i: int) -> None:
             for j in range(used):
                 mine = adapter == j
-                y[mine] += (x[mine] @ a[i % count][j].t()) @ b[i % count][j]
+                y[mine] += (x[mine] @ a[i % count, j].t()) @ b[i % count, j]
 
         return s.case(
             "lora", name, f"{n}x{k} rank {RANK}", rows,
-            lambda i: s.ops.lora_add(y, x, a[i % count], b[i % count], adapter),
+            lambda i: s.ops.lora_add(adapter, y, x, tables[i % count]),
             plain,
             moved_bytes=unit * used // ADAPTERS + x.nbytes + 2 * y.nbytes,
             rotated_bytes=count * unit, flops=2 * rows * RANK * (n + k),

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.errors import InvalidRequestError
+from quire.core.lora import LoRARequest
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
@@ -54,6 +55,10 @@ class Generation:
     """Names the field at fault more exactly; may take its time."""
     created: int = field(default_factory=lambda: int(time.time()))
     _request_ids: list[str] = field(default_factory=list)
+    _lora_request: LoRARequest | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lora_request = self.server.lora_request(self.model)
 
     def submit(self, prompt: int, sink: OutputSink) -> Awaitable[None]:
         """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`.
@@ -74,6 +79,7 @@ class Generation:
             priority=self.priority,
             cache_salt=self.cache_salt,
             trace_headers=self.trace_headers,
+            lora_request=self._lora_request,
         )
         return started if self.blame is None else _blamed(started, self.blame)
 

@@ -17,6 +17,8 @@ class ModelCard(msgspec.Struct):
     created: int
     root: str
     max_model_len: int
+    parent: str | None = None
+    """The model that an adapter is of."""
     object: str = "model"
     owned_by: str = "quire"
 
@@ -30,7 +32,7 @@ class ModelList(msgspec.Struct):
 async def list_models(request: Request) -> Response:
     """Every name that requests may put in `model`."""
     server = server_state(request)
-    cards = [_card(server, name) for name in server.model_names]
+    cards = [_card(server, name) for name in server.names]
     return Response(msgspec.json.encode(ModelList(cards)), media_type="application/json")
 
 
@@ -43,9 +45,12 @@ async def retrieve_model(request: Request) -> Response:
 
 
 def _card(server: ServerState, name: str) -> ModelCard:
+    model = server.model_names[0]
+    is_adapter = server.adapters.get(name) is not None
     return ModelCard(
         id=name,
         created=server.created,
-        root=server.model_names[0],
+        root=name if is_adapter else model,
         max_model_len=server.engine.max_model_len,
+        parent=model if is_adapter else None,
     )

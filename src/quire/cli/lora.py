@@ -1,0 +1,70 @@
+"""The flags of `quire serve` for adapters."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from quire.core.config import EngineArgs
+from quire.core.errors import ConfigError
+
+
+def add_lora_flags(http: argparse._ArgumentGroup) -> None:
+    """Which adapters `quire serve` serves, beside the engine's own limits for them."""
+    http.add_argument(
+        "--lora-modules",
+        "--lora_modules",
+        nargs="+",
+        default=[],
+        metavar="NAME=DIR",
+        help='adapters to serve, each a model of its own; as JSON too: {"name": …, "path": …}',
+    )
+    http.add_argument(
+        "--lora-dir",
+        "--lora_dir",
+        metavar="DIR",
+        help="let clients load and unload adapters that lie in this folder "
+        "(/v1/load_lora_adapter; default: they may not)",
+    )
+
+
+def lora_modules(namespace: argparse.Namespace, args: EngineArgs) -> tuple[tuple[str, str], ...]:
+    """Names and folders; raises `ConfigError` for what is neither, and for a name that is taken."""
+    taken = {args.model, *(namespace.served_model_name or ())}
+    modules = []
+    for text in namespace.lora_modules:
+        _needs_lora(args, "--lora-modules")
+        try:
+            given = msgspec.json.decode(text) if text.startswith("{") else {}
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"--lora-modules {text}: {error}.", param="--lora-modules") from None
+        name, _, path = text.partition("=")
+        if text.startswith("{"):
+            name, path = given.get("name"), given.get("path")
+        if not (isinstance(name, str) and name and isinstance(path, str) and path):
+            raise ConfigError(
+                f"--lora-modules {text} does not say NAME=DIR.", param="--lora-modules"
+            )
+        if name in taken:
+            raise ConfigError(f"--lora-modules: {name} is taken.", param="--lora-modules")
+        taken.add(name)
+        modules.append((name, path))
+    return tuple(modules)
+
+
+def lora_dir(namespace: argparse.Namespace, args: EngineArgs) -> Path | None:
+    """The folder; raises `ConfigError` where it is none."""
+    if namespace.lora_dir is None:
+        return None
+    _needs_lora(args, "--lora-dir")
+    folder = Path(namespace.lora_dir)
+    if not folder.is_dir():
+        raise ConfigError(f"--lora-dir {folder} is no folder.", param="--lora-dir")
+    return folder
+
+
+def _needs_lora(args: EngineArgs, flag: str) -> None:
+    if not args.enable_lora:
+        raise ConfigError(f"{flag} needs --enable-lora.", param=flag)

@@ -1,0 +1,223 @@
+"""The adapters in memory: loaded beside the steps, held while a sequence uses them.
+
+    adapter     ── number ──►  a row in every layer's `LoraTable`
+       ▲ read, again if it was evicted            ▲
+    LoRARequest                              sequences that run
+
+On a CPU an adapter that is in memory can be computed with: nothing is copied before a
+step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.core.errors import CheckpointError, QuireError
+from quire.core.lora import LoRAConfig, LoRARequest
+from quire.lora.peft import LoRATarget, read_adapter
+from quire.ops.lora import LoraTable
+
+logger = logging.getLogger(__name__)
+
+
+class _Part(NamedTuple):
+    target: LoRATarget
+    a: Tensor
+    b: Tensor
+    scale: float
+
+
+class _Loaded(NamedTuple):
+    parts: list[_Part]
+    digest: bytes
+
+
+@dataclass(slots=True)
+class _Held:
+    """An adapter in memory, and how many sequences use it."""
+
+    number: int
+    digest: bytes
+    users: int = 0
+    removed: bool = False
+
+
+class AdapterPool:
+    """At most `max_cpu_loras` adapters; the least recently used that nobody uses make room.
+
+    Safe to call from several threads. Adapters are known by their `lora_int_id`.
+
+    Args:
+        tables: stem of a layer → its adapters, with `max_cpu_loras` numbers.
+        targets: module of the model → the layer and the part that it is.
+        dtype: the model's.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, LoraTable],
+        targets: Mapping[str, LoRATarget],
+        limits: LoRAConfig,
+        dtype: torch.dtype,
+    ) -> None:
+        self._tables = tables
+        self._targets = targets
+        self._limits = limits
+        self._dtype = dtype
+        self._held: dict[int, _Held] = {}
+        """The least recently used first."""
+        self._free = list(range(limits.max_cpu_loras))[::-1]
+        self._loading: dict[int, Future[_Loaded]] = {}
+        self._thread = ThreadPoolExecutor(1, "quire-lora")  # starts with the first adapter
+        self._lock = RLock()
+
+    def add(self, request: LoRARequest) -> bytes | None:
+        """Load an adapter; its digest once that is done, None before: ask again.
+
+        Where all that are held are in use, it is read again when a sequence wants it.
+
+        Raises:
+            QuireError: it cannot be served; see `peft.read_adapter`.
+        """
+        with self._lock:
+            name = request.lora_int_id
+            if name in self._held:
+                return self._held[name].digest
+            if not self._begin(request).done():
+                return None
+            loaded = self._loading.pop(name).result()
+            self._install(name, loaded)
+            return loaded.digest
+
+    def prefetch(self, request: LoRARequest) -> Future[_Loaded] | None:
+        """Begin to load an adapter that a sequence will want; None where there is nothing to wait
+        for, or no room beside those in use: then its first step waits."""
+        with self._lock:
+            if request.lora_int_id in self._held:
+                return None
+            for name in [name for name, future in self._loading.items() if future.done()]:
+                future = self._loading.pop(name)
+                if future.exception() is None:
+                    self._install(name, future.result())
+            if request.lora_int_id in self._held:
+                return None
+            in_use = sum(held.users > 0 for held in self._held.values())
+            if in_use + len(self._loading) >= self._limits.max_cpu_loras:
+                return self._loading.get(request.lora_int_id)
+            return self._begin(request)
+
+    def acquire(self, request: LoRARequest) -> int:
+        """The number of an adapter, which stays its own until `release`; loads it if it must.
+
+        Raises:
+            QuireError: it cannot be loaded.
+        """
+        with self._lock:
+            name = request.lora_int_id
+            if name not in self._held:
+                future = self._begin(request)
+                try:
+                    loaded = future.result()
+                finally:
+                    self._loading.pop(name, None)
+                self._install(name, loaded)
+            held = self._held[name] = self._held.pop(name)
+            held.users += 1
+            return held.number
+
+    def release(self, number: int) -> None:
+        """A sequence uses the adapter of this number no more."""
+        with self._lock:
+            name, held = next(
+                (name, held) for name, held in self._held.items() if held.number == number
+            )
+            held.users -= 1
+            if held.removed and not held.users:
+                self._drop(name)
+
+    def remove(self, name: int) -> None:
+        """Free an adapter once no sequence uses it; unknown ones are ignored."""
+        with self._lock:
+            self._loading.pop(name, None)
+            held = self._held.get(name)
+            if held is None:
+                return
+            held.removed = True
+            if not held.users:
+                self._drop(name)
+
+    def held(self) -> dict[int, int]:
+        """The adapters in memory → how many sequences use each; one that was removed is there as
+        long as any does."""
+        with self._lock:
+            return {name: held.users for name, held in self._held.items()}
+
+    def shutdown(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, request: LoRARequest) -> Future[_Loaded]:
+        found = self._loading.get(request.lora_int_id)
+        if found is None:
+            found = self._thread.submit(self._load, request)
+            self._loading[request.lora_int_id] = found
+        return found
+
+    def _load(self, request: LoRARequest) -> _Loaded:
+        """In a thread of its own: read the files, and make tensors of what they hold."""
+        with torch.inference_mode():
+            try:
+                adapter = read_adapter(
+                    Path(request.lora_path), self._targets, self._limits.max_lora_rank
+                )
+            except (OSError, ValueError) as error:
+                if isinstance(error, QuireError):
+                    raise
+                reason = (error.strerror if isinstance(error, OSError) else None) or error
+                raise CheckpointError(f"The folder cannot be read: {reason}.") from error
+            if request.digest and adapter.digest != request.digest:
+                raise CheckpointError(
+                    f"The files of adapter {request.lora_name!r} have changed since it was loaded.",
+                    fix="Unload the adapter, and load it again.",
+                )
+            parts = []
+            for delta in adapter.deltas:
+                a, b = (torch.from_numpy(half).to(self._dtype) for half in (delta.a, delta.b))
+                if not bool(a.isfinite().all() & b.isfinite().all()):
+                    raise CheckpointError(
+                        f"{delta.module} has values that {self._dtype} cannot hold.",
+                        fix="Use --dtype bfloat16 or --dtype float32.",
+                        param="--dtype",
+                    )
+                # Memory of their own: the files' goes.
+                owned = (a.contiguous().clone(), b.contiguous().clone())
+                parts.append(_Part(delta.target, *owned, delta.scale))
+        return _Loaded(parts, adapter.digest)
+
+    def _install(self, name: int, loaded: _Loaded) -> None:
+        """Give an adapter a number, if there is one that nobody uses."""
+        if not self._free:
+            idle = next((other for other, held in self._held.items() if not held.users), None)
+            if idle is None:
+                return
+            self._drop(idle)
+        number = self._free.pop()
+        for part in loaded.parts:
+            table = self._tables[part.target.stem]
+            table.set(number, part.target.part, part.a, part.b, part.scale)
+        self._held[name] = _Held(number, loaded.digest)
+
+    def _drop(self, name: int) -> None:
+        held = self._held.pop(name)
+        assert not held.users, f"adapter {name} is in use"
+        for table in self._tables.values():
+            table.clear(held.number)
+        self._free.append(held.number)

@@ -1,0 +1,69 @@
+"""Which of a model's layers adapters may change, and where those layers find them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quire.core.config import EngineConfig, ModelConfig
+from quire.lora.peft import LoRATarget
+from quire.models.memory import DTYPE_BYTES
+from quire.models.parameters import Parameter, parameters
+from quire.models.registry import architecture
+
+if TYPE_CHECKING:
+    from quire.ops.lora import LoraTable
+
+
+def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
+    """Every linear layer of the model's own layers, by its name in Transformers.
+
+    The output projection and the embedding are not among them.
+    """
+    names = architecture(model.architecture).names
+    return {
+        source.removesuffix(".weight"): LoRATarget(_stem(p), part, rows, p.shape[1])
+        for p in _linears(model)
+        for part, (source, rows) in enumerate(
+            zip(names.sources(p.name), _parts(model, p), strict=True)
+        )
+    }
+
+
+def lora_bytes(config: EngineConfig) -> int:
+    """Memory of `max_cpu_loras` adapters that change every layer with the highest rank."""
+    limits = config.lora
+    if limits is None:
+        return 0
+    ranks = limits.max_cpu_loras * limits.max_lora_rank
+    sizes = (t.rows + t.columns for t in lora_targets(config.model).values())
+    return ranks * sum(sizes) * DTYPE_BYTES[config.dtype]
+
+
+def lora_tables(config: EngineConfig) -> dict[str, LoraTable]:
+    """Stem of a linear layer, "layers.0.attn.qkv" → its adapters; {} where there are none."""
+    import torch
+
+    from quire.ops.lora import LoraTable
+
+    limits, model = config.lora, config.model
+    if limits is None:
+        return {}
+    dtype = getattr(torch, config.dtype)
+    return {
+        _stem(p): LoraTable(p.shape[1], _parts(model, p), limits.max_cpu_loras, dtype)
+        for p in _linears(model)
+    }
+
+
+def _linears(model: ModelConfig) -> list[Parameter]:
+    return [p for p in parameters(model) if p.may_be_quantized and p.name.startswith("layers.")]
+
+
+def _stem(parameter: Parameter) -> str:
+    return parameter.name.removesuffix(".weight")
+
+
+def _parts(model: ModelConfig, parameter: Parameter) -> tuple[int, ...]:
+    """Rows of each layer that the checkpoint has for it: one, where it merges them itself."""
+    sources = architecture(model.architecture).names.sources(parameter.name)
+    return parameter.parts if len(sources) > 1 else (parameter.shape[0],)

@@ -1,0 +1,69 @@
+"""Adapters as models of their own, by the names that clients know."""
+
+from __future__ import annotations
+
+import itertools
+from http import HTTPStatus
+from pathlib import Path
+
+from quire.core.lora import LoRARequest
+from quire.server.engine import Engine
+from quire.server.errors import ApiError, invalid
+
+
+class ServedAdapters:
+    """Adapters by the name that clients put in `model`.
+
+    Args:
+        folder: where those lie that clients may load; None: they may load none.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._served: dict[str, LoRARequest] = {}
+        self._loading: set[str] = set()
+        self._ids = itertools.count(1)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._served)
+
+    def get(self, name: str) -> LoRARequest | None:
+        return self._served.get(name)
+
+    async def load(self, engine: Engine, name: str, path: str, *, replace: bool = False) -> None:
+        """Serve the adapter in the folder `path` as `name`.
+
+        Requests under way keep what they have; with `replace`, new ones get the new one.
+
+        Raises:
+            ApiError: the name is taken.
+            InvalidRequestError: the adapter cannot be served.
+        """
+        if name in self._loading or (name in self._served and not replace):
+            raise invalid(f"The adapter {name!r} has already been loaded.", "lora_name")
+        self._loading.add(name)
+        try:
+            adapter = await engine.add_lora(LoRARequest(name, next(self._ids), path))
+        finally:
+            self._loading.discard(name)
+        before = self._served.pop(name, None)
+        self._served[name] = adapter
+        if before is not None:
+            await engine.remove_lora(before.lora_int_id)
+
+    async def unload(self, engine: Engine, name: str) -> None:
+        """Serve it no more; requests under way end as they would have.
+
+        Raises:
+            ApiError: 404, there is none of this name.
+        """
+        adapter = self._served.pop(name, None)
+        if adapter is None:
+            raise ApiError(
+                HTTPStatus.NOT_FOUND,
+                f"The adapter {name!r} is not loaded.",
+                param="lora_name",
+                code="model_not_found",
+            )
+        await engine.remove_lora(adapter.lora_int_id)

@@ -1,0 +1,88 @@
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from quire.server.adapters import ServedAdapters
+from quire.server.body import decode, read_body
+from quire.server.errors import ApiError, invalid
+from quire.server.openai.protocol import Strict
+from quire.server.state import server_state
+
+MAX_NAME = 256
+"""Characters of an adapter's name."""
+
+
+class LoadLoRAAdapterRequest(Strict):
+    """POST /v1/load_lora_adapter."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool | None = None
+    """Replace the adapter of this name, if there is one."""
+
+
+class UnloadLoRAAdapterRequest(Strict):
+    """POST /v1/unload_lora_adapter."""
+
+    lora_name: str
+
+
+async def load_lora_adapter(request: Request) -> Response:
+    """Load an adapter from the folder that the operator has set aside for it."""
+    server = server_state(request)
+    folder = _allowed(server.adapters)
+    body = decode(await read_body(request, server.max_body_bytes), LoadLoRAAdapterRequest)
+    if not 0 < len(body.lora_name) <= MAX_NAME:
+        raise invalid(f"lora_name must have 1 to {MAX_NAME} characters.", "lora_name")
+    if body.lora_name in server.model_names:
+        raise invalid(f"{body.lora_name!r} is the model itself.", "lora_name")
+    path = confined(folder, body.lora_path)
+    await server.adapters.load(
+        server.live_engine(), body.lora_name, str(path), replace=bool(body.load_inplace)
+    )
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+
+async def unload_lora_adapter(request: Request) -> Response:
+    """Serve an adapter no more."""
+    server = server_state(request)
+    _allowed(server.adapters)
+    body = decode(await read_body(request, server.max_body_bytes), UnloadLoRAAdapterRequest)
+    await server.adapters.unload(server.live_engine(), body.lora_name)
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+
+def confined(folder: Path, path: str) -> Path:
+    """`path`, itself or below `folder`, with links followed.
+
+    Raises:
+        ApiError: 400, it leads out of `folder`, or is no path.
+    """
+    try:
+        found = (folder / path).resolve()
+        inside = ".." not in Path(path).parts and found.is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):
+        inside = False
+    if not path or not inside:
+        raise invalid(
+            "lora_path must be a folder in the one that this server takes adapters from.",
+            "lora_path",
+        )
+    return found
+
+
+def _allowed(adapters: ServedAdapters) -> Path:
+    if adapters.folder is None:
+        raise ApiError(
+            HTTPStatus.FORBIDDEN,
+            "Adapters cannot be loaded or unloaded while this server runs; "
+            "--lora-dir lets clients do so.",
+            code="lora_updating_disabled",
+        )
+    return adapters.folder

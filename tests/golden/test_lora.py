@@ -1,0 +1,193 @@
+"""Adapters against PEFT on Transformers: logits and greedy tokens, in batches of all kinds."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM
+
+from quire import LLM, LoRARequest, SamplingParams
+from tests.golden.tiny_models import VOCAB_SIZE, make_tiny
+
+# PEFT's own: it asks Transformers for something deprecated, and corrects fan_in_fan_out of Conv1D.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*is_gradient_checkpointing.*:FutureWarning", "ignore:.*fan_in_fan_out.*:UserWarning"
+)
+NUM_TOKENS = 24
+TARGETS = {
+    "gpt2": ["c_attn", "c_proj", "c_fc"],
+    "opt": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
+    "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+}
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0)
+DRAW = torch.Generator().manual_seed(0)
+PROMPTS = [
+    torch.randint(2, VOCAB_SIZE, (length,), generator=DRAW).tolist() for length in (3, 21, 40, 70)
+]
+FLAGS: dict[str, Any] = {
+    "enable_lora": True, "max_loras": 3, "num_gpu_blocks_override": 128, "num_threads": 1,
+}  # fmt: skip
+
+
+def make_model(name: str, folder: Path) -> None:
+    """A tiny model, and a tokenizer of bytes."""
+    make_tiny(name, 3, folder)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def make_adapter(model: Path, folder: Path, targets: list[str], seed: int, **fields: Any) -> Any:
+    """An adapter that changes a lot, saved by PEFT; the adapted model."""
+    torch.manual_seed(seed)
+    config = LoraConfig(
+        **{"r": 4, "lora_alpha": 6, "init_lora_weights": False, "task_type": "CAUSAL_LM"} | fields,
+        target_modules=targets,
+    )
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(model), config)
+    adapted.save_pretrained(folder)
+    return adapted.eval()
+
+
+def expected(adapted: Any, prompt: list[int]) -> tuple[list[int], torch.Tensor]:
+    """The greedy tokens, and the log-probability of each."""
+    ids = torch.tensor([prompt])
+    with torch.no_grad():
+        out = adapted.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS,
+            do_sample=False, pad_token_id=0,
+        )[0]  # fmt: skip
+        logits = adapted(input_ids=out[None, :-1]).logits[0, len(prompt) - 1 :]
+    tokens = out[len(prompt) :]
+    return tokens.tolist(), logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+
+
+def answers(
+    llm: LLM, prompts: list[list[int]], adapters: list[LoRARequest | None]
+) -> list[tuple[list[int], list[float]]]:
+    """Each prompt's tokens, and their log-probabilities."""
+    outputs = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in prompts], GREEDY, False, lora_request=adapters
+    )
+    given = []
+    for output in outputs:
+        [completion] = output.outputs
+        assert completion.logprobs is not None
+        logprobs = [next(iter(position.values())).logprob for position in completion.logprobs]
+        given.append((list(completion.token_ids), logprobs))
+    return given
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "opt", "phi3", "gemma2"])
+def test_it_is_pefts_answer(name: str, tmp_path: Path) -> None:
+    make_model(name, tmp_path / "model")
+    targets = TARGETS.get(name, ALL)
+    adapted = make_adapter(tmp_path / "model", tmp_path / "a", targets, 1)
+    wanted = [expected(adapted, prompt) for prompt in PROMPTS[1:]]
+    with LLM(str(tmp_path / "model"), **FLAGS) as llm:
+        adapter = LoRARequest("a", 1, str(tmp_path / "a"))
+        given = answers(llm, PROMPTS[1:], [adapter] * 3)
+    for (tokens, logprobs), (wanted_tokens, wanted_logprobs) in zip(given, wanted, strict=True):
+        assert tokens == wanted_tokens
+        torch.testing.assert_close(
+            torch.tensor(logprobs), wanted_logprobs, rtol=1e-3, atol=2e-3, check_dtype=False
+        )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and adapters of several ranks, targets and scales."""
+    folder = tmp_path_factory.mktemp("lora")
+    make_model("llama", folder / "model")
+    make_adapter(folder / "model", folder / "a", ALL, 1)
+    make_adapter(folder / "model", folder / "b", ["q_proj", "v_proj"], 2, r=9, use_rslora=True)
+    patterns = {"rank_pattern": {"down_proj": 2}, "alpha_pattern": {"layers.1.mlp.up_proj": 3}}
+    make_adapter(folder / "model", folder / "c", ["down_proj", "up_proj"], 3, **patterns)
+    return folder
+
+
+def requests(folder: Path) -> list[LoRARequest]:
+    return [LoRARequest(name, i, str(folder / name)) for i, name in enumerate("abc", 1)]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_ranks_scales_and_patterns(folder: Path, number: int) -> None:
+    from peft import PeftModel
+
+    base = AutoModelForCausalLM.from_pretrained(folder / "model")
+    adapter = requests(folder)[number]
+    adapted = PeftModel.from_pretrained(base, adapter.lora_path).eval()
+    with LLM(str(folder / "model"), **FLAGS) as llm:
+        [(tokens, _)] = answers(llm, PROMPTS[2:3], [adapter])
+    assert tokens == expected(adapted, PROMPTS[2])[0]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"ops": "reference"},
+        {"dtype": "bfloat16"},
+        {"quantization": "int8"},
+        {"quantization": "int4_g32"},
+        {"async_scheduling": True},
+        {"num_scheduler_steps": 3},
+    ],
+    ids=str,
+)
+def test_rows_are_alone_in_any_company(folder: Path, flags: dict[str, Any]) -> None:
+    """Mixed batches give each row its own bits, alone and eager alike, and base rows those of an
+    engine without adapters."""
+    adapters: list[LoRARequest | None] = [*requests(folder), None]
+    model = str(folder / "model")
+    with LLM(model, **FLAGS | flags) as llm:
+        alone = [answers(llm, [p], [a])[0] for p, a in zip(PROMPTS, adapters, strict=True)]
+        # Those from before are in the prefix cache; every prompt with every adapter.
+        prompts = [prompt for prompt in PROMPTS for _ in adapters]
+        together = answers(llm, prompts, adapters * len(PROMPTS))
+        assert [together[5 * i] for i in range(4)] == alone
+    with LLM(model, **FLAGS | flags | {"enforce_eager": True}) as llm:
+        assert answers(llm, prompts, adapters * len(PROMPTS)) == together
+    with LLM(model, num_gpu_blocks_override=128, num_threads=1, **flags) as llm:
+        assert answers(llm, PROMPTS, [None] * 4) == together[3::4]
+    differ = {tuple(tokens) for tokens, _ in together[:4]}
+    assert len(differ) == 4, "the adapters change nothing"
+
+
+def test_few_at_a_time_and_few_in_memory(folder: Path) -> None:
+    """One adapter a step, one in memory, few blocks: the same answers, one after the other."""
+    adapters: list[LoRARequest | None] = [*requests(folder), None]
+    model = str(folder / "model")
+    prompts = [prompt for prompt in PROMPTS for _ in adapters]
+    with LLM(model, **FLAGS) as llm:
+        wanted = answers(llm, prompts, adapters * 4)
+    small = {"max_loras": 1, "num_gpu_blocks_override": 12, "swap_space": 0.01}
+    with LLM(model, **FLAGS | small) as llm:
+        assert answers(llm, prompts, adapters * 4) == wanted
+        assert len(llm.call("list_loras")) == 1
+    reference = {"max_num_batched_tokens": 64, "enable_prefix_caching": False}
+    with LLM(model, **FLAGS | reference | {"max_loras": 2, "max_cpu_loras": 3}) as llm:
+        assert answers(llm, prompts, adapters * 4) == wanted
+
+
+def test_it_is_the_merged_model(folder: Path, tmp_path: Path) -> None:
+    """An adapter gives what its model gives with the adapter merged into the weights."""
+    adapted = make_adapter(folder / "model", tmp_path / "a", ALL, 1)
+    adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
+    shutil.copy(folder / "model" / "tokenizer.json", tmp_path / "merged")
+    with LLM(str(folder / "model"), **FLAGS) as llm:
+        given = answers(llm, PROMPTS, [LoRARequest("a", 1, str(tmp_path / "a"))] * 4)
+    with LLM(str(tmp_path / "merged"), num_gpu_blocks_override=128, num_threads=1) as llm:
+        merged = answers(llm, PROMPTS, [None] * 4)
+    # Compared up to the first token where rounding may have tipped the scales.
+    for (tokens, logprobs), (other, other_logprobs) in zip(given, merged, strict=True):
+        assert tokens[:8] == other[:8]
+        assert logprobs[:8] == pytest.approx(other_logprobs[:8], rel=1e-3, abs=2e-3)
