@@ -23,6 +23,14 @@ concept IsFloat8 = __is_same(T, f8_e4m3) || __is_same(T, f8_e5m2);
 template <>
 struct Pairs<Halved> : Pairs<bf16> {
   static __m512i load(const Halved* p) { return _mm512_loadu_si512(p); }
+  // Of 64 columns: vector i has columns 4i … 4i + 3 of every 16.
+  template <IsFloat8 F8>
+  static void interleave(const F8* even_, const F8* odd_, __m512i* x) {
+    const Float8Pairs<F8> pairs;
+    const __m512i even = _mm512_loadu_si512(even_), odd = _mm512_loadu_si512(odd_);
+    pairs.widen(_mm512_unpacklo_epi8(even, odd), x[0], x[1]);
+    pairs.widen(_mm512_unpackhi_epi8(even, odd), x[2], x[3]);
+  }
 };
 template <>
 struct PairOf<f8_e4m3> {
@@ -34,6 +42,8 @@ struct PairOf<f8_e5m2> {
 };
 template <IsFloat8 F8>
 constexpr int kInterleaved<F8> = 4;
+template <>
+constexpr bool kWidened<Halved> = true;
 
 inline float load_query(const bf16* from, int64_t dim, Halved* q) {
   for (int64_t d = 0; d < dim; d += 64) {
@@ -88,19 +98,6 @@ void score(const Halved* q, const Keys<F8>& keys, const Scales* scales, Ahead& a
   }
 }
 
-// Pairs of values of keys j and j + 1, columns [d, d + 64): in four vectors, of which vector i has
-// columns 4i … 4i + 3 of every 16. Those of keys outside the tile are 0.
-template <class P, IsFloat8 F8>
-void interleave(const Keys<F8>& keys, int j, int64_t d, __m512i* x) {
-  const Float8Pairs<F8> pairs;
-  const F8* const v = keys.value(j) + d;
-  const F8* const zeros = reinterpret_cast<const F8*>(kZeros);
-  const __m512i even = _mm512_loadu_si512(keys.has(j) ? v : zeros);
-  const __m512i odd = _mm512_loadu_si512(keys.has(j + 1) ? v + keys.dim : zeros);
-  pairs.widen(_mm512_unpacklo_epi8(even, odd), x[0], x[1]);
-  pairs.widen(_mm512_unpackhi_epi8(even, odd), x[2], x[3]);
-}
-
 template <IsFloat8 F8>
 struct Tall<Halved, F8> {
   Keys<Halved> keys{};
@@ -124,7 +121,7 @@ struct Tall<Halved, F8> {
     for (int j = from.first / 2 * 2; j < from.last; j += 2) {
       for (int64_t d = 0; d < from.dim; d += 64) {
         __m512i x[4];
-        interleave<Pairs<Halved>>(from, j, d, x);
+        Pairs<Halved>::interleave(value_or_zeros(from, j, d), value_or_zeros(from, j + 1, d), x);
         for (int i = 0; i < 4; ++i) _mm512_store_si512(values + j * from.dim + 2 * d + 32 * i, x[i]);
       }
     }

@@ -7,11 +7,19 @@
 
 #if defined(__AVX512BF16__) && defined(__AVX512VNNI__) && !defined(QUIRE_TILES)
 #define QUIRE_PAIRS
+// Loops over accumulators: left to itself GCC 12 keeps them in memory, and moves them about.
+#define QUIRE_UNROLL _Pragma("GCC unroll 16")
 
 namespace quire::QUIRE_ISA {
 namespace {
 
-// By the element of queries and weights.
+inline void unpack_both(__m512i even, __m512i odd, __m512i* x) {
+  x[0] = _mm512_unpacklo_epi16(even, odd);
+  x[1] = _mm512_unpackhi_epi16(even, odd);
+}
+
+// By the element of queries and weights. `interleave` makes pairs of two keys' values, kInterleaved
+// vectors of columns.
 template <class E>
 struct Pairs;
 
@@ -24,6 +32,9 @@ struct Pairs<bf16> {
     return _mm512_dpbf16_ps(s, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
   }
   static Vec floats(Sum s) { return s; }
+  static void interleave(const bf16* even, const bf16* odd, __m512i* x) {
+    unpack_both(load(even), load(odd), x);
+  }
 };
 
 template <>
@@ -36,6 +47,9 @@ struct Pairs<int16_t> {
   static Sum zero() { return _mm512_setzero_si512(); }
   static Sum dot(Sum s, __m512i a, __m512i b) { return _mm512_dpwssd_epi32(s, a, b); }
   static Vec floats(Sum s) { return _mm512_cvtepi32_ps(s); }
+  static void interleave(const int8_t* even, const int8_t* odd, __m512i* x) {
+    unpack_both(load(even), load(odd), x);
+  }
 };
 
 template <class T>
@@ -148,16 +162,14 @@ alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};
 template <class T>
 constexpr int kInterleaved = 2;
 
-// Pairs of values of keys j and j + 1, columns [d, d + 32): interleaved, in two vectors. Those of keys
-// outside the tile are 0.
-template <class P, class T>
-void interleave(const Keys<T>& keys, int j, int64_t d, __m512i* x) {
-  const T* const v = keys.value(j) + d;
-  const T* const zeros = reinterpret_cast<const T*>(kZeros);
-  const __m512i even = P::load(keys.has(j) ? v : zeros);
-  const __m512i odd = P::load(keys.has(j + 1) ? v + keys.dim : zeros);
-  x[0] = _mm512_unpacklo_epi16(even, odd);
-  x[1] = _mm512_unpackhi_epi16(even, odd);
+// Whether T is only what a Tall makes of a cache's elements.
+template <class T>
+constexpr bool kWidened = kIsInt16<T>;
+
+// The values of key j, from column d on; zeros if it is not in the tile.
+template <class T>
+inline const T* value_or_zeros(const Keys<T>& keys, int j, int64_t d) {
+  return keys.has(j) ? keys.value(j) + d : reinterpret_cast<const T*>(kZeros);
 }
 
 // acc[r] = acc[r] * keep[r] + sum over keys of weight[r][j] * v[j] for R rows and C vectors from
@@ -169,8 +181,8 @@ void add_values(float* acc, const E* weights, const float* keep, const float* wo
   using P = Pairs<E>;
   constexpr bool kWhole = kIsInt16<E>;  // sums of integers begin at 0
   typename P::Sum s[R][C];
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) {
+  QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+    QUIRE_UNROLL for (int c = 0; c < C; ++c) {
       if constexpr (kWhole) {
         s[r][c] = P::zero();
       } else {
@@ -185,16 +197,21 @@ void add_values(float* acc, const E* weights, const float* keep, const float* wo
       const E* const pairs = values + j * keys.dim + 2 * d;
       for (int c = 0; c < C; ++c) x[c] = P::load(pairs + c * 32);
     } else {
-      for (int c = 0; c < C; c += kInterleaved<T>) interleave<P>(keys, j, d + c * kLanes, x + c);
+      const T *const even = value_or_zeros(keys, j, d), *const odd = value_or_zeros(keys, j + 1, d);
+      QUIRE_UNROLL for (int c = 0; c < C; c += kInterleaved<T>) {
+        P::interleave(even + c * kLanes, odd + c * kLanes, x + c);
+      }
     }
-    for (int r = 0; r < R; ++r) {
+    QUIRE_UNROLL for (int r = 0; r < R; ++r) {
       int pair;
       __builtin_memcpy(&pair, weights + r * kKeys + j, sizeof pair);
-      for (int c = 0; c < C; ++c) s[r][c] = P::dot(s[r][c], _mm512_set1_epi32(pair), x[c]);
+      QUIRE_UNROLL for (int c = 0; c < C; ++c) {
+        s[r][c] = P::dot(s[r][c], _mm512_set1_epi32(pair), x[c]);
+      }
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) {
+  QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+    QUIRE_UNROLL for (int c = 0; c < C; ++c) {
       float* to = acc + r * kWidth + d + c * kLanes;
       if constexpr (kWhole) {
         const Vec added = mul(P::floats(s[r][c]), broadcast(worth[r]));
@@ -209,7 +226,7 @@ void add_values(float* acc, const E* weights, const float* keep, const float* wo
 template <int R, bool Ready, class E, class T>
 void add_columns(float* acc, const E* weights, const float* keep, const float* worth,
                  const Keys<T>& keys, Ahead& ahead, const E* values) {
-  constexpr int kColumns = R <= 2 ? 8 : 4;
+  constexpr int kColumns = R * kInterleaved<T> <= 4 ? 8 : 4;  // as registers hold
   int64_t d = 0;
   for (; d + kColumns * kLanes <= keys.dim; d += kColumns * kLanes) {
     add_values<R, kColumns, Ready>(acc, weights, keep, worth, keys, ahead, values, d);
@@ -229,7 +246,7 @@ void add_weighted(float* acc, float* weights, const float* keep, const Keys<T>& 
     worth[r] = round_weights(weights + r * kKeys, first_group(keys), end_group(keys), scales,
                              rounded + r * kKeys);
   }
-  if constexpr (!kIsInt16<T>) {
+  if constexpr (!kWidened<T>) {
     if (values == nullptr) {
       return add_columns<R, false>(acc, rounded, keep, worth, keys, ahead, values);
     }
@@ -243,7 +260,7 @@ void interleave_all(const Keys<T>& keys, E* v) {
   for (int j = keys.first / 2 * 2; j < keys.last; j += 2) {
     for (int64_t d = 0; d < keys.dim; d += 32) {
       __m512i x[2];
-      interleave<Pairs<E>>(keys, j, d, x);
+      Pairs<E>::interleave(value_or_zeros(keys, j, d), value_or_zeros(keys, j + 1, d), x);
       _mm512_store_si512(v + j * keys.dim + 2 * d, x[0]);
       _mm512_store_si512(v + j * keys.dim + 2 * d + 32, x[1]);
     }
