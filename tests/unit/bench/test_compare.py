@@ -94,7 +94,7 @@ def test_plain_torch_layers_keep_what_they_have_computed(monkeypatch: pytest.Mon
     shape = {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 24, "vocab_size": 50}
     config = {"model_type": "gpt2", "layer_norm_epsilon": 1e-5, **shape}
     monkeypatch.setattr(torch_layers, "config_of", lambda model: config)
-    monkeypatch.setattr(torch_layers.torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     peer = torch_layers.TorchLayers(Options("gpt2", "float32", None, 1, 0, 24, 2, ""))
     token_ids = torch.randint(50, (2, 9))
     whole = peer.logits(token_ids, 0)

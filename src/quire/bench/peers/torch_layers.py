@@ -96,7 +96,8 @@ class _Layer:
         q, *new = qkv.permute(2, 0, 3, 1, 4)
         kept = torch.stack(new)
         self._kept = torch.cat([self._kept, kept], 3) if past else kept
-        attended = F.scaled_dot_product_attention(q, *self._kept, is_causal=past == 0)
+        k, v = self._kept
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=past == 0)
         x = x + self._projection(attended.transpose(1, 2).reshape(batch, tokens, width))
         return x + self._down(F.gelu(self._up(self._norms[1](x)), approximate="tanh"))
 
