@@ -28,7 +28,8 @@ from quire.server.contract import OF_ENGINE, OF_GENERATION, Endpoint, contract
 from quire.server.errors import describe, log_unexpected
 from quire.server.event_stream import Framing
 from quire.server.linger import LingeringResponse
-from quire.server.openai.chat import ChatAnswer, chat_prompt, read_chat
+from quire.server.openai.chat import ChatAnswer, read_chat
+from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import completions, respond
 from quire.server.openai.tools import ChoiceReader, read_tools
 from quire.server.state import request_id, server_state

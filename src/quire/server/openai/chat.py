@@ -12,11 +12,10 @@ from starlette.responses import Response
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.engine.stream import OutputSink
-from quire.engine.tokenizer_worker import ChatPrompt
 from quire.server.body import decode, read_body
 from quire.server.contract import OF_GENERATION, contract
-from quire.server.errors import invalid
 from quire.server.openai.calls import at_fault
+from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import (
     FinalOutputs,
     Generation,
@@ -44,8 +43,6 @@ from quire.server.openai.tools import (
     ChoiceReader,
     Reading,
     read_tools,
-    template_message,
-    tool_definitions,
     with_tools,
 )
 from quire.server.state import request_id, server_state, trace_headers
@@ -84,35 +81,6 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
         blame=partial(at_fault, body.tools) if body.tools else None,
     )
     return call, reading
-
-
-def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt:
-    """The conversation, for the engine to render.
-
-    Raises:
-        ApiError: 400 where it is empty, or its options contradict each other.
-    """
-    if not body.messages:
-        raise invalid("messages is empty.", "messages")
-    add_prompt, resume = body.add_generation_prompt, bool(body.continue_final_message)
-    if add_prompt and resume:
-        raise invalid(
-            "add_generation_prompt and continue_final_message cannot both be true.",
-            "continue_final_message",
-        )
-    if resume and body.messages[-1].role != "assistant":
-        raise invalid(
-            "continue_final_message needs the last message to be the assistant's.",
-            "continue_final_message",
-        )
-    return ChatPrompt(
-        [template_message(message, index) for index, message in enumerate(body.messages)],
-        chat_template=template,
-        add_generation_prompt=not resume if add_prompt is None else add_prompt,
-        continue_final_message=resume,
-        kwargs=body.chat_template_kwargs,
-        tools=tool_definitions(body),
-    )
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import invalid
-from quire.server.openai.chat import chat_prompt
+from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.protocol import ChatMessage, ChatRequest, Strict, ToolDefinition
 from quire.server.state import server_state
 

@@ -18,7 +18,8 @@ from quire.server.body import decode, read_body, read_query
 from quire.server.connection import while_connected
 from quire.server.contract import OF_GENERATION, Endpoint, contract
 from quire.server.errors import ApiError, describe, invalid, log_unexpected
-from quire.server.openai.chat import chat_prompt, read_chat
+from quire.server.openai.chat import read_chat
+from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import FinalOutputs, Generation, respond
 from quire.server.openai.protocol import ChatRequest
 from quire.server.responses.answer import ResponseAnswer, begin_answer
