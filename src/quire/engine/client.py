@@ -183,9 +183,7 @@ class ProcessClient:
         if process is not None:
             self._stop(process)
         self._error = self._error or EngineDeadError("The engine has been shut down.")
-        if self._reading:
-            self._reading = False
-            self._loop.remove_reader(self._outbox)
+        self._stop_reading()
         for socket in self._sockets:
             socket.close(linger=0)
         self._context.term()
@@ -250,6 +248,11 @@ class ProcessClient:
                 logger.exception("the front end failed on a message of the core")
                 self._die(EngineDeadError(f"The front end failed: {type(error).__name__}."))
 
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._outbox)
+
     def _dispatch(self, message: CoreMessage) -> None:
         assert self._ready is not None
         match message:
@@ -264,10 +267,12 @@ class ProcessClient:
                 self._on_message(message)
 
     def _die(self, error: QuireError) -> None:
-        """The first cause counts; whoever waits learns of it."""
+        """The first cause counts; whoever waits learns of it. What a core that was stuck says from
+        then on is not heard: its requests may have begun again elsewhere."""
         if self._error is not None:
             return
         self._error = error
+        self._stop_reading()
         assert self._ready is not None
         if self._ready.done():
             self._on_death(error)

@@ -150,6 +150,19 @@ async def test_sigkill_of_the_core_is_noticed() -> None:
             line.client.send(request())
 
 
+async def test_a_core_that_was_given_up_is_not_heard_any_more() -> None:
+    """Found by the soak: one that had been stopped went on, and its tokens came to requests that
+    had begun again with the next one."""
+    async with running("slow") as line:
+        line.client.send(request())
+        await line.next()
+        line.client._die(EngineDeadError("It was stuck."))
+        said = line.said.qsize()
+        line.inject(msgspec.msgpack.encode(StepOutputs([], None, 0.0)))
+        await asyncio.sleep(0.1)
+        assert line.said.qsize() == said
+
+
 async def test_sigterm_ends_the_core_and_sigint_does_not() -> None:
     async with running() as line:
         os.kill(line.client.pid, signal.SIGINT)
