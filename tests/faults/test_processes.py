@@ -25,6 +25,8 @@ from tests.faults.requests import assert_no_secret, assert_unharmed
 PATIENCE = 60.0
 LONG = 8000
 """Tokens that take longer than what is done to the core meanwhile."""
+STAND_BY_FILES = 14
+"""Open files that a core takes which stands by: sockets and a pipe."""
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,7 @@ def test_row_39_sigkill_of_the_core(server: Server) -> None:
     assert 'quire:engine_restarts_total{engine="0",model_name="tiny"} 1.0' in restarts
     assert 'quire:requests_retried_total{engine="0",model_name="tiny"} 1.0' in restarts
     assert_unharmed(server, canary)
-    assert psutil.Process(server.process.pid).num_fds() <= files + 1
+    assert psutil.Process(server.process.pid).num_fds() <= files + STAND_BY_FILES + 1
 
 
 def test_row_41_sigstop_of_the_core(server: Server) -> None:
