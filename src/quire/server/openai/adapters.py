@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from quire.server.adapters import ServedAdapters
 from quire.server.body import decode, read_body
+from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import ApiError, invalid
 from quire.server.openai.protocol import Strict
 from quire.server.state import server_state
@@ -33,6 +34,10 @@ class UnloadLoRAAdapterRequest(Strict):
     lora_name: str
 
 
+_ERRORS = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, *OF_ENGINE)
+
+
+@contract(body=LoadLoRAAdapterRequest, answer="text/plain", errors=_ERRORS)
 async def load_lora_adapter(request: Request) -> Response:
     """Load an adapter from the folder that the operator has set aside for it."""
     server = server_state(request)
@@ -49,6 +54,7 @@ async def load_lora_adapter(request: Request) -> Response:
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
+@contract(body=UnloadLoRAAdapterRequest, answer="text/plain", errors=_ERRORS)
 async def unload_lora_adapter(request: Request) -> Response:
     """Serve an adapter no more."""
     server = server_state(request)
