@@ -18,6 +18,8 @@ WALL_CLOCK = {
     "engine/tracing.py",  # spans carry dates
     "server/app.py",  # `created` of the model
     "server/openai/generation.py",  # `created` of an answer
+    "server/openai/pooling.py",  # the same
+    "server/responses/answer.py",  # the same
     "server/protocol.py",  # the Date header
     "server/snapshot.py",  # the dashboard shows the time of day
 }

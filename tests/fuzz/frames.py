@@ -40,18 +40,23 @@ FRAMES = [
 
 
 class Line:
-    """Both ends of the core's sockets; the core finds frames there until `close`."""
+    """Both ends of the core's sockets: frames, then nothing while it has work, then its end."""
 
     def __init__(self, frames: Iterator[bytes]) -> None:
         self._frames = frames
         self._quiet = False
+        self._ended = False
         self.said: list[CoreMessage] = []
 
     def recv(self, flags: int = 0) -> bytes:
         self._quiet = not self._quiet
-        if flags and self._quiet:  # it has work: let it, every other time
+        if flags and (self._quiet or self._ended):  # it has work: let it, every other time
             raise zmq.Again
-        return next(self._frames, None) or msgspec.msgpack.encode(Shutdown())
+        found = next(self._frames, None)
+        if found is None and flags:
+            self._ended = True
+            raise zmq.Again
+        return found or msgspec.msgpack.encode(Shutdown())
 
 
 def frame(random: Random) -> bytes:

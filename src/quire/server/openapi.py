@@ -35,6 +35,7 @@ _SCHEMES = {
 _WHEN = {
     HTTPStatus.BAD_REQUEST: "A field is unknown, wrong, or not implemented; `param` names it.",
     HTTPStatus.UNAUTHORIZED: "The API key is missing or wrong.",
+    HTTPStatus.FORBIDDEN: "The server was not started to allow it.",
     HTTPStatus.NOT_FOUND: "What the request names is not here.",
     HTTPStatus.CONFLICT: "Somebody else does the same already.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is larger than the server takes.",

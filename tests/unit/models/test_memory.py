@@ -32,7 +32,9 @@ def test_parameter_count_equals_transformers(name: str) -> None:
         else:
             oracle = AutoModelForCausalLM.from_config(hf_config)
     assert parameter_count(model) == oracle.num_parameters()
-    assert weight_bytes(model, "bfloat16") == 2 * parameter_count(model)
+    norms = [p.numel() for name, p in oracle.named_parameters() if "norm" in name]
+    wider = 2 * sum(norms) if model.norm_plus_one else 0  # those of 1 + weight are float32
+    assert weight_bytes(model, "bfloat16") == 2 * parameter_count(model) + wider
     assert weight_bytes(model, "float32") == 4 * parameter_count(model)
 
 

@@ -41,8 +41,8 @@ _ERRORS = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, *OF_ENGINE)
 async def load_lora_adapter(request: Request) -> Response:
     """Load an adapter from the folder that the operator has set aside for it."""
     server = server_state(request)
-    folder = _allowed(server.adapters)
     body = decode(await read_body(request, server.max_body_bytes), LoadLoRAAdapterRequest)
+    folder = _allowed(server.adapters)
     if not 0 < len(body.lora_name) <= MAX_NAME:
         raise invalid(f"lora_name must have 1 to {MAX_NAME} characters.", "lora_name")
     if body.lora_name in server.model_names:
@@ -58,8 +58,8 @@ async def load_lora_adapter(request: Request) -> Response:
 async def unload_lora_adapter(request: Request) -> Response:
     """Serve an adapter no more."""
     server = server_state(request)
-    _allowed(server.adapters)
     body = decode(await read_body(request, server.max_body_bytes), UnloadLoRAAdapterRequest)
+    _allowed(server.adapters)
     await server.adapters.unload(server.live_engine(), body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
