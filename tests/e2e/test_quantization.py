@@ -10,8 +10,10 @@ from quire import LLM, SamplingParams
 from quire.bench.quality import prompt_predictions
 
 FLAGS: list[tuple[dict[str, str | bool], float]] = [
-    ({"quantization": "int8"}, 1.02),
+    ({"quantization": "int8"}, 1.01),
     ({"quantization": "int8_w8a16"}, 1.01),
+    ({"quantization": "q8_0"}, 1.01),
+    ({"quantization": "q6_k"}, 1.01),
     ({"quantization": "int4_g32"}, 1.15),
     ({"quantization": "int4_g64"}, 1.15),
     ({"quantization": "int4"}, 1.15),
