@@ -290,7 +290,7 @@ def test_the_playground_streams_with_probabilities(
         page.evaluate(STALL_ANSWERS)
         page.get_by_label("Message", exact=True).fill("Another one.")
         page.keyboard.press("Enter")
-        page.locator(".turn.assistant").nth(1).wait_for()
+        page.locator(".turn.assistant").nth(1).wait_for(state="attached")  # perhaps empty
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".note").nth(1)).to_contain_text("stopped")
     server.wait_until_idle()
