@@ -43,9 +43,9 @@ soak-server: $(VENV)/.quire-dev  ## Serve under overload, with faults, for MINUT
 	@$(BIN)/python benchmarks/soak_faults.py --minutes $(MINUTES)
 
 fuzz: $(VENV)/.quire-dev  ## Try a million wrong requests, frames, files, grammars … (FUZZ_ARGS="--count N --seed N")
-	@for part in $(FUZZERS); do $(BIN)/python -m tests.fuzz.$$part $(FUZZ_ARGS); done
+	@for part in $(FUZZERS); do $(BIN)/python -m tests.fuzz.$$part $(FUZZ_ARGS) || exit 1; done
 	@$(BIN)/python -m tests.fuzz.openapi
-	@for part in $(FILE_FUZZERS); do $(BIN)/python -m tests.fuzz.model_files $$part --cases 100000; done
+	@for part in $(FILE_FUZZERS); do $(BIN)/python -m tests.fuzz.model_files $$part --cases 100000 || exit 1; done
 
 lint: $(VENV)/.quire-dev  ## Check style, types and import layers
 	@$(BIN)/ruff check
