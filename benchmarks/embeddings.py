@@ -1,6 +1,7 @@
 """Embeddings a second, of Quire and of Transformers in turns, on the same texts and one shape.
 
     python benchmarks/embeddings.py [--model PRESET] [--dtype DTYPE] [--texts N] [--repetitions R]
+        [--json FILE]
 
 Random weights and token ids; lengths are uniform. Transformers gets its texts as
 sentence-transformers would give them: sorted by length, in padded batches of 32. Its vectors are
@@ -13,12 +14,15 @@ import argparse
 import json
 import statistics
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from quire import LLM
+from quire.bench.machine import circumstances
+from quire.bench.report import write_json
 from quire.checkpoint.presets import preset_config
 
 BATCH = 32
@@ -56,6 +60,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=128)
     parser.add_argument("--lengths", type=int, nargs=2, default=(8, 256))
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="a .jsonl file, to append a row")
     args = parser.parse_args()
 
     random = np.random.default_rng(0)
@@ -81,7 +86,6 @@ def main() -> None:
             seconds["transformers"].append(theirs - ours)
     ratios = [b / a for a, b in zip(seconds["quire"], seconds["transformers"], strict=True)]
     row = {
-        "benchmark": "embeddings",
         "model": args.model,
         "dtype": args.dtype,
         "quantization": args.quantization,
@@ -94,7 +98,9 @@ def main() -> None:
         },
         "ratio": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
     }
-    print(json.dumps(row))
+    print(json.dumps(row, indent=2))
+    if args.json is not None:
+        write_json(args.json, row | circumstances("embeddings", "python benchmarks/embeddings.py"))
     llm.shutdown()
 
 

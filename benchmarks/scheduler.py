@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -244,19 +242,15 @@ def main() -> None:
 
 
 def write_rows(args: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
-    from quire.bench.machine import describe_machine, git_commit, portable_name
+    from quire.bench.machine import circumstances
     from quire.bench.report import write_json
 
     row = {
         "cases": cases,
         "hash_algo": args.hash_algo,
         "repetitions": args.repetitions,
-        "bench": "scheduler",
-        "machine": describe_machine(),
-        "commit": git_commit(),
-        "command": shlex.join(["python", *map(portable_name, sys.argv)]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    row |= circumstances("scheduler", "python benchmarks/scheduler.py")
     write_json(args.json, row | ({"note": args.note} if args.note else {}))
 
 

@@ -10,7 +10,6 @@ their filling, and what a masked row's sampling costs. The bar is 5 % at 16 stre
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
@@ -18,6 +17,8 @@ from random import Random
 from typing import Any
 
 from quire import LLM, SamplingParams, StructuredOutputsParams
+from quire.bench.machine import circumstances
+from quire.bench.report import write_json
 
 
 def schema(stream: int) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="a .jsonl file, to append a row")
     arguments = parser.parse_args()
     row = measure(arguments)
     print(
@@ -104,7 +105,8 @@ def main() -> None:
     )
     print("rounds: " + ", ".join(f"{100 * (ratio - 1):+.1f} %" for ratio in row["ratios"]))
     if arguments.json:
-        arguments.json.write_text(json.dumps(row, indent=1) + "\n")
+        program = "python benchmarks/structured.py"
+        write_json(arguments.json, row | circumstances("structured", program))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quire.bench.machine import describe_machine, git_commit
+from quire.bench.machine import circumstances
 from quire.bench.report import write_json
 from quire.core.hardware import detect
 from quire.tune import flags
@@ -93,13 +93,8 @@ def main() -> int:
     )
     row = compare(searched, exhaustive)
     row |= duel(bench, [row["search_best"], row["grid_best"]], own.turns, args.attainment)
-    row |= {
-        "bench": "tune_vs_grid",
-        "model": "opt-125m",
-        "slo": str(slo),
-        "machine": describe_machine(),
-        "commit": git_commit(),
-    }
+    row |= {"model": "opt-125m", "slo": str(slo)}
+    row |= circumstances("tune_vs_grid", "python benchmarks/tune_vs_grid.py")
     for name, value in row.items():
         print(f"  {name:<18} {value}")
     if own.json is not None:

@@ -6,7 +6,9 @@ import os
 import platform
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -67,9 +69,24 @@ def git_commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def portable_command(argv: Sequence[str]) -> str:
-    """The command line as anyone could type it: `quire`, and absolute paths cut to their names."""
-    return shlex.join(["quire", *map(_portable_word, argv)])
+def circumstances(bench: str, program: str = "quire") -> dict[str, Any]:
+    """What a row of results carries beside its figures: where, when and how they were measured.
+
+    Args:
+        program: what was started with this process's arguments, as anyone could type it.
+    """
+    return {
+        "bench": bench,
+        "machine": describe_machine(),
+        "commit": git_commit(),
+        "command": portable_command(sys.argv[1:], program),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def portable_command(argv: Sequence[str], program: str = "quire") -> str:
+    """The command line as anyone could type it, absolute paths cut to their names."""
+    return f"{program} {shlex.join(map(_portable_word, argv))}".strip()
 
 
 def _portable_word(word: str) -> str:

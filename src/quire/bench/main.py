@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
@@ -78,22 +77,16 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         QuireError: where the benchmark could not be run.
     """
-    from quire.bench.machine import describe_machine, git_commit, portable_command
+    from quire.bench.machine import circumstances
     from quire.bench.report import print_grid, print_table, write_json
 
     with _cleaning_up_when_terminated():
         result = BENCHMARKS.load(args.bench)(args)
-    circumstances = {
-        "bench": args.bench,
-        "machine": describe_machine(),
-        "commit": git_commit(),
-        "command": portable_command(sys.argv[1:]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    found = circumstances(args.bench)
     if args.note is not None:
-        circumstances["note"] = args.note
+        found["note"] = args.note
     many = isinstance(result, list)
-    rows = [row | circumstances for row in (result if many else [result])]
+    rows = [row | found for row in (result if many else [result])]
     if args.bench in _PRINTERS.names():
         _PRINTERS.load(args.bench)(result, sys.stdout)
     elif many:
