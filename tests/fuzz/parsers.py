@@ -9,7 +9,7 @@ import json
 import sys
 from random import Random
 
-from quire.server.tools.stream import Delta
+from quire.server.tools.stream import CallDelta, Delta
 from quire.server.tools.table import REASONING_PARSERS, TOOL_PARSERS, OutputParser, Parsers
 from tests.fuzz.mutate import TEXTS, mutate_bytes, value
 
@@ -45,15 +45,24 @@ def text(random: Random) -> str:
     return whole
 
 
-def read(parser: OutputParser, pieces: list[str]) -> tuple[str, str, list[tuple[str, str]]]:
-    """Content, reasoning, and the calls' names and arguments."""
+Read = tuple[str, str, list[tuple[str, str]], list[str]]
+
+
+def read(parser: OutputParser, pieces: list[str]) -> Read:
+    """Content, reasoning, the calls' names and arguments, and what followed what."""
     content = reasoning = ""
     calls: list[tuple[str, str]] = []
+    order: list[str] = []
 
     def take(delta: Delta) -> None:
         nonlocal content, reasoning
         content += delta.content
         reasoning += delta.reasoning
+        for part in delta.parts:
+            kind = "call" if isinstance(part, CallDelta) else part.kind
+            begins = isinstance(part, CallDelta) and part.name is not None
+            if begins or order[-1:] != [kind]:
+                order.append(kind)
         for call in delta.calls:
             if call.name is not None:
                 assert call.index == len(calls), "a call out of order"
@@ -65,7 +74,8 @@ def read(parser: OutputParser, pieces: list[str]) -> tuple[str, str, list[tuple[
         take(parser.push(piece))
     take(parser.end())
     assert parser.num_calls == len(calls)
-    return content, reasoning, calls
+    assert order.count("call") == len(calls), "a call was interrupted"
+    return content, reasoning, calls, order
 
 
 def case(random: Random) -> str:
@@ -89,7 +99,7 @@ def case(random: Random) -> str:
     for each in (pieces, list(whole)):
         found = read(parser(), each)
         assert found == expected, f"{whole!r} in {each!r}: {found} is not {expected}"
-    content, thoughts, calls = expected
+    content, thoughts, calls, _ = expected
     # Escapes may make one character of several, and a repaired call has brackets of its own.
     assert len(content) + len(thoughts) <= len(whole), f"{whole!r} gave {expected}"
     return "calls" if calls else "reasoning" if thoughts else "content" if content else "nothing"

@@ -80,6 +80,8 @@ class AsyncLLM:
         self._core = Supervisor(connect, resolved.config, self._on_message, self)
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
+        if (lora := resolved.config.lora) is not None:
+            self.stats.max_loras, self.stats.adapters = lora.max_loras, self._output.adapters
         self._intake = Intake(self.stats.front)
         self._sinks: dict[str, OutputSink] = {}
         self._lag: LoopLag | None = None

@@ -13,7 +13,7 @@ from quire.core.request import EMBEDDED
 from quire.core.sampling_params import RequestOutputKind
 from quire.engine.input import ProcessedRequest
 from quire.engine.sequence import SequenceState, position_logprobs
-from quire.engine.stats import EngineStats
+from quire.engine.stats import EngineStats, LoraUse
 from quire.engine.timeline import Timeline, Timelines
 from quire.engine.tracing import EndedRequest, RequestTracer
 from quire.text.tokenizer import Tokenizer
@@ -125,6 +125,16 @@ class OutputProcessor:
     def num_sequences(self) -> int:
         """Those that have not ended."""
         return len(self._sequences)
+
+    def adapters(self) -> LoraUse:
+        """Adapters of the sequences in the batch, and of those in the queue."""
+        use = LoraUse(set(), set())
+        for state in self._requests.values():
+            for child, timeline in zip(state.request.children, state.timelines, strict=True):
+                if child.lora_request is not None and timeline.state != "finished":
+                    names = use.running if timeline.state == "running" else use.waiting
+                    names.add(child.lora_request.lora_name)
+        return use
 
     def request_ids(self) -> list[str]:
         return list(self._requests)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from quire.core.messages import CoreTimes, SchedulerStats
 from quire.core.outputs import RequestMetrics
@@ -21,6 +22,13 @@ _MILLISECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0
 _SECONDS = (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
 LATENCIES = (*_MILLISECONDS, *_SECONDS)
 TOKEN_COUNTS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
+
+
+class LoraUse(NamedTuple):
+    """Names of adapters: those of sequences in the batch, and of sequences in the queue."""
+
+    running: set[str]
+    waiting: set[str]
 
 
 class EngineStats:
@@ -72,6 +80,10 @@ class EngineStats:
         """As of the latest step that told them."""
         self.last_step = 0.0
         """When the latest step ended."""
+        self.max_loras: int | None = None
+        """Adapters that one batch may have; None: the engine serves none."""
+        self.adapters: Callable[[], LoraUse] | None = None
+        """Who uses which now."""
         self.observer: Callable[[], None] | None = None
         """Called after every step."""
         self._repeats = RepeatedPrefixes()

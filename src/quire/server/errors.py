@@ -10,6 +10,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from quire.core.errors import (
     ConfigError,
@@ -151,11 +152,18 @@ async def on_error(request: Request, error: Exception) -> Response:
         if error.status_code == HTTPStatus.NOT_FOUND:
             return error_response(ApiError(HTTPStatus.NOT_FOUND, f"There is no endpoint {path}."))
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers = dict(error.headers or {})
-            allowed = headers.get("Allow") or headers.get("allow", "another method")
+            allowed = ", ".join(sorted(_methods(request)))
             message = f"{path} does not answer {request.method}; use {allowed}."
+            headers = {"Allow": allowed}
             return error_response(ApiError(HTTPStatus.METHOD_NOT_ALLOWED, message, headers=headers))
     return error_response(error)
+
+
+def _methods(request: Request) -> set[str]:
+    """Of all routes of the request's path; Starlette tells those of the first."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    found = (route.methods for route in routes if route.matches(request.scope)[0] != Match.NONE)
+    return {method for methods in found for method in methods or ()}
 
 
 def encode_event(error: Exception) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from quire.core.messages import HostTierStats
 from quire.engine.histogram import Histogram
-from quire.engine.stats import EngineStats
+from quire.engine.stats import EngineStats, LoraUse
 from quire.engine.times import PARTS
 from quire.profile.devices import Device
 from quire.server.device_metrics import DeviceCollector
@@ -35,6 +36,8 @@ class MetricsCollector(Collector):
         yield from self._counters()
         if self._stats.scheduler and (host := self._stats.scheduler.host_tier):
             yield from self._host_tier(host)
+        if self._stats.adapters is not None:
+            yield _lora_requests(self._stats.adapters(), self._stats.max_loras or 0)
         yield self._seconds()
         for name, text, histogram in _histograms(self._stats):
             yield self._histogram(f"vllm:{name}", text, histogram)
@@ -176,6 +179,18 @@ class Metrics:
     def render(self) -> bytes:
         """All metrics in Prometheus' text format, version 1.0.0."""
         return generate_latest(self._registry)
+
+
+def _lora_requests(use: LoraUse, max_loras: int) -> Metric:
+    """As vLLM has it: the labels tell, and the value is when they were true."""
+    family = GaugeMetricFamily(
+        "vllm:lora_requests_info",
+        "Adapters in the batch and in the queue, by name, with commas between; the time.",
+        labels=["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
+    )
+    named = (",".join(sorted(names)) for names in (use.waiting, use.running))
+    family.add_metric([str(max_loras), *named], time.time())
+    return family
 
 
 def _host_gauges(host: HostTierStats) -> tuple[tuple[str, str, float], ...]:

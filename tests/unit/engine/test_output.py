@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import InvalidRequestError
-from quire.core.messages import CoreOutput, StepOutputs, TokenLogprobs
+from quire.core.lora import LoRARequest
+from quire.core.messages import CoreOutput, RequestEvent, StepOutputs, TokenLogprobs
 from quire.core.outputs import RequestOutput
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.engine.adapters import assign
 from quire.engine.output import OutputProcessor, ProcessedStep
-from quire.engine.stats import EngineStats
+from quire.engine.stats import EngineStats, LoraUse
 from tests.unit.engine.fakes import EOS, ByteTokenizer, input_processor
 
 DELTA = RequestOutputKind.DELTA
@@ -236,3 +238,19 @@ def test_deltas_add_up_to_the_text_before_the_first_stop_string(
     else:  # the stop string that is complete first
         assert any(text.startswith(got + stop) for stop in stops)
         assert len(got) <= min(ends)
+
+
+def test_who_uses_which_adapter() -> None:
+    bench = Bench()
+    for number, name in enumerate(("first", "second"), 1):
+        wanted = SamplingParams(n=2)
+        request = input_processor().process(name, "a", wanted, arrival_time=9.0)
+        assign(request, LoRARequest(name, number, "/adapter"))
+        bench.processor.add(request)
+    assert bench.processor.adapters() == LoraUse(set(), {"first", "second"})
+    ids = [child.request_id for child in bench.processor.messages() if child.lora_request]
+    admitted = [RequestEvent(ids[0], "admitted", 11.0)]
+    bench.processor.process(StepOutputs([], None, 11.0, events=admitted))
+    assert bench.processor.adapters() == LoraUse({"first"}, {"first", "second"})
+    bench.processor.abort("first", 12.0)
+    assert bench.processor.adapters() == LoraUse(set(), {"second"})

@@ -1,9 +1,11 @@
 """Routes, errors, keys and limits."""
 
 import asyncio
+import re
 
 import msgspec
 import pytest
+from starlette.routing import Route
 
 from quire import __version__
 from quire.server.app import create_app
@@ -72,6 +74,20 @@ async def test_unknown_paths_and_methods() -> None:
         assert response.status_code == 405
         assert response.headers["allow"] == "POST"
         assert (await app.http.post("/v1/completions/", json={})).status_code == 404
+
+
+async def test_every_path_tells_its_methods() -> None:
+    async with running() as app:
+        routes = [route for route in app.app.routes if isinstance(route, Route)]
+        for route in routes:
+            path = re.sub(r"\{[^}]*\}", "x", route.path)
+            own = {method for r in routes if r.path == route.path for method in r.methods or ()}
+            for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "NONE"} - own:
+                response = await app.http.request(method, path)
+                assert response.status_code == 405, (method, path)
+                assert response.headers["allow"] == ", ".join(sorted(own)), (method, path)
+        response = await app.http.post("/v1/responses/x")
+        assert response.headers["allow"] == "DELETE, GET, HEAD"
 
 
 async def test_request_ids() -> None:

@@ -5,7 +5,7 @@ import asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.core.messages import HostTierStats, SchedulerStats
-from quire.engine.stats import EngineStats
+from quire.engine.stats import EngineStats, LoraUse
 from quire.engine.times import PARTS
 from quire.server.metrics import Metrics
 from tests.unit.server.fake_engine import Running, running
@@ -70,6 +70,22 @@ def test_blocks_outside_of_the_kv_cache_are_counted_where_there_are_any() -> Non
     assert values["quire:swap_preemptions"] == 2
     assert values["quire:kv_blocks_swapped_out"] == 30
     assert values["quire:kv_load_failures"] == 34
+
+
+def test_adapters_are_told_as_vllm_does() -> None:
+    stats = EngineStats()
+    metrics = Metrics(stats, "echo")
+    assert b"lora" not in metrics.render()
+    stats.max_loras = 2
+    stats.adapters = lambda: LoraUse({"b", "a"}, {"c"})
+    families = text_string_to_metric_families(metrics.render().decode())
+    [sample] = next(f for f in families if f.name == "vllm:lora_requests_info").samples
+    assert sample.labels == {
+        "max_lora": "2",
+        "running_lora_adapters": "a,b",
+        "waiting_lora_adapters": "c",
+    }
+    assert sample.value > 1e9
 
 
 async def test_counts() -> None:

@@ -33,9 +33,11 @@ from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import completions, respond
 from quire.server.openai.tools import ChoiceReader, read_tools
 from quire.server.state import request_id, server_state
-from quire.server.tools.stream import Delta
+from quire.server.tools.stream import CallDelta, Delta, TextDelta
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_KINDS = {"content": "text", "reasoning": "thinking"}
+"""Blocks by what they hold; also the name of their text."""
 _ERROR_TYPES = {
     HTTPStatus.BAD_REQUEST: "invalid_request_error",
     HTTPStatus.UNAUTHORIZED: "authentication_error",
@@ -134,19 +136,14 @@ class _Answer(ChatAnswer):
         """The whole answer."""
         output = await self.final()
         [completion] = completions(output)
-        found = self.read(completion, output)
         message = self.message()
-        if found.reasoning:
-            message.content.append(_thinking(found.reasoning))
-        if found.content:
-            message.content.append({"type": "text", "text": found.content})
-        written = ""
-        for call in found.calls:
-            if call.name is not None:
-                written = ""
-                message.content.append(self.tool_use(call.name))
-            written += call.arguments
-            message.content[-1]["input"] = _input(written)
+        for part in self.read(completion, output).parts:
+            block = self.block(part)
+            if isinstance(part, CallDelta):
+                block["input"] = _input(part.arguments)
+            else:
+                block[_KINDS[part.kind]] = part.text
+            message.content.append(block)
         message.stop_reason, message.stop_sequence = self.stop(completion)
         return message
 
@@ -157,17 +154,8 @@ class _Answer(ChatAnswer):
         if self.reader is None:
             parts.append(_event("message_start", message=self.message()))
         for completion in completions(output):
-            found = self.read(completion, output)
-            if found.reasoning:
-                parts += self.delta(_thinking(""), "thinking_delta", thinking=found.reasoning)
-            if found.content:
-                block = {"type": "text", "text": ""}
-                parts += self.delta(block, "text_delta", text=found.content)
-            for call in found.calls:
-                if call.name is not None:
-                    parts += self.begin(self.tool_use(call.name))
-                fields = {"partial_json": call.arguments}
-                parts += self.delta({"type": "tool_use"}, "input_json_delta", **fields)
+            for part in self.read(completion, output).parts:
+                parts += self.part_events(part)
             if completion.finish_reason is not None:
                 parts += self.end()
                 reason, sequence = self.stop(completion)
@@ -191,18 +179,23 @@ class _Answer(ChatAnswer):
         reason = self.reader.finish_reason(completion.finish_reason)
         return _STOP_REASONS.get(reason or "", reason), None
 
-    def delta(self, block: dict[str, Any], kind: str, **fields: str) -> list[bytes]:
+    def part_events(self, part: TextDelta | CallDelta) -> list[bytes]:
         """More of a block, which is begun if it is not the one that is open."""
-        parts = [] if block["type"] == self.open_block else self.begin(block)
-        change = {"type": kind, **fields}
-        return [*parts, _event("content_block_delta", index=self.num_blocks - 1, delta=change)]
+        if isinstance(part, CallDelta):
+            events = [] if part.name is None else self.begin(self.block(part))
+            change = {"type": "input_json_delta", "partial_json": part.arguments}
+        else:
+            kind = _KINDS[part.kind]
+            events = [] if kind == self.open_block else self.begin(self.block(part))
+            change = {"type": f"{kind}_delta", kind: part.text}
+        return [*events, _event("content_block_delta", index=self.num_blocks - 1, delta=change)]
 
     def begin(self, block: dict[str, Any]) -> list[bytes]:
-        parts = self.end()
+        events = self.end()
         self.open_block = block["type"]
         self.num_blocks += 1
         index = self.num_blocks - 1
-        return [*parts, _event("content_block_start", index=index, content_block=block)]
+        return [*events, _event("content_block_start", index=index, content_block=block)]
 
     def end(self) -> list[bytes]:
         """Close the open block."""
@@ -211,8 +204,14 @@ class _Answer(ChatAnswer):
         self.open_block = None
         return [_event("content_block_stop", index=self.num_blocks - 1)]
 
-    def tool_use(self, name: str) -> dict[str, Any]:
-        return {"type": "tool_use", "id": self.reading.new_call_id(), "name": name, "input": {}}
+    def block(self, part: TextDelta | CallDelta) -> dict[str, Any]:
+        """The empty block of a part that begins one."""
+        if isinstance(part, CallDelta):
+            call_id = self.reading.new_call_id()
+            return {"type": "tool_use", "id": call_id, "name": part.name, "input": {}}
+        if part.kind == "reasoning":
+            return {"type": "thinking", "thinking": "", "signature": ""}
+        return {"type": "text", "text": ""}
 
     def message(self) -> Message:
         return Message(self.call.id, self.call.model, [], self.usage())
@@ -223,12 +222,10 @@ class _Answer(ChatAnswer):
         return MessageUsage(usage.prompt_tokens - cached, usage.completion_tokens, cached)
 
 
-def _thinking(text: str) -> dict[str, Any]:
-    return {"type": "thinking", "thinking": text, "signature": ""}
-
-
 def _input(written: str) -> Any:
     """A call's arguments as an object; what is none, as it is written, under `arguments`."""
+    if not written:
+        return {}
     try:
         found = msgspec.json.decode(written)
     except msgspec.DecodeError:

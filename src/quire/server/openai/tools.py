@@ -222,17 +222,19 @@ class ChoiceReader:
 
     def read(self, completion: CompletionOutput) -> stream.Delta:
         """What an output, the whole or a DELTA, tells."""
-        delta = self._parser.push(completion.text)
+        parts = self._parser.push(completion.text).parts
         if completion.finish_reason is not None:
-            end = self._parser.end()
-            delta.content += end.content
-            delta.reasoning += end.reasoning
-            delta.calls += end.calls
-        if not self._reading.parallel:
-            delta.calls = [call for call in delta.calls if call.index == 0]
-        if not self._reading.reasoning:
-            delta.reasoning = ""
+            parts += self._parser.end().parts
+        delta = stream.Delta()
+        for part in parts:
+            if self._is_shown(part):
+                delta.add(part)
         return delta
+
+    def _is_shown(self, part: stream.TextDelta | stream.CallDelta) -> bool:
+        if isinstance(part, stream.CallDelta):
+            return self._reading.parallel or part.index == 0
+        return self._reading.reasoning or part.kind == "content"
 
     def finish_reason(self, reason: str | None) -> str | None:
         """The choice's own; a stop behind a tool call is the call's."""

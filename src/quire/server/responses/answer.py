@@ -29,7 +29,7 @@ from quire.server.responses.protocol import (
     TextFormat,
 )
 from quire.server.responses.writer import ItemWriter
-from quire.server.tools.stream import Delta
+from quire.server.tools.stream import Delta, TextDelta
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +104,9 @@ class ResponseAnswer(ChatAnswer):
 
     def read(self, completion: CompletionOutput, output: RequestOutput) -> Delta:
         if not self.reading.needed:
-            return Delta(content=completion.text)
+            found = Delta()
+            found.add(TextDelta("content", completion.text))
+            return found
         if self.reader is None:
             self.reader = self.new_reader(output)
         return self.reader.read(completion)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from quire.server.responses.protocol import (
     OutputText,
     ReasoningText,
 )
-from quire.server.tools.stream import Delta
+from quire.server.tools.stream import CallDelta, Delta, TextDelta
 
 
 class ItemWriter:
@@ -51,27 +51,29 @@ class ItemWriter:
         Args:
             logprobs: of the tokens of its content.
         """
-        events: list[bytes] = []
-        if found.reasoning:
+        parts = found.parts or ([TextDelta("content", "")] if logprobs else [])
+        return [event for part in parts for event in self._write(part, logprobs)]
+
+    def _write(
+        self, part: TextDelta | CallDelta, logprobs: Sequence[TokenLogprob]
+    ) -> Iterator[bytes]:
+        if isinstance(part, CallDelta):
+            if part.name is not None:
+                yield from self._begin(OutputCall(new_id("fc"), self._new_call_id(), part.name))
+            if part.arguments:
+                kind = "response.function_call_arguments.delta"
+                yield self._delta(kind, part.arguments, **self._named)
+        elif part.kind == "reasoning":
             if not isinstance(self._open, OutputReasoning):
-                events += self._begin(OutputReasoning(new_id("rs")), ReasoningText(""))
-            events.append(
-                self._delta("response.reasoning_text.delta", found.reasoning, **self._part)
-            )
-        if found.content or logprobs:
+                yield from self._begin(OutputReasoning(new_id("rs")), ReasoningText(""))
+            yield self._delta("response.reasoning_text.delta", part.text, **self._part)
+        else:
             if not isinstance(self._open, OutputMessage):
-                events += self._begin(OutputMessage(new_id("msg")), OutputText(""))
+                yield from self._begin(OutputMessage(new_id("msg")), OutputText(""))
             assert isinstance(self._open, OutputMessage)
             self._open.content[0].logprobs += logprobs
             fields = {**self._part, "logprobs": logprobs}
-            events.append(self._delta("response.output_text.delta", found.content, **fields))
-        for call in found.calls:
-            if call.name is not None:
-                events += self._begin(OutputCall(new_id("fc"), self._new_call_id(), call.name))
-            if call.arguments:
-                kind = "response.function_call_arguments.delta"
-                events.append(self._delta(kind, call.arguments, **self._named))
-        return events
+            yield self._delta("response.output_text.delta", part.text, **fields)
 
     def end(self, status: ItemStatus) -> list[bytes]:
         """Close the open item; an answer without any has an empty message."""

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 Emit = Callable[[str], None]
 Wait = Generator[None, None, None]
@@ -83,15 +84,53 @@ class CallDelta:
 
 
 @dataclass(slots=True)
-class Delta:
-    """What a piece of text added."""
+class TextDelta:
+    """More of the content, or of the reasoning."""
 
-    content: str = ""
-    reasoning: str = ""
-    calls: list[CallDelta] = field(default_factory=list)
+    kind: Literal["content", "reasoning"]
+    text: str
+
+
+@dataclass(slots=True)
+class Delta:
+    """What a piece of text added, in the order in which it was written.
+
+    No two neighbours are of one text, or of one call.
+    """
+
+    parts: list[TextDelta | CallDelta] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.content or self.reasoning or self.calls)
+        return bool(self.parts)
+
+    def add(self, part: TextDelta | CallDelta) -> None:
+        """One part more, or more of the last one."""
+        last = self.parts[-1] if self.parts else None
+        if isinstance(part, TextDelta):
+            if isinstance(last, TextDelta) and last.kind == part.kind:
+                last.text += part.text
+            elif part.text:
+                self.parts.append(part)
+        elif isinstance(last, CallDelta) and part.name is None:
+            last.arguments += part.arguments
+        else:
+            self.parts.append(part)
+
+    @property
+    def content(self) -> str:
+        return self._text("content")
+
+    @property
+    def reasoning(self) -> str:
+        return self._text("reasoning")
+
+    @property
+    def calls(self) -> list[CallDelta]:
+        return [part for part in self.parts if isinstance(part, CallDelta)]
+
+    def _text(self, kind: str) -> str:
+        texts = (part for part in self.parts if isinstance(part, TextDelta))
+        return "".join(part.text for part in texts if part.kind == kind)
 
 
 class _Trimmed:
@@ -131,33 +170,35 @@ class Output:
         self._reasoned = False
 
     def content(self, text: str) -> None:
-        strip = self._reasoned or self.num_calls > 0
-        self._new.content += self._content.push(text, strip=strip)
+        shown = self._content.push(text, strip=self._reasoned or self.num_calls > 0)
+        if shown:
+            self._reasoning.drop()
+            self._new.add(TextDelta("content", shown))
 
     def reasoning(self, text: str) -> None:
         self._reasoned = True
-        self._new.reasoning += self._reasoning.push(text, strip=True)
+        shown = self._reasoning.push(text, strip=True)
+        if shown:
+            self._content.drop()
+            self._new.add(TextDelta("reasoning", shown))
 
     def call(self, name: str) -> None:
         """Begin a tool call."""
         self._content.drop()
-        self._new.calls.append(CallDelta(self.num_calls, name))
+        self._reasoning.drop()
+        self._new.add(CallDelta(self.num_calls, name))
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
         """More of the arguments of the call begun last."""
-        if not text:
-            return
-        calls = self._new.calls
-        if not calls:
-            calls.append(CallDelta(self.num_calls - 1))
-        calls[-1].arguments += text
+        if text:
+            self._new.add(CallDelta(self.num_calls - 1, arguments=text))
 
     def end(self) -> None:
         """No more comes."""
         held = self._content.drop()
         if not self.num_calls and not self._reasoned:
-            self._new.content += held
+            self._new.add(TextDelta("content", held))
 
     def take(self) -> Delta:
         """What is new."""
