@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,31 +47,52 @@ def raw(server: Server, path: str, body: bytes) -> None:
     assert_no_secret(response.text)
 
 
+def only_the_value_is_wrong(server: Server, path: str, field: str, good: bytes, bad: bytes) -> None:
+    """The same body with a `good` value is served."""
+
+    def body(value: bytes) -> bytes:
+        return json.dumps(VALID[path])[:-1].encode() + b', "%b": %b}' % (field.encode(), value)
+
+    served = server.http.post(path, content=body(good), headers=JSON)
+    assert served.status_code == 200, served.text
+    raw(server, path, body(bad))
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b'{"prompt": "a', b'{"messages": [{"role"'])
 def test_row_1_truncated_json(server: Server, path: str, body: bytes) -> None:
     raw(server, path, body)
 
 
-@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'{"stop": ' + b"[" * 10**5])
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, DEEP])
 def test_row_2_deep_json(server: Server, path: str, body: bytes) -> None:
     raw(server, path, body)
 
 
+def test_row_2_deep_json_in_a_field(server: Server, path: str) -> None:
+    only_the_value_is_wrong(server, path, "stop", b'["x"]', DEEP)
+    only_the_value_is_wrong(server, path, "guided_json", b"{}", b'{"enum": [%b]}' % DEEP)
+
+
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
 def test_row_3_not_finite(server: Server, path: str, number: bytes) -> None:
-    raw(server, path, b'{"prompt": "a", "temperature": ' + number + b"}")
+    only_the_value_is_wrong(server, path, "temperature", b"0.5", number)
 
 
 @pytest.mark.parametrize("value", [b"NaN", b'"\\ud800"'])
 def test_row_4_loose_fields(server: Server, path: str, value: bytes) -> None:
-    messages = b'"messages": [{"role": "user", "content": "a"}]'
-    raw(server, path, b"{" + messages + b', "chat_template_kwargs": {"x": ' + value + b"}}")
-    raw(server, path, b'{"prompt": "a", "user": ' + value + b"}")
+    only_the_value_is_wrong(server, path, "user", b'"me"', value)
+    kwargs = b'{"x": "me"}', b'{"x": %b}' % value
+    only_the_value_is_wrong(server, PATHS[1], "chat_template_kwargs", *kwargs)
 
 
-@pytest.mark.parametrize("value", [b'"\xff\xfe"', b"9" * 5000])
-def test_row_5_bad_utf8_and_huge_integers(server: Server, path: str, value: bytes) -> None:
-    raw(server, path, b'{"prompt": "a", "messages": [], "seed": ' + value + b"}")
+def test_row_5_bad_utf8_and_huge_integers(server: Server, path: str) -> None:
+    only_the_value_is_wrong(server, path, "user", b'"me"', b'"\xff\xfe"')
+    only_the_value_is_wrong(server, path, "seed", b"1", b"9" * 5000)
+    kwargs = b'{"x": 1}', b'{"x": %b}' % (b"9" * 5000)
+    only_the_value_is_wrong(server, PATHS[1], "chat_template_kwargs", *kwargs)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +173,9 @@ def test_row_9_max_completion_tokens(server: Server) -> None:
 def test_row_10_prompt_longer_than_the_context(server: Server) -> None:
     refused(server, PATHS[0], "prompt", "600", "512", prompt="a" * 600)
     messages = [{"role": "user", "content": "a" * 600}]
-    refused(server, PATHS[1], "prompt", "512", messages=messages)
+    body = {**VALID[PATHS[1]], "messages": messages}
+    counted = server.http.post("/tokenize", json={"messages": messages}).json()["count"]
+    assert_refused(server.http.post(PATHS[1], json=body), "prompt", str(counted), "512")
 
 
 @pytest.mark.parametrize("prompt", ["", [], [[]], ["a", ""]])
@@ -165,9 +189,11 @@ def test_row_11_empty_messages(server: Server) -> None:
 
 @pytest.mark.parametrize("token", [258, 2**31, 2**62, -1])
 def test_row_12_token_ids_beyond_the_vocabulary(server: Server, token: int) -> None:
+    taken = server.metric("prompt_tokens_total")
     refused(server, PATHS[0], "prompt", str(token), "257", prompt=[1, token])
     refused(server, PATHS[0], "stop_token_ids", str(token), stop_token_ids=[token])
     refused(server, PATHS[1], "logit_bias", str(token), logit_bias={str(token): 1})
+    assert server.metric("prompt_tokens_total") == taken
 
 
 @pytest.mark.parametrize("chunked", [False, True])

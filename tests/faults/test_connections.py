@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from functools import partial
 import httpx
 import pytest
 import uvicorn
+from starlette.routing import Route
 
 from quire.server import protocol
 from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
@@ -243,6 +245,19 @@ SPELLINGS = [
 ]  # fmt: skip
 
 
+async def keyless(where: Site) -> set[str]:
+    """The paths, of all that are routed, that answer somebody without a key."""
+    found = set[str]()
+    for route in where.app.app.routes:
+        assert isinstance(route, Route)
+        path = re.sub(r"{\w+(:path)?}", "x", route.path)
+        for method in route.methods or ():
+            answer = await where.app.http.request(method, path)
+            if answer.status_code != 401:
+                found.add(path)
+    return found
+
+
 async def test_row_19_every_spelling_of_a_path_needs_the_key() -> None:
     async with site(api_keys=["secret"]) as where:
         for path in SPELLINGS:
@@ -251,6 +266,7 @@ async def test_row_19_every_spelling_of_a_path_needs_the_key() -> None:
             await client.send(head.encode())
             assert (await client.rest()).startswith(b"HTTP/1.1 401 "), path
             client.close()
+        assert await keyless(where) == {"/health", "/", "/dashboard/assets/x"}
         for key in ("secret", "Bearer secre", "Bearer secretsecret", "Bearer", "Basic secret"):
             assert (await where.get("/v1/models", authorization=key)).status_code == 401
         assert (await where.get("/v1/models", authorization="Bearer secret")).status_code == 200

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
+from quire.server.protocol import TransportProtocol
 from tests.e2e.serving import Server, serving
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.requests import assert_unharmed
+from tests.faults.test_connections import HEAD, site, until
 
 LONG = 8000
 """Tokens that take longer than a client takes to leave."""
@@ -52,3 +56,36 @@ def test_row_31_client_leaves_without_a_stream(server: Server, n: int) -> None:
     server.wait_until_idle()
     assert server.metric("request_success_total") == ended + n
     assert_unharmed(server, canary)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_rows_30_and_31_within_one_step(
+    stream: bool, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the moment the connection is known to be lost."""
+    async with site(seconds=0.01) as where:
+        core, steps, steps_then = where.app.core, 0, [0]
+        step, lost = core.step, TransportProtocol.connection_lost
+
+        def counted() -> object:
+            nonlocal steps
+            steps += core.has_work()
+            return step()
+
+        def noted(self: TransportProtocol, exc: Exception | None) -> None:
+            steps_then[0] = steps
+            lost(self, exc)
+
+        monkeypatch.setattr(core, "step", counted)
+        monkeypatch.setattr(TransportProtocol, "connection_lost", noted)
+        client = await where.connect()
+        body = {"model": "echo", "prompt": "{", "ignore_eos": True, "n": n, "stream": stream}
+        raw = json.dumps(body).encode()
+        await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+        await until(lambda: steps >= 5)
+        client.writer.transport.abort()
+        await asyncio.sleep(0)
+        await until(lambda: not core.has_work())
+        assert steps - steps_then[0] <= 1
+        await where.assert_unharmed()

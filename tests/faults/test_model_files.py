@@ -67,9 +67,8 @@ def test_row_49_wrong_shape(model: Path) -> None:
     name = "model.layers.0.self_attn.k_proj.weight"
     rewrite(model, lambda weights: weights.update({name: np.zeros((16, 64), np.float32)}))
     message = failure(model)
-    assert name in message
-    assert "16" in message
-    assert "32" in message
+    for part in (name, "[16, 64]", "[32, 64]"):
+        assert part in message
 
 
 def test_row_49_unexpected_tensor(model: Path) -> None:

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from quire.core.errors import CheckpointError, OutOfMemoryError
+from quire.core.sampling_params import SamplingParams
 from quire.engine.llm import LLM
 from tests.e2e.serving import serving
 from tests.faults.test_command_line import refused
 from tests.unit.server.fake_engine import running
 
 
-def test_row_46_too_little_memory(tiny_model: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "rows"),
+    [
+        ({"kv_cache_memory_bytes": 4096}, ["for the KV cache  --kv-cache-memory-bytes"]),
+        (
+            {"gpu_memory_utilization": 1e-5},
+            ["budget --gpu-memory-utilization", "- weights", "= for the KV cache"],
+        ),
+    ],
+    ids=["KV cache", "host"],
+)
+def test_row_46_too_little_memory(tiny_model: Path, flags: dict[str, Any], rows: list[str]) -> None:
     with pytest.raises(OutOfMemoryError) as caught:
-        LLM(str(tiny_model), kv_cache_memory_bytes=4096)
-    message = str(caught.value)
-    assert "one sequence needs" in message
-    assert "--max-model-len" in message
+        LLM(str(tiny_model), **flags)
+    table = str(caught.value).splitlines()[1:-1]
+    said = [" ".join(re.sub(r"-?[\d.,]+ MiB", "", line).split()) for line in table]
+    assert [row for row in rows if " ".join(row.split()) not in said] == []
+    assert said[-1] == "one sequence needs --max-model-len 512"
+    assert "raise --" in str(caught.value.fix)
+    with LLM(str(tiny_model), num_gpu_blocks_override=64) as llm:  # nothing is left in the way
+        assert llm.generate("a", SamplingParams(max_tokens=2, ignore_eos=True))
 
 
 def test_row_50_a_pickled_checkpoint(tiny_model: Path, tmp_path: Path) -> None:

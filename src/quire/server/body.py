@@ -67,7 +67,9 @@ def decode(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _explain(str(error), kind) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:  # its position would be within a string
+        raise invalid("The body is not valid UTF-8.", None) from None
+    except msgspec.DecodeError as error:
         raise invalid(f"The body is not valid JSON: {error}.", None) from None
     except RecursionError:
         raise invalid("The body is nested too deeply.", None) from None
