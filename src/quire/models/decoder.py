@@ -47,6 +47,33 @@ class Layer:
         self.mlp = mlp
         self.mlp_post_norm = mlp_post_norm
 
+    def modules(self, stem: str, cache: KVCache, *, gated: bool) -> dict[int, str]:
+        """The id of each weight, as ops are given it, and of the cache → its module.
+
+        Args:
+            gated: `mlp.up` is gate and up in one.
+        """
+        up = "gate_up" if gated else "up"
+        linears = {
+            f"{stem}.attn.qkv": self.attn.qkv,
+            f"{stem}.attn.out": self.attn.out,
+            f"{stem}.mlp.{up}": self.mlp.up,
+            f"{stem}.mlp.down": self.mlp.down,
+        }
+        norms = {
+            f"{stem}.attn_norm": self.attn_norm,
+            f"{stem}.attn_post_norm": self.attn_post_norm,
+            f"{stem}.mlp_norm": self.mlp_norm,
+            f"{stem}.mlp_post_norm": self.mlp_post_norm,
+        }
+        found: dict[int, str] = {id(cache): f"{stem}.attn"}
+        found |= {id(linear.weight): name for name, linear in linears.items()}
+        for name, linear in linears.items():
+            if linear.adapters is not None:
+                found[id(linear.adapters)] = name
+        found |= {id(norm.weight): name for name, norm in norms.items() if norm is not None}
+        return found
+
 
 class Decoder:
     """A causal language model on a paged KV cache.
@@ -103,24 +130,7 @@ class Decoder:
         if embedding.positions is not None:
             found[id(embedding.positions)] = "positions"
         for i, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
-            stem = f"layers.{i}"
-            up = "gate_up" if self.config.gated_mlp else "up"
-            found |= {
-                id(layer.attn_norm.weight): f"{stem}.attn_norm",
-                id(layer.attn.qkv.weight): f"{stem}.attn.qkv",
-                id(cache): f"{stem}.attn",
-                id(layer.attn.out.weight): f"{stem}.attn.out",
-                id(layer.mlp_norm.weight): f"{stem}.mlp_norm",
-                id(layer.mlp.up.weight): f"{stem}.mlp.{up}",
-                id(layer.mlp.down.weight): f"{stem}.mlp.down",
-            }
-            linears = (layer.attn.qkv, layer.attn.out, layer.mlp.up, layer.mlp.down)
-            for linear in linears:
-                if linear.adapters is not None:
-                    found[id(linear.adapters)] = found[id(linear.weight)]
-            if layer.attn_post_norm is not None and layer.mlp_post_norm is not None:
-                found[id(layer.attn_post_norm.weight)] = f"{stem}.attn_post_norm"
-                found[id(layer.mlp_post_norm.weight)] = f"{stem}.mlp_post_norm"
+            found |= layer.modules(f"layers.{i}", cache, gated=self.config.gated_mlp)
         return found
 
     def forward(

@@ -50,16 +50,7 @@ class Encoder:
             id(self._embed_norm.weight): "embed_norm",
         }
         for i, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
-            stem = f"layers.{i}"
-            found |= {
-                id(layer.attn.qkv.weight): f"{stem}.attn.qkv",
-                id(cache): f"{stem}.attn",
-                id(layer.attn.out.weight): f"{stem}.attn.out",
-                id(layer.attn_norm.weight): f"{stem}.attn_norm",
-                id(layer.mlp.up.weight): f"{stem}.mlp.up",
-                id(layer.mlp.down.weight): f"{stem}.mlp.down",
-                id(layer.mlp_norm.weight): f"{stem}.mlp_norm",
-            }
+            found |= layer.modules(f"layers.{i}", cache, gated=self.config.gated_mlp)
         return found
 
     def forward(
