@@ -18,6 +18,7 @@ Policy = Literal["fcfs", "priority", "lpm"]
 HashAlgo = Literal["sha256", "xxhash"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
 OpsProvider = Literal["auto", "reference", "cpu"]
+DeviceType = Literal["cpu", "cuda"]
 
 ProfilerKind = Literal["torch", "cuda"]
 PoolingType = Literal["LAST", "CLS", "MEAN"]
@@ -108,7 +109,8 @@ class EngineArgs:
     block_size: int = 16
     """Tokens in a KV-cache block: 8, 16 or 32."""
     gpu_memory_utilization: float = 0.5
-    """Share of the memory (of the machine's RAM, on a CPU) that weights and KV cache may use."""
+    """Share of the device's memory (of the machine's RAM, on a CPU) that weights and KV cache may
+    use."""
     kv_cache_memory_bytes: int | None = None
     """Size of the KV cache in bytes; overrides --gpu-memory-utilization."""
     num_gpu_blocks_override: int | None = None
@@ -119,9 +121,10 @@ class EngineArgs:
     """Hash of KV blocks: `sha256`, which no prompt can be made to deceive; `xxhash`, four times as
     fast, with a secret seed drawn at each start; `auto` is `xxhash` where its package is there."""
     cpu_offload_gb: float = 0.0
-    """GiB of weights, the last layers' first, that stay in a mapped file on disk: a larger model,
-    or a larger KV cache, in the same memory. They are read ahead of their use at each step, from
-    the disk where memory does not hold them beside all else; then the disk decides the speed."""
+    """GiB of weights, the last layers' first, that stay in a mapped file on disk, or with a GPU in
+    host memory: a larger model, or a larger KV cache, in the same memory. They are read ahead of
+    their use at each step, from the disk where memory does not hold them beside all else; then the
+    disk decides the speed, or with a GPU the bus."""
     swap_space: float = 0.0
     """GiB of host memory for the KV blocks of preempted requests, which then go on where they were;
     without it they are computed again. On a CPU a larger KV cache does more for the same memory."""
@@ -160,6 +163,9 @@ class EngineArgs:
     """Seconds that a step may take, before the engine core is taken to be stuck: its stacks are
     logged, and another core takes its place; 0 is never. Unset: ten times what the longest step is
     predicted to take, at least 60."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model computes: `cuda` is the first GPU, by the reference kernels in plain torch;
+    `auto` takes it where there is one that torch can use."""
     ops: OpsProvider = "auto"
     """Kernels: `cpu` (native), `reference` (plain torch), or the best for this machine."""
     enforce_eager: bool = False
@@ -397,7 +403,8 @@ class EngineConfig:
     num_scheduler_steps: int = 1
     pack_cache_bytes: int = 0
     cpu_offload_bytes: int = 0
-    """Most bytes of weights in a mapped file (see `models.offload`)."""
+    """Most bytes of weights in a mapped file (see `models.offload`), or, beside a GPU, in host
+    memory (see `models.host_offload`)."""
     prefix_caching_hash_algo: HashAlgo = "sha256"
     prefix_caching_hash_seed: int = 0
     tiers: TierConfig = TierConfig()
@@ -416,6 +423,8 @@ class EngineConfig:
     """Seconds without a word from the core until it is replaced; 0 is never."""
     pooling: PoolingConfig | None = None
     """None where text is generated."""
+    device: DeviceType = "cpu"
+    """On "cuda" `memory_budget_bytes` is the GPU's memory, and `ops` are "reference"."""
 
     @property
     def packing(self) -> str | None:

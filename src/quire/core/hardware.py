@@ -7,6 +7,11 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire.core.gpu import Gpu, detect_gpu
+
+AVAILABLE_SHARE = 0.9
+"""Of the memory that is free now, which an engine may plan with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
@@ -16,11 +21,13 @@ class Hardware:
         cores: physical ones: hardware threads of one core share its memory port and its matrix
             unit, so a second one would slow the first. No more than a container's CPU quota.
         memory_bytes, available_bytes: in all, and free now.
+        gpu: that torch can compute on, if there is one.
     """
 
     cores: int
     memory_bytes: int
     available_bytes: int
+    gpu: Gpu | None = None
 
 
 def detect() -> Hardware:
@@ -32,7 +39,7 @@ def detect() -> Hardware:
     limit, used = _cgroup_memory()
     if limit is not None and limit < total:
         total, available = limit, min(available, max(0, limit - used))
-    return Hardware(cores=_cores(), memory_bytes=total, available_bytes=available)
+    return Hardware(_cores(), memory_bytes=total, available_bytes=available, gpu=detect_gpu())
 
 
 def cpu_name() -> str:

@@ -22,6 +22,7 @@ from quire.core.config import (
     ITL_STRETCH,
     MAX_CONVERTED_HEAD_DIM,
     STEP_TOKENS,
+    DeviceType,
     EngineArgs,
     EngineConfig,
     HashAlgo,
@@ -32,10 +33,11 @@ from quire.core.config import (
     TierConfig,
 )
 from quire.core.errors import ConfigError
-from quire.core.hardware import Hardware
+from quire.core.hardware import AVAILABLE_SHARE, Hardware
 from quire.core.profiler_config import checked, from_environment, parse_profiler_config
 from quire.core.registry import did_you_mean
 from quire.engine.resolve_context import AUTO, asked_context, with_fitting_context
+from quire.engine.resolve_device import GIB, gib, memory_budget, resolve_device
 from quire.engine.resolve_lora import lora_config
 from quire.engine.resolve_pooling import resolve_pooling
 from quire.engine.resolve_quantization import resolve_quantization
@@ -49,12 +51,9 @@ from quire.text.tokenizer import load_tokenizer as open_tokenizer
 BLOCK_SIZES = (8, 16, 32)
 ONE_THREAD_PARAMETERS = 32_000_000
 """A model below this size is bound by its many small operations, not by arithmetic."""
-GIB = 2**30
 STEP_TIMEOUT = 60.0
 STEP_TIMEOUT_FACTOR = 10.0
 """Times the predicted longest step: the machine may be slower than guessed, and busy."""
-AVAILABLE_SHARE = 0.9
-"""Of the memory that is free now, when it is less than the share the user allows."""
 
 _LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
 
@@ -100,6 +99,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     """
     _check_values(args)
     notes: list[str] = []
+    args, device = resolve_device(args, hardware, notes)
     source = checkpoint.resolve(
         args.model,
         load_format=args.load_format,
@@ -110,7 +110,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     args, model = pooled.args, pooled.model
     if source.kind == "dummy":
         notes.append("The weights are random numbers (load format dummy): expect no sense.")
-    dtype = _dtype(args, model, notes)
+    dtype = _dtype(args, model, device, notes)
     hash_algo = _hash_algo(args)
     kv_dtype = _kv_cache_dtype(args, model, dtype)
     quantized = resolve_quantization(args, source, model, notes)
@@ -128,7 +128,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         block_size=args.block_size,
         num_blocks=args.num_gpu_blocks_override,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
-        memory_budget_bytes=_memory_budget(args, hardware, notes),
+        memory_budget_bytes=memory_budget(args, hardware, device, notes),
         enable_prefix_caching=args.enable_prefix_caching,
         scheduler=SchedulerConfig(
             max_model_len=asked_context(args, model),
@@ -157,9 +157,12 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),
         pooling=pooled.pooling,
         enable_prompt_embeds=args.enable_prompt_embeds,
+        device=device,
     )
     config = dataclasses.replace(config, lora=lora_config(args, pools=pooled.pooling is not None))
-    config = dataclasses.replace(config, cpu_offload_bytes=_cpu_offload(args, config, notes))
+    config = dataclasses.replace(
+        config, cpu_offload_bytes=_cpu_offload(args, config, hardware, notes)
+    )
     config = with_fitting_context(args, config, notes)
     config = dataclasses.replace(config, step_timeout=_step_timeout(args, config))
     return Resolved(config, source, tokenizer_path, notes)
@@ -249,12 +252,12 @@ def _itl_stretch(args: EngineArgs) -> float | None:
 
 
 def _dtype(
-    args: EngineArgs, model: ModelConfig, notes: list[str]
+    args: EngineArgs, model: ModelConfig, device: DeviceType, notes: list[str]
 ) -> Literal["float32", "bfloat16", "float16"]:
     if args.dtype != "auto":
         return args.dtype
     if model.dtype == "float16":
-        if args.ops == "reference":
+        if args.ops == "reference" and device == "cpu":
             notes.append(
                 "dtype float32: the reference ops compute the checkpoint's float16 slowly."
             )
@@ -298,49 +301,32 @@ def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -
     return kept
 
 
-def _memory_budget(args: EngineArgs, hardware: Hardware, notes: list[str]) -> int:
-    """Bytes that weights and KV cache may use together, beside the host tiers."""
-    budget = int(args.gpu_memory_utilization * hardware.memory_bytes)
-    usable = int(AVAILABLE_SHARE * hardware.available_bytes)
-    host = int((args.swap_space + args.kv_offloading_size) * GIB)
-    if host >= usable:
-        raise ConfigError(
-            f"--swap-space and --kv-offloading-size ask for {_gib(host)} of host memory; "
-            f"{AVAILABLE_SHARE:.0%} of what is free now are {_gib(usable)}, for the model as well.",
-            fix="Lower them, or free memory.",
-            param="kv_offloading_size" if args.kv_offloading_size else "swap_space",
-        )
-    usable -= host
-    share = f"{args.gpu_memory_utilization:.0%} of {_gib(hardware.memory_bytes)}"
-    if budget > usable:
-        notes.append(
-            f"memory budget {_gib(usable)}: {share} would be {_gib(budget)}, but "
-            f"{AVAILABLE_SHARE:.0%} of what is free now, {_gib(hardware.available_bytes)}, "
-            + (f"beside {_gib(host)} for the host tiers, " if host else "")
-            + "is less."
-        )
-        return usable
-    notes.append(f"memory budget {_gib(budget)}: {share}.")
-    return budget
-
-
-def _cpu_offload(args: EngineArgs, config: EngineConfig, notes: list[str]) -> int:
-    """Most bytes of weights that may stay in a mapped file."""
+def _cpu_offload(
+    args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
+) -> int:
+    """Most bytes of weights that may stay in a mapped file, or beside a GPU in host memory."""
     limit = int(args.cpu_offload_gb * GIB)
     if not args.cpu_offload_gb:
         return 0
-    if args.ops == "reference":
+    on_gpu = config.device == "cuda"
+    if args.ops == "reference" and not on_gpu:
         raise _error(args, "cpu_offload_gb", "the reference ops read no weights from files.")
     weights = layer_weights(config)
     if limit > (most := sum(weights.values())):
-        raise _error(args, "cpu_offload_gb", f"the layers' weights take {_gib(most)} in all.")
+        raise _error(args, "cpu_offload_gb", f"the layers' weights take {gib(most)} in all.")
+    if on_gpu and limit > (usable := int(AVAILABLE_SHARE * hardware.available_bytes)):
+        raise _error(
+            args, "cpu_offload_gb",
+            f"{AVAILABLE_SHARE:.0%} of the host memory that is free now are {gib(usable)}.",
+        )  # fmt: skip
     chosen = last_weights(weights, limit)
     if not chosen:
         least = list(weights.values())[-1] / GIB
         raise _error(args, "cpu_offload_gb", f"the last layer's last weight takes {least:.4f} GiB.")
     notes.append(
         f"cpu_offload_gb {args.cpu_offload_gb:g}: {len(chosen)} of the layers' {len(weights)} "
-        f"weights, {_gib(sum(chosen.values()))} of {_gib(most)}, stay in a mapped file."
+        f"weights, {gib(sum(chosen.values()))} of {gib(most)}, stay in "
+        + ("host memory." if on_gpu else "a mapped file.")
     )
     return limit
 
@@ -396,7 +382,3 @@ def _tokenizer_path(args: EngineArgs, source: ModelSource) -> Path | None:
 
 def _error(args: EngineArgs, name: str, why: str) -> ConfigError:
     return ConfigError(f"{name} is {getattr(args, name)!r}; {why}", param=name)
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / GIB:.1f} GiB"

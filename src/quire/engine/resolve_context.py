@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.core.config import EngineArgs, EngineConfig, ModelConfig
 from quire.core.errors import ConfigError
-from quire.executor.memory import RUNTIME_BYTES, RUNTIME_STEP, longest_context
+from quire.executor.memory import GPU_RUNTIME_BYTES, RUNTIME_BYTES, RUNTIME_STEP, longest_context
 from quire.models.memory import kv_bytes_per_token
 from quire.models.offload import held_weight_bytes
 
@@ -46,7 +46,7 @@ def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str
     scales = config.calculate_kv_scales
     length = longest_context(
         config,
-        runtime=RUNTIME_BYTES + 2 * RUNTIME_STEP,
+        runtime=RUNTIME_BYTES + 2 * RUNTIME_STEP if config.device == "cpu" else GPU_RUNTIME_BYTES,
         weights=held_weight_bytes(config),
         kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype, scales),
     )

@@ -18,6 +18,8 @@ PREFIX_SHARE = 4
 sequences can fill: else, under full load, every prefix would be evicted before its reuse."""
 RUNTIME_BYTES = 256 * 2**20
 """What Python, torch and the engine take before any weight is there: 230 to 260 MiB were seen."""
+GPU_RUNTIME_BYTES = 2**30
+"""What is taken to be in use on a GPU that nobody else uses: a context, and torch's kernels."""
 RUNTIME_STEP = 64 * 2**20
 """Resident memory is rounded up to this, so that the same start gives the same block count."""
 PROMPT_LOGPROB_ROWS = 64
@@ -56,7 +58,8 @@ def plan_memory(
     the budget, but no more than `useful_blocks`; and one sequence of `max_model_len` must fit.
 
     Args:
-        runtime: bytes this process held before it loaded the weights.
+        runtime: bytes this process held before it loaded the weights; on a GPU, bytes that anybody
+            holds there.
         weights: bytes of the weights.
         kv_bytes_per_token: keys and values of one token, all layers.
 
@@ -161,8 +164,12 @@ def resident_bytes(besides: int = 0) -> int:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
         return 0
-    held = max(0, pages * os.sysconf("SC_PAGE_SIZE") - besides)
-    return -(-held // RUNTIME_STEP) * RUNTIME_STEP
+    return rounded(pages * os.sysconf("SC_PAGE_SIZE") - besides)
+
+
+def rounded(held: int) -> int:
+    """Bytes held before the weights, up to a whole `RUNTIME_STEP`."""
+    return -(-max(0, held) // RUNTIME_STEP) * RUNTIME_STEP
 
 
 def cannot_allocate(plan: MemoryPlan) -> OutOfMemoryError:

@@ -19,7 +19,7 @@ from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.stopwatch import Stopwatch
 from quire.executor.base import ForwardError
-from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes
+from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes, rounded
 from quire.models.adapters import lora_tables, lora_targets
 from quire.models.offload import WeightOffload, held_weight_bytes
 from quire.models.pack_cache import PackCache, open_cache
@@ -71,42 +71,57 @@ class Worker:
         config = self.config
         watch = Stopwatch()
         self.phases = watch.seconds
-        offload = self._offload = WeightOffload(config) if config.cpu_offload_bytes else None
+        in_files = config.cpu_offload_bytes and config.device == "cpu"
+        offload = self._offload = WeightOffload(config) if in_files else None
         # Read while torch, which it does not need, is imported.
         cache = self._cache = open_cache(config, offload)
         import torch
 
         from quire.lora.pool import AdapterPool
+        from quire.models.host_offload import HostOffload
         from quire.models.loader import load_model
         from quire.models.memory import kv_bytes_per_token, loaded_bytes
+        from quire.ops.device import Accelerator, open_device
         from quire.ops.metadata import cache_dtype
         from quire.ops.table import load_ops, stored_linears
         from quire.profile.profiling import Profiling
         from quire.runner.runner import ModelRunner
         from quire.sampling.grammars import Grammars
 
-        ops = load_ops(config.ops, num_threads=config.num_threads, quantization=config.packing)
+        device = open_device(config.device)
+        ops = load_ops(
+            config.ops,
+            num_threads=config.num_threads,
+            quantization=config.packing,
+            device=device,
+        )
         # Two pools would take each other's cores; the native one does the heavy work.
         torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
         watch.lap("import_torch")
         weights = loaded_bytes(config)
         stored = (cache.linears() if cache else {}).values()
         held = sum(linear.nbytes - linear.mapped_bytes for linear in stored)
+        there = device if isinstance(device, Accelerator) else None
         plan = plan_memory(
             config,
-            runtime=resident_bytes(besides=held),
+            runtime=rounded(there.memory()[0]) if there else resident_bytes(besides=held),
             weights=held_weight_bytes(config),
             kv_bytes_per_token=kv_bytes_per_token(
                 config.model, config.kv_cache_dtype, config.calculate_kv_scales
             ),
         )
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
-        tables = lora_tables(config)
+        tables = lora_tables(config, device.torch)
         if config.lora is not None:
             self._adapters = AdapterPool(
                 tables, lora_targets(config.model), config.lora, getattr(torch, config.dtype)
             )
-        decoder = load_model(config, ops, cache, offload=offload, adapters=tables)
+        moved: WeightOffload | HostOffload | None = offload
+        if config.cpu_offload_bytes and there:
+            moved = HostOffload(config, there)
+            ops = moved.ops(ops)
+        place = moved.place if moved else None
+        decoder = load_model(config, ops, cache, place=place, adapters=tables)
         if offload:
             free = detect().available_bytes - plan.kv_cache_bytes - plan.activations
             offload.start(decoder.linear_weights, free)
@@ -133,7 +148,7 @@ class Worker:
         self._host = _host_tier(config, self._runner.kv_caches)
         self.num_blocks = plan.num_blocks
         self.facts = _facts(config, ops, plan, weights)
-        self.facts["offloaded_weight_bytes"] = offload.moved_bytes if offload else 0
+        self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
         self.facts["model"] = self._runner.model.description
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
         self._profiling = Profiling(config.profiler, self._runner.model.meters)
@@ -296,7 +311,7 @@ def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int) -
     native = {source for source in ops.sources.values() if source.startswith("native ")}
     isa = ", ".join(sorted(source.removeprefix("native ") for source in native))
     return {
-        "device": "cpu",
+        "device": config.device,
         "dtype": config.dtype,
         "quantization": config.quantization,
         "kv_cache_dtype": config.kv_cache_dtype,

@@ -15,8 +15,9 @@ from quire.core.config import EngineArgs, EngineConfig
 from quire.core.cost import RooflineCost, cautious_cpu
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.core.hardware import Hardware
-from quire.engine.resolve import GIB, resolve
+from quire.engine.resolve import resolve
 from quire.engine.resolve_context import AUTO, LEAST_TOKENS
+from quire.engine.resolve_device import GIB
 from quire.executor.memory import (
     RUNTIME_BYTES,
     MemoryPlan,

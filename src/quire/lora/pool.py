@@ -5,7 +5,7 @@
     LoRARequest                              sequences that run
 
 On a CPU an adapter that is in memory can be computed with: nothing is copied before a
-step.
+step. Beside a GPU it is copied there when it gets its number.
 """
 
 from __future__ import annotations
@@ -212,7 +212,8 @@ class AdapterPool:
         number = self._free.pop()
         for part in loaded.parts:
             table = self._tables[part.target.stem]
-            table.set(number, part.target.part, part.a, part.b, part.scale)
+            a, b = part.a.to(table.device), part.b.to(table.device)
+            table.set(number, part.target.part, a, b, part.scale)
         self._held[name] = _Held(number, loaded.digest)
 
     def _drop(self, name: int) -> None:

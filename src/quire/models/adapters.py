@@ -11,6 +11,8 @@ from quire.models.parameters import Parameter, parameters
 from quire.models.registry import architecture
 
 if TYPE_CHECKING:
+    import torch
+
     from quire.ops.lora import LoraTable
 
 
@@ -39,7 +41,7 @@ def lora_bytes(config: EngineConfig) -> int:
     return ranks * sum(sizes) * DTYPE_BYTES[config.dtype]
 
 
-def lora_tables(config: EngineConfig) -> dict[str, LoraTable]:
+def lora_tables(config: EngineConfig, device: torch.device) -> dict[str, LoraTable]:
     """Stem of a linear layer, "layers.0.attn.qkv" → its adapters; {} where there are none."""
     import torch
 
@@ -50,7 +52,7 @@ def lora_tables(config: EngineConfig) -> dict[str, LoraTable]:
         return {}
     dtype = getattr(torch, config.dtype)
     return {
-        _stem(p): LoraTable(p.shape[1], _parts(model, p), limits.max_cpu_loras, dtype)
+        _stem(p): LoraTable(p.shape[1], _parts(model, p), limits.max_cpu_loras, dtype, device)
         for p in _linears(model)
     }
 

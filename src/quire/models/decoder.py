@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from quire.core.config import ModelConfig
+from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.layers.attention import Attention
 from quire.layers.classifier import Classifier
@@ -21,6 +21,8 @@ from quire.ops.lora import LoraTable
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.reference import Epilogue
 from quire.ops.table import LinearWeight, OpTable
+
+Place = Callable[[str, LinearWeight], LinearWeight]
 
 
 class Layer:
@@ -90,7 +92,7 @@ class Decoder:
         max_len: int,
         ops: OpTable,
         stored: Mapping[str, LinearWeight] | None = None,
-        place: Callable[[str, LinearWeight], None] | None = None,
+        place: Place | None = None,
         adapters: Mapping[str, LoraTable] | None = None,
     ) -> None:
         """Build the layers, their linear weights packed for `ops`.
@@ -99,7 +101,8 @@ class Decoder:
             source: asked for one parameter at a time, in the order of the computation.
             max_len: positions are below it.
             stored: parameter → what to give `pack_linear` in its place.
-            place: called with each parameter that was packed, which it may move out of memory.
+            place: called with each parameter that was packed; gives what is to stand in its
+                place, or the same.
             adapters: stem of a linear layer → what may be added to it.
         """
         self.config = config
@@ -107,7 +110,7 @@ class Decoder:
         tied = config.tie_word_embeddings
         self._lm_head = build.head()
         self._embedding = Embedding(
-            self._lm_head.weight if tied and self._lm_head else source.tensor("embed.weight"),
+            self._lm_head.weight if tied and self._lm_head else build.tensor("embed.weight"),
             build.optional("positions.weight"),
             config.learned_positions_offset or 0,
             config.embedding_scale,
@@ -207,7 +210,7 @@ class Builder:
         max_len: int,
         ops: OpTable,
         stored: Mapping[str, LinearWeight],
-        place: Callable[[str, LinearWeight], None] | None = None,
+        place: Place | None = None,
         adapters: Mapping[str, LoraTable] | None = None,
     ) -> None:
         self._adapters = adapters or {}
@@ -217,10 +220,18 @@ class Builder:
         self._config = config
         self._source = source
         self._ops = ops
-        self._cos_sin = rope_table(config.rope, max_len) if config.rope else None
+        self._device = ops.device.torch
+        self._cos_sin = self._rotations(config.rope, max_len)
         self._local_cos_sin = (
-            rope_table(config.local_rope, max_len) if config.local_rope else self._cos_sin
+            self._rotations(config.local_rope, max_len) if config.local_rope else self._cos_sin
         )
+
+    def tensor(self, name: str) -> Tensor:
+        """A parameter that is not packed."""
+        return self._source.tensor(name).to(self._device)
+
+    def _rotations(self, rope: RopeConfig | None, max_len: int) -> Tensor | None:
+        return rope_table(rope, max_len).to(self._device) if rope else None
 
     def layer(self, index: int) -> Layer:
         prefix = f"layers.{index}."
@@ -238,16 +249,15 @@ class Builder:
         eps = self._config.norm_eps
         if self._config.norm == "rms_norm":
             return RMSNorm(self._gain(f"{stem}.weight"), eps)
-        weight, bias = self._source.tensor(f"{stem}.weight"), self._source.tensor(f"{stem}.bias")
-        return LayerNorm(weight, bias, eps)
+        return LayerNorm(self.tensor(f"{stem}.weight"), self.tensor(f"{stem}.bias"), eps)
 
     def _gain(self, name: str) -> Tensor:
         """What an RMSNorm multiplies by: the weight in the model's dtype, or 1 + it in float32."""
-        weight = self._source.tensor(name)
+        weight = self.tensor(name)
         return weight.float() + 1.0 if self._config.norm_plus_one else weight
 
     def optional(self, name: str) -> Tensor | None:
-        return self._source.tensor(name) if self._source.has(name) else None
+        return self.tensor(name) if self._source.has(name) else None
 
     def _attention(self, stem: str, window: int | None) -> Attention:
         config = self._config
@@ -301,6 +311,6 @@ class Builder:
             weight, bias, epilogue=epilogue, head=head, dtype=self._source.dtype
         )
         if self._place is not None:
-            self._place(name, packed)
+            packed = self._place(name, packed)
         self.linear_weights[name] = packed
         return Linear(packed, self._adapters.get(stem))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from quire.core.config import ModelConfig
 from quire.layers.embedding import Embedding
-from quire.models.decoder import Builder
+from quire.models.decoder import Builder, Place
 from quire.models.parameters import ParameterSource
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.table import LinearWeight, OpTable
@@ -30,12 +30,14 @@ class Encoder:
         max_len: int,
         ops: OpTable,
         stored: Mapping[str, LinearWeight] | None = None,
-        place: Callable[[str, LinearWeight], None] | None = None,
+        place: Place | None = None,
     ) -> None:
         """See `Decoder`."""
         self.config = config
         build = Builder(config, source, max_len, ops, stored or {}, place)
-        self._embedding = Embedding(source.tensor("embed.weight"), _positions(config, source))
+        self._embedding = Embedding(
+            build.tensor("embed.weight"), _positions(config, source).to(ops.device.torch)
+        )
         self._embed_norm = build.norm("embed_norm")
         self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
         self._classifier = build.classifier()

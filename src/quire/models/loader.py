@@ -11,10 +11,9 @@ import torch
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from quire.core.config import EngineConfig
-from quire.models.decoder import Decoder
+from quire.models.decoder import Decoder, Place
 from quire.models.dummy import RandomParameters
 from quire.models.encoder import Encoder
-from quire.models.offload import WeightOffload
 from quire.models.pack_cache import PackCache
 from quire.models.parameters import ParameterSource, Progress
 from quire.models.stored import StoredParameters
@@ -37,19 +36,20 @@ def load_model(
     ops: OpTable,
     cache: PackCache | None = None,
     progress: Progress | None = None,
-    offload: WeightOffload | None = None,
+    place: Place | None = None,
     adapters: Mapping[str, LoraTable] | None = None,
 ) -> Decoder | Encoder:
     """The model of `config`, in `config.dtype`, for positions below `max_model_len`.
 
     Its linear weights are packed for `ops`, which alone can compute it, or taken from `cache`;
-    those that `offload` names lie in a file. `adapters` are `models.adapters.lora_tables`.
+    `place` may move them elsewhere (see `models.offload`). `adapters` are those of
+    `models.adapters.lora_tables`.
 
     Raises:
         CheckpointError: the files are damaged or do not fit the architecture; names the
             tensor, what was expected and what is there.
         ModelNotFoundError: there are no weights.
-        ConfigError: what `offload` names cannot be kept in a file.
+        ConfigError: what `place` moves cannot be kept there.
     """
     build = partial(
         Encoder if config.model.encoder else partial(Decoder, adapters=adapters),
@@ -57,7 +57,7 @@ def load_model(
         parameter_source(config, progress),
         config.scheduler.max_model_len,
         ops,
-        place=offload.place if offload else None,
+        place=place,
     )
     if cache is not None and (stored := cache.linears()):
         try:

@@ -1,7 +1,9 @@
-"""Weights that stay in files (`--cpu-offload-gb`): which ones, and how they get there; torch-free.
+"""Weights that leave the memory (`--cpu-offload-gb`): which ones, and how they get into files;
+torch-free.
 
-The linear weights of the last layers, as many as the flag allows, lie in a mapped file: that of the
-pack cache where it has them, or one made while they are packed. A thread reads them ahead of the
+The linear weights of the last layers, as many as the flag allows, go: from a GPU's memory to the
+host's (`models.host_offload`), from the host's to a mapped file, which is that of the pack cache
+where it has them, or one made while they are packed. A thread reads them ahead of the
 products (csrc/cpu/weight_stream.h). Where memory is short it gives back the pages of those that
 were used, so that no more than two layers' worth of them is in memory.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,7 @@ from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.models.memory import loaded_bytes, parameter_bytes
+from quire.models.packed_bytes import round_up
 from quire.models.parameters import parameters
 
 if TYPE_CHECKING:
@@ -25,14 +29,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+HOST_ALIGNMENT = 256
+"""Bytes to which a weight's place in pinned memory is rounded up: as GPUs align tensors."""
 LAYERS_AHEAD = 2
 """The layer in use, and the one that is read meanwhile."""
 
 
 def layer_weights(config: EngineConfig) -> dict[str, int]:
-    """The layers' linear weights and their bytes, in the order of the computation."""
+    """The layers' linear weights and their bytes, in the order of the computation; beside a GPU as
+    they lie in host memory."""
+    unit = 1 if config.device == "cpu" else HOST_ALIGNMENT
     return {
-        parameter.name: parameter_bytes(config, parameter)
+        parameter.name: round_up(parameter_bytes(config, parameter), unit)
         for parameter in parameters(config.model)
         if parameter.name.startswith("layers.") and len(parameter.shape) == 2
     }
@@ -50,24 +58,52 @@ def last_weights(weights: dict[str, int], limit: int) -> dict[str, int]:
 
 
 def held_weight_bytes(config: EngineConfig) -> int:
-    """Bytes of memory that the engine's weights take, those that stay in files left out."""
+    """Bytes of the device's memory that the engine's weights take, offloaded ones left out."""
     every = loaded_bytes(config)
-    return every - (WeightOffload(config).saved_bytes if config.cpu_offload_bytes else 0)
+    return every - (OffloadPlan(config).saved_bytes if config.cpu_offload_bytes else 0)
 
 
-class WeightOffload:
-    """The weights of an engine that stay in files.
+def layer_of(name: str) -> str:
+    """ "layers.7" of "layers.7.attn.qkv.weight"."""
+    return ".".join(name.split(".")[:2])
+
+
+class OffloadPlan:
+    """Which weights of an engine are offloaded.
 
     Attributes:
         weights: parameter → its bytes, as planned.
-        ahead_bytes: what is to be in memory of them at a time.
+        layers: "layers.7" → bytes of its weights among them.
+        ahead_bytes: what is to be in the device's memory of them at a time; on a GPU whole layers.
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        layers = layer_weights(config)
-        self.weights = last_weights(layers, config.cpu_offload_bytes)
-        layer = sum(layers.values()) // config.model.num_hidden_layers
+        weights = layer_weights(config)
+        self.weights = last_weights(weights, config.cpu_offload_bytes)
+        self.layers: Counter[str] = Counter()
+        for name, size in self.weights.items():
+            self.layers[layer_of(name)] += size
+        layer = sum(weights.values()) // config.model.num_hidden_layers
         self.ahead_bytes = min(LAYERS_AHEAD * layer, self.planned_bytes)
+        if config.device != "cpu" and self.layers:
+            held = min(LAYERS_AHEAD, len(self.layers))
+            self.ahead_bytes = held * max(self.layers.values())
+
+    @property
+    def planned_bytes(self) -> int:
+        return sum(self.weights.values())
+
+    @property
+    def saved_bytes(self) -> int:
+        """Memory that the weights do not take."""
+        return self.planned_bytes - self.ahead_bytes
+
+
+class WeightOffload(OffloadPlan):
+    """The weights of an engine that stay in files."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
         self._moved: dict[str, int] = {}
         self._limit = config.cpu_offload_bytes
         self._threads = config.num_threads
@@ -75,27 +111,18 @@ class WeightOffload:
         self._stream: _native.WeightStream | None = None
 
     @property
-    def planned_bytes(self) -> int:
-        return sum(self.weights.values())
-
-    @property
     def moved_bytes(self) -> int:
         """What lies in files; never more than `cpu_offload_bytes`."""
         return sum(self._moved.values())
 
-    @property
-    def saved_bytes(self) -> int:
-        """Memory that the weights do not take."""
-        return self.planned_bytes - self.ahead_bytes
-
-    def place(self, name: str, packed: Any) -> None:
-        """Move a weight that was just packed to the file, if it is one of these.
+    def place(self, name: str, packed: Any) -> Any:
+        """Move a weight that was just packed to the file, if it is one of these, and give it back.
 
         Raises:
             ConfigError: there is no room on the disk, or only native weights can be moved.
         """
         if name not in self.weights:
-            return
+            return packed
         if not hasattr(packed, "stored"):
             raise ConfigError(
                 "--cpu-offload-gb needs the native kernels, which alone read weights from files.",
@@ -105,10 +132,11 @@ class WeightOffload:
         linear = packed.stored
         self._moved.pop(name, None)  # of a file that turned out not to fit
         if self.moved_bytes + linear.nbytes > self._limit:
-            return  # padding that was not foreseen
+            return packed  # padding that was not foreseen
         if not linear.mapped_bytes:
             self._move(linear)
         self._moved[name] = linear.nbytes
+        return packed
 
     def _move(self, linear: Any) -> None:
         folder = env.cache_dir() / "offload"

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quire.ops.device import CPU
 from quire.ops.reference import DenseWeight, linear
 
 MAX_PARTS = 3
@@ -27,6 +28,7 @@ class LoraTable:
         parts: columns of the merged layers' outputs; `MAX_PARTS` at most.
         adapters: how many numbers there are.
         dtype: of the adapters, and of what goes into the layer and comes out of it.
+        device: where all these are.
 
     Attributes:
         ends: the column behind each part.
@@ -34,7 +36,12 @@ class LoraTable:
     """
 
     def __init__(
-        self, columns: int, parts: Sequence[int], adapters: int, dtype: torch.dtype
+        self,
+        columns: int,
+        parts: Sequence[int],
+        adapters: int,
+        dtype: torch.dtype,
+        device: torch.device = CPU.torch,
     ) -> None:
         if not 1 <= len(parts) <= MAX_PARTS:
             raise ValueError(f"{len(parts)} parts; wanted 1 to {MAX_PARTS}")
@@ -42,6 +49,7 @@ class LoraTable:
         self.parts = tuple(parts)
         self.ends = list(accumulate(parts))
         self.dtype = dtype
+        self.device = device
         self.entries = np.zeros((adapters, len(parts)), ENTRY)
         self._held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
@@ -57,11 +65,11 @@ class LoraTable:
         """
         rank = a.shape[0]
         for name, given, width in (("a", a, self.columns), ("b", b, self.parts[part])):
-            fits = given.dtype == self.dtype and given.is_cpu and given.is_contiguous()
-            if not fits or tuple(given.shape) != (rank, width):
+            at_home = given.dtype == self.dtype and given.device == self.device
+            if not (at_home and given.is_contiguous() and given.shape == (rank, width)):
                 raise ValueError(
-                    f"{name} is {given.dtype} {tuple(given.shape)}; "
-                    f"wanted contiguous {self.dtype} {(rank, width)}"
+                    f"{name} is {given.dtype} {tuple(given.shape)} on {given.device}; "
+                    f"wanted contiguous {self.dtype} {(rank, width)} on {self.device}"
                 )
         self._held[adapter, part] = a, b
         self.entries[adapter, part] = (a.data_ptr(), b.data_ptr(), rank, scale)

@@ -69,8 +69,9 @@ class AttentionMetadata:
     """One step's sequences, built by the runner and passed to every layer.
 
     Attributes:
-        query_start_loc: int32 [num_seqs + 1]; sequence i owns rows [loc[i], loc[i + 1]).
-        seq_lens: int32 [num_seqs]; tokens in the cache after this step.
+        query_start_loc: int32 [num_seqs + 1], on the host; sequence i owns rows
+            [loc[i], loc[i + 1]).
+        seq_lens: int32 [num_seqs], on the host; tokens in the cache after this step.
         block_tables: int32 [num_seqs, max_blocks]; unused entries may hold anything.
         slot_mapping: int64 [num_tokens]; block * block_size + offset of each new token.
         block_size: tokens in a block.

@@ -31,11 +31,11 @@ def moe(
         the row chose them, rounded once.
     """
     rows, top_k = experts.shape
-    results = torch.empty(rows, top_k, x.shape[1])
+    results = torch.empty(rows, top_k, x.shape[1], device=x.device)
     for index in experts.unique().tolist():
         row, choice = (experts == index).nonzero(as_tuple=True)
         results[row, choice] = logits(linear(x[row], gate_up[index]), down[index])
-    total = torch.zeros(rows, x.shape[1])
+    total = torch.zeros(rows, x.shape[1], device=x.device)
     for choice in range(top_k):
         total += weights[:, choice, None] * results[:, choice]
     return total.to(x.dtype)

@@ -11,7 +11,7 @@ of 8 bits; c(k) is k, or `permutation[k]` where a file's groups are not runs of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -86,7 +86,7 @@ class QuantizedWeight:
             values = values + self._by_column(self.offset)
         if self.permutation is None:
             return values
-        dense = torch.empty(n, k)
+        dense = values.new_empty(n, k)
         dense[:, self.permutation] = values
         return dense
 
@@ -105,6 +105,14 @@ class QuantizedWeight:
             self.input_scale,
             self.float_activations,
         )
+
+    def to(self, device: torch.device) -> QuantizedWeight:
+        """The same on a device."""
+        if self.codes.device == device:
+            return self
+        names = ("codes", "scale", "zero", "offset", "codebook", "permutation")
+        given = {name: getattr(self, name) for name in names}
+        return replace(self, **{n: t.to(device) for n, t in given.items() if t is not None})
 
     def _by_column(self, numbers: Tensor) -> Tensor:
         return numbers.repeat_interleave(self.group, dim=1)[:, : self.codes.shape[1]]

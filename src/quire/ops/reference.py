@@ -202,9 +202,9 @@ def quantize_heads(x: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, 
     """
     wide = x.float()
     most = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
-    exact = wide.abs().amax(-1, keepdim=True) / torch.tensor(most, device=x.device)
+    exact = wide.abs().amax(-1, keepdim=True) / wide.new_full((), most)
     scale = exact.bfloat16()
-    scale = torch.where(scale < exact, torch.nextafter(scale, scale.new_tensor(torch.inf)), scale)
+    scale = torch.where(scale < exact, torch.nextafter(scale, scale.new_full((), torch.inf)), scale)
     if dtype != torch.int8:
         divisor = torch.where(scale == 0, 1.0, scale.float())
         return to_float8(wide / divisor, dtype), scale.squeeze(-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -14,9 +15,11 @@ from quire.core.config import OpsProvider
 from quire.core.errors import ConfigError
 from quire.core.messages import TokenLogprobs
 from quire.ops import reference
+from quire.ops.device import CPU, Device
 from quire.ops.lora import lora_add
 from quire.ops.moe import moe
 from quire.ops.paged_attention import paged_attention
+from quire.ops.quantized import Weights, parts_of
 from quire.ops.sampling import argmax, logprobs, sample
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ class OpTable:
         note: why this provider was chosen, where the choice was "auto".
         new_plan: makes an empty plan that these ops can be recorded into (see `ops.plan`); None
             where nothing is native.
+        device: where they compute: of all their tensors, unless the op says "on the host".
     """
 
     embedding: Callable[..., Tensor] = reference.embedding
@@ -69,9 +73,10 @@ class OpTable:
     sources: dict[str, str] = field(default_factory=dict)
     note: str = ""
     new_plan: Callable[[], _native.Plan] | None = None
+    device: Device = CPU
 
 
-_NOT_OPS = {"provider", "sources", "note", "new_plan"}
+_NOT_OPS = {"provider", "sources", "note", "new_plan", "device"}
 OP_NAMES = tuple(f.name for f in fields(OpTable) if f.name not in _NOT_OPS)
 
 
@@ -80,6 +85,7 @@ def load_ops(
     isa: str | None = None,
     num_threads: int = 1,
     quantization: str | None = None,
+    device: Device = CPU,
 ) -> OpTable:
     """The operations of `provider`; its native kernels keep `num_threads` threads of their own.
 
@@ -88,12 +94,15 @@ def load_ops(
             "auto" is "cpu" where the native module can be imported.
         quantization: how `pack_linear` quantizes (`core.quantization`); native kernels alone can.
         isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
+        device: where; native kernels run on the CPU alone.
 
     Raises:
         ConfigError: the native module or the instruction set was asked for and is not there.
     """
     plain = OpTable(sources=dict.fromkeys(OP_NAMES, "reference"))
-    if provider == "reference":
+    if not device.is_host:
+        plain = replace(plain, pack_linear=partial(_packed_on, device), device=device)
+    if provider == "reference" or not device.is_host:
         if quantization is not None:
             raise ConfigError("the reference ops have no quantized products.", param="quantization")
         return plain
@@ -114,6 +123,12 @@ def load_ops(
         return cpu_ops(isa, num_threads, quantization)
     except ValueError as error:
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
+
+
+def _packed_on(device: Device, weight: Weights, *given: Any, **named: Any) -> LinearWeight:
+    """`reference.pack_linear` of a weight on the host, made on the device; the bias is there."""
+    parts: Any = [part.to(device.torch) for part in parts_of(weight)]
+    return reference.pack_linear(parts, *given, **named)
 
 
 def stored_linears(weights: Mapping[str, LinearWeight]) -> dict[str, StoredLinear]:

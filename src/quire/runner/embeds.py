@@ -51,7 +51,8 @@ def forward_embeds(
     ids = inputs.input_ids.clamp(min=0)
     embeds = decoder.embed(ops, ids)
     for start, found in given:
-        embeds[start : start + len(found)] = torch.tensor(found).to(embeds.dtype)
+        rows_given = torch.tensor(found).to(embeds.dtype)
+        embeds[start : start + len(found)] = rows_given.to(embeds.device)
     adapter, row_adapter = inputs.adapters_of(rows) or (None, None)
     return decoder.forward(
         ops,

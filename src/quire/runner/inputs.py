@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import Column, SchedulerOutput
+from quire.ops.device import CPU, Device
 from quire.ops.metadata import AttentionMetadata
 from quire.runner.state import SequenceStates
 
@@ -62,26 +63,30 @@ class StepInputBuilder:
         max_num_batched_tokens: int,
         block_size: int,
         type_rows: int = 0,
+        device: Device = CPU,
     ) -> None:
-        """`type_rows`: added to the positions of the second text of a pair (`models.encoder`)."""
+        """`type_rows`: added to the positions of the second text of a pair (`models.encoder`).
+        `device`: where the tensors go, but for those that are said to be on the host."""
         self._states = states
+        self._device = device
         self._type_rows = type_rows
         self._block_size = block_size
         self._max_tokens = max_num_batched_tokens
         max_seqs = len(states.num_tokens)
         self._arange = np.arange(max(max_num_batched_tokens, max_seqs + 1), dtype=np.int64)
-        self._input_ids = np.empty(max_num_batched_tokens, dtype=np.int64)
-        self._positions = np.empty(max_num_batched_tokens, dtype=np.int64)
-        self._slot_mapping = np.empty(max_num_batched_tokens, dtype=np.int64)
-        self._sampling_rows = np.empty(max_seqs, dtype=np.int64)
+        self._input_ids = device.array((max_num_batched_tokens,), np.int64)
+        self._positions = device.array((max_num_batched_tokens,), np.int64)
+        self._slot_mapping = device.array((max_num_batched_tokens,), np.int64)
+        self._sampling_rows = device.array((max_seqs,), np.int64)
         self._query_start_loc = np.zeros(max_seqs + 1, dtype=np.int32)
         self._seq_lens = np.empty(max_seqs, dtype=np.int32)
-        self._block_tables = np.zeros_like(states.block_tables)
-        self._adapter = np.empty(max_num_batched_tokens, dtype=np.int64)
-        self._row_adapter = np.empty(max_seqs, dtype=np.int64)
+        self._block_tables = device.array(states.block_tables.shape, np.int32)
+        self._adapter = device.array((max_num_batched_tokens,), np.int64)
+        self._row_adapter = device.array((max_seqs,), np.int64)
         self._batch: list[str] = []
         self._sizes = (0, 0, 0, 0, 0)
-        self._views: tuple[Tensor, ...] = ()
+        self._on_host: tuple[Tensor, ...] = ()
+        self._staged = device.stage(())
 
     def build(self, step: SchedulerOutput, slots: Column) -> StepInputs:
         """Build the inputs of a step whose sequences are in `slots`, int64 [B].
@@ -95,6 +100,7 @@ class StepInputBuilder:
         if total > self._max_tokens:
             raise ValueError(f"a step of {total} tokens; the limit is {self._max_tokens}")
         ends = computed + scheduled
+        self._staged.wait()
         self._seq_lens[:num_seqs] = ends
         self._update_tables(step, slots)
 
@@ -148,21 +154,20 @@ class StepInputBuilder:
         sizes = (total, num_seqs, num_rows, total * adapted, num_rows * adapted)
         if sizes != self._sizes:
             self._sizes = sizes
-            buffers = (
+            on_host = (self._query_start_loc[: num_seqs + 1], self._seq_lens[:num_seqs])
+            self._on_host = tuple(map(torch.from_numpy, on_host))
+            buffers = [
                 self._input_ids[:total],
                 self._positions[:total],
                 self._sampling_rows[:num_rows],
-                self._query_start_loc[: num_seqs + 1],
-                self._seq_lens[:num_seqs],
                 self._block_tables[:num_seqs],
                 self._slot_mapping[:total],
-                self._adapter[: sizes[3]],
-                self._row_adapter[: sizes[4]],
-            )
-            self._views = tuple(map(torch.from_numpy, buffers))
-        input_ids, positions, sampling_rows, starts, seq_lens, tables, slot_mapping, *adapter = (
-            self._views
-        )
+            ]
+            if self._states.adapters is not None:
+                buffers += [self._adapter[: sizes[3]], self._row_adapter[: sizes[4]]]
+            self._staged = self._device.stage(buffers)
+        starts, seq_lens = self._on_host
+        input_ids, positions, sampling_rows, tables, slot_mapping, *adapter = self._staged.send()
         metadata = AttentionMetadata(
             query_start_loc=starts,
             seq_lens=seq_lens,
@@ -171,6 +176,4 @@ class StepInputBuilder:
             num_seqs=num_seqs,
             block_size=self._block_size,
         )
-        if self._states.adapters is None:
-            return StepInputs(input_ids, positions, metadata, sampling_rows, samples)
         return StepInputs(input_ids, positions, metadata, sampling_rows, samples, *adapter)

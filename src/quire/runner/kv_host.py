@@ -7,7 +7,7 @@ import logging
 import numpy as np
 
 from quire.core.batch import ON_DISK, BlockCopies, BlockLoad
-from quire.ops.block_copy import BlockCopier
+from quire.ops.block_copy import BlockCopier, StagedCopier
 from quire.ops.metadata import KVCache
 from quire.runner.kv_files import BlockFiles
 
@@ -41,7 +41,11 @@ class HostKV:
         threads: int = 1,
     ) -> None:
         tensors = [tensor for cache in kv_caches for tensor in cache.tensors]
-        self._copier = BlockCopier(tensors, threads)
+        self._copier: BlockCopier | StagedCopier
+        if tensors[0].is_cpu:
+            self._copier = BlockCopier(tensors, threads)
+        else:
+            self._copier = StagedCopier(tensors, threads)
         self.num_words = self._copier.block_bytes // 8
         self.slots = np.empty((num_slots, self.num_words), dtype=np.int64)
         self._keys: list[bytes | None] = [None] * num_slots

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from quire.core.config import ModelConfig
+from quire.ops.device import CPU
 from quire.ops.memory import HUGE_PAGE, back, empty
 from quire.ops.metadata import KVCache
 
@@ -24,6 +27,7 @@ def allocate_kv_caches(
     *,
     scales: bool = False,
     units: Sequence[tuple[float, float]] | None = None,
+    device: torch.device = CPU.torch,
 ) -> list[KVCache]:
     """Keys and values of every layer, each [num_blocks, num_kv_heads, block_size, head_dim].
 
@@ -33,24 +37,29 @@ def allocate_kv_caches(
     num_kv_heads, block_size]. 8-bit floats without them are in `units` of k and v, a layer each;
     of 1 if None.
 
-    The memory is not written to: the operating system backs it with RAM where a token first lands,
-    or ahead of that (`KVBacking`), in huge pages (`ops.memory`), of which each holds one tensor's
-    part of many blocks. Scattered blocks of one layer share few
-    pages, so that attention need not wait for their addresses. What a block holds before its first
+    On a CPU the memory is not written to: the operating system backs it with RAM where a token
+    first lands, or ahead of that (`KVBacking`), in huge pages (`ops.memory`), of which each holds
+    one tensor's part of many blocks. Scattered blocks of one layer share few pages, so that
+    attention need not wait for their addresses. What a block holds before its first
     token means nothing, and is never read.
     """
     shape = (num_blocks, model.num_key_value_heads, block_size, model.head_dim)
+    make = empty if device == CPU.torch else partial(_empty_on, device)
     caches = []
     for layer in range(model.kv_layers):
-        cache = KVCache(empty(shape, dtype), empty(shape, dtype))
+        cache = KVCache(make(shape, dtype), make(shape, dtype))
         if scales or dtype == torch.int8:
-            k_scale, v_scale = (empty(shape[:3], torch.bfloat16) for _ in range(2))
+            k_scale, v_scale = (make(shape[:3], torch.bfloat16) for _ in range(2))
             cache = cache._replace(k_scale=k_scale, v_scale=v_scale)
         elif units is not None and dtype.itemsize == 1:
             k_unit, v_unit = units[layer]
             cache = cache._replace(k_unit=k_unit, v_unit=v_unit)
         caches.append(cache)
     return caches if model.causal else [KVCache(*caches[0]) for _ in range(model.num_hidden_layers)]
+
+
+def _empty_on(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 class KVBacking:

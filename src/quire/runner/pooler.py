@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.config import PoolingConfig
+from quire.ops.device import CPU
 from quire.runner.inputs import StepInputs
 from quire.runner.model import Model
 from quire.runner.state import SequenceStates
@@ -23,8 +24,15 @@ class Pooler:
     a prompt is cut.
     """
 
-    def __init__(self, config: PoolingConfig, states: SequenceStates, model: Model) -> None:
+    def __init__(
+        self,
+        config: PoolingConfig,
+        states: SequenceStates,
+        model: Model,
+        device: torch.device = CPU.torch,
+    ) -> None:
         self._config = config
+        self._device = device
         self._states = states
         self._model = model
 
@@ -39,7 +47,7 @@ class Pooler:
             pooled, unfinished = self._with_earlier(step, slots, inputs, done)
         if self._config.task == "classify" and len(done):
             pooled = self._model.logits(pooled)
-        vectors: NDArray[np.float32] = pooled.float().numpy()
+        vectors: NDArray[np.float32] = pooled.float().cpu().numpy()
         for entry, vector in zip(done.tolist(), vectors, strict=True):
             name = step.request_ids[entry]
             if np.isfinite(vector).all():
@@ -58,8 +66,8 @@ class Pooler:
         begins = step.num_computed_tokens == 0
         starts = inputs.metadata.query_start_loc.numpy().astype(np.int64)
         rows = starts[:-1][begins] if first else np.arange(len(inputs.input_ids))
-        hidden = self._model.forward(inputs, torch.from_numpy(rows))
-        wide = hidden.double().numpy()
+        hidden = self._model.forward(inputs, torch.from_numpy(rows).to(self._device))
+        wide = hidden.double().cpu().numpy()
         if first:
             found = np.zeros((len(slots), wide.shape[1]))
             found[begins] = wide
@@ -78,7 +86,8 @@ class Pooler:
         # A classifier computes in the model's dtype; an embedding need not be rounded to it.
         dtype = hidden.dtype if self._config.task == "classify" else torch.float32
         others = np.flatnonzero(~inputs.samples).tolist()
-        return torch.from_numpy(vectors).to(dtype), {int(slots[i]): found[i] for i in others}
+        pooled = torch.from_numpy(vectors).to(dtype).to(self._device)
+        return pooled, {int(slots[i]): found[i] for i in others}
 
     def _sum(self, rows: Vector, slot: int, *, new: bool) -> Vector:
         """Of a sequence's rows [n, hidden] and those before them, one after the other."""

@@ -82,13 +82,15 @@ class ModelRunner:
             kv_dtype,
             scales=calculate_kv_scales,
             units=decoder.kv_units,
+            device=ops.device.torch,
         )
-        self._backing = KVBacking(self.kv_caches)
+        self._backing = KVBacking(self.kv_caches) if ops.device.is_host else None
         self._inputs = StepInputBuilder(
             self.states,
             scheduler.max_num_batched_tokens,
             block_size,
             type_rows=model.max_position_embeddings,
+            device=ops.device,
         )
         self._ops = ops
         self.model: Model = (
@@ -103,7 +105,9 @@ class ModelRunner:
                 adapters=adapters is not None,
             )
         )
-        self._pooler = Pooler(pooling, self.states, self.model) if pooling else None
+        self._pooler = (
+            Pooler(pooling, self.states, self.model, ops.device.torch) if pooling else None
+        )
         self._sampler = Sampler(ops)
         self._masks = MaskFiller(grammars, scheduler.max_num_seqs)
         self._sampled: list[str] = []
@@ -125,7 +129,7 @@ class ModelRunner:
         if step.empty:
             return ModelOutput(token_columns([]))
         slots = states.begin(step)
-        if step.new_blocks.size:
+        if self._backing is not None and step.new_blocks.size:
             self._backing.reach(int(step.new_blocks[2].max()))
         num_tokens = states.num_tokens[slots]
         try:
@@ -156,7 +160,8 @@ class ModelRunner:
             return output
         output = ModelOutput(np.full((len(slots), 1), -1, dtype=np.int64))
         if self._wants_prompt_logprobs(slots):
-            hidden = self._forward(step, slots, inputs, torch.arange(len(inputs.input_ids)))
+            every = torch.arange(len(inputs.input_ids), device=self._ops.device.torch)
+            hidden = self._forward(step, slots, inputs, every)
             self._prompt_logprobs(step, slots, hidden, output)
             hidden = hidden[inputs.sampling_rows]
         else:

@@ -11,8 +11,8 @@ from quire.bench.machine import peak_rss_bytes
 from quire.bench.server_process import running_server
 from quire.core.config import EngineArgs
 from quire.core.errors import QuireError
-from quire.core.hardware import detect
-from quire.engine.resolve import AVAILABLE_SHARE, resolve
+from quire.core.hardware import AVAILABLE_SHARE, detect
+from quire.engine.resolve import resolve
 from quire.executor.memory import plan_memory
 from quire.models.memory import kv_bytes_per_token, loaded_bytes
 

@@ -1,0 +1,81 @@
+"""An NVIDIA GPU, by torch."""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire.core.errors import ConfigError, OutOfMemoryError
+from quire.ops.device import Accelerator, CopyQueue, Event
+
+
+class CudaDevice(Accelerator):
+    """The first GPU that this process may use.
+
+    Raises:
+        ConfigError: torch sees none.
+    """
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                "--device is cuda, but torch sees no GPU: "
+                + (
+                    "the driver shows none."
+                    if torch.version.cuda
+                    else "the torch that is installed is built without CUDA."
+                ),
+                fix="Install torch for CUDA and NVIDIA's driver, or use --device cpu.",
+                param="--device",
+            )
+        self.torch = torch.device("cuda", 0)
+
+    def pinned(self, nbytes: int) -> Tensor:
+        """Registered by hand: torch's own allocator of pinned memory rounds up to a power of two,
+        and keeps what is freed."""
+        pages = mmap.mmap(-1, max(nbytes, 1))
+        memory = torch.frombuffer(pages, dtype=torch.uint8)  # which keeps `pages` alive
+        runtime = torch.cuda.cudart()
+        error = runtime.cudaHostRegister(memory.data_ptr(), len(pages), 0)
+        if int(error) != 0:
+            raise OutOfMemoryError(
+                f"The system refuses to pin {nbytes / 2**30:,.2f} GiB of host memory: {error}.",
+                fix="Lower --cpu-offload-gb, or raise the limit of locked memory (ulimit -l).",
+                param="--cpu-offload-gb",
+            )
+        weakref.finalize(pages, runtime.cudaHostUnregister, memory.data_ptr())
+        return memory[:nbytes]
+
+    def record(self) -> Event:
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.torch))
+        return event
+
+    def wait(self, event: Any) -> None:
+        torch.cuda.current_stream(self.torch).wait_event(event)
+
+    def copies(self) -> CopyQueue:
+        return _Stream(self.torch)
+
+    def memory(self) -> tuple[int, int]:
+        free, total = torch.cuda.mem_get_info(self.torch)
+        return total - free, total
+
+
+class _Stream:
+    """A CUDA stream for copies alone."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream: Any = torch.cuda.Stream(device)
+
+    def copy(self, to: Tensor, source: Tensor, after: Event) -> Event:
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(after)
+            to.copy_(source, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(self._stream)
+        return event

@@ -1,0 +1,234 @@
+"""A device that this machine does not have, for proofs that nothing is left on the wrong one.
+
+Tensors on it are wrappers around the CPU's, of torch's device type "lazy", which no build of torch
+computes on. `FakeDevice.watching` intercepts every operation of torch on this thread, and fails
+
+- where one is given tensors of both places, unless it copies, or the host's has no dimensions (a
+  number to a kernel, as on CUDA);
+- where a copy that the host does not wait for reads memory that is not pinned, or that the host
+  changes before it has waited;
+- where a queue of copies overwrites what an operation reads that was queued behind `after`.
+
+What a queue copies is garbage on the device until the device is told to wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from quire.ops.device import Accelerator, CopyQueue, Event
+
+LAZY = torch.device("lazy")
+aten = torch.ops.aten
+COPIES = (aten.copy_, aten._to_copy, aten.to)
+"""In inference mode torch does not take `to` apart."""
+READS = (aten._local_scalar_dense.default,)
+GARBAGE = 0xFF
+
+
+class WrongDeviceError(AssertionError):
+    """What a GPU would refuse, or compute from anything."""
+
+
+class OnDevice(Tensor):
+    """A tensor on the fake device; `there` holds its numbers."""
+
+    there: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, there: Tensor) -> OnDevice:
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            there.shape,
+            strides=there.stride(),
+            storage_offset=there.storage_offset(),
+            dtype=there.dtype,
+            device=LAZY,
+        )
+        made.there = there
+        return made  # type: ignore[no-any-return]
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise WrongDeviceError(f"{func} outside of `FakeDevice.watching`")
+
+
+@dataclass(slots=True)
+class FakeEvent:
+    """`time` is the number of operations that were queued before it."""
+
+    device: FakeDevice
+    time: int
+
+    def synchronize(self) -> None:
+        self.device.settle()
+
+
+@dataclass(slots=True)
+class QueuedCopy:
+    """A copy whose data is there once somebody has waited."""
+
+    to: OnDevice
+    data: Tensor
+    done: bool = False
+
+    def synchronize(self) -> None:
+        if not self.done:
+            self.to.there.copy_(self.data)
+            self.done = True
+
+
+@dataclass
+class FakeDevice(Accelerator):
+    """See the module.
+
+    Attributes:
+        pins: bytes of every piece of pinned memory.
+        sent, read: copies to the device and from it, the copies of queues not counted.
+        queued: copies of queues.
+    """
+
+    total_bytes: int = 2**34
+    torch: torch.device = LAZY
+    pins: list[int] = field(default_factory=list)
+    sent: int = 0
+    read: int = 0
+    queued: int = 0
+    time: int = 0
+    _pinned: list[tuple[int, int]] = field(default_factory=list)
+    _flying: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    _used: dict[int, int] = field(default_factory=dict)
+
+    def pinned(self, nbytes: int) -> Tensor:
+        memory = torch.zeros(nbytes, dtype=torch.uint8)
+        self.pins.append(nbytes)
+        self._pinned.append((memory.data_ptr(), memory.data_ptr() + nbytes))
+        return memory
+
+    def record(self) -> Event:
+        return FakeEvent(self, self.time)
+
+    def wait(self, event: Event) -> None:
+        event.synchronize()
+
+    def copies(self) -> CopyQueue:
+        return FakeQueue(self)
+
+    def memory(self) -> tuple[int, int]:
+        return 0, self.total_bytes
+
+    @contextmanager
+    def watching(self) -> Iterator[FakeDevice]:
+        with _Watch(self):
+            yield self
+        self.settle()
+
+    def settle(self) -> None:
+        """The host has waited: what it may have written since must not have been on its way."""
+        flying, self._flying = self._flying, []
+        for source, sent in flying:
+            if not torch.equal(source, sent):
+                raise WrongDeviceError("the host wrote to memory that was still being copied")
+
+    def fly(self, source: Tensor) -> None:
+        """`source` is read by a copy that the host does not wait for."""
+        begin = source.data_ptr()
+        if source.numel() and not any(a <= begin < b for a, b in self._pinned):
+            raise WrongDeviceError("a copy beside the host reads memory that is not pinned")
+        self._flying.append((source, source.clone()))
+
+    def last_use(self, tensor: OnDevice) -> int:
+        return self._used.get(_storage(tensor), 0)
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation, after it was checked."""
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        ours = [t for t in tensors if isinstance(t, OnDevice)]
+        others = [t for t in tensors if not isinstance(t, OnDevice)]
+        named = kwargs.get("device")
+        if not ours and named != LAZY:
+            return func(*args, **kwargs)
+        crossing = func.overloadpacket in COPIES
+        if ours and any(t.ndim for t in others) and not crossing:
+            shapes = [(str(t.device), tuple(t.shape)) for t in tensors]
+            raise WrongDeviceError(f"{func} of tensors on different devices: {shapes}")
+        if func is aten.copy_.default:
+            there = isinstance(args[0], OnDevice)
+        else:
+            there = named == LAZY if named is not None else func not in READS
+        if ours and not there:
+            self.read += 1
+            self.settle()
+        elif crossing and others:
+            self.sent += 1
+            if func is aten.copy_.default and len(args) > 2 and args[2]:
+                self.fly(args[1])
+        if not func.is_view:
+            self.time += 1
+            self._used |= {_storage(t): self.time for t in ours}
+        return self._compute(func, args, kwargs, ours, there=there)
+
+    def _compute(
+        self, func: Any, args: Any, kwargs: Any, ours: list[OnDevice], *, there: bool
+    ) -> Any:
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        # A view of a tensor that knows its version has to know it too.
+        plain = func.is_view and ours and not ours[0].is_inference()
+        with torch.inference_mode(torch.is_inference_mode_enabled() and not plain):
+            result = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
+            if func._schema.is_mutable:
+                return args[0]
+            if func.is_view and bool(ours) != there:
+                result = result.clone()  # a copy, though not for the CPU
+            return tree_map(_outer, result) if there else result
+
+
+@dataclass(slots=True)
+class FakeQueue:
+    """Copies are garbage until they are waited for."""
+
+    device: FakeDevice
+
+    def copy(self, to: Tensor, source: Tensor, after: Event) -> Event:
+        assert isinstance(to, OnDevice)
+        assert isinstance(after, FakeEvent)
+        if after.time < self.device.last_use(to):
+            raise WrongDeviceError("a copy overwrites what is still used")
+        self.device.queued += 1
+        self.device.fly(source)
+        to.there.fill_(GARBAGE)
+        return QueuedCopy(to, source.clone())
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self, device: FakeDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._device.run(func, args, kwargs or {})
+
+
+def _storage(tensor: OnDevice) -> int:
+    return tensor.there.untyped_storage().data_ptr()
+
+
+def _inner(leaf: Any) -> Any:
+    return leaf.there if isinstance(leaf, OnDevice) else leaf
+
+
+def _outer(leaf: Any) -> Any:
+    return OnDevice(leaf) if isinstance(leaf, Tensor) and not isinstance(leaf, OnDevice) else leaf

@@ -1,0 +1,241 @@
+"""Whole engines on a device that is not the CPU (`tests.fake_device`): nothing is left on the wrong
+side, and what comes out is what the CPU gives, to the bit; offloaded weights included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from quire import LLM, LoRARequest, SamplingParams
+from quire.core.gpu import Gpu
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.ops.block_copy import StagedCopier
+from quire.ops.device import CPU
+from tests.e2e.tiny_adapter import write_tiny_adapter
+from tests.e2e.tiny_model import write_tiny_model
+from tests.fake_device import FakeDevice
+from tests.golden.tiny_encoders import TEXTS, make_encoder
+from tests.golden.tiny_models import make_tiny
+
+ARCHITECTURES = [
+    "llama", "llama-mha-tied-biases", "qwen2-sliding-tied", "qwen3", "mistral-sliding",
+    "phi3-longrope", "gemma", "gemma2", "gemma3", "gpt2", "opt", "opt-untied-gelu",
+]  # fmt: skip
+LIMITS = {"max_model_len": 128, "num_gpu_blocks_override": 40, "num_threads": 1}
+PROMPTS = [list(range(3, 3 + n)) for n in (5, 40, 17)]
+PARAMS = [
+    SamplingParams(temperature=0.0, max_tokens=6, logprobs=2, prompt_logprobs=1),
+    SamplingParams(temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, seed=7, max_tokens=6),
+    SamplingParams(
+        temperature=0.7,
+        seed=3,
+        max_tokens=6,
+        min_tokens=2,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        frequency_penalty=0.2,
+        logit_bias={5: 2.0},
+        stop_token_ids=[9],
+        logprobs=0,
+    ),
+]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
+    """The machine has one."""
+    device = FakeDevice()
+    monkeypatch.setattr("quire.core.hardware.detect_gpu", lambda: Gpu("fake", device.total_bytes))
+    monkeypatch.setattr(
+        "quire.ops.device.open_device", lambda name: CPU if name == "cpu" else device
+    )
+    threads = torch.get_num_threads()
+    with device.watching():
+        yield device
+    torch.set_num_threads(threads)
+
+
+def answers(llm: LLM, prompts: Any = PROMPTS, params: Any = PARAMS) -> list[Any]:
+    asked = [{"prompt_token_ids": p} if isinstance(p, list) else p for p in prompts]
+    outputs = llm.generate(asked, params, use_tqdm=False)
+    return [
+        (o.outputs[0].token_ids, o.outputs[0].logprobs, o.prompt_logprobs, o.outputs[0].text)
+        for o in outputs
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of 256 bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    made.decoder = decoders.ByteLevel()
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return str(path.parent)
+
+
+def on_cpu(model: Path | str, **fields: Any) -> list[Any]:
+    fields = {**LIMITS, "ops": "reference", "device": "cpu", **fields}
+    with LLM(str(model), **fields) as llm:
+        return answers(llm)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture(name: str, tmp_path: Path, tokenizer: str, gpu: FakeDevice) -> None:
+    make_tiny(name, 1, tmp_path)
+    expected = on_cpu(tmp_path, tokenizer=tokenizer)
+    limits = {**LIMITS, "tokenizer": tokenizer, "max_num_batched_tokens": 32, "max_num_seqs": 8}
+    with LLM(str(tmp_path), **limits) as llm:
+        assert llm.facts["device"] == "cuda"
+        assert answers(llm) == expected
+
+
+def agree(gpu: FakeDevice, prompts: Any = PROMPTS, params: Any = PARAMS, **fields: Any) -> LLM:
+    """The embedded model answers the same on the device as on the CPU."""
+    with LLM("embedded", **{**LIMITS, "device": "cpu", "ops": "reference", **fields}) as llm:
+        expected = answers(llm, prompts, params)
+    with LLM("embedded", **{**LIMITS, "device": "cuda", **fields}) as llm:
+        assert answers(llm, prompts, params) == expected
+    return llm
+
+
+def test_structured_output(gpu: FakeDevice) -> None:
+    structured = StructuredOutputsParams(regex="(yes|no) [a-z]{2,5}")
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=8, structured_outputs=structured),
+        SamplingParams(temperature=1.0, seed=1, max_tokens=8, structured_outputs=structured),
+        SamplingParams(
+            temperature=1.0, seed=1, max_tokens=6, bad_words=["the"], allowed_token_ids=[5, 7, 300]
+        ),
+    ]
+    agree(gpu, ["Is it?", "Is it so?", "Once"], params)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kv_cache_dtype": "int8"},
+        {"kv_cache_dtype": "fp8", "dtype": "float32"},
+        {"kv_cache_dtype": "fp8_e5m2", "calculate_kv_scales": True},
+        {"dtype": "float16", "num_scheduler_steps": 3},
+        {"quantization": "int4_g32"},
+        {"quantization": "gptq", "load_format": "dummy"},
+        {"quantization": "nf4"},
+    ],
+    ids=str,
+)
+def test_numbers_of_every_kind(fields: dict[str, Any], gpu: FakeDevice) -> None:
+    agree(gpu, **fields)
+
+
+def test_blocks_leave_the_device_and_come_back(
+    gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine blocks of 8 tokens, of which three requests want twelve."""
+    moved = {"store": 0, "load": 0}
+    for name in moved:
+        real = getattr(StagedCopier, name)
+
+        def counted(self: Any, moves: Any, name: str = name, real: Any = real) -> Any:
+            moved[name] += len(moves)
+            return real(self, moves)
+
+        monkeypatch.setattr(StagedCopier, name, counted)
+    swapped = {"num_gpu_blocks_override": 9, "max_model_len": 64, "block_size": 8}
+    tiers = {"swap_space": 0.001, "preemption_mode": "swap", "kv_offloading_size": 0.001}
+    params = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
+    prompts = [list(range(3 + n, 23 + n)) for n in (0, 1, 2)]
+    agree(gpu, prompts, params, **swapped, **tiers, kv_cache_dtype="fp8", dtype="float32")
+    assert moved["store"] > 0
+    assert moved["load"] > 0
+
+
+def test_offloaded_weights_give_the_same(gpu: FakeDevice) -> None:
+    with LLM("embedded", **LIMITS) as llm:
+        plain, plain_bytes = answers(llm), llm.facts["weight_bytes"]
+    share = 0.008
+    gpu.pins.clear()
+    with LLM("embedded", **LIMITS, cpu_offload_gb=share) as llm:
+        assert answers(llm) == plain
+        held = llm.facts["offloaded_weight_bytes"]
+        assert llm.facts["weight_bytes"] == plain_bytes
+    assert isinstance(held, int)
+    assert 0.5 * share * 2**30 <= held <= share * 2**30
+    assert max(gpu.pins) == held
+    assert sum(gpu.pins) <= 1.05 * share * 2**30  # a step's inputs as well
+    assert gpu.queued > 10
+
+
+def test_a_decode_step_waits_for_nothing_but_its_tokens(gpu: FakeDevice) -> None:
+    """Copies a step: of its inputs, and back of the greedy tokens and their logits."""
+    counts = []
+    for tokens in (4, 14):
+        params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+        with LLM("embedded", **LIMITS) as llm:
+            before = gpu.sent, gpu.read
+            answers(llm, PROMPTS[:1], params)
+            counts.append((gpu.sent - before[0], gpu.read - before[1]))
+    (sent, read), (more_sent, more_read) = counts
+    assert (more_sent - sent, more_read - read) == (10 * 5, 10 * 2)
+
+
+@pytest.mark.parametrize("offloaded", [0.0, 6e-5])
+def test_adapters(offloaded: float, tmp_path: Path, gpu: FakeDevice) -> None:
+    model = str(write_tiny_model(tmp_path / "model"))
+    adapters = [
+        LoRARequest(name, n, str(write_tiny_adapter(tmp_path / name, n)))
+        for n, name in enumerate("ab", 1)
+    ]
+    params = SamplingParams(temperature=0.0, max_tokens=6, logprobs=0)
+    flags: dict[str, Any] = {**LIMITS, "enable_lora": True, "max_loras": 2}
+
+    def tokens(**fields: Any) -> list[Any]:
+        with LLM(model, **flags, **fields) as llm:
+            asked = [{"prompt_token_ids": p} for p in PROMPTS]
+            outputs = llm.generate(asked, params, use_tqdm=False, lora_request=[None, *adapters])
+            return [(o.outputs[0].token_ids, o.outputs[0].logprobs) for o in outputs]
+
+    expected = tokens(device="cpu", ops="reference")
+    assert tokens(device="cuda", cpu_offload_gb=offloaded) == expected
+
+
+def test_prompts_of_embeddings(tmp_path: Path, gpu: FakeDevice) -> None:
+    model = str(write_tiny_model(tmp_path))
+    rows = torch.randn(20, 64, generator=torch.Generator().manual_seed(0)).numpy()
+    params = SamplingParams(temperature=0.0, max_tokens=4, logprobs=0)
+    found = []
+    for fields in ({"device": "cpu", "ops": "reference"}, {"device": "cuda"}):
+        limits: dict[str, Any] = {**LIMITS, "enable_prompt_embeds": True, **fields}
+        with LLM(model, **limits, max_num_batched_tokens=16, max_num_seqs=4) as llm:
+            found.append(answers(llm, [{"prompt_embeds": rows}, PROMPTS[0]], params))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "how"),
+    [("bert", 0, "MEAN"), ("roberta", 3, None), ("qwen3", 0, "MEAN"), ("qwen3", 2, "LAST"),
+     ("llama", 0, "CLS")],
+)  # fmt: skip
+def test_models_that_pool(
+    kind: str, labels: int, how: str | None, tmp_path: Path, gpu: FakeDevice
+) -> None:
+    make_encoder(tmp_path, kind, labels=labels)
+    found: list[Any] = []
+    for fields in ({"device": "cpu", "ops": "reference"}, {"device": "cuda"}):
+        flags: dict[str, Any] = dict(fields, num_threads=1, num_gpu_blocks_override=64)
+        if how is not None:
+            flags |= {"runner": "pooling", "pooler_config": {"pooling_type": how}}
+        if kind in ("qwen3", "llama"):
+            flags |= {"max_num_batched_tokens": 8, "max_num_seqs": 4}
+        with LLM(str(tmp_path), **flags) as llm:
+            if labels:
+                found.append([o.outputs.probs for o in llm.classify(TEXTS, use_tqdm=False)])
+            else:
+                found.append([o.outputs.embedding for o in llm.embed(TEXTS, use_tqdm=False)])
+    assert found[0] == found[1]

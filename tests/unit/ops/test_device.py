@@ -1,0 +1,212 @@
+"""Devices: arrays that are sent, what CUDA is asked for, and that the fake device is strict."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from quire.core.errors import ConfigError, OutOfMemoryError
+from quire.ops.cuda import CudaDevice
+from quire.ops.device import CPU, open_device
+from quire.ops.table import load_ops
+from tests.fake_device import LAZY, FakeDevice, WrongDeviceError
+
+
+def test_the_cpu_copies_nothing() -> None:
+    assert open_device("cpu") is CPU
+    array = CPU.array((2, 3), np.int32)
+    staged = CPU.stage([array[:, :2]])
+    (tensor,) = staged.send()
+    array[1, 1] = 5
+    assert tensor[1, 1] == 5
+    staged.wait()
+    assert CPU.stage(()).send() == ()
+
+
+def test_arrays_are_sent_anew() -> None:
+    device = FakeDevice()
+    with device.watching():
+        array = device.array((4,), np.int64)
+        staged = device.stage([array[:3]])
+        for number in (7, 8):
+            staged.wait()
+            array[:] = number
+            (tensor,) = staged.send()
+            assert tensor.device == LAZY
+            assert tensor.tolist() == [number] * 3
+
+
+def test_arrays_on_their_way_are_left_alone() -> None:
+    device = FakeDevice()
+    with device.watching():
+        array = device.array((4,), np.int64)
+        staged = device.stage([array])
+        staged.send()
+        array[0] = 1  # without `wait`
+        with pytest.raises(WrongDeviceError, match="still being copied"):
+            staged.wait()
+
+
+def test_only_pinned_memory_is_sent_beside_the_host() -> None:
+    with FakeDevice().watching():
+        there = torch.zeros(3, device=LAZY)
+        with pytest.raises(WrongDeviceError, match="not pinned"):
+            there.copy_(torch.ones(3), non_blocking=True)
+        assert there.copy_(torch.ones(3)).tolist() == [1.0] * 3
+
+
+def test_the_fake_refuses_what_a_gpu_does() -> None:
+    with FakeDevice().watching() as device:
+        there, here = torch.ones(2, 3, device=LAZY), torch.ones(2, 3)
+        for mixed in (
+            lambda: there + here,
+            lambda: torch.cat([here, there]),
+            lambda: there[torch.tensor([1])],
+            lambda: here[torch.zeros(1, dtype=torch.int64, device=LAZY)],
+            lambda: torch.nn.functional.linear(there, here),
+        ):
+            with pytest.raises(WrongDeviceError, match="different devices"):
+                mixed()
+        for unreadable in (there.numpy, lambda: np.asarray(there)):
+            with pytest.raises((RuntimeError, TypeError)):
+                unreadable()
+        assert (there * torch.tensor(2.0)).sum() == 12.0  # a number
+        before = device.read
+        assert float(there.sum()) == 6.0
+        assert there.cpu().numpy().sum() == 6.0
+        assert device.read == before + 2
+        there[:, 1] = 0.0
+        assert there.tolist() == [[1.0, 0.0, 1.0]] * 2
+        assert there.new_zeros(2).device == torch.empty_like(there).device == LAZY
+    with pytest.raises(WrongDeviceError, match="outside"):
+        there + there
+
+
+def test_a_queues_copy_is_garbage_until_it_is_awaited() -> None:
+    device = FakeDevice()
+    with device.watching():
+        queue, there = device.copies(), torch.zeros(4, dtype=torch.uint8, device=LAZY)
+        source = device.pinned(4).fill_(3)
+        early = device.record()
+        there += 1
+        with pytest.raises(WrongDeviceError, match="still used"):
+            queue.copy(there, source, early)
+        copied = queue.copy(there, source, device.record())
+        assert there.tolist() == [255] * 4
+        device.wait(copied)
+        assert there.tolist() == [3] * 4
+
+
+def test_ops_of_a_device_are_the_references() -> None:
+    device = FakeDevice()
+    ops = load_ops("auto", device=device)
+    assert (ops.provider, ops.device, ops.new_plan) == ("reference", device, None)
+    with device.watching():
+        packed = ops.pack_linear([torch.ones(2, 3), torch.ones(1, 3)])
+        assert packed.weight.device == LAZY
+        assert ops.linear(torch.ones(1, 3, device=LAZY), packed).tolist() == [[3.0] * 3]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_an_error_that_says_why() -> None:
+    with pytest.raises(ConfigError, match="torch sees no GPU") as caught:
+        open_device("cuda")
+    assert caught.value.param == "--device"
+
+
+class Runtime:
+    """CUDA's, as far as pinned memory goes."""
+
+    def __init__(self, answer: int = 0) -> None:
+        self.answer = answer
+        self.registered: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802
+        self.registered[address] = nbytes
+        return self.answer
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        del self.registered[address]
+        return 0
+
+
+def cuda(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> CudaDevice:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    return CudaDevice()
+
+
+def test_pinned_memory_is_no_larger_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime()
+    device = cuda(monkeypatch, runtime)
+    memory = device.pinned(10_000_001)
+    assert memory.nbytes == 10_000_001
+    assert not memory.any()
+    assert runtime.registered == {memory.data_ptr(): 10_000_001}
+    assert memory.data_ptr() % 4096 == 0  # its pages are nobody else's
+    part = memory[5:]
+    del memory
+    gc.collect()
+    assert runtime.registered  # a view still needs it
+    del part
+    gc.collect()
+    assert not runtime.registered
+    assert device.array((0, 4), np.int32).shape == (0, 4)
+
+
+def test_memory_that_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OutOfMemoryError, match="refuses to pin"):
+        cuda(monkeypatch, Runtime(2)).pinned(100)
+
+
+def test_streams_wait_for_the_places_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which call of torch.cuda follows which, with streams that only write it down."""
+    told: list[str] = []
+
+    class Stream:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_event(self, event: Event) -> None:
+            told.append(f"{self.name} waits for {event.name}")
+
+    class Event:
+        def record(self, stream: Stream) -> None:
+            self.name = f"{stream.name}:{len(told)}"
+            told.append(f"record {self.name}")
+
+    main, entered = Stream("main"), []
+
+    class Using:
+        def __init__(self, stream: Stream) -> None:
+            self.stream = stream
+
+        def __enter__(self) -> None:
+            entered.append(self.stream.name)
+
+        def __exit__(self, *error: object) -> None:
+            entered.append("")
+
+    device = cuda(monkeypatch, Runtime())
+    for name, value in {
+        "Stream": lambda device: Stream("copies"),
+        "Event": Event,
+        "current_stream": lambda device: main,
+        "stream": Using,
+        "mem_get_info": lambda device: (3, 10),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    to = SimpleNamespace(copy_=lambda source, non_blocking: told.append(f"copy {non_blocking}"))
+    free = device.record()
+    done = device.copies().copy(to, torch.zeros(1), free)  # type: ignore[arg-type]
+    device.wait(done)
+    assert told == [
+        "record main:0", "copies waits for main:0", "copy True", "record copies:3",
+        "main waits for copies:3",
+    ]  # fmt: skip
+    assert entered == ["copies", ""]
+    assert device.memory() == (7, 10)
