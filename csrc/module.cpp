@@ -11,6 +11,7 @@
 #include "bind_fused.h"
 #include "bind_gemm.h"
 #include "bind_plan.h"
+#include "bind_ranks.h"
 #include "bind_sample.h"
 #include "cpu/isa.h"
 
@@ -116,6 +117,7 @@ NB_MODULE(_native, m) {
   bind_experts(m);
   bind_fused(m);
   bind_plan(m);
+  bind_ranks(m);
   bind_sample(m);
 
   m.def("detect", &detect);

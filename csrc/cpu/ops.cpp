@@ -80,6 +80,10 @@ void run_op(Pool& pool, LoraOp& op) {
   run_tasks(pool, blocks * pieces(a.n, kLoraColumns), [&](int64_t task) { op.expand(a, task); });
 }
 
+void run_op(Pool& pool, AllReduceOp& op) {
+  op.group->sum(*op.kernels, pool, op.y, op.dtype, op.x, op.rows * op.cols);
+}
+
 template <class Args>
 int64_t bytes(const RowOp<Args>& op) {
   return op.args.rows * op.row_bytes;
@@ -107,6 +111,10 @@ int64_t bytes(const LoraOp& op) {
     elements += e.rank * (a.k + columns);
   });
   return elements * item_bytes(op.dtype);
+}
+
+int64_t bytes(const AllReduceOp& op) {  // reads x, writes its slot, reads all slots, writes y
+  return op.rows * op.cols * (4 * (2 + op.group->ranks()) + item_bytes(op.dtype));
 }
 
 template <class Args>
@@ -159,6 +167,8 @@ int64_t flops(const LoraOp& op) {
   return 2 * products;
 }
 
+int64_t flops(const AllReduceOp& op) { return op.rows * op.cols * (op.group->ranks() - 1); }
+
 template <class Args>
 const char* name(const RowOp<Args>& op) {
   return op.name;
@@ -167,6 +177,7 @@ const char* name(const LookupOp&) { return "embedding"; }
 const char* name(const LinearOp&) { return "linear"; }
 const char* name(const AttentionOp&) { return "paged_attention"; }
 const char* name(const LoraOp&) { return "lora_add"; }
+const char* name(const AllReduceOp&) { return "all_reduce"; }
 
 template <class Args>
 int64_t& rows(RowOp<Args>& op) {
@@ -176,6 +187,7 @@ int64_t& rows(LookupOp& op) { return op.rows; }
 int64_t& rows(LinearOp& op) { return op.rows; }
 int64_t& rows(AttentionOp& op) { return op.rows; }
 int64_t& rows(LoraOp& op) { return op.args.rows; }
+int64_t& rows(AllReduceOp& op) { return op.rows; }
 
 // What an op of rows writes, if that is one matrix.
 template <class Args>
@@ -187,6 +199,7 @@ const void* result(const LookupOp&) { return nullptr; }
 const void* result(const LinearOp&) { return nullptr; }
 const void* result(const AttentionOp&) { return nullptr; }
 const void* result(const LoraOp&) { return nullptr; }
+const void* result(const AllReduceOp&) { return nullptr; }
 
 // Whole blocks of kPrepareRows rows a task.
 template <class Args>
@@ -205,6 +218,7 @@ void run_and_prepare_op(Pool&, LookupOp&, const Linear&) {}
 void run_and_prepare_op(Pool&, LinearOp&, const Linear&) {}
 void run_and_prepare_op(Pool&, AttentionOp&, const Linear&) {}
 void run_and_prepare_op(Pool&, LoraOp&, const Linear&) {}
+void run_and_prepare_op(Pool&, AllReduceOp&, const Linear&) {}
 
 }  // namespace
 

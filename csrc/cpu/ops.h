@@ -12,6 +12,7 @@
 #include "linear.h"
 #include "packed_weight.h"
 #include "pool.h"
+#include "rank_group.h"
 
 namespace quire {
 
@@ -62,10 +63,20 @@ struct LoraOp {
   DType dtype;
 };
 
+// y [rows, cols] = the sum over a group's ranks of their x, contiguous both (rank_group.h).
+struct AllReduceOp {
+  const Kernels* kernels;
+  RankGroup* group;
+  void* y;
+  DType dtype;
+  const float* x;
+  int64_t rows, cols;
+};
+
 using Op = std::variant<RowOp<RmsNormArgs>, RowOp<AddRmsNormArgs>, RowOp<LayerNormArgs>,
                         RowOp<AddLayerNormArgs>, RowOp<UnaryArgs>, RowOp<AddArgs>,
                         RowOp<EmbeddingArgs>, RowOp<RotaryArgs>, RowOp<RopeKvArgs>, LookupOp,
-                        LinearOp, AttentionOp, LoraOp>;
+                        LinearOp, AttentionOp, LoraOp, AllReduceOp>;
 
 // Indices, one a row, into a table of `limit` rows; from `least` on, which may stand for none.
 struct IndexCheck {
@@ -140,6 +151,8 @@ template <class F>
 void each_index_of(const LinearOp&, const F&) {}
 template <class F>
 void each_index_of(const AttentionOp&, const F&) {}
+template <class F>
+void each_index_of(const AllReduceOp&, const F&) {}
 
 template <class F>
 void each_index_of(const LoraOp& op, const F& f) {
@@ -211,6 +224,11 @@ void each_operand_of(AttentionOp& op, const F& f) {
 template <class F>
 void each_operand_of(LoraOp& op, const F& f) {
   each_field(f, op.args.y, op.args.x, op.args.adapter);
+}
+
+template <class F>
+void each_operand_of(AllReduceOp& op, const F& f) {
+  each_field(f, op.y, op.x);
 }
 
 template <class F>

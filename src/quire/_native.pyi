@@ -249,6 +249,34 @@ def copy_blocks(
     address of its row, and where its checksum begins. Returns the checksums.
     """
 
+class RankGroup:
+    """A rank's end of the memory at this address, which `ranks` processes share.
+
+    Raises ValueError where there is no such rank, or more than 64 of them.
+    """
+
+    def __init__(self, memory: int, rank: int, ranks: int, /) -> None: ...
+    def begin(self, step: int, /) -> None: ...
+    def fail(self) -> None: ...
+    def lose(self) -> None: ...
+
+def rank_group_bytes(ranks: int, /) -> int: ...
+def all_reduce(
+    kernels: Kernels,
+    pool: Pool,
+    group: RankGroup,
+    dtype: int,
+    y: int,
+    x: int,
+    rows: int,
+    cols: int,
+    /,
+) -> None:
+    """y = the ranks' float32 x [rows, cols], added up and rounded to dtype. GIL released.
+
+    Raises RuntimeError where another rank has failed, or is gone.
+    """
+
 def lora_add(
     kernels: Kernels,
     pool: Pool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from quire.ops.lora import LoraTable
@@ -30,3 +31,17 @@ class Linear:
     def logits(self, ops: OpTable, x: Tensor) -> Tensor:
         """[N, in] → float32 [N, out]."""
         return ops.logits(x, self.weight)
+
+
+class RowParallelLinear(Linear):
+    """A linear layer of whose inputs, and columns of `weight`, each rank has its own.
+
+    Every rank gets the whole product, all the same bits: the ranks' parts, added up in float32,
+    and rounded once.
+    """
+
+    __slots__ = ()
+
+    def forward(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+        """[T, in / ranks] → [T, out]."""
+        return ops.all_reduce(ops.linear(x, self.weight, torch.float32), x.dtype)

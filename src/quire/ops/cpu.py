@@ -26,6 +26,7 @@ from quire.ops.native_quantized import pack_quantized
 from quire.ops.native_sampling import SamplingKernels
 from quire.ops.packed_file import StoredLinear
 from quire.ops.quantized import QuantizedWeight, Weights, parts_of
+from quire.ops.rank_group import RankGroup
 from quire.ops.reference import DenseWeight, Epilogue
 from quire.ops.table import OP_NAMES, LinearWeight, OpTable
 from quire.ops.tuning import AttentionTuning, load_tuning
@@ -37,11 +38,16 @@ _KINDS: dict[torch.dtype, WeightKind] = {
 }
 
 
-def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) -> OpTable:
+def cpu_ops(
+    isa: str | None,
+    num_threads: int,
+    quantization: str | None = None,
+    group: RankGroup | None = None,
+) -> OpTable:
     """Operations on the kernels of `isa`, the most capable if None.
 
     With a `quantization` (`core.quantization` has their names) linear weights are quantized when
-    they are packed.
+    they are packed. `all_reduce` sums over `group`.
 
     Raises:
         ValueError: this machine cannot run `isa`, or nobody knows it.
@@ -95,10 +101,10 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
             return table.lookup(ids)
         return fused.embedding(ids, table.weight if isinstance(table, DenseWeight) else table)
 
-    def linear(x: Tensor, packed: LinearWeight) -> Tensor:
+    def linear(x: Tensor, packed: LinearWeight, dtype: torch.dtype | None = None) -> Tensor:
         if isinstance(packed, PackedLinear):
-            return packed.forward(x)
-        return reference.linear(x, packed)
+            return packed.forward(x, dtype=dtype)
+        return reference.linear(x, packed, dtype)
 
     def logits(x: Tensor, packed: LinearWeight) -> Tensor:
         if isinstance(packed, PackedLinear):
@@ -154,6 +160,7 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         OpTable(),
         embedding=embedding,
         add=fused.add,
+        all_reduce=partial(group.all_reduce, kernels, pool) if group else reference.all_reduce,
         pack_linear=pack_linear,
         linear=linear,
         logits=logits,
@@ -177,6 +184,7 @@ def cpu_ops(isa: str | None, num_threads: int, quantization: str | None = None) 
         logprobs=sampling.logprobs,
         provider="cpu",
         sources=dict.fromkeys(OP_NAMES, f"native {kernels.isa}"),
+        ranks=group.ranks if group else 1,
         note=f"cpu: native kernels for {kernels.isa}",
         new_plan=lambda: _native.Plan(pool),
     )

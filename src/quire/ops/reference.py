@@ -83,14 +83,16 @@ def embedding(ids: Tensor, table: Tensor | DenseWeight) -> Tensor:
     return F.embedding(ids, table.weight if isinstance(table, DenseWeight) else table)
 
 
-def linear(x: Tensor, packed: DenseWeight) -> Tensor:
-    """epilogue(x @ weight.T + bias): [T, in] × [out, in] → [T, out], gated [T, out / 2].
+def linear(x: Tensor, packed: DenseWeight, dtype: torch.dtype | None = None) -> Tensor:
+    """epilogue(x @ weight.T + bias): [T, in] × [out, in] → [T, out], gated [T, out / 2], of `dtype`
+    or x's.
 
     The product goes tile by tile (see the module). The bits are those of the product followed by
     the operation that the epilogue is named after.
     """
     product = _product(x, packed.weight, packed.bias)
-    return product if packed.epilogue == "none" else _EPILOGUES[packed.epilogue](product)
+    y = product if packed.epilogue == "none" else _EPILOGUES[packed.epilogue](product)
+    return y if dtype is None else y.to(dtype)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -109,6 +111,12 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def logits(x: Tensor, packed: DenseWeight) -> Tensor:
     """`linear` as float32: [N, hidden] × [vocab, hidden] → [N, vocab]."""
     return linear(x, packed).float()
+
+
+def all_reduce(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum over the ranks of a tensor-parallel group of their x, float32 [T, hidden], rounded to
+    `dtype`; here, where there is one, x itself."""
+    return x.to(dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

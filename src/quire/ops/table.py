@@ -25,6 +25,7 @@ from quire.ops.sampling import argmax, logprobs, sample
 if TYPE_CHECKING:
     from quire import _native
     from quire.ops.packed_file import StoredLinear
+    from quire.ops.rank_group import RankGroup
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class OpTable:
         provider: "reference" or "cpu".
         sources: op → who computes it: "reference" or "native avx512" …
         note: why this provider was chosen, where the choice was "auto".
+        ranks: processes over which `all_reduce` sums.
         new_plan: makes an empty plan that these ops can be recorded into (see `ops.plan`); None
             where nothing is native.
         device: where they compute: of all their tensors, unless the op says "on the host".
@@ -51,6 +53,7 @@ class OpTable:
     pack_linear: Callable[..., LinearWeight] = reference.pack_linear
     linear: Callable[..., Tensor] = reference.linear
     logits: Callable[..., Tensor] = reference.logits
+    all_reduce: Callable[..., Tensor] = reference.all_reduce
     rms_norm: Callable[..., Tensor] = reference.rms_norm
     add_rms_norm: Callable[..., tuple[Tensor, Tensor]] = reference.add_rms_norm
     layer_norm: Callable[..., Tensor] = reference.layer_norm
@@ -72,11 +75,12 @@ class OpTable:
     provider: str = "reference"
     sources: dict[str, str] = field(default_factory=dict)
     note: str = ""
+    ranks: int = 1
     new_plan: Callable[[], _native.Plan] | None = None
     device: Device = CPU
 
 
-_NOT_OPS = {"provider", "sources", "note", "new_plan", "device"}
+_NOT_OPS = {"provider", "sources", "note", "ranks", "new_plan", "device"}
 OP_NAMES = tuple(f.name for f in fields(OpTable) if f.name not in _NOT_OPS)
 
 
@@ -86,6 +90,7 @@ def load_ops(
     num_threads: int = 1,
     quantization: str | None = None,
     device: Device = CPU,
+    group: RankGroup | None = None,
 ) -> OpTable:
     """The operations of `provider`; its native kernels keep `num_threads` threads of their own.
 
@@ -95,6 +100,7 @@ def load_ops(
         quantization: how `pack_linear` quantizes (`core.quantization`); native kernels alone can.
         isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
         device: where; native kernels run on the CPU alone.
+        group: over which `all_reduce` sums; for native kernels alone.
 
     Raises:
         ConfigError: the native module or the instruction set was asked for and is not there.
@@ -105,12 +111,14 @@ def load_ops(
     if provider == "reference" or not device.is_host:
         if quantization is not None:
             raise ConfigError("the reference ops have no quantized products.", param="quantization")
+        if group is not None:
+            raise ConfigError("the reference ops compute in one process.", param="--ops")
         return plain
     isa = isa or env.cpu_isa()
     try:
         from quire.ops.cpu import cpu_ops
     except ImportError as error:
-        if provider == "cpu" or isa is not None or quantization is not None:
+        if provider == "cpu" or isa or quantization or group:
             raise ConfigError(
                 f"the native kernels cannot be imported: {error}.",
                 fix="Install Quire with its native module, or use --ops reference.",
@@ -120,7 +128,7 @@ def load_ops(
         logger.warning("ops: %s", note)
         return replace(plain, note=note)
     try:
-        return cpu_ops(isa, num_threads, quantization)
+        return cpu_ops(isa, num_threads, quantization, group)
     except ValueError as error:
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
 

@@ -1,0 +1,154 @@
+#include "rank_group.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+
+namespace quire {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr timespec kSleep = {0, 100'000'000};  // should a bell not be heard
+// A task's numbers, and how many tasks a chunk has: a chunk of every rank fits into the second-level
+// cache, and a decoding step is one task.
+constexpr int64_t kPiece = 8192, kPieces = 16;
+constexpr int64_t kChunk = kPiece * kPieces;
+
+void pause() {
+#if defined(QUIRE_X86)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+template <class Body>
+void run_tasks(Pool& pool, int64_t tasks, const Body& body) {
+  if (tasks == 1) return body(0);  // wakes nobody
+  pool.run(
+      tasks, [](void* b, int64_t task) { (*static_cast<const Body*>(b))(task); },
+      const_cast<Body*>(&body));
+}
+
+}  // namespace
+
+int64_t RankGroup::bytes(int ranks) {
+  return static_cast<int64_t>(sizeof(Shared)) + 2 * ranks * kChunk * 4;
+}
+
+RankGroup::RankGroup(void* memory, int rank, int ranks)
+    : shared_(static_cast<Shared*>(memory)), rank_(rank), ranks_(ranks) {
+  if (rank < 0 || rank >= ranks || ranks > kMaxRanks) {
+    throw std::invalid_argument("no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+  }
+}
+
+float* RankGroup::slots(int set) const {
+  return reinterpret_cast<float*>(shared_ + 1) + set * ranks_ * kChunk;
+}
+
+void RankGroup::begin(uint32_t step) {
+  position_ = uint64_t{step} << 32;
+  set_ = 0;
+}
+
+void RankGroup::sum(const Kernels& kernels, Pool& pool, void* y, DType dtype, const float* x,
+                    int64_t n) {
+  const int64_t item = dtype == kFloat32 ? 4 : 2;
+  for (int64_t done = 0; done < n; done += kChunk) {
+    sum_chunk(kernels, pool, static_cast<uint8_t*>(y) + done * item, dtype, x + done,
+              std::min(kChunk, n - done));
+  }
+}
+
+// In the slots, the ranks' parts of a piece follow each other: a sum of rows, to the kernel.
+void RankGroup::sum_chunk(const Kernels& kernels, Pool& pool, void* y, DType dtype, const float* x,
+                          int64_t n) {
+  const int64_t item = dtype == kFloat32 ? 4 : 2;
+  const int64_t tasks = (n + kPiece - 1) / kPiece;
+  float* const all = slots(set_);
+  set_ = 1 - set_;
+  run_tasks(pool, tasks, [&](int64_t task) {
+    const int64_t begin = task * kPiece, count = std::min(kPiece, n - begin);
+    memcpy(all + begin * ranks_ + rank_ * count, x + begin, static_cast<size_t>(count) * 4);
+  });
+  ++position_;
+  shared_->ranks[rank_].arrived.store(position_);
+  ring();
+  wait(position_);
+  int64_t place[kMaxRanks];
+  float ones[kMaxRanks];
+  for (int r = 0; r < ranks_; ++r) place[r] = r, ones[r] = 1.0f;
+  run_tasks(pool, tasks, [&](int64_t task) {
+    const int64_t begin = task * kPiece, count = std::min(kPiece, n - begin);
+    kernels.mix[dtype]({static_cast<uint8_t*>(y) + begin * item, all + begin * ranks_, place, ones,
+                        ranks_, count},
+                       0);
+  });
+}
+
+void RankGroup::fail() {
+  shared_->ranks[rank_].failed.store((position_ >> 32) + 1);
+  ring();
+}
+
+void RankGroup::lose() {
+  shared_->lost.store(1);
+  ring();
+}
+
+// Sequentially consistent, as all that is shared: either the sleeper sees what has changed, or it is
+// seen to sleep.
+void RankGroup::ring() {
+  shared_->bell.fetch_add(1);
+  if (shared_->sleepers.load() != 0) {
+    syscall(SYS_futex, &shared_->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+}
+
+bool RankGroup::all_have(uint64_t arrived) const {
+  bool all = true;
+  for (int r = 0; r < ranks_; ++r) {
+    const Rank& rank = shared_->ranks[r];
+    const uint64_t failed = rank.failed.load();  // read first: it may have arrived, and then failed
+    if (rank.arrived.load() >= arrived) continue;
+    all = false;
+    if (failed == (arrived >> 32) + 1) {
+      throw std::runtime_error("rank " + std::to_string(r) + " has failed in this step");
+    }
+  }
+  if (!all && shared_->lost.load() != 0) throw std::runtime_error("a rank is lost");
+  return all;
+}
+
+void RankGroup::wait(uint64_t arrived) {
+  const auto end = Clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (all_have(arrived)) return;
+      pause();
+    }
+  } while (Clock::now() < end);
+  struct Sleeper {
+    std::atomic<uint32_t>& count;
+    explicit Sleeper(std::atomic<uint32_t>& c) : count(c) { count.fetch_add(1); }
+    ~Sleeper() { count.fetch_sub(1); }
+  } sleeper(shared_->sleepers);
+  for (;;) {
+    const uint32_t seen = shared_->bell.load();
+    if (all_have(arrived)) return;
+    syscall(SYS_futex, &shared_->bell, FUTEX_WAIT, seen, &kSleep, nullptr, 0);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,62 @@
+"""Sums over the processes that compute a model together (tensor parallelism), in shared memory."""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+from torch import Tensor
+
+from quire import _native
+from quire.ops.native import NativeKernels
+from quire.ops.native_checks import CACHE_CODES, describe
+from quire.ops.rank_memory import rank_group_bytes
+
+
+class RankGroup:
+    """A rank's end of the memory in which its group meets.
+
+    Args:
+        memory: descriptor of a file of `rank_group_bytes(ranks)` zeros, the same for all ranks.
+
+    Attributes:
+        rank, ranks: which of how many.
+    """
+
+    def __init__(self, memory: int, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        pages = mmap.mmap(memory, rank_group_bytes(ranks))
+        self._memory = torch.frombuffer(pages, dtype=torch.uint8)  # which keeps `pages` alive
+        self._handle = _native.RankGroup(self._memory.data_ptr(), rank, ranks)
+
+    def begin(self, step: int) -> None:
+        """A step begins: its number is above the last one's, and the same on all ranks, of which
+        none is still in the last one. What failed there counts no more."""
+        self._handle.begin(step)
+
+    def fail(self) -> None:
+        """This rank ends the step here: whoever waits for it gets a RuntimeError."""
+        self._handle.fail()
+
+    def lose(self) -> None:
+        """A rank is gone: whoever waits, from now on, gets a RuntimeError."""
+        self._handle.lose()
+
+    def all_reduce(
+        self, kernels: NativeKernels, pool: _native.Pool, x: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """`ops.reference.all_reduce`: summed in the order of the ranks, so that all get the same
+        bits. Every rank calls it with the same shape.
+
+        Raises:
+            ValueError: x is not a contiguous float32 matrix.
+            RuntimeError: another rank has failed, or is gone.
+        """
+        if x.dtype != torch.float32 or not x.is_cpu or x.ndim != 2 or not x.is_contiguous():
+            raise ValueError(f"x is {describe(x)}; wanted a contiguous float32 [rows, cols]")
+        y = torch.empty(x.shape, dtype=dtype)
+        _native.all_reduce(
+            kernels.handle, pool, self._handle, CACHE_CODES[dtype], y.data_ptr(), x.data_ptr(),
+            *x.shape,
+        )  # fmt: skip
+        return y

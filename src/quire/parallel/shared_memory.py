@@ -1,0 +1,21 @@
+"""Memory that processes share: a file without a name, so that nothing is left of it when they end,
+however they do."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+
+def anonymous_file(nbytes: int) -> int:
+    """The descriptor of a file of zeros in memory, for children to inherit and map.
+
+    Where the system has none in memory, it is one in the temporary folder, removed already.
+    """
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("quire-ranks")
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, nbytes)
+    return fd

@@ -1,0 +1,123 @@
+"""Sums over ranks: the same bits on all of them, and nobody waits for one that does not come."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from quire import _native
+from quire.ops.native import NativeKernels
+from quire.ops.rank_group import RankGroup
+from quire.ops.rank_memory import rank_group_bytes
+from quire.parallel.shared_memory import anonymous_file
+from tests.golden.ranks import run_ranks
+
+KERNELS = NativeKernels()
+
+
+def reduce(group: RankGroup, x: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return group.all_reduce(KERNELS, _native.Pool(1), x, dtype)
+
+
+def parts(ranks: int, *shape: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(ranks)
+    return [torch.randn(shape, generator=generator) for _ in range(ranks)]
+
+
+def in_order(given: list[torch.Tensor]) -> torch.Tensor:
+    total = torch.zeros_like(given[0])
+    for part in given:
+        total = total + part
+    return total
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 37), (0, 16), (9, 1024), (70, 4100)])
+def test_sums_are_in_the_order_of_the_ranks(
+    ranks: int, dtype: torch.dtype, shape: tuple[int, int]
+) -> None:
+    """The largest are several chunks of several tasks."""
+    given = parts(ranks, *shape)
+    sums = run_ranks(ranks, lambda group: reduce(group, given[group.rank], dtype))
+    for result in sums:
+        assert torch.equal(result, in_order(given).to(dtype))
+
+
+def test_many_sums_in_many_steps() -> None:
+    """Slots are used again, and a rank that is ahead waits."""
+    given = [parts(3, 4, 64) for _ in range(20)]
+
+    def work(group: RankGroup) -> list[torch.Tensor]:
+        found = []
+        for step in range(1, 6):
+            group.begin(step)
+            found += [reduce(group, wanted[group.rank]) for wanted in given]
+            meet.wait()  # as the executor does, which hears from all before the next step
+        return found
+
+    meet = threading.Barrier(3)
+    for results in zip(*run_ranks(3, work), strict=True):
+        assert all(torch.equal(results[0], result) for result in results)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[RankGroup, RankGroup]]:
+    memory = anonymous_file(rank_group_bytes(2))
+    yield RankGroup(memory, 0, 2), RankGroup(memory, 1, 2)
+    os.close(memory)
+
+
+def test_a_rank_that_fails_is_not_waited_for(pair: tuple[RankGroup, RankGroup]) -> None:
+    x = torch.ones(1, 8)
+    for group in pair:
+        group.begin(1)
+    pair[1].fail()
+    with pytest.raises(RuntimeError, match="rank 1 has failed in this step"):
+        reduce(pair[0], x)
+
+
+def test_after_a_failed_step_the_next_one_counts(pair: tuple[RankGroup, RankGroup]) -> None:
+    """Though one rank had come further than the other."""
+    x = torch.ones(1, 8)
+    pair[0].begin(1)
+    pair[1].begin(1)
+    pair[1].fail()
+    with pytest.raises(RuntimeError):
+        reduce(pair[0], x)
+    sums: list[torch.Tensor] = []
+    for group in pair:
+        group.begin(2)
+    other = threading.Thread(target=lambda: sums.append(reduce(pair[1], 2 * x)))
+    other.start()
+    sums.append(reduce(pair[0], x))
+    other.join()
+    assert all(torch.equal(total, 3 * x) for total in sums)
+
+
+def test_who_waits_for_a_rank_that_is_gone_hears_of_it(pair: tuple[RankGroup, RankGroup]) -> None:
+    raised: list[RuntimeError] = []
+
+    def wait() -> None:
+        try:
+            reduce(pair[0], torch.ones(1, 8))
+        except RuntimeError as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    pair[1].lose()
+    waiting.join(60)
+    assert [str(error) for error in raised] == ["a rank is lost"]
+
+
+def test_what_cannot_be_summed(pair: tuple[RankGroup, RankGroup]) -> None:
+    for x in (torch.ones(8), torch.ones(2, 8).t(), torch.ones(2, 8, dtype=torch.bfloat16)):
+        with pytest.raises(ValueError, match="wanted a contiguous float32"):
+            reduce(pair[0], x)
+    with pytest.raises(ValueError, match="no rank 2 of 2"):
+        _native.RankGroup(0, 2, 2)
