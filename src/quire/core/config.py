@@ -172,6 +172,10 @@ class EngineArgs:
     """Call ops one by one instead of replaying them from a plan; the results are the same."""
     num_threads: int | None = None
     """Threads that compute; if unset, every core this process may use (one for a tiny model)."""
+    tensor_parallel_size: int = 1
+    """Processes that share each layer among them, its heads and its inner width, a part of the
+    cores each. For machines whose cores have their own memory (NUMA); on others one process is as
+    fast, and needs no sums."""
     pack_cache_bytes: int = 20 * 2**30
     """Most bytes of packed weights to keep on disk, in the folder `packed` of QUIRE_CACHE_DIR, so
     that the next start is faster; 0 keeps none."""
@@ -374,6 +378,21 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RankShare:
+    """Which part of a model a worker has, where several share it (see `models.shares`).
+
+    Attributes:
+        rank, ranks: which of how many.
+        model, weight_forms: those of the whole model.
+    """
+
+    rank: int
+    ranks: int
+    model: ModelConfig
+    weight_forms: dict[str, list[Form | None]]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """All that the engine core needs to start; travels to it as one msgpack frame.
 
@@ -425,6 +444,9 @@ class EngineConfig:
     """None where text is generated."""
     device: DeviceType = "cpu"
     """On "cuda" `memory_budget_bytes` is the GPU's memory, and `ops` are "reference"."""
+    tensor_parallel_size: int = 1
+    share: RankShare | None = None
+    """Set where `model`, `num_threads` and the bytes of memory are one rank's."""
 
     @property
     def packing(self) -> str | None:

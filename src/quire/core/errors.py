@@ -81,3 +81,9 @@ class EngineRestartingError(EngineDeadError):
     """The engine core was lost, and another one is being started: ask again in a moment."""
 
     code = "engine_restarting"
+
+
+def class_of_code(code: str) -> type[QuireError] | None:
+    """The class of errors that has this code; None where it is none of ours."""
+    known = [k for k in globals().values() if isinstance(k, type) and issubclass(k, QuireError)]
+    return next((kind for kind in known if kind.code == code), None)

@@ -23,6 +23,8 @@ from quire.core.registry import did_you_mean
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _PROFILER = "profiler_config."
+_SHORT = {"tensor_parallel_size": ["-tp"]}
+"""vLLM's short spellings."""
 _UNITS = (
     {"": 1, "B": 1, "kB": 1000}
     | _BINARY
@@ -57,6 +59,7 @@ def add_engine_flags(
         default = (defaults or {}).get(field.name, field.default)
         flag = "--" + field.name.replace("_", "-")
         aliases = ["--" + field.name] if "_" in field.name else []
+        aliases += _SHORT.get(field.name, [])
         text = docs.get(field.name, "").replace("%", "%%")
         if hints[field.name] is bool:
             _add_switch(group, field.name, flag, aliases, text, default=bool(default))

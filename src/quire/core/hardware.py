@@ -51,12 +51,22 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def core_cpus() -> list[list[int]]:
+    """The CPUs that this process may run on, core by core; none where the system does not say."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    cores: dict[str, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        cores.setdefault(_read(Path(topology.format(cpu))) or str(cpu), []).append(cpu)
+    return list(cores.values())
+
+
 def _cores() -> int:
     """Physical cores with a CPU this process may run on, within its cgroup's quota."""
-    if not hasattr(os, "sched_getaffinity"):
+    cores = core_cpus()
+    if not cores:
         return os.cpu_count() or 1
-    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    cores = {_read(Path(topology.format(cpu))) or str(cpu) for cpu in os.sched_getaffinity(0)}
     quota, _, period = _read(_cgroup("cpu.max")).partition(" ")
     if quota.isdigit() and period.isdigit():
         return max(1, min(len(cores), -(-int(quota) // int(period))))

@@ -19,9 +19,8 @@ from typing import Protocol
 import msgspec
 import zmq
 
-from quire.core import errors
 from quire.core.config import EngineConfig
-from quire.core.errors import EngineDeadError, QuireError
+from quire.core.errors import EngineDeadError, QuireError, class_of_code
 from quire.core.messages import (
     BAD_FRAME,
     CallResult,
@@ -305,10 +304,9 @@ def _give(process: subprocess.Popen[bytes], configuration: bytes) -> None:
 
 def _error_of(message: CoreFailed, *, starting: bool) -> QuireError:
     """The core's error, as the type it was raised as where the user can act on it."""
-    known = vars(errors).values()
-    kinds = {k.code: k for k in known if isinstance(k, type) and issubclass(k, QuireError)}
-    if starting and message.code in kinds:
-        return kinds[message.code](message.message)
+    kind = class_of_code(message.code)
+    if starting and kind is not None:
+        return kind(message.message)
     when = "while it started" if starting else "while it ran"
     return EngineDeadError(
         f"The engine core failed {when}: {message.code}: {message.message}",

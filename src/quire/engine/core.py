@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
 from quire.core.config import CacheConfig, EngineConfig
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import EngineDeadError, InvalidRequestError
 from quire.core.messages import (
     AddRequest,
     CoreOutput,
@@ -214,6 +214,8 @@ class EngineCore:
         batch = self._in_flight[0].batch
         try:
             result = self._in_flight[0].wait()
+        except EngineDeadError:
+            raise
         except Exception as error:
             self._skip_behind()
             outputs = self._recover(batch, error)
@@ -239,6 +241,8 @@ class EngineCore:
             logger.error("step %d failed; its parts are tried", batch.step, exc_info=error)
             try:
                 result, lost = compute_apart(self._compute, batch, error)
+            except EngineDeadError:
+                raise
             except Exception as failure:
                 error = failure
             else:

@@ -55,27 +55,38 @@ LINGER_MS = 1000
 CoreLoader = Callable[[EngineConfig], tuple["EngineCore", Ready]]
 
 
-def load_core(config: EngineConfig) -> tuple[EngineCore, Ready]:
+def load_core(
+    config: EngineConfig, on_lost: Callable[[], None] | None = None
+) -> tuple[EngineCore, Ready]:
     """The engine core with its model loaded, and what is known of it then.
+
+    Args:
+        on_lost: called, on a thread of its own, when a process that computes with this one is gone.
 
     The phase "import_engine" is reading the code; torch, which takes longer, the worker imports.
     """
     start = time.monotonic()
     env.let_idle_threads_sleep()  # before torch is imported
     from quire.engine.core import EngineCore
-    from quire.executor.uniproc import UniprocExecutor
+    from quire.executor.multiproc import make_executor
 
     imported = time.monotonic() - start
-    core = EngineCore(config, UniprocExecutor(config))
+    core = EngineCore(config, make_executor(config, on_lost))
     ready = core.ready()
     return core, msgspec.structs.replace(ready, phases={"import_engine": imported, **ready.phases})
+
+
+def load_core_or_end(config: EngineConfig) -> tuple[EngineCore, Ready]:
+    """`load_core` for a process of its own: it ends when another that computes with it does, for
+    somebody stands by to start it anew."""
+    return load_core(config, on_lost=lambda: os._exit(1))
 
 
 def import_all() -> None:
     """Import what `load_core` does, and what that imports while it loads a model."""
     env.let_idle_threads_sleep()
     import quire.engine.core
-    import quire.executor.uniproc
+    import quire.executor.multiproc
     import quire.models.loader
     import quire.ops.cpu
     import quire.profile.profiling
@@ -149,7 +160,7 @@ class CoreServer:
 
 
 def main(
-    argv: list[str], load: CoreLoader = load_core, prepare: Callable[[], None] = import_all
+    argv: list[str], load: CoreLoader = load_core_or_end, prepare: Callable[[], None] = import_all
 ) -> int:
     """Run a core until it is told to stop; returns the exit status.
 

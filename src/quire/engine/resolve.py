@@ -39,6 +39,7 @@ from quire.core.registry import did_you_mean
 from quire.engine.resolve_context import AUTO, asked_context, with_fitting_context
 from quire.engine.resolve_device import GIB, gib, memory_budget, resolve_device
 from quire.engine.resolve_lora import lora_config
+from quire.engine.resolve_parallel import with_ranks
 from quire.engine.resolve_pooling import resolve_pooling
 from quire.engine.resolve_quantization import resolve_quantization
 from quire.models.cost import first_guess
@@ -160,6 +161,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         device=device,
     )
     config = dataclasses.replace(config, lora=lora_config(args, pools=pooled.pooling is not None))
+    config = with_ranks(args, config, hardware, notes)
     config = dataclasses.replace(
         config, cpu_offload_bytes=_cpu_offload(args, config, hardware, notes)
     )
@@ -209,8 +211,9 @@ def _check_values(args: EngineArgs) -> None:
         raise _error(args, "gpu_memory_utilization", "it must be in (0, 1].")
     may_be_unset = ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override")
     limits = ("max_num_seqs", "max_num_batched_tokens", "num_scheduler_steps", "num_threads")
+    ranks = ("tensor_parallel_size",)
     adapters = ("max_loras", "max_lora_rank", "max_cpu_loras")
-    for name in (*may_be_unset, *limits, *adapters):
+    for name in (*may_be_unset, *limits, *ranks, *adapters):
         value = getattr(args, name)
         if value is not None and value < 1 and (name, value) != ("max_model_len", AUTO):
             raise _error(args, name, "it must be at least 1.")

@@ -9,6 +9,7 @@ from quire.core.errors import ConfigError
 from quire.executor.memory import GPU_RUNTIME_BYTES, RUNTIME_BYTES, RUNTIME_STEP, longest_context
 from quire.models.memory import kv_bytes_per_token
 from quire.models.offload import held_weight_bytes
+from quire.models.shares import shared_config
 
 AUTO = -1
 """As `max_model_len`, what unset is."""
@@ -44,11 +45,12 @@ def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str
     if args.max_model_len not in (None, AUTO):
         return config
     scales = config.calculate_kv_scales
+    held = shared_config(config, 0) if config.tensor_parallel_size > 1 else config
     length = longest_context(
-        config,
+        held,
         runtime=RUNTIME_BYTES + 2 * RUNTIME_STEP if config.device == "cpu" else GPU_RUNTIME_BYTES,
-        weights=held_weight_bytes(config),
-        kv_bytes_per_token=kv_bytes_per_token(config.model, config.kv_cache_dtype, scales),
+        weights=held_weight_bytes(held),
+        kv_bytes_per_token=kv_bytes_per_token(held.model, held.kv_cache_dtype, scales),
     )
     limits = config.scheduler
     if length == limits.max_model_len or length < LEAST_TOKENS:

@@ -11,7 +11,7 @@ from quire.core.config import EngineConfig
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import Executor, Pending
-from quire.executor.worker import Worker
+from quire.executor.worker import Peers, Worker
 
 SWITCH_SECONDS = 5e-5
 """How long a thread that comes back from a kernel waits for the one that runs Python; with
@@ -21,8 +21,8 @@ Python's own 5 ms a step would."""
 class UniprocExecutor(Executor):
     """Calls its worker directly, or, with async scheduling, from a thread of its own."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._worker = Worker(config)
+    def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
+        self._worker = Worker(config, peers)
         self._async = config.async_scheduling
         self._switch_seconds = sys.getswitchinterval()
         self._thread = ThreadPoolExecutor(1, "quire-steps")  # starts with its first step

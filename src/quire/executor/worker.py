@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from quire.text.tokenizer import Tokenizer, load_tokenizer
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
     from quire.ops.metadata import KVCache
+    from quire.ops.rank_group import RankGroup
     from quire.ops.table import OpTable
     from quire.profile.profiling import Profiling
     from quire.runner.kv_host import HostKV
@@ -37,8 +39,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class Peers(Protocol):
+    """The other ranks of a worker that has a share of a model.
+
+    Attributes:
+        memory: descriptor of the memory in which they meet (see `ops.rank_group`).
+    """
+
+    @property
+    def memory(self) -> int: ...
+
+    def agree(self, num_blocks: int) -> int:
+        """The most KV blocks that fit on every rank, of which so many fit on this one."""
+
+
 class Worker:
-    """Loads a model and computes its steps.
+    """Loads a model, or the share of it that its configuration says, and computes its steps.
+
+    Args:
+        peers: of whoever has a share.
 
     Attributes:
         phases: seconds of each part of `start`, in order; they add up to its wall time.
@@ -46,8 +65,10 @@ class Worker:
         num_blocks: blocks in the KV cache.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, peers: Peers | None = None) -> None:
         self.config = config
+        self._peers = peers
+        self._group: RankGroup | None = None
         self.phases: dict[str, float] = {}
         self.facts: dict[str, object] = {}
         self.num_blocks = 0
@@ -89,11 +110,13 @@ class Worker:
         from quire.sampling.grammars import Grammars
 
         device = open_device(config.device)
+        self._group = _group(config, self._peers)
         ops = load_ops(
             config.ops,
             num_threads=config.num_threads,
             quantization=config.packing,
             device=device,
+            group=self._group,
         )
         # Two pools would take each other's cores; the native one does the heavy work.
         torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
@@ -110,6 +133,8 @@ class Worker:
                 config.model, config.kv_cache_dtype, config.calculate_kv_scales
             ),
         )
+        if self._peers is not None:
+            plan = replace(plan, num_blocks=self._peers.agree(plan.num_blocks))
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
         tables = lora_tables(config, device.torch)
         if config.lora is not None:
@@ -164,6 +189,26 @@ class Worker:
         if self._profiling is not None and self._profiling.active:
             return self._profiling.run(batch, self._execute)
         return self._execute(batch)
+
+    def execute_together(self, number: int, batch: SchedulerOutput) -> ModelOutput:
+        """`execute`, on all ranks at the same time; `number` counts their steps, from 1."""
+        assert self._group is not None, "the worker has no share"
+        self._group.begin(number)
+        try:
+            return self.execute(batch)
+        except BaseException:
+            self.leave_step()
+            raise
+
+    def leave_step(self) -> None:
+        """Have the other ranks not wait for this one in the step, or the start, that it is in."""
+        if self._group is not None:
+            self._group.fail()
+
+    def lose_group(self) -> None:
+        """A rank is gone: have nobody wait for another from now on."""
+        if self._group is not None:
+            self._group.lose()
 
     def prepare(
         self,
@@ -254,6 +299,14 @@ class Worker:
         )
         nothing = np.zeros(0, dtype=np.int64)
         self.execute(SchedulerOutput(0, [], nothing, nothing, block_columns([]), [], [name], 0))
+
+
+def _group(config: EngineConfig, peers: Peers | None) -> RankGroup | None:
+    if config.share is None or peers is None:
+        return None
+    from quire.ops.rank_group import RankGroup
+
+    return RankGroup(peers.memory, config.share.rank, config.share.ranks)
 
 
 def both(first: Future[Any], second: Future[Any]) -> Future[None]:

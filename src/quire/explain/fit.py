@@ -29,6 +29,7 @@ from quire.explain.limits import Limits, profile_of
 from quire.models.cost import roofline
 from quire.models.memory import kv_bytes_per_token, loaded_bytes, parameter_count
 from quire.models.offload import held_weight_bytes, layer_weights
+from quire.models.shares import shared_config
 
 TOUCHED_SHARE = {"float32": 0.6, "bfloat16": 0.3, "float16": 0.3}
 """Of the activations that are reserved, as if all were float32 and none shared its place, what
@@ -168,7 +169,18 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
 
 
 def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
-    """The engine's own plan, and whether it would start with it."""
+    """The engine's own plan, and whether it would start with it; of all ranks together."""
+    if config.share is None and config.tensor_parallel_size > 1:
+        plan, fits = memory_of(shared_config(config, 0))
+        ranks = config.tensor_parallel_size
+        plan = replace(
+            plan,
+            block_bytes=ranks * plan.block_bytes,
+            runtime=ranks * plan.runtime,
+            weights=ranks * plan.weights,
+            activations=ranks * plan.activations,
+        )
+        return plan, fits
     weights = held_weight_bytes(config)
     per_token = kv_bytes_per_token(config.model, config.kv_cache_dtype, config.calculate_kv_scales)
     try:

@@ -12,7 +12,7 @@ from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.layers.attention import Attention
 from quire.layers.classifier import Classifier
 from quire.layers.embedding import Embedding
-from quire.layers.linear import Linear
+from quire.layers.linear import Linear, RowParallelLinear
 from quire.layers.mlp import MLP, Activation
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rotary import rope_table
@@ -263,7 +263,7 @@ class Builder:
         config = self._config
         return Attention(
             self.linear(f"{stem}.qkv"),
-            self.linear(f"{stem}.out"),
+            self._summed(f"{stem}.out"),
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
@@ -288,8 +288,8 @@ class Builder:
         else:
             name, activation = f"{stem}.up", config.activation
         if name in self._adapters:  # which come before the activation: it is no epilogue
-            return MLP(self.linear(name), self.linear(f"{stem}.down"), activation)
-        return MLP(self.linear(name, activation), self.linear(f"{stem}.down"))
+            return MLP(self.linear(name), self._summed(f"{stem}.down"), activation)
+        return MLP(self.linear(name, activation), self._summed(f"{stem}.down"))
 
     def head(self) -> Linear | None:
         """What makes logits, if the model does."""
@@ -302,6 +302,11 @@ class Builder:
             return None
         dense = self.linear("head.dense", head=True) if self._config.encoder else None
         return Classifier(self.linear("head.out", head=True), dense)
+
+    def _summed(self, stem: str) -> Linear:
+        """A layer whose inputs are dealt out among the ranks, if there are several."""
+        linear = self.linear(stem)
+        return linear if self._ops.ranks == 1 else RowParallelLinear(linear.weight)
 
     def linear(self, stem: str, epilogue: Epilogue = "none", *, head: bool = False) -> Linear:
         name = f"{stem}.weight"

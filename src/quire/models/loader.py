@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,6 +17,7 @@ from quire.models.dummy import RandomParameters
 from quire.models.encoder import Encoder
 from quire.models.pack_cache import PackCache
 from quire.models.parameters import ParameterSource, Progress
+from quire.models.sharded import SharedParameters
 from quire.models.stored import StoredParameters
 from quire.ops.lora import LoraTable
 from quire.ops.table import OpTable
@@ -70,6 +72,14 @@ def load_model(
 
 def parameter_source(config: EngineConfig, progress: Progress | None = None) -> ParameterSource:
     """Where the parameters of `config`'s model come from; raises as `load_model`."""
+    share = config.share
+    if share is None:
+        return _whole_source(config, progress)
+    whole = replace(config, model=share.model, weight_forms=share.weight_forms)
+    return SharedParameters(_whole_source(whole, progress), share)
+
+
+def _whole_source(config: EngineConfig, progress: Progress | None) -> ParameterSource:
     dtype = TORCH_DTYPES[config.dtype]
     if config.load_format == "dummy":
         return RandomParameters(

@@ -88,6 +88,8 @@ def model_key(config: EngineConfig) -> str:
     facts = [FORMAT, asdict(config.model), config.dtype, quantized]
     if config.lora is not None:  # a gate and what it gates lie apart then
         facts.append("adapters")
+    if config.share is not None:
+        facts.append([config.share.rank, asdict(config.share.model)])
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for file in split_files(path) if path.is_file() else weight_files(path):
         with file.open("rb") as stream:

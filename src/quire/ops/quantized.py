@@ -114,6 +114,33 @@ class QuantizedWeight:
         given = {name: getattr(self, name) for name in names}
         return replace(self, **{n: t.to(device) for n, t in given.items() if t is not None})
 
+    def columns(self, first: int, count: int) -> QuantizedWeight:
+        """Columns [first, first + count), dense.
+
+        Raises:
+            ValueError: they are no whole groups, or out of order.
+        """
+        _, k = self.shape
+        last = first + count
+        if self.permutation is not None:
+            raise ValueError("the columns' groups are out of order")
+        one_group = self.group >= k
+        if not one_group and (first % self.group or (last % self.group and last != k)):
+            raise ValueError(f"columns {first} to {last} are no whole groups of {self.group}")
+        groups = slice(0, 1) if one_group else slice(first // self.group, -(-last // self.group))
+
+        def of(numbers: Tensor | None) -> Tensor | None:
+            return None if numbers is None else numbers[:, groups].contiguous()
+
+        return replace(
+            self,
+            codes=self.codes[:, first:last].contiguous(),
+            scale=self.scale[:, groups].contiguous(),
+            group=count if one_group else self.group,
+            zero=of(self.zero),
+            offset=of(self.offset),
+        )
+
     def _by_column(self, numbers: Tensor) -> Tensor:
         return numbers.repeat_interleave(self.group, dim=1)[:, : self.codes.shape[1]]
 

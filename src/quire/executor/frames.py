@@ -1,0 +1,164 @@
+"""What an executor and the workers of its other ranks say to each other, as msgpack.
+
+executor → worker   Start, Agreed, then Prepare and Step
+worker → executor   Fit, Loaded, then an Outcome for each Step; or Failed, its last word
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import msgspec
+import numpy as np
+
+from quire.core.batch import BlockCopies, Column, NewSequence, SchedulerOutput
+from quire.core.config import EngineConfig
+from quire.core.sampling_params import SamplingParams
+
+
+class Start(msgspec.Struct, tag=True, array_like=True):
+    """Load the share of the model that `config` says, on these CPUs; on any, if there are none."""
+
+    config: EngineConfig
+    cpus: list[int]
+
+
+class Fit(msgspec.Struct, tag=True, array_like=True):
+    """So many KV blocks fit beside the rank's weights."""
+
+    num_blocks: int
+
+
+class Agreed(msgspec.Struct, tag=True, array_like=True):
+    """So many KV blocks fit on every rank."""
+
+    num_blocks: int
+
+
+class Loaded(msgspec.Struct, tag=True, array_like=True):
+    """The worker can compute steps."""
+
+
+class Failed(msgspec.Struct, tag=True, array_like=True):
+    """The worker cannot start: a `QuireError`'s code, or an exception's name, and what it says."""
+
+    code: str
+    message: str
+
+
+class Prepare(msgspec.Struct, tag=True, array_like=True):
+    """See `Executor.prepare`."""
+
+    params: SamplingParams
+    eos_token_ids: tuple[int, ...]
+
+
+class Sequence(msgspec.Struct, array_like=True):
+    """A `NewSequence`; its tokens as int32."""
+
+    request_id: str
+    token_ids: bytes
+    num_prompt_tokens: int
+    sampling_params: SamplingParams
+    eos_token_ids: tuple[int, ...]
+    second_text: int
+    prompt_embeds: bytes | None
+
+
+class Step(msgspec.Struct, tag=True, array_like=True):
+    """A `SchedulerOutput`; its columns as int64.
+
+    Attributes:
+        number: counts the steps that the executor was asked for, from 1.
+        request_ids: None where they are those of the step before.
+    """
+
+    number: int
+    step: int
+    request_ids: list[str] | None
+    num_scheduled_tokens: bytes
+    num_computed_tokens: bytes
+    new_blocks: bytes
+    new_sequences: list[Sequence]
+    removed: list[str]
+    total_num_scheduled_tokens: int
+    num_steps: int
+    block_copies: BlockCopies | None
+
+    @classmethod
+    def of(cls, number: int, batch: SchedulerOutput, *, same_requests: bool) -> Step:
+        return cls(
+            number,
+            batch.step,
+            None if same_requests else batch.request_ids,
+            batch.num_scheduled_tokens.tobytes(),
+            batch.num_computed_tokens.tobytes(),
+            batch.new_blocks.tobytes(),
+            [_sequence(new) for new in batch.new_sequences],
+            batch.removed,
+            batch.total_num_scheduled_tokens,
+            batch.num_steps,
+            batch.block_copies,
+        )
+
+    def batch(self, request_ids: list[str]) -> SchedulerOutput:
+        """The step, of these requests."""
+        return SchedulerOutput(
+            self.step,
+            request_ids,
+            column(self.num_scheduled_tokens),
+            column(self.num_computed_tokens),
+            column(self.new_blocks).reshape(3, -1),
+            [_new_sequence(new) for new in self.new_sequences],
+            self.removed,
+            self.total_num_scheduled_tokens,
+            self.num_steps,
+            self.block_copies,
+        )
+
+
+class Outcome(msgspec.Struct, tag=True, array_like=True):
+    """What became of a step on one rank.
+
+    Attributes:
+        tokens: `ModelOutput.sampled_token_ids`, int64.
+        failed_loads: see `ModelOutput`.
+        error: what the step raised.
+    """
+
+    tokens: bytes = b""
+    failed_loads: list[int] = []
+    error: str | None = None
+
+
+ToWorker = Start | Agreed | Prepare | Step
+FromWorker = Fit | Loaded | Failed | Outcome
+
+
+def column(packed: bytes) -> Column:
+    """int64 numbers, in memory of their own."""
+    return np.frombuffer(bytearray(packed), dtype=np.int64)
+
+
+def _sequence(new: NewSequence) -> Sequence:
+    return Sequence(
+        new.request_id,
+        np.asarray(new.token_ids, dtype=np.int32).tobytes(),
+        new.num_prompt_tokens,
+        new.sampling_params,
+        new.eos_token_ids,
+        new.second_text,
+        new.prompt_embeds,
+    )
+
+
+def _new_sequence(new: Sequence) -> NewSequence:
+    return NewSequence(
+        new.request_id,
+        array("i", new.token_ids),
+        new.num_prompt_tokens,
+        new.sampling_params,
+        new.eos_token_ids,
+        new.second_text,
+        new.prompt_embeds,
+    )

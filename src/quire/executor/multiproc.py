@@ -1,0 +1,148 @@
+"""The executor of several processes that share each layer among them (tensor parallelism)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineDeadError
+from quire.core.lora import LoRARequest
+from quire.core.sampling_params import SamplingParams
+from quire.executor.base import Executor, ForwardError
+from quire.executor.frames import Outcome, Prepare, Step, column
+from quire.executor.team import Team, lost
+from quire.executor.uniproc import UniprocExecutor
+from quire.models.shares import shared_config
+from quire.parallel.shared_memory import anonymous_file
+
+_SUMMED = (
+    "num_threads",
+    "weight_bytes",
+    "kv_cache_bytes",
+    "kv_bytes_per_token",
+    "host_kv_bytes",
+    "disk_kv_bytes",
+    "activation_bytes",
+    "runtime_bytes",
+)
+"""Facts of which every rank has as much."""
+
+
+def make_executor(config: EngineConfig, on_lost: Callable[[], None] | None = None) -> Executor:
+    """The executor that `config` asks for.
+
+    Args:
+        on_lost: called when a process of the executor has ended that was not asked to.
+    """
+    if config.tensor_parallel_size == 1:
+        return UniprocExecutor(config)
+    return MultiprocExecutor(config, on_lost)
+
+
+class MultiprocExecutor(UniprocExecutor):
+    """Rank 0 computes here, and each other rank in a process of its own, with the cores divided.
+
+    Every rank is told every step, holds all of its state but for its heads' keys and values, and,
+    since all have the same logits to the bit, samples the same tokens; they are compared. So rank
+    0's answer is everyone's. A step that fails on all ranks leaves them able to go on. One that
+    fails on some, or a process that is gone, ends the executor: an `EngineDeadError`.
+    """
+
+    def __init__(self, config: EngineConfig, on_lost: Callable[[], None] | None = None) -> None:
+        from quire.ops.rank_memory import rank_group_bytes
+
+        ranks = config.tensor_parallel_size
+        shares = [shared_config(config, rank) for rank in range(ranks)]
+        self._ranks = ranks
+        self._memory = anonymous_file(rank_group_bytes(ranks))
+        self._team = Team(shares, self._memory, self._lost)
+        self._when_lost = on_lost
+        super().__init__(shares[0], self._team)
+        self._number = 0
+        self._told: list[str] | None = None
+
+    def start(self) -> None:
+        try:
+            self._team.start()
+            super().start()
+            self._team.wait_until_loaded()
+        except BaseException as error:
+            failure = self._team.failure()
+            self.shutdown()
+            if failure is not None:  # the cause of what rank 0 met with
+                raise failure from error
+            raise
+
+    @property
+    def facts(self) -> dict[str, object]:
+        facts = dict(super().facts)
+        for name in _SUMMED:
+            share = facts[name]
+            assert isinstance(share, int)
+            facts[name] = share * self._ranks
+        return facts | {"tensor_parallel_size": self._ranks}
+
+    def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        self._number += 1
+        same = batch.request_ids is self._told
+        self._team.tell(Step.of(self._number, batch, same_requests=same))
+        self._told = batch.request_ids
+        try:
+            output = self._worker.execute_together(self._number, batch)
+        except Exception as error:
+            outcomes = self._team.outcomes()
+            _all_failed(error, outcomes)
+            raise
+        for rank, outcome in enumerate(self._team.outcomes(), 1):
+            _same_tokens(rank, outcome, output)
+            output.failed_loads = sorted({*output.failed_loads, *outcome.failed_loads})
+        return output
+
+    def prepare(
+        self,
+        params: SamplingParams,
+        eos_token_ids: tuple[int, ...],
+        lora_request: LoRARequest | None = None,
+    ) -> Future[Any] | None:
+        if params.structured_outputs is not None:
+            self._team.tell(Prepare(params, eos_token_ids))
+        return super().prepare(params, eos_token_ids, lora_request)
+
+    def shutdown(self) -> None:
+        self._worker.lose_group()
+        self._team.close()
+        super().shutdown()
+        os.close(self._memory)
+
+    def _lost(self) -> None:
+        if self._when_lost is not None:
+            self._when_lost()
+        self._worker.lose_group()
+
+
+def _all_failed(error: Exception, outcomes: list[Outcome]) -> None:
+    """Raises where a step that failed on rank 0 did not on another."""
+    for rank, outcome in enumerate(outcomes, 1):
+        if outcome.error is None:
+            raise _apart(f"a step failed on rank 0, and not on rank {rank}") from error
+        if isinstance(error, ForwardError):
+            error.failed_loads = sorted({*error.failed_loads, *outcome.failed_loads})
+
+
+def _same_tokens(rank: int, outcome: Outcome, output: ModelOutput) -> None:
+    """Raises where a rank has not computed what rank 0 has."""
+    if outcome.error is not None:
+        raise _apart(f"a step failed on rank {rank} alone: {outcome.error}")
+    tokens = output.sampled_token_ids
+    if not np.array_equal(column(outcome.tokens), tokens.reshape(-1)):
+        raise _apart(f"rank {rank} sampled other tokens than rank 0")
+
+
+def _apart(what: str) -> EngineDeadError:
+    return EngineDeadError(f"The ranks are no longer in step: {what}.", fix=lost().fix)

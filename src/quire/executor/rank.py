@@ -1,0 +1,139 @@
+"""The process of a rank beside rank 0: `python -m quire.executor.rank LINE MEMORY PARENT_PID`.
+
+LINE and MEMORY are descriptors that it inherits: of the line to its executor, and of the memory in
+which the ranks meet. It ends when the line does, and when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from quire.core import env
+from quire.core.errors import QuireError
+from quire.core.log import setup_logging
+from quire.executor.frames import (
+    Agreed,
+    Failed,
+    Fit,
+    FromWorker,
+    Loaded,
+    Outcome,
+    Prepare,
+    Start,
+    Step,
+    ToWorker,
+)
+
+logger = logging.getLogger(__name__)
+
+PARENT_POLL_SECONDS = 1.0
+_PR_SET_PDEATHSIG = 1
+
+
+class RankProcess:
+    """Computes every step that the executor does, at the same time."""
+
+    def __init__(self, line: Connection, memory: int) -> None:
+        self.memory = memory
+        self._line = line
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(ToWorker)
+        self._request_ids: list[str] = []
+
+    def run(self) -> None:
+        """Load what is asked for, and compute, until the line ends."""
+        start = self._hear()
+        assert isinstance(start, Start)
+        if start.cpus:
+            os.sched_setaffinity(0, start.cpus)
+        env.let_idle_threads_sleep()  # before torch is imported
+        from quire.executor.worker import Worker
+
+        worker = self._worker = Worker(start.config, self)
+        try:
+            worker.start()
+        except Exception as error:
+            known = isinstance(error, QuireError)
+            logger.log(logging.DEBUG if known else logging.ERROR, "a rank failed", exc_info=error)
+            code = error.code if isinstance(error, QuireError) else type(error).__name__
+            self._say(Failed(code, str(error)))
+            worker.leave_step()  # now that it is known why
+            self._hear()  # the end of the line
+            return
+        self._say(Loaded())
+        while True:
+            self._handle(self._hear())
+
+    def agree(self, num_blocks: int) -> int:
+        """See `Peers`."""
+        self._say(Fit(num_blocks))
+        agreed = self._hear()
+        assert isinstance(agreed, Agreed)
+        return agreed.num_blocks
+
+    def _handle(self, message: ToWorker) -> None:
+        match message:
+            case Prepare():
+                self._worker.prepare(message.params, message.eos_token_ids)
+            case Step():
+                if message.request_ids is not None:
+                    self._request_ids = message.request_ids
+                self._say(self._outcome(message))
+
+    def _outcome(self, step: Step) -> Outcome:
+        try:
+            output = self._worker.execute_together(step.number, step.batch(self._request_ids))
+        except Exception as error:  # rank 0 raises it as well, and tells
+            logger.debug("a step failed", exc_info=True)
+            return Outcome(error=f"{type(error).__name__}: {error}")
+        return Outcome(output.sampled_token_ids.tobytes(), output.failed_loads)
+
+    def _hear(self) -> ToWorker:
+        message: ToWorker = self._decoder.decode(self._line.recv_bytes())
+        return message
+
+    def _say(self, message: FromWorker) -> None:
+        self._line.send_bytes(self._encoder.encode(message))
+
+
+def main(argv: list[str]) -> int:
+    """Be a rank until the line ends; returns the exit status."""
+    line, memory, parent = map(int, argv)
+    _end_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    faulthandler.enable()
+    setup_logging()
+    if not logging.getLogger("quire").isEnabledFor(logging.DEBUG):
+        logging.getLogger("quire").setLevel(logging.WARNING)  # rank 0 says the rest
+    try:
+        RankProcess(Connection(line), memory).run()
+    except (EOFError, OSError):  # the executor has hung up
+        return 0
+    return 0
+
+
+def _end_with(parent: int) -> None:
+    """Exit when the parent is gone, whatever runs meanwhile, and though this process be stopped."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""A rank's share of a model's parameters, cut out as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from quire.core.config import RankShare
+from quire.core.errors import CheckpointError
+from quire.models.parameters import ParameterSource
+from quire.models.shares import Run, column_run, is_summed, row_runs
+from quire.ops.quantized import QuantizedWeight, Weight
+
+
+class SharedParameters:
+    """What `share` has of the parameters of the whole model, `source`: a `ParameterSource`.
+
+    Rows and columns are those of the canonical form, so that every quantization is cut alike, and
+    a rank's codes are those that one process would compute with.
+    """
+
+    def __init__(self, source: ParameterSource, share: RankShare) -> None:
+        self.dtype = source.dtype
+        self._source = source
+        self._share = share
+
+    def has(self, name: str) -> bool:
+        """A bias behind a sum is rank 0's alone: it would be added once a rank."""
+        others = self._share.rank > 0 and name.endswith(".bias") and is_summed(name)
+        return not others and self._source.has(name)
+
+    def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
+        parts: Sequence[Weight] = self._source.parts(name)
+        if (runs := row_runs(name, self._share)) is not None:
+            parts = [part for run in runs for part in _rows(parts, run)]
+        elif (run := column_run(name, self._share)) is not None:
+            parts = [_columns(name, part, run) for part in parts]
+        return cast("list[Tensor] | list[QuantizedWeight]", parts)
+
+    def tensor(self, name: str) -> Tensor:
+        whole = self._source.tensor(name)
+        if (runs := row_runs(name, self._share)) is not None:
+            return torch.cat([whole[first : first + count] for first, count in runs])
+        if (run := column_run(name, self._share)) is not None:
+            return whole[:, run[0] : run[0] + run[1]].contiguous()
+        return whole
+
+
+def _rows(parts: Sequence[Weight], run: Run) -> list[Weight]:
+    """Rows of what follows one another, from as many of the parts as have some."""
+    first, count = run
+    found: list[Weight] = []
+    begin = 0
+    for part in parts:
+        rows = part.shape[0]
+        low, high = max(first, begin), min(first + count, begin + rows)
+        if low < high:
+            low, high = low - begin, high - begin
+            if isinstance(part, QuantizedWeight):
+                found.append(part.rows(low, high - low))
+            else:
+                found.append(part[low:high])
+        begin += rows
+    return found
+
+
+def _columns(name: str, part: Weight, run: Run) -> Weight:
+    first, count = run
+    if isinstance(part, Tensor):
+        return part[:, first : first + count]
+    try:
+        return part.columns(first, count)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{name} cannot be dealt out among ranks: {error}.", param="tensor_parallel_size"
+        ) from None

@@ -1,0 +1,97 @@
+"""Ranks that share a model compute what one process computes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.checkpoint.source import resolve
+from quire.checkpoint.weights import open_weights
+from quire.core.config import ModelConfig, RankShare
+from quire.models.decoder import Decoder
+from quire.models.registry import model_config
+from quire.models.sharded import SharedParameters
+from quire.models.shares import shared_model
+from quire.models.stored import StoredParameters
+from quire.ops.rank_group import RankGroup
+from quire.ops.table import load_ops
+from tests.golden.harness import PagedModel, Sequence
+from tests.golden.ranks import run_ranks
+from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
+
+BLOCKS = 200
+NUM_TOKENS = 8
+
+
+def prompts() -> list[list[int]]:
+    draw = random.Random(5)
+    return [[draw.randrange(2, VOCAB_SIZE) for _ in range(n)] for n in (1, 9, 40)]
+
+
+def build(
+    folder: Path,
+    group: RankGroup | None,
+    dtype: torch.dtype = torch.float32,
+    packing: str | None = None,
+) -> PagedModel:
+    """The model in a folder, or a rank's share of it."""
+    source = resolve(str(folder))
+    model = model_config(source.config)
+    ops = load_ops("cpu", quantization=packing, group=group)
+    stored = StoredParameters(open_weights(source), model, dtype)
+    if group is None:
+        decoder = Decoder(model, stored, MAX_POSITIONS, ops)
+    else:
+        share = RankShare(group.rank, group.ranks, model, {})
+        decoder = Decoder(
+            shared_model(model, group.ranks), SharedParameters(stored, share), MAX_POSITIONS, ops
+        )
+    return PagedModel(decoder, ops, block_size=16, num_blocks=BLOCKS, seed=1, dtype=dtype)
+
+
+def tolerance(model: ModelConfig, logits: torch.Tensor) -> float:
+    """Of sums in another order: each of K terms' roundings, through as many sums as there are, one
+    after the other, relative to the largest logit."""
+    longest = max(model.intermediate_size, model.hidden_size)
+    sums = 2 * model.num_hidden_layers + 1
+    return torch.finfo(torch.float32).eps * longest * sums * float(logits.abs().max())
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_two_ranks_give_one_ranks_tokens(name: str, tmp_path: Path) -> None:
+    make_tiny(name, seed=3, folder=tmp_path)
+    whole = build(tmp_path, None).generate(prompts(), NUM_TOKENS)
+    ranks = run_ranks(2, lambda group: build(tmp_path, group).generate(prompts(), NUM_TOKENS))
+    model = model_config(resolve(str(tmp_path)).config)
+    for expected, first, second in zip(whole, *ranks, strict=True):
+        logits, one, two = (torch.cat(s.logits) for s in (expected, first, second))
+        assert torch.equal(one, two)
+        torch.testing.assert_close(one, logits, rtol=0, atol=tolerance(model, logits))
+        assert first.tokens == second.tokens == expected.tokens
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("packing", [None, "int8", "int4_g32"])
+def test_a_sequence_has_the_same_bits_in_any_batch(
+    ranks: int, dtype: torch.dtype, packing: str | None, tmp_path: Path
+) -> None:
+    make_tiny("llama", seed=4, folder=tmp_path)
+
+    def together_and_alone(group: RankGroup) -> list[tuple[Sequence, Sequence]]:
+        together = build(tmp_path, group, dtype, packing).generate(prompts(), NUM_TOKENS)
+        alone = build(tmp_path, group, dtype, packing)
+        return [
+            (first, alone.generate([prompt], NUM_TOKENS)[0])
+            for prompt, first in zip(prompts(), together, strict=True)
+        ]
+
+    found = run_ranks(ranks, together_and_alone)
+    for (first, alone), *others in zip(*found, strict=True):
+        logits = torch.cat(first.logits)
+        assert first.tokens == alone.tokens
+        assert torch.equal(logits, torch.cat(alone.logits))
+        assert all(torch.equal(logits, torch.cat(other.logits)) for other, _ in others)

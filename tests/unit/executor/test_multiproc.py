@@ -1,0 +1,170 @@
+"""The executor of several processes: the tokens of one, and what it does when ranks differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from quire.core.batch import (
+    BlockCopies,
+    BlockLoad,
+    BlockStore,
+    ModelOutput,
+    NewSequence,
+    SchedulerOutput,
+    block_columns,
+)
+from quire.core.errors import EngineDeadError, OutOfMemoryError
+from quire.core.hardware import core_cpus, detect
+from quire.core.sampling_params import SamplingParams
+from quire.executor.base import Executor, ForwardError
+from quire.executor.frames import Outcome, Step
+from quire.executor.multiproc import MultiprocExecutor, _all_failed, _same_tokens, make_executor
+from quire.executor.team import rank_cpus
+from quire.executor.uniproc import UniprocExecutor
+from tests.unit.executor.configs import config
+
+two_cores = pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
+GREEDY = SamplingParams(temperature=0.0)
+TP2 = {"tensor_parallel_size": 2, "ops": "cpu", "num_threads": 2}
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """A worker sets torch's threads for its process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def prompt_step(tokens: list[int], params: SamplingParams = GREEDY) -> SchedulerOutput:
+    new = NewSequence("a", tokens, len(tokens), params)
+    blocks = block_columns([(0, 0, [3])])
+    count = len(tokens)
+    return SchedulerOutput(1, ["a"], np.array([count]), np.array([0]), blocks, [new], [], count)
+
+
+def next_step(names: list[str], computed: int, **changes: object) -> SchedulerOutput:
+    step = SchedulerOutput(
+        2, names, np.array([1]), np.array([computed]), block_columns([]), [], [], 1
+    )
+    return dataclasses.replace(step, **changes)  # type: ignore[arg-type]
+
+
+def tokens_of(executor: Executor) -> list[int]:
+    """A prompt's continuation: a step, three more, and two at once; then the sequence goes."""
+    batch = prompt_step([5, 6, 7], SamplingParams(temperature=1.0, seed=9))
+    tokens = executor.execute(batch).sampled_token_ids.flatten().tolist()
+    for computed in (3, 4, 5):
+        output = executor.execute(next_step(batch.request_ids, computed))
+        tokens += output.sampled_token_ids.flatten().tolist()
+    tokens += (
+        executor.execute(next_step(batch.request_ids, 6, num_steps=2))
+        .sampled_token_ids.flatten()
+        .tolist()
+    )
+    nothing = np.zeros(0, dtype=np.int64)
+    executor.execute(SchedulerOutput(3, [], nothing, nothing, block_columns([]), [], ["a"], 0))
+    return tokens
+
+
+@two_cores
+def test_ranks_in_processes() -> None:
+    """The tokens of one process; after a step that failed everywhere, too; the facts are sums; and
+    at the end nothing is left."""
+    alone = UniprocExecutor(config(ops="cpu"))
+    alone.start()
+    affinity = os.sched_getaffinity(0)
+    executor = make_executor(config(**TP2))
+    assert isinstance(executor, MultiprocExecutor)
+    executor.start()
+    ranks = psutil.Process().children(recursive=True)
+    assert ranks
+    expected = tokens_of(alone)
+    assert tokens_of(executor) == expected
+    with pytest.raises(ForwardError) as failure:
+        executor.execute(prompt_step([5, 64]))
+    assert "token id 64" in str(failure.value.__cause__)
+    assert tokens_of(executor) == expected
+    assert executor.facts["tensor_parallel_size"] == 2
+    for name in ("kv_bytes_per_token", "kv_cache_bytes", "num_blocks"):
+        assert executor.facts[name] == alone.facts[name]
+    alone.shutdown()
+    executor.shutdown()
+    assert psutil.wait_procs(ranks, timeout=60)[1] == []
+    assert os.sched_getaffinity(0) == affinity
+
+
+@two_cores
+def test_a_rank_that_is_killed_is_noticed() -> None:
+    lost: list[bool] = []
+    executor = MultiprocExecutor(config(**TP2), lambda: lost.append(True))
+    executor.start()
+    (rank,) = psutil.Process().children()
+    rank.kill()
+    with pytest.raises(EngineDeadError, match="has gone"):
+        tokens_of(executor)
+    executor.shutdown()
+    assert lost
+
+
+@two_cores
+def test_what_does_not_fit_is_said_as_by_one_process() -> None:
+    executor = MultiprocExecutor(config(memory_budget_bytes=2**20, **TP2))
+    with pytest.raises(OutOfMemoryError, match="cannot hold one sequence"):
+        executor.start()
+    assert psutil.Process().children() == []
+
+
+def test_steps_survive_their_way() -> None:
+    batch = dataclasses.replace(
+        prompt_step([1, 2, 3], SamplingParams(temperature=0.5, seed=4, stop=["x"])),
+        block_copies=BlockCopies(
+            [b"d"], [(1, b"s")], [BlockStore(1, 2, b"k")], [BlockLoad(3, 4, b"l")]
+        ),
+        removed=["b"],
+    )
+    sent = msgspec.msgpack.encode(Step.of(7, batch, same_requests=False))
+    step = msgspec.msgpack.decode(sent, type=Step)
+    assert step.request_ids == ["a"]
+    got = step.batch(step.request_ids)
+    for name in ("num_scheduled_tokens", "num_computed_tokens", "new_blocks"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(batch, name))
+    assert list(got.new_sequences[0].token_ids) == [1, 2, 3]
+    plain = dict.fromkeys(("num_scheduled_tokens", "num_computed_tokens", "new_blocks"))
+    (new,) = got.new_sequences
+    same = dataclasses.replace(new, token_ids=[1, 2, 3])
+    assert dataclasses.replace(got, **plain, new_sequences=[same]) == dataclasses.replace(
+        batch, **plain
+    )
+    assert Step.of(8, batch, same_requests=True).request_ids is None
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda output: _same_tokens(1, Outcome(error="MemoryError: "), output),
+        lambda output: _same_tokens(1, Outcome(np.array([8]).tobytes()), output),
+        lambda output: _all_failed(ForwardError([], 0.0), [Outcome()]),
+    ],
+)
+def test_ranks_that_differ_end_the_engine(check: Callable[[ModelOutput], None]) -> None:
+    with pytest.raises(EngineDeadError, match="no longer in step"):
+        check(ModelOutput(np.array([[7]])))
+
+
+def test_cores_are_dealt_out() -> None:
+    cores = core_cpus()
+    dealt = rank_cpus(1, len(cores))
+    assert sorted(dealt[0]) == sorted(cpu for core in cores for cpu in core)
+    assert rank_cpus(2, len(cores)) == [[], []]  # more threads than cores
+    if len(cores) >= 2:
+        first, second = rank_cpus(2, len(cores) // 2)
+        assert set(first).isdisjoint(second)

@@ -1,0 +1,166 @@
+"""What each rank has of a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.core.config import ModelConfig, RankShare
+from quire.core.errors import CheckpointError, ConfigError
+from quire.core.quantization import Form
+from quire.models.parameters import parameters
+from quire.models.sharded import SharedParameters
+from quire.models.shares import shared_config, shared_model
+from quire.ops.quantized import QuantizedWeight, dense
+from quire.ops.table import load_ops
+from quire.quant.names import NAMES, RANDOM_ONLY, rounding
+from tests.unit.executor.configs import TINY, config
+
+MODEL = replace(
+    TINY,
+    hidden_size=64,
+    intermediate_size=512,
+    num_attention_heads=8,
+    num_key_value_heads=2,
+    head_dim=64,
+    qkv_bias=True,
+    output_bias=True,
+    mlp_bias=True,
+)
+PREFIX = "layers.1."
+
+
+class Random:
+    """The parameters of a model, with biases, linear ones rounded if `rounded` says."""
+
+    dtype = torch.float32
+
+    def __init__(self, model: ModelConfig, rounded: str | None = None, pieces: int = 1) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.all = {p.name: torch.randn(p.shape, generator=generator) for p in parameters(model)}
+        self._rounder = rounding(rounded).layers if rounded else None
+        self._pieces = pieces
+
+    def has(self, name: str) -> bool:
+        return name in self.all
+
+    def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
+        pieces = list(self.all[name].chunk(self._pieces))
+        if self._rounder is None:
+            return pieces
+        return [self._rounder.quantize(piece) for piece in pieces]
+
+    def tensor(self, name: str) -> Tensor:
+        return self.all[name]
+
+
+def shares(source: Random, ranks: int) -> list[SharedParameters]:
+    return [SharedParameters(source, RankShare(r, ranks, MODEL, {})) for r in range(ranks)]
+
+
+def whole(parts: list[Tensor] | list[QuantizedWeight]) -> Tensor:
+    return torch.cat([dense(part, torch.float32) for part in parts])
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_shares_fit_their_model(ranks: int) -> None:
+    model = shared_model(MODEL, ranks)
+    wanted = {p.name: p.shape for p in parameters(model)}
+    for rank, share in enumerate(shares(Random(MODEL, pieces=5), ranks)):
+        for name, shape in wanted.items():
+            if rank and name.endswith((".attn.out.bias", ".mlp.down.bias")):
+                assert not share.has(name)
+                continue
+            assert share.has(name)
+            assert share.tensor(name).shape == whole(share.parts(name)).shape == shape
+            assert torch.equal(share.tensor(name), whole(share.parts(name)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_have_whole_heads(ranks: int) -> None:
+    """Where there are fewer key-value heads than ranks, neighbours have the same one."""
+    source = Random(MODEL)
+    q, k, v = source.tensor(f"{PREFIX}attn.qkv.weight").split((512, 128, 128))
+    for rank, share in enumerate(shares(source, ranks)):
+        heads, first = 8 // ranks, rank * 2 // ranks
+        rows = slice(64 * heads * rank, 64 * heads * (rank + 1))
+        kv = slice(64 * first, 64 * (first + 1))
+        assert torch.equal(
+            share.tensor(f"{PREFIX}attn.qkv.weight"), torch.cat([q[rows], k[kv], v[kv]])
+        )
+
+
+@pytest.mark.parametrize("name", sorted(NAMES.keys() - RANDOM_ONLY))
+def test_quantized_weights_are_cut_as_they_are(name: str) -> None:
+    """Two ranks have the codes of one, and their products add up to the one's."""
+    source = Random(MODEL, name)
+    ops = load_ops("cpu")
+    both = shares(source, 2)
+    down, up = f"{PREFIX}mlp.down.weight", f"{PREFIX}mlp.gate_up.weight"
+    expected = whole(source.parts(down))
+    assert torch.equal(torch.cat([whole(share.parts(down)) for share in both], dim=1), expected)
+    gate, inner = whole(source.parts(up)).chunk(2)
+    for share, gates, inners in zip(both, gate.chunk(2), inner.chunk(2), strict=True):
+        assert torch.equal(whole(share.parts(up)), torch.cat([gates, inners]))
+    x = torch.randn(3, 512, generator=torch.Generator().manual_seed(4))
+    sums = sum(
+        ops.linear(part.contiguous(), ops.pack_linear(share.parts(down)))
+        for share, part in zip(both, x.chunk(2, dim=1), strict=True)
+    )
+    product = x @ expected.T
+    error = (sums - product).norm() / product.norm()
+    assert error < 0.02  # activations are rounded to 8 bits
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"num_attention_heads": 3, "num_key_value_heads": 3}, "3 attention heads"),
+        ({"num_attention_heads": 6, "num_key_value_heads": 3}, "3 key-value heads"),
+        ({"intermediate_size": 25}, "inner layer of 25"),
+    ],
+)
+def test_models_that_cannot_be_dealt_out(changes: dict[str, int], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        shared_model(replace(TINY, **changes), 2)
+
+
+def form_of(form: Form, ranks: int = 2) -> Form | None:
+    name = f"{PREFIX}mlp.down.weight"
+    whole_config = config(model=MODEL, weight_forms={name: [form]}, tensor_parallel_size=ranks)
+    return shared_config(whole_config, 0).weight_forms[name][0]
+
+
+def test_forms_of_shares() -> None:
+    rows = Form("int8", 8, 512)
+    assert form_of(rows) == replace(rows, group=256)
+    groups = Form("uint8", 4, 128)
+    assert form_of(groups) == groups
+    with pytest.raises(ConfigError, match="act-order"):
+        form_of(replace(groups, permuted=True))
+    with pytest.raises(ConfigError, match="groups of 128 columns"):
+        form_of(groups, ranks=8)
+
+
+def test_a_file_that_turns_out_to_be_out_of_order() -> None:
+    class Permuted(Random):
+        def parts(self, name: str) -> list[QuantizedWeight]:
+            (part,) = super().parts(name)
+            assert isinstance(part, QuantizedWeight)
+            return [replace(part, permutation=torch.arange(part.shape[1]).flip(0))]
+
+    (share, _) = shares(Permuted(MODEL, "gptq"), 2)
+    with pytest.raises(CheckpointError, match=r"mlp\.down\.weight cannot be dealt out"):
+        share.parts(f"{PREFIX}mlp.down.weight")
+
+
+def test_memory_and_threads_are_dealt_out() -> None:
+    given = config(tensor_parallel_size=2, num_threads=5, kv_cache_memory_bytes=1001)
+    share = shared_config(given, 1)
+    assert share.num_threads == 2
+    assert share.memory_budget_bytes == given.memory_budget_bytes // 2
+    assert share.kv_cache_memory_bytes == 500
+    assert share.share == RankShare(1, 2, TINY, {})
