@@ -31,14 +31,14 @@ def with_ranks(
     if args.num_threads is not None and args.num_threads < ranks:
         raise _error(ranks, f"every rank needs a thread, and num_threads is {args.num_threads}.")
     for asked, what in (
-        (config.device != "cpu", "a GPU is computed on"),
-        (args.ops == "reference", "the reference ops compute"),
-        (args.enable_lora, "adapters are added"),
-        (bool(args.cpu_offload_gb), "weights are read from files"),
-        (config.pooling is not None, "embeddings and scores are made"),
+        (config.device != "cpu", "a GPU is for one process only; --device cpu leaves it alone."),
+        (args.ops == "reference", "the reference ops are for one process only."),
+        (args.enable_lora, "adapters are for one process only."),
+        (bool(args.cpu_offload_gb), "weights in files are for one process only."),
+        (config.pooling is not None, "embeddings and scores are for one process only."),
     ):
         if asked:
-            raise _error(ranks, f"{what} by one process only.")
+            raise _error(ranks, what)
     threads = max(1, config.num_threads // ranks)
     config = replace(config, tensor_parallel_size=ranks, num_threads=ranks * threads)
     shared_config(config, 0)  # says what cannot be dealt out

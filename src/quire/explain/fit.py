@@ -142,7 +142,7 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         num_threads=config.num_threads,
         budget=config.memory_budget_bytes,
         weights=memory.weights,
-        offloaded=loaded_bytes(config) - memory.weights,
+        offloaded=loaded_bytes(config) - held_weight_bytes(config),
         activations=memory.activations,
         runtime=memory.runtime,
         resident=memory.runtime
