@@ -114,6 +114,15 @@ class MultiprocExecutor(UniprocExecutor):
             self._team.tell(Prepare(params, eos_token_ids))
         return super().prepare(params, eos_token_ids, lora_request)
 
+    def call(self, method: str, args: list[Any]) -> Any:
+        """See `Executor.call`; rank 0 is watched for all, each of which does as much as it."""
+        result = super().call(method, args)
+        if method == "stop_op_profile":
+            for op in result["ops"]:
+                op["nbytes"] *= self._ranks
+                op["flops"] *= self._ranks
+        return result
+
     def shutdown(self) -> None:
         self._worker.lose_group()
         self._team.close()

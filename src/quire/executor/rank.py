@@ -59,20 +59,27 @@ class RankProcess:
         env.let_idle_threads_sleep()  # before torch is imported
         from quire.executor.worker import Worker
 
-        worker = self._worker = Worker(start.config, self)
+        self._worker = Worker(start.config, self)
         try:
-            worker.start()
+            self._load()
+            while True:
+                self._handle(self._hear())
+        finally:
+            self._worker.shutdown()
+
+    def _load(self) -> None:
+        try:
+            self._worker.start()
+        except EOFError:
+            raise
         except Exception as error:
-            known = isinstance(error, QuireError)
-            logger.log(logging.DEBUG if known else logging.ERROR, "a rank failed", exc_info=error)
             code = error.code if isinstance(error, QuireError) else type(error).__name__
             self._say(Failed(code, str(error)))
-            worker.leave_step()  # now that it is known why
-            self._hear()  # the end of the line
-            return
-        self._say(Loaded())
-        while True:
-            self._handle(self._hear())
+            self._worker.leave_step()  # now that it is known why
+            if not isinstance(error, QuireError):
+                logger.exception("a rank cannot start")
+        else:
+            self._say(Loaded())
 
     def agree(self, num_blocks: int) -> int:
         """See `Peers`."""

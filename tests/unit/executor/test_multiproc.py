@@ -75,6 +75,14 @@ def tokens_of(executor: Executor) -> list[int]:
     return tokens
 
 
+def flops_of(executor: Executor) -> int:
+    """Of the layers' products in some steps."""
+    executor.call("start_op_profile", [])
+    tokens_of(executor)
+    ops = executor.call("stop_op_profile", [])["ops"]
+    return sum(op["flops"] for op in ops if op["name"] == "linear")
+
+
 @two_cores
 def test_ranks_in_processes() -> None:
     """The tokens of one process; after a step that failed everywhere, too; the facts are sums; and
@@ -93,6 +101,7 @@ def test_ranks_in_processes() -> None:
         executor.execute(prompt_step([5, 64]))
     assert "token id 64" in str(failure.value.__cause__)
     assert tokens_of(executor) == expected
+    assert flops_of(executor) == flops_of(alone)
     assert executor.facts["tensor_parallel_size"] == 2
     for name in ("kv_bytes_per_token", "kv_cache_bytes", "num_blocks"):
         assert executor.facts[name] == alone.facts[name]

@@ -119,3 +119,16 @@ def test_other_faults_are_not_a_matter_of_memory() -> None:
     args = EngineArgs(model="gpt2", load_format="dummy")
     with pytest.raises(ConfigError, match="block_size"):
         fit(replace(args, block_size=7), hardware(4), LIMITS)
+
+
+def test_ranks_count_together() -> None:
+    """Both have the embeddings, and all else once; the KV cache takes what one process's would."""
+    one, two = (of("qwen3-0.6b", 16, tensor_parallel_size=ranks) for ranks in (1, 2))
+    embeddings = 2 * 151936 * 1024
+    assert two.fits
+    assert two.offloaded == 0
+    assert two.weights - one.weights == pytest.approx(embeddings, rel=1e-3)
+    assert two.runtime == 2 * one.runtime
+    assert two.kv_bytes_per_token == one.kv_bytes_per_token
+    parts = two.weights + two.activations + two.runtime + two.kv_cache
+    assert parts <= two.budget

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import typing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from quire.core.hardware import detect
 from quire.engine.resolve import engine_args, resolve
 from quire.models import pack_cache
 from quire.models.pack_cache import PackCache, model_key
+from quire.models.shares import shared_config
 from quire.ops.native import NativeKernels
 from quire.ops.native_codes import CodeKind, GroupedCodes
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
@@ -164,6 +166,8 @@ def test_the_key_is_the_content_and_not_the_place(model: Path) -> None:
     assert model_key(config_of(moved, dtype="float32")) != model_key(
         config_of(moved, dtype="bfloat16")
     )
+    shared = replace(config_of(moved), tensor_parallel_size=2)
+    assert len({key, *(model_key(shared_config(shared, rank)) for rank in range(2))}) == 3
     [weights] = moved.glob("*.safetensors")
     times = weights.stat().st_atime_ns, weights.stat().st_mtime_ns
     content = bytearray(weights.read_bytes())
