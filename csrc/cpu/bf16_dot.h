@@ -19,5 +19,10 @@ inline void add_products(__m512& sum, __m512i pairs, const bf16* x) {
           : "v"(pairs), "m"(*reinterpret_cast<const Pair*>(x)));
 }
 
+// The same with x in a vector. In assembly, for left to the compiler sums move between registers.
+inline void add_products(__m512& sum, __m512i pairs, __m512i x) {
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(pairs), "v"(x));
+}
+
 }  // namespace
 }  // namespace quire::QUIRE_ISA

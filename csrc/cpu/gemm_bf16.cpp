@@ -7,12 +7,13 @@
 #if defined(__AVX512BF16__)
 
 #include "bf16_dot.h"
+#include "gemm_wide.h"
 
 namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr int64_t kInPlaceRows = 30;  // at most so many rows of bf16 are read where they are
+constexpr int64_t kInPlaceRows = 3 * kWideRows;  // at most so many rows of bf16 are read where they are
 
 bool in_place(const GemmArgs& a) {
   return a.x_dtype == kBFloat16 && a.rows <= kInPlaceRows && a.k % 32 == 0;
@@ -23,43 +24,54 @@ int64_t copied_stride(const GemmArgs& a) { return padded_k(a) + 32; }
 
 // A line has two columns of x side by side, for 16 output rows.
 struct BF16Line {
-  static constexpr int64_t kBytes = 64;
-  static __m512i pairs(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static constexpr int64_t kLineBytes = 64;
+  static __m512i line(const uint8_t* p) { return _mm512_loadu_si512(p); }
 };
 struct S8Line {
-  static constexpr int64_t kBytes = 32;
-  static __m512i pairs(const uint8_t* p) { return reinterpret_cast<__m512i>(s8_pairs(p)); }
+  static constexpr int64_t kLineBytes = 32;
+  static __m512i line(const uint8_t* p) { return reinterpret_cast<__m512i>(s8_pairs(p)); }
 };
 
 template <class Line>
-struct Dot {
+struct Dot : Line {
   using X = bf16;
   using Sum = float;
-  static constexpr int kMost = 10;  // more want more addresses than there are registers for
+  static constexpr int kMost = kWideRows;
   static constexpr int kStreamRows = 6;
 
   static Input<bf16> input(const GemmArgs& a) {
-    const int64_t k = padded_k(a), bytes = k * Line::kBytes;
+    const int64_t k = padded_k(a), bytes = k * Line::kLineBytes;
     if (in_place(a)) return {static_cast<const bf16*>(a.x), a.x_stride, k, bytes};
     return {static_cast<const bf16*>(a.scratch), copied_stride(a), k, bytes};
+  }
+
+  static void add(__m512& sum, __m512i w, __m512i x) { add_products(sum, w, x); }
+
+  template <int R>
+  static void add_narrow(__m512 (&c)[R][2], const Pass<bf16>& p) {
+    const uint8_t* line = p.weight;
+    const int64_t ahead = p.ahead;
+    Thirds<R, bf16> x(p.x, p.stride);
+    for (int64_t i = 0; i < p.k; i += 32) {
+      QUIRE_UNROLL for (int tile = 0; tile < 2; ++tile) {
+        for (int pair = 0; pair < 16; ++pair, line += Line::kLineBytes, x.skip(2)) {
+          fetch(line, ahead);
+          const __m512i w = Line::line(line);
+          QUIRE_UNROLL for (int r = 0; r < R; ++r) add_products(c[r][tile], w, x.at(r));
+        }
+        if (tile == 0) x.skip(-32);
+      }
+    }
   }
 
   template <int R>
   QUIRE_PASS static void block(float* sums, const Pass<bf16>& p) {
     __m512 c[R][2];
     QUIRE_UNROLL for (auto& row : c) row[0] = row[1] = _mm512_setzero_ps();
-    const uint8_t* line = p.weight;
-    const int64_t ahead = p.ahead;
-    Thirds<R, bf16> x(p.x, p.stride);
-    for (int64_t i = 0; i < p.k; i += 32) {
-      QUIRE_UNROLL for (int tile = 0; tile < 2; ++tile) {
-        for (int pair = 0; pair < 16; ++pair, line += Line::kBytes, x.skip(2)) {
-          fetch(line, ahead);
-          const __m512i w = Line::pairs(line);
-          QUIRE_UNROLL for (int r = 0; r < R; ++r) add_products(c[r][tile], w, x.at(r));
-        }
-        if (tile == 0) x.skip(-32);
-      }
+    if constexpr (R > kNarrowRows) {
+      add_wide<Dot>(c, p);
+    } else {
+      add_narrow(c, p);
     }
     QUIRE_UNROLL for (int r = 0; r < R; ++r) {
       _mm512_storeu_ps(sums + r * kBlockRows, c[r][0]);

@@ -53,6 +53,8 @@ struct Pass {
   int64_t stride, k;
   const uint8_t* weight;
   int64_t ahead;           // from the line that is read to the one to be fetched, bytes
+  const uint8_t* next;     // for add_wide: where it begins to fetch
+  int64_t passes;          // over the block: each fetches such a part of the next one
   const int32_t* row_sum;  // s8: of the block
 };
 
@@ -121,20 +123,22 @@ void row_task(const GemmArgs& a, int64_t index) {
   const int64_t block = index % c.groups * c.group_blocks;
   const int64_t end = smaller(a.n / kBlockRows, block + c.group_blocks);
   alignas(64) typename K::Sum sums[K::kMost * kBlockRows];
-  const int64_t most = pass_rows<K>(a);
-  const bool once = last - first <= most;
+  const int64_t passes = ceil_div(last - first, pass_rows<K>(a));
   for (int64_t b = block; b < end; ++b) {
     const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + b * in.block_bytes;
     const int64_t n0 = b * kBlockRows;
     const int32_t* row_sum = a.row_sum == nullptr ? nullptr : a.row_sum + n0;
-    // What is read once is a stream; else the first pass fetches the next block for all.
-    int64_t ahead = once ? stream_ahead<K>(a, last - first) : in.block_bytes;
-    for (int64_t r = first; r < last;) {
-      const int64_t rows = ceil_div(last - r, ceil_div(last - r, most));
-      multiply<K>(rows, sums, {in.x + r * in.stride, in.stride, in.k, weight, ahead, row_sum});
+    // What is read once is a stream; else the next block is fetched, by all passes or the first.
+    int64_t ahead = passes == 1 ? stream_ahead<K>(a, last - first) : in.block_bytes;
+    const uint8_t* next = weight + ahead;
+    for (int64_t r = first, left = passes; left > 0; --left) {
+      const int64_t rows = ceil_div(last - r, left);
+      multiply<K>(rows, sums, {in.x + r * in.stride, in.stride, in.k, weight, ahead, next, passes,
+                               row_sum});
       finish_sums(a, r, rows, n0, sums);
       r += rows;
       ahead = 0;
+      next += in.block_bytes / passes;
     }
   }
 }

@@ -2,6 +2,9 @@
 //
 // Sums are exact in int32: k is at most 65536 (PackedWeight), and 255 * 127 * 65536 < 2^31.
 #include "gemm_rows.h"
+#if defined(__AVX512VNNI__)
+#include "gemm_wide.h"
+#endif
 
 namespace quire::QUIRE_ISA {
 
@@ -12,7 +15,7 @@ namespace {
 #if defined(__AVX512VNNI__)
 
 using X = int8_t;
-constexpr int kMostRows = 10;  // more want more addresses than there are registers for
+constexpr int kMostRows = kWideRows;
 
 inline int32_t four(const X* p) {
   int32_t bytes;
@@ -25,12 +28,17 @@ inline void made_ready(X* row, int64_t k) {
   for (int64_t i = 0; i < k; ++i) row[i] = static_cast<X>(row[i] ^ -128);
 }
 
-template <int R>
-void block(int32_t* sums, const Pass<X>& p) {
-  __m512i c[R][2];
-  QUIRE_UNROLL for (auto& row : c) {
-    row[0] = row[1] = _mm512_setzero_si512();
+struct Wide {
+  using X = int8_t;
+  static constexpr int64_t kLineBytes = 64;
+  static __m512i line(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static void add(__m512i& sum, __m512i w, __m512i x) {
+    __asm__("vpdpbusd %1, %2, %0" : "+v"(sum) : "v"(w), "v"(x));
   }
+};
+
+template <int R>
+void add_narrow(__m512i (&c)[R][2], const Pass<X>& p) {
   const uint8_t* line = p.weight;
   for (int64_t i = 0; i < p.k; i += 64) {
     QUIRE_UNROLL for (int tile = 0; tile < 2; ++tile) {
@@ -43,6 +51,19 @@ void block(int32_t* sums, const Pass<X>& p) {
         }
       }
     }
+  }
+}
+
+template <int R>
+QUIRE_PASS void block(int32_t* sums, const Pass<X>& p) {
+  __m512i c[R][2];
+  QUIRE_UNROLL for (auto& row : c) {
+    row[0] = row[1] = _mm512_setzero_si512();
+  }
+  if constexpr (R > kNarrowRows) {
+    add_wide<Wide>(c, p);
+  } else {
+    add_narrow(c, p);
   }
   QUIRE_UNROLL for (int r = 0; r < R; ++r) {
     for (int h = 0; h < 2; ++h) {
