@@ -94,6 +94,8 @@ def wanted(random: Random) -> StructuredOutputsParams:
                 "triggers": random.choice([["<f="], ["<f=a", "<f=b"], ["<"], ["x"]]),
             }
             fields = {"structural_tag": tag if random.random() < 0.6 else value(random)}
+            if random.random() < 0.5:
+                fields = {"structural_tag": function_calls(random)}
     if random.random() < 0.2:
         fields["reasoning"] = random.choice(
             [MARKS, ReasoningMarks(MARKS.begins, MARKS.ends, begun=True)]
@@ -101,6 +103,18 @@ def wanted(random: Random) -> StructuredOutputsParams:
     if "json" in fields and random.random() < 0.3:
         fields["whitespace_pattern"] = random.choice([" ", "[ \n]{0,2}", "(", ""])
     return StructuredOutputsParams(**fields)
+
+
+def function_calls(random: Random) -> dict[str, Any]:
+    """Calls of two functions, one of them with a schema that may be damaged."""
+    made = {"type": "object", "properties": {name: schema(random, 1) for name in ("a", "b")}}
+    if random.random() < 0.3:
+        made = mutate_json(random, made, KEYWORDS)
+    return {
+        "type": "function_calls",
+        "format": random.choice(["pythonic", "qwen3_coder", "openai"]),
+        "functions": [{"name": "f", "schema": made}, {"name": "g"}],
+    }
 
 
 def case(random: Random) -> str:

@@ -60,6 +60,17 @@ def whole(structure: Grammar, reasoning: ReasoningMarks | None, specials: Specia
     return _joined(_start(reasoning, specials), {"structure": structure})
 
 
+def composed(
+    lark: str,
+    grammars: Mapping[str, Grammar],
+    reasoning: ReasoningMarks | None,
+    specials: Specials,
+) -> str:
+    """The same of a grammar in Lark that refers to others by `@name`."""
+    inner = {"lark_grammar": _OPTIONS + lark}
+    return _joined(_start(reasoning, specials), {"structure": inner, **grammars})
+
+
 def tagged(
     tag: StructuralTag,
     schemas: Sequence[Grammar],
@@ -72,33 +83,32 @@ def tagged(
     grammars: dict[str, Grammar] = {}
     for number, trigger in enumerate(tag.triggers):
         bodies: list[str] = []
-        first, *rest = _pieces(trigger, specials)
+        first, *rest = pieces(trigger, specials)
         for index, each in enumerate(tag.structures):
             if tag.trigger(each) != trigger:
                 continue
-            begin = [*rest, *_pieces(each.begin[len(trigger) :], specials)]
-            bodies.append(" ".join([*begin, f"@tag_{index}", *_pieces(each.end, specials)]))
+            begin = [*rest, *pieces(each.begin[len(trigger) :], specials)]
+            bodies.append(" ".join([*begin, f"@tag_{index}", *pieces(each.end, specials)]))
             grammars[f"tag_{index}"] = schemas[index]
         if bodies:
             heads.append(f"call_{number}")
             rules.append(f"call_{number}: head_{number} ({' | '.join(bodies)})")
-            rules.append(_until(f"head_{number}", [[first]]))
+            rules.append(until(f"head_{number}", [[first]]))
     body = "\n".join([f"start: ({' | '.join(heads)})* TEXT", *rules, _TERMINALS])
-    inner = {"lark_grammar": _OPTIONS + body}
-    return _joined(_start(reasoning, specials), {"structure": inner, **grammars})
+    return composed(body, grammars, reasoning, specials)
 
 
 def _start(reasoning: ReasoningMarks | None, specials: Specials) -> str:
     if reasoning is None:
         return "start: @structure\n"
-    ends = [_pieces(mark, specials) for mark in reasoning.ends]
-    begins = [" ".join(_pieces(mark, specials)) for mark in reasoning.begins]
+    ends = [pieces(mark, specials) for mark in reasoning.ends]
+    begins = [" ".join(pieces(mark, specials)) for mark in reasoning.begins]
     behind = "thought GAP? @structure"
     start = behind if reasoning.begun else f"(({' | '.join(begins)}) thought GAP?)? @structure"
-    return "\n".join([f"start: {start}", _until("thought", ends), _TERMINALS])
+    return "\n".join([f"start: {start}", until("thought", ends), _TERMINALS])
 
 
-def _until(rule: str, marks: Sequence[Sequence[str]]) -> str:
+def until(rule: str, marks: Sequence[Sequence[str]]) -> str:
     """A rule of free text up to the first of `marks`; a control token cannot be free text."""
     control = [" ".join(mark) for mark in marks if any(p.startswith("<[") for p in mark)]
     spelled = [mark[0] for mark in marks if len(mark) == 1 and mark[0] not in control]
@@ -110,7 +120,7 @@ def _until(rule: str, marks: Sequence[Sequence[str]]) -> str:
     return "\n".join([f"{rule}: {' | '.join(options)}", *lines])
 
 
-def _pieces(text: str, specials: Specials) -> list[str]:
+def pieces(text: str, specials: Specials) -> list[str]:
     """A text in Lark: strings, and control tokens by their ids."""
     if not text:
         return []

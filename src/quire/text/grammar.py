@@ -8,6 +8,7 @@ grammar is refused on every machine or on none.
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ import msgspec
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.text.composition import Grammar, Specials, StructuralTag, tagged, whole
+from quire.text.call_grammars import FunctionCalls, write_calls
+from quire.text.composition import Grammar, Specials, StructuralTag, composed, tagged, whole
 from quire.text.vocabulary import byte_tokenizer
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ WHITESPACE = r"( |\r?\n{1,2}[ \t]{0,20})"
 to say would go on with white space for ever."""
 CHECKED_KEPT = 1024
 """Grammars that were found to be good and need not be checked again."""
+
+MIN_NUMBER = -(2**63) + 1024
+"""In a schema: llguidance overflows its stack on integers that are -2**63 as a float, or less."""
+_NEGATIVE = re.compile(r"-[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 _PASSED_OVER = ("contentEncoding", "contentMediaType", "contentSchema")
 _OF_SCHEMAS = ("properties", "patternProperties", "definitions", "$defs")
@@ -60,8 +66,15 @@ def grammar_text(params: StructuredOutputsParams, specials: Specials | None = No
     if params.kind != "structural_tag":
         return whole(_structure(params), params.reasoning, specials or {})
     tag = _structural_tag(params)
-    schemas = [_json(each.schema, params) for each in tag.structures]
-    return tagged(tag, schemas, params.reasoning, specials or {})
+    if isinstance(tag, StructuralTag):
+        schemas = [_json(each.schema, params) for each in tag.structures]
+        return tagged(tag, schemas, params.reasoning, specials or {})
+    try:
+        written = write_calls(tag, specials or {})
+    except ValueError as error:
+        raise _refused(str(error), params) from None
+    grammars = {name: _json(schema, params) for name, schema in written.schemas.items()}
+    return composed(written.lark, grammars, params.reasoning, specials or {})
 
 
 def _structure(params: StructuredOutputsParams) -> Grammar:
@@ -83,11 +96,13 @@ def _structure(params: StructuredOutputsParams) -> Grammar:
             return _json({"type": "object"} if params.json_object else params.json, params)
 
 
-def _structural_tag(params: StructuredOutputsParams) -> StructuralTag:
-    given = params.structural_tag
+def _structural_tag(params: StructuredOutputsParams) -> StructuralTag | FunctionCalls:
+    given: Any = params.structural_tag
     try:
         if isinstance(given, str):
-            return msgspec.json.decode(given, type=StructuralTag)
+            given = msgspec.json.decode(given)
+        if isinstance(given, dict) and given.get("type") == "function_calls":
+            return msgspec.convert(given, FunctionCalls)
         return msgspec.convert(given, StructuralTag)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise _refused(str(error), params) from None
@@ -200,6 +215,8 @@ def _check_depth(schema: Any, params: StructuredOutputsParams) -> None:
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
         for value in level:
+            if isinstance(value, int | float) and value < MIN_NUMBER:
+                raise _refused(f"the number {value} is too small", params)
             if isinstance(value, dict):
                 inner += value.values()
             elif isinstance(value, list):
@@ -228,6 +245,10 @@ def _lark(params: StructuredOutputsParams) -> str:
 
     grammar = params.grammar
     assert grammar is not None
+    numbers = _NEGATIVE.finditer(grammar) if "%json" in grammar else ()
+    for found in numbers:
+        if float(found[0]) < MIN_NUMBER:
+            raise _refused(f"the number {found[0]} is too small", params)
     if is_lark_syntax(grammar):
         return grammar
     if len(grammar) > MAX_GBNF_BYTES:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from quire.server.openai.tools import Reading
 
 
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
 def structure_of_calls(
     given: Sequence[ToolDefinition], reading: Reading
 ) -> StructuredOutputsParams | None:
@@ -29,6 +32,15 @@ def structure_of_calls(
         return StructuredOutputsParams(json=schema, field="tools")
     if not reading.strict or reading.parsers.tools is None:
         return None
+    if reading.parsers.tools.grammar is not None:
+        functions = [
+            {"name": tool.name, "schema": _parameters(tool) if tool.strict else None}
+            for tool in tools
+        ]
+        written = {"type": "function_calls", "format": reading.parsers.tools.grammar}
+        return StructuredOutputsParams(
+            structural_tag={**written, "functions": functions}, field="tools"
+        )
     envelopes = reading.parsers.tools.envelopes
     tag = {
         "triggers": list(dict.fromkeys(each.trigger for each in envelopes)),
@@ -64,7 +76,7 @@ def _arguments_schema(index: int, function: FunctionDefinition) -> StructuredOut
 
 def _parameters(function: FunctionDefinition) -> dict[str, Any]:
     schema = function.parameters
-    return {"type": "object", "properties": {}} if schema is None else schema
+    return dict(_NO_PARAMETERS) if schema is None else schema
 
 
 def _call_schema(function: FunctionDefinition, index: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +24,11 @@ from quire.server.openai.protocol import (
     Delta,
     FunctionCall,
     ToolCall,
+    ToolDefinition,
 )
 from quire.server.tools import stream
 from quire.server.tools.table import OutputParser, Parsers
+from quire.text.json_types import allowed_types
 from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizer import Tokenizer
 
@@ -43,6 +46,7 @@ class Reading:
         parallel: an answer may have several.
         reasoning: show it.
         strict: the arguments of calls are held to their schemas, although they need not come.
+        types: of the functions' parameters.
         structured: the text is held to a structure, which begins behind the reasoning.
     """
 
@@ -54,6 +58,7 @@ class Reading:
     reasoning: bool = True
     strict: bool = False
     structured: bool = False
+    types: stream.ValueTypes | None = None
 
     @property
     def needed(self) -> bool:
@@ -90,6 +95,7 @@ class Reading:
             inside=inside,
             required=self.required,
             named=self.named,
+            types=self.types,
         )
 
 
@@ -132,14 +138,14 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
             "required or to a function, or start the server with --tool-call-parser.",
             "tools",
         )
-    strict = [index for index, tool in enumerate(body.tools) if tool.function.strict]
-    if strict and not parsers.tools.envelopes:
-        raise invalid(
-            "strict is not held to with tool_choice auto where a model's calls are not written in "
-            "JSON; leave it out, or set tool_choice to required or to a function.",
-            f"tools[{strict[0]}].function.strict",
-        )
-    return Reading(parsers, calls=True, parallel=parallel, reasoning=show, strict=bool(strict))
+    return Reading(
+        parsers,
+        calls=True,
+        parallel=parallel,
+        reasoning=show,
+        strict=any(tool.function.strict for tool in body.tools),
+        types=_types(body.tools) if parsers.tools.typed else None,
+    )
 
 
 def with_tools(
@@ -272,6 +278,19 @@ class ChoiceReader:
             return ToolCall(call.index, FunctionCall(UNSET, call.arguments))
         function = FunctionCall(call.name, call.arguments)
         return ToolCall(call.index, function, self._reading.new_call_id(), "function")
+
+
+def _types(tools: Sequence[ToolDefinition]) -> stream.ValueTypes:
+    """Of the functions' parameters."""
+    found: dict[str, dict[str, frozenset[str]]] = {}
+    for tool in tools:
+        schema = tool.function.parameters or {}
+        properties = schema.get("properties")
+        if isinstance(properties, dict):
+            found[tool.function.name] = {
+                name: allowed_types(value, schema) for name, value in properties.items()
+            }
+    return found
 
 
 def _has_structure(body: ChatRequest) -> bool:

@@ -18,6 +18,7 @@ from quire.server.tools.stream import (
     starts,
     until,
 )
+from quire.text.json_types import ALL, type_of
 
 _NAME = re.compile(r"[^\s{\[<]+")
 
@@ -107,7 +108,8 @@ def deepseek_v3(source: Input, out: Output) -> Wait:
 def qwen3_coder(source: Input, out: Output) -> Wait:
     """`<tool_call><function=name><parameter=key>value</parameter>…</function></tool_call>`.
 
-    A value is JSON where it reads as such and is no text, and else text.
+    A value is JSON where it reads as such, is no text, and of a type that the function's schema
+    allows; else it is text.
     """
     while (yield from until(source, ["<tool_call>", "<function="], out.content)) is not None:
         yield from space(source)
@@ -116,15 +118,18 @@ def qwen3_coder(source: Input, out: Output) -> Wait:
         if (yield from until(source, [">"], name.append)) is None:
             out.content("<function=" + "".join(name))
             return
-        out.call("".join(name).strip())
+        function = "".join(name).strip()
+        out.call(function)
+        types = out.types.get(function, {})
         begin = "{"
         while (yield from until(source, ["<parameter=", "</function>"], _nothing)) == "<parameter=":
             key: list[str] = []
             parts: list[str] = []
             yield from until(source, [">"], key.append)
             yield from until(source, ["</parameter>"], parts.append)
-            written = _xml_value("".join(parts))
-            out.arguments(f"{begin}{json.dumps(''.join(key).strip())}: {written}")
+            named = "".join(key).strip()
+            written = _xml_value("".join(parts), types.get(named, ALL))
+            out.arguments(f"{begin}{json.dumps(named)}: {written}")
             begin = ", "
         out.arguments("{}" if begin == "{" else "}")
         yield from space(source)
@@ -164,14 +169,16 @@ def _name(source: Input) -> Generator[None, None, str]:
     return "".join(name)
 
 
-def _xml_value(text: str) -> str:
-    """A parameter's text as JSON."""
+def _xml_value(text: str, types: frozenset[str]) -> str:
+    """A parameter's text as JSON of one of `types`; where it is none, the text."""
     text = text.removeprefix("\n").removesuffix("\n")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = text
-    return json.dumps(text if isinstance(found, str) else found, ensure_ascii=False)
+    kind = type_of(found)
+    wrong = isinstance(found, str) or ("string" in types and kind not in types)
+    return json.dumps(text if wrong else found, ensure_ascii=False)
 
 
 def _nothing(text: str) -> None:

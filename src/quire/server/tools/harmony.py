@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import re
 
-from quire.server.tools.stream import Emit, Input, Output, Wait, arguments, until
+from quire.server.tools.stream import Emit, Input, Output, Wait, arguments, space, starts, until
 
 _TO_FUNCTION = re.compile(r"\bto=functions\.([^\s<]+)")
+_TO = "to=functions."
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 
 
 def harmony(source: Input, out: Output) -> Wait:
     """`analysis` is reasoning, a message to a function a call, and all others are content."""
     role: list[str] = []
-    emit: Emit = out.content  # what has no header; later it is a role
+    spaces: list[str] = []
+    emit: Emit = role.append
+    yield from space(source, spaces.append)
+    if (yield from starts(source, _TO)):  # the prompt has begun the first message's role
+        role.append(_TO)
+    else:
+        out.content("".join(spaces))
+        emit = out.content  # what has no header
     while (yield from until(source, ["<|channel|>"], emit)) is not None:
         header: list[str] = []
         if (yield from until(source, ["<|message|>"], header.append)) is None:

@@ -16,6 +16,8 @@ _NUMBER = re.compile(r"[0-9+\-.eE_]")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false"}
 _WORDS["null"] = "null"
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
+_ESCAPES["/"] = "/"  # JSON's, which models mix in
+_JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _HEX = {"x": 2, "u": 4, "U": 8}
 _CLOSE = {"[": "]", "(": ")", "{": "}"}
 MAX_DEPTH = 64
@@ -122,7 +124,8 @@ def _string(source: Input, out: Output) -> Wait:
         source.take(1)
         if char == "\\":
             char = yield from _escape(source)
-        out.arguments(json.dumps(char, ensure_ascii=False)[1:-1])
+        half = "\ud800" <= char <= "\udfff"  # of a pair, as JSON escapes it
+        out.arguments(json.dumps(char, ensure_ascii=half)[1:-1])
     source.take(1)
     out.arguments('"')
 
@@ -145,6 +148,8 @@ def _escape(source: Input) -> Generator[None, None, str]:
 
 def _number(text: str) -> str:
     """As JSON writes it."""
+    if _JSON_NUMBER.fullmatch(text):
+        return text
     try:
         number = int(text) if re.fullmatch(r"[+-]?[0-9_]+", text) else float(text)
         return json.dumps(number, allow_nan=False)

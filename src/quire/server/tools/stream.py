@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -159,10 +159,15 @@ class _Trimmed:
         return held
 
 
+ValueTypes = Mapping[str, Mapping[str, frozenset[str]]]
+"""Function → parameter → the JSON types that it may have, where the request says so."""
+
+
 class Output:
     """What has been read. White space beside calls, or around reasoning, is no content."""
 
-    def __init__(self) -> None:
+    def __init__(self, types: ValueTypes | None = None) -> None:
+        self.types = types or {}
         self.num_calls = 0
         self._new = Delta()
         self._content = _Trimmed()

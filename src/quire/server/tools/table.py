@@ -11,7 +11,17 @@ from quire.core.registry import did_you_mean
 from quire.server.tools import formats
 from quire.server.tools.harmony import harmony
 from quire.server.tools.pythonic import pythonic
-from quire.server.tools.stream import Delta, Input, Output, Wait, rest, space, starts, until
+from quire.server.tools.stream import (
+    Delta,
+    Input,
+    Output,
+    ValueTypes,
+    Wait,
+    rest,
+    space,
+    starts,
+    until,
+)
 
 Rule = Callable[[Input, Output], Wait]
 Format = TypeVar("Format", "ToolFormat", "ReasoningFormat")
@@ -39,7 +49,9 @@ class ToolFormat:
         signs: a chat template with any of these speaks it.
         marks: what the text may hold that its tokenizer may take for control tokens.
         id_length: characters of a call's id, where templates insist on a number.
-        envelopes: ways to write one call; none where its arguments are no JSON.
+        envelopes: ways to write one call around its arguments in JSON.
+        grammar: instead of them, that of `text.call_grammars`.
+        typed: the functions' schemas tell texts from JSON.
     """
 
     rule: Rule
@@ -47,6 +59,8 @@ class ToolFormat:
     marks: tuple[str, ...] = ()
     id_length: int | None = None
     envelopes: tuple[Envelope, ...] = ()
+    grammar: str | None = None
+    typed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +83,7 @@ _HARMONY_MARKS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|
 
 # In the order in which a template is asked: of two signs that it may hold, the rarer comes first.
 TOOL_PARSERS: dict[str, ToolFormat] = {
-    "openai": ToolFormat(harmony, ("<|channel|>",), _HARMONY_MARKS),
+    "openai": ToolFormat(harmony, ("<|channel|>",), _HARMONY_MARKS, grammar="openai"),
     "deepseek_v3": ToolFormat(
         formats.deepseek_v3,
         (_CALLS,),
@@ -103,7 +117,13 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
             Envelope("<tool_call>", f"<tool_call>[{_OBJECT}", "}]"),
         ),
     ),
-    "qwen3_coder": ToolFormat(formats.qwen3_coder, ("<function=",), ("<tool_call>",)),
+    "qwen3_coder": ToolFormat(
+        formats.qwen3_coder,
+        ("<function=",),
+        ("<tool_call>",),
+        grammar="qwen3_coder",
+        typed=True,
+    ),
     "hermes": ToolFormat(
         formats.hermes,
         ("<tool_call>",),
@@ -111,7 +131,10 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
         envelopes=(Envelope("<tool_call>", f"<tool_call>\n{_OBJECT}", "}\n</tool_call>"),),
     ),
     "pythonic": ToolFormat(
-        pythonic, ("<|python_start|>", "[func_name1(params_name1"), ("<|python_start|>",)
+        pythonic,
+        ("<|python_start|>", "[func_name1(params_name1"),
+        ("<|python_start|>",),
+        grammar="pythonic",
     ),
     "llama3_json": ToolFormat(
         formats.llama3_json,
@@ -184,6 +207,7 @@ class OutputParser:
         inside: the prompt's end has begun the reasoning already.
         required: the text is a list of calls, as `tool_choice` "required" makes it.
         named: the text is the arguments of a call of this function.
+        types: of the functions' parameters.
     """
 
     def __init__(
@@ -194,9 +218,10 @@ class OutputParser:
         inside: bool = False,
         required: bool = False,
         named: str | None = None,
+        types: ValueTypes | None = None,
     ) -> None:
         self._source = Input()
-        self._out = Output()
+        self._out = Output(types)
         if named is not None or required:
             rule = formats.required if named is None else _arguments_of(named)
             if parsers.reasoning is not None and parsers.reasoning.begins:

@@ -99,11 +99,15 @@ def test_strict_calls_are_held_to_their_schemas_if_they_come(name: str) -> None:
     assert not accepts(wanted, CALLS[name].replace("weather", "other").format("{}"))
 
 
-async def test_strict_calls_are_refused_where_they_are_not_written_in_json() -> None:
+async def test_what_strict_calls_are_not_held_to_is_refused() -> None:
     async with running(chat_template="{{ messages }}", tool_call_parser="pythonic") as app:
-        response = await app.chat(tools=[tool("f"), tool("g", strict=True)])
+        parameters = {"type": "object", "minProperties": 1}
+        response = await app.chat(tools=[tool("f"), tool("g", parameters=parameters, strict=True)])
         assert response.status_code == 400
-        assert response.json()["error"]["param"] == "tools[1].function.strict"
+        error = response.json()["error"]
+        assert error["param"] == "tools"
+        assert "g: its parameters have minProperties" in error["message"]
+        assert (await app.chat(tools=[tool("f"), tool("g", strict=True)])).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,251 @@
+"""`strict` with `tool_choice` auto, in every format: what the grammar lets through is read as calls
+of functions that are there, with arguments of their schemas. Random tokens under the mask, with
+marks that are control tokens and with marks that are spelled."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from random import Random
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from quire.core.errors import InvalidRequestError
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.server.openai.calls import structure_of_calls
+from quire.server.openai.protocol import (
+    ChatMessage,
+    ChatRequest,
+    FunctionDefinition,
+    ToolDefinition,
+)
+from quire.server.openai.tools import Reading, read_tools
+from quire.server.tools.table import TOOL_PARSERS, OutputParser, choose_parsers
+from quire.text.grammar import GrammarChecker, new_matcher
+from quire.text.json_types import ALL, allowed_types
+from quire.text.tokenizer import Tokenizer
+from quire.text.vocabulary import matcher_tokenizer, special_tokens
+from tests.unit.server.tools.test_formats import Answer, read
+from tests.unit.text.vocabularies import byte_tokenizer
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "$defs": {
+        "Place": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "y": {"enum": ["a/b", 2, None]}},
+            "required": ["x", "y"],
+            "additionalProperties": False,
+        },
+        "Kind": {"enum": ["new", "o\"l'd"], "type": "string"},
+    },
+    "properties": {
+        "city": {"type": "string", "maxLength": 4},
+        "days": {"type": "integer", "minimum": 1, "maximum": 14},
+        "unit": {"enum": ["C", "3", None], "title": "Unit"},
+        "ok": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
+        "note": {"anyOf": [{"type": "string", "maxLength": 5}, {"type": "null"}]},
+        "zip": {"type": "string", "pattern": "^[0-9]{5}$"},
+        "place": {"$ref": "#/$defs/Place"},
+        "kind": {"allOf": [{"$ref": "#/$defs/Kind"}], "description": "Which."},
+    },
+    "required": ["city", "days", "place"],
+    "additionalProperties": False,
+}
+FUNCTIONS = [
+    FunctionDefinition("weather", parameters=SCHEMA, strict=True),
+    FunctionDefinition("weather_of", strict=True),
+    FunctionDefinition("free", parameters={"type": "object"}),
+]
+SCHEMAS = {"weather": SCHEMA, "weather_of": {"maxProperties": 0}, "free": {}}
+BEGINS = {
+    "openai": ("<|channel|>commentary to=functions.", " to=functions."),
+    "pythonic": (f"[{FUNCTIONS[0].name}(", " [\nfree(", "[weather_of("),
+    "qwen3_coder": ("<tool_call>", "<function="),
+    "deepseek_v3": ("<｜tool▁calls▁begin｜>",),
+    "mistral": ("[TOOL_CALLS]",),
+    "granite": ("<|tool_call|>", "<tool_call>"),
+    "hermes": ("<tool_call>",),
+    "llama3_json": ('{"name": "',),
+}
+CLOSING = frozenset(b"\"'})],>\n<")
+TEXT_END = "\n</parameter>\n"
+"""What no random walk writes."""
+EOS = "</s>"
+
+
+@cache
+def tokenizer(name: str, *, control: bool) -> Tokenizer:
+    """Bytes, and the format's marks if they are control tokens."""
+    return byte_tokenizer("<s>", EOS, *(TOOL_PARSERS[name].marks if control else ()))
+
+
+def request(functions: list[FunctionDefinition]) -> ChatRequest:
+    tools = [ToolDefinition("function", function) for function in functions]
+    return ChatRequest(messages=[ChatMessage("user", "Hi")], tools=tools)
+
+
+def reading_of(name: str, functions: list[FunctionDefinition]) -> Reading:
+    return read_tools(request(functions), choose_parsers(None, name, "none"))
+
+
+def structure(name: str, functions: list[FunctionDefinition]) -> StructuredOutputsParams:
+    tools = [ToolDefinition("function", function) for function in functions]
+    found = structure_of_calls(tools, reading_of(name, functions))
+    assert found is not None
+    return found
+
+
+def generated(name: str, begin: str, random: Random, *, control: bool) -> str:
+    """A text that begins so, and ends as soon as it may."""
+    vocabulary = tokenizer(name, control=control)
+    eos = (vocabulary.encode(EOS, add_special_tokens=False)[0],)
+    size = 256 + 2 + len(TOOL_PARSERS[name].marks)
+    matcher = new_matcher(
+        matcher_tokenizer(vocabulary, size, eos),
+        structure(name, FUNCTIONS),
+        special_tokens(vocabulary, eos),
+    )
+    tokens = vocabulary.encode(begin, add_special_tokens=False)
+    assert matcher.consume_tokens(tokens)
+    while not matcher.is_accepting():
+        assert len(tokens) < 3000
+        end = vocabulary.encode(TEXT_END, add_special_tokens=False)
+        if random.random() < 0.1 and matcher.validate_tokens(end) == len(end):
+            assert matcher.consume_tokens(end)
+            tokens += end
+            continue
+        mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        allowed = np.flatnonzero(mask).tolist()
+        closing = [token for token in allowed if token in CLOSING or token > 255]
+        chosen = random.choice(closing if closing and random.random() < 0.6 else allowed)
+        assert matcher.consume_token(chosen)
+        tokens.append(chosen)
+    return vocabulary.decode(tokens, skip_special_tokens=False)
+
+
+def answer(name: str, text: str) -> Answer:
+    reading = reading_of(name, FUNCTIONS)
+    parser = OutputParser(reading.parsers, calls=True, types=reading.types)
+    return read(parser, [text])
+
+
+@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.parametrize("name", TOOL_PARSERS)
+def test_what_is_let_through_is_a_call_of_its_schema(name: str, control: bool) -> None:
+    called = set()
+    for seed in range(12):
+        for begin in BEGINS[name]:
+            text = generated(name, begin, Random(seed), control=control)
+            found = answer(name, text)
+            assert found.content == "", text
+            assert found.calls, text
+            for function, arguments in found.calls:
+                jsonschema.validate(json.loads(arguments), SCHEMAS[function])
+                called.add(function)
+    assert called == set(SCHEMAS)
+
+
+def may_follow(name: str, text: str) -> bool:
+    """Whether the text may be generated, and may end there."""
+    vocabulary = tokenizer(name, control=False)
+    eos = (vocabulary.encode(EOS, add_special_tokens=False)[0],)
+    made = matcher_tokenizer(vocabulary, 258, eos)
+    matcher = new_matcher(made, structure(name, FUNCTIONS))
+    return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
+
+
+FREE = {
+    "pythonic": ["Hello", "[1, 2] are f(x)", "[see the notes]", " [free()] and on", "(a) [b"],
+    "qwen3_coder": ["a <b> c", "See.\n<function=free>\n</function>\n</tool_call> So."],
+    "openai": [
+        "<|channel|>final<|message|>Hello",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+        " to=functions.free<|channel|>commentary <|constrain|>json<|message|>{}<|call|>",
+    ],
+}
+NEVER = {
+    "pythonic": ["[nope()]", "[ nope()]", "\n\n\n\n[weather()]", "[weather_of(a=1)]"],
+    "qwen3_coder": [
+        "<tool_call>x",
+        "<function=nope>\n</function>",
+        "<function=weather>\n</function>",
+    ],
+    "openai": [
+        "<|channel|>commentary to=functions.nope<|message|>{}",
+        "<|channel|>final to=functions.weather<|message|>{}",
+        "<|channel|>commentary to=functions.weather<|message|>{}",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_text_is_free_and_calls_are_not(name: str) -> None:
+    assert [may_follow(name, text) for text in FREE[name]] == [True] * len(FREE[name])
+    assert [may_follow(name, text) for text in NEVER[name]] == [False] * len(NEVER[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "word"),
+    [
+        ("qwen3_coder", {"properties": {"a": {"type": "string", "format": "date"}}}, "format"),
+        (
+            "qwen3_coder",
+            {"properties": {"a": {"type": ["string", "array"]}}},
+            "a text or something",
+        ),
+        ("qwen3_coder", {"properties": {"a>b": {}}}, "a>b"),
+        ("pythonic", {"properties": {"a b": {}}}, "a b"),
+        ("pythonic", {"anyOf": [{}, {}]}, "anyOf"),
+        ("pythonic", {"required": ["x"]}, "x"),
+        ("pythonic", {"properties": [1]}, "properties"),
+        ("pythonic", {"properties": {"a": {}}, "required": [{}]}, "required"),
+        ("qwen3_coder", {"properties": {"a": {"type": "string", "pattern": 1}}}, "pattern"),
+        ("qwen3_coder", {"properties": {"a": {"type": "string", "maxLength": "2"}}}, "maxLength"),
+        ("pythonic", {"properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems"),
+        ("openai", {"properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems"),
+    ],
+)
+def test_what_arguments_are_not_held_to_is_refused(
+    name: str, schema: dict[str, Any], word: str
+) -> None:
+    function = FunctionDefinition("f", parameters={"type": "object", **schema}, strict=True)
+    with pytest.raises(InvalidRequestError, match=word):
+        GrammarChecker().check(structure(name, [function]))
+
+
+def test_types_are_told_of_any_schema() -> None:
+    again = {"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/A"}]}}}
+    assert allowed_types({"$ref": "#/$defs/A"}, again) == ALL
+    assert allowed_types({"$ref": "#/$defs/none"}, again) == frozenset()
+    assert allowed_types({"anyOf": [{"type": ["null", "number"]}, {"minLength": 1}]}, {}) == {
+        "null",
+        "number",
+        "integer",
+        "string",
+    }
+    assert allowed_types({"oneOf": [{"const": 1.5}, {"enum": [[], {}]}]}, {}) == {
+        "number",
+        "array",
+        "object",
+    }
+
+
+def test_a_parameters_type_tells_text_from_json() -> None:
+    """Where the schema wants a text, a number is one."""
+    written = "<function=weather><parameter={}>\n{}\n</parameter></function>"
+    for key, text, value in [
+        ("zip", "12345", "12345"),
+        ("city", '"Rio"', '"Rio"'),
+        ("unit", "3", "3"),
+        ("note", "null", None),
+        ("days", "3", 3),
+        ("days", "three", "three"),
+        ("other", "3", 3),
+    ]:
+        [(_, arguments)] = answer("qwen3_coder", written.format(key, text)).calls
+        assert json.loads(arguments) == {key: value}
