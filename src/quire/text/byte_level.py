@@ -58,9 +58,12 @@ _COMPOSED = {"qwen2", "deepseek-r1-qwen"}
 
 
 def byte_level_backend(
-    vocabulary: dict[str, int], merges: list[tuple[str, str]], kind: str
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], kind: str, file: str
 ) -> tokenizers.Tokenizer:
     """A byte-level BPE over `vocabulary` whose words are cut as `kind` says.
+
+    Args:
+        file: where the vocabulary was read, for errors.
 
     Raises:
         UnsupportedModelError: `kind` is unknown.
@@ -68,14 +71,14 @@ def byte_level_backend(
     """
     if kind not in _SPLITS:
         raise UnsupportedModelError(
-            f"The tokenizer cuts words in a way called {kind!r}.",
+            f"{file}: the tokenizer cuts words in a way called {kind!r}.",
             fix=f"Quire knows {', '.join(sorted(_SPLITS))}; use the model's Hugging Face folder.",
         )
     try:
         model = models.BPE(vocabulary, merges, ignore_merges=kind in _WHOLE_WORDS_FIRST)
     except Exception as error:  # the library raises Exception itself
         raise CheckpointError(
-            f"The vocabulary and the merges do not belong together: {error}.",
+            f"{file}: the vocabulary and the merges do not belong together: {error}.",
             fix="Download or convert the tokenizer again.",
         ) from error
     backend = tokenizers.Tokenizer(model)

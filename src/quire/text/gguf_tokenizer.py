@@ -109,7 +109,7 @@ def _byte_level(
         left, _, right = merge.partition(" ")
         merges.append((left, right))
     vocabulary = {token: id_ for id_, token in enumerate(tokens)}
-    backend = byte_level_backend(vocabulary, merges, kind)
+    backend = byte_level_backend(vocabulary, merges, kind, meta.file.path.name)
     backend.add_special_tokens(
         [
             AddedToken(token, normalized=False, special=True)

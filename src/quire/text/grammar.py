@@ -19,6 +19,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.call_grammars import FunctionCalls, write_calls
 from quire.text.composition import Grammar, Specials, StructuralTag, composed, tagged, whole
+from quire.text.multiples import too_many_remainders
 from quire.text.vocabulary import byte_tokenizer
 
 if TYPE_CHECKING:
@@ -187,9 +188,16 @@ def _json(schema: Any, params: StructuredOutputsParams) -> Grammar:
         schema = {}
     if not isinstance(schema, dict):
         raise _refused("a schema is an object or a boolean", params)
+    _check_schema(schema, params)
+    return {"json_schema": {**schema, "x-guidance": _spacing(params)}}
+
+
+def _check_schema(schema: Any, params: StructuredOutputsParams) -> None:
+    """Refuse what llguidance would be wrong about, or take for ever to compile."""
     _check_depth(schema, params)
     _check_keywords(schema, params)
-    return {"json_schema": {**schema, "x-guidance": _spacing(params)}}
+    if reason := too_many_remainders(schema):
+        raise _refused(reason, params)
 
 
 def _check_keywords(schema: Any, params: StructuredOutputsParams) -> None:
@@ -250,6 +258,7 @@ def _lark(params: StructuredOutputsParams) -> str:
         if float(found[0]) < MIN_NUMBER:
             raise _refused(f"the number {found[0]} is too small", params)
     if is_lark_syntax(grammar):
+        _check_inner_schemas(grammar, params)
         return grammar
     if len(grammar) > MAX_GBNF_BYTES:
         raise _refused(f"GBNF may have {MAX_GBNF_BYTES} characters", params)
@@ -257,6 +266,16 @@ def _lark(params: StructuredOutputsParams) -> str:
         return str(gbnf_to_lark(grammar))
     except Exception as error:  # of no class of its own where a rule is not there
         raise _refused(str(error) or repr(error), params) from None
+
+
+def _check_inner_schemas(grammar: str, params: StructuredOutputsParams) -> None:
+    """Those of Lark's `%json`, each written behind it."""
+    for found in re.finditer(r"%json\s*", grammar):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
+        except (ValueError, RecursionError):
+            raise _refused("%json is followed by no JSON", params) from None
+        _check_schema(schema, params)
 
 
 def _refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError:

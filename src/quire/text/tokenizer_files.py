@@ -81,7 +81,8 @@ def _vocab_and_merges(
     if not all(type(id_) is int and 0 <= id_ < 1 << 31 for id_ in vocabulary.values()):
         raise CheckpointError(f"{path.name} gives a token no id.", fix="Download it again.")
     kind = "qwen2" if str(settings.get("tokenizer_class")).startswith("Qwen2") else "gpt-2"
-    backend = byte_level_backend(vocabulary, read_merges(path.with_name("merges.txt")), kind)
+    merges = read_merges(path.with_name("merges.txt"))
+    backend = byte_level_backend(vocabulary, merges, kind, path.name)
     if not roles and "<|endoftext|>" in vocabulary:
         roles |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
     _add_tokens(backend, settings, roles)

@@ -103,8 +103,8 @@ def test_scores_decide(tmp_path: Path) -> None:
         (SPM, {"add_bos_token": "yes"}, "add_bos_token is not of type bool"),
         (SPM, {"model": 3}, "model is not of type str"),
         (SPM, {"tokens": [1, 2]}, "tokens holds something else than str"),
-        (BPE, {"merges": ["a c"]}, "do not belong together"),
-        (BPE, {"merges": ["ac"]}, "do not belong together"),
+        (BPE, {"merges": ["a c"]}, ".gguf: the vocabulary and the merges do not belong together"),
+        (BPE, {"merges": ["ac"]}, ".gguf: the vocabulary and the merges do not belong together"),
         ({}, {}, "holds no tokenizer"),
     ],
 )

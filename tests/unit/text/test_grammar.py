@@ -41,6 +41,10 @@ POINT = {
 }
 
 
+def multiples_of(*numbers: float) -> dict[str, Any]:
+    return {"type": "number", "allOf": [{"multipleOf": number} for number in numbers]}
+
+
 @pytest.mark.parametrize(
     ("fields", "good", "bad"),
     [
@@ -61,6 +65,9 @@ POINT = {
         ({"regex": r"\d{3}-[a-c]+"}, ["123-abc"], ["123-", "123-abcd", "x123-a"]),
         ({"choice": ["yes", "no", 'a"b\\']}, ["yes", "no", 'a"b\\'], ["ye", "yesno", ""]),
         ({"grammar": 'start: "a" b*\nb: "b" | "c"'}, ["a", "abcb"], ["", "b"]),
+        ({"json": {"type": "number", "multipleOf": 0.05}}, ["0.15", "2", "-1.05"], ["0.12"]),
+        ({"json": multiples_of(181, 0.5)}, ["181", "-362", "0"], ["90.5", "0.5", "1"]),
+        ({"grammar": 'start: "a" %json {"multipleOf": 7}'}, ["a14"], ["a15", "14"]),
         ({"json": POINT}, ['{\n    "x": 1,\n    "y": "a"\n}'], ['{"x":  1', '{   "x": 1']),
         ({"grammar": 'root ::= "a" item*\nitem ::= [bc]'}, ["a", "abcb"], ["", "b"]),
     ],
@@ -92,6 +99,14 @@ def nested(depth: int) -> dict[str, Any]:
         ({"json": {"type": "integer", "minimum": 1 - 2**63, "maximum": 600 - 2**63}}, "too small"),
         ({"json": {"type": "integer", "minimum": -1e19, "maximum": -9.5e18}}, "too small"),
         ({"grammar": 'start: %json {"const": -9223372036854775808}'}, "too small"),
+        ({"json": {"type": "number", "multipleOf": 2**31 - 1, "maximum": 31}}, "multipleOf may"),
+        ({"json": {"items": {"type": "number", "multipleOf": 0.32769}}}, "multipleOf may"),
+        ({"json": multiples_of(9973, 9967)}, "least common multiple"),
+        ({"json": multiples_of(1e-9, 7)}, "least common multiple"),
+        ({"json": multiples_of(1e308, 1e-308)}, "least common multiple"),
+        ({"grammar": 'start: %json {"type": "number", "multipleOf": 65537}'}, "multipleOf may"),
+        ({"grammar": 'start: %json {"contentEncoding": "base64"}'}, "contentEncoding"),
+        ({"grammar": "start: %json nothing"}, "no JSON"),
         ({"regex": "a(b"}, "regex"),
         ({"regex": "(?=a)b"}, "look-around|regex"),
         ({"regex": "a" * (MAX_GRAMMAR_BYTES + 1)}, "more than"),
