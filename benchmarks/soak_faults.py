@@ -3,11 +3,11 @@ and stopped again and again.
 
     python benchmarks/soak_faults.py [--minutes 15] [--overload 4] [--kill-every 60]
 
-Every prompt's answer, greedy or seeded, is known from before. A stream that ends whole must say
-exactly that; one that ends in an error event, the beginning of it: what is missing or said twice is
-lost or duplicated. Refusals (429, 503) are asked again. Beside that load clients leave their
-streams, read them slowly, send what is no request, and break off uploads. Needs psutil; ends with
-1 where a bar is missed.
+Every prompt's answer, greedy or seeded, is known from before, token by token. A stream that ends
+whole must say exactly those; one that ends in an error event, the first of them: what is missing is
+lost, what is said beyond them is duplicated. Refusals (429, 503) are asked again. Beside that load
+clients leave their streams, read them slowly, send what is no request, and break off uploads.
+Needs psutil; ends with 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -16,240 +16,91 @@ import argparse
 import asyncio
 import itertools
 import json
-import random
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
+from soak_clients import Load, Result, RudeClients
 
-from quire.bench.http_client import ConnectionLostError, HTTPClient, HTTPStatusError, events
-from quire.bench.workload import text_prompts
+from quire.bench import trend
+from quire.bench.http_client import HTTPClient, HTTPStatusError
 
 HEALTHY_SECONDS = 5.0
 """The longest that health may take to be restored."""
+NOTICED_SECONDS = 1.0
+"""The longest that a core's death may go unnoticed."""
 STEP_TIMEOUT = 5
 """Seconds after which a core that is stopped counts as stuck."""
+STAND_BY_SECONDS = 30.0
+"""After which the process that stands by is there."""
+UNCHANGED_SECONDS = 10.0
+"""For which the number of open files stays the same, once it has settled."""
 SLOPE_BYTES = 2**20
-"""That the API process may seem to gain a minute: what is fitted to a short run is no zero."""
-PROMPTS = 16
-REFUSALS = (429, 503)
-HEAD = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-MALFORMED = [
-    b'{"prompt": "a',
-    b'{"prompt": "a", "temprature": 1}',
-    b'{"prompt": "a", "max_tokens": -1}',
-    b'{"prompt": [1, 99999999]}',
-    b'{"prompt": "a", "guided_grammar": "root ::= ((("}',
-    b"[" * 100_000,
-    b"\xff\xfe",
-]
+"""That a process must be shown not to gain a minute."""
+JUDGED_LIVES = 8
+"""A run of so many cores says enough of slopes."""
+SETTLED = {"api": 1 / 3, "core": 1 / 2}
+"""Of the API process's run, and of a core's life: caches and heaps fill in it."""
 
 
 @dataclass
-class Result:
-    """What has happened so far."""
+class Core:
+    """One engine core's life: resident bytes, and when."""
 
-    counts: Counter[str] = field(default_factory=Counter)
-    strange: Counter[str] = field(default_factory=Counter)
-    """What was not expected."""
-    seconds: list[float] = field(default_factory=list)
-    """Of whole answers, from the request to the last event."""
+    moments: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Processes:
+    """What was seen of the server's processes."""
+
+    moments: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """Resident bytes of the API process."""
+    cores: dict[int, Core] = field(default_factory=dict)
+    noticed: list[float] = field(default_factory=list)
+    """Seconds until health said that a core was killed."""
     restored: dict[str, list[float]] = field(default_factory=lambda: {"killed": [], "stopped": []})
     """Seconds until health was there again: after a kill, and after a stop was noticed."""
-    memory: list[tuple[float, int]] = field(default_factory=list)
-    """Resident bytes of the API process, and when."""
 
 
-class Load:
-    """Clients that ask again as soon as they are answered."""
-
-    def __init__(self, url: str, result: Result) -> None:
-        self.url = url
-        self.result = result
-        self.bodies: list[dict[str, Any]] = [
-            {
-                "prompt": prompt,
-                "max_tokens": 8 + 8 * (i % 8),
-                "temperature": i % 2,
-                "seed": i,
-                "ignore_eos": True,
-            }
-            for i, prompt in enumerate(text_prompts(PROMPTS, 24, [0]))
-        ]
-        self.expected: list[str] = []
-
-    async def learn(self) -> None:
-        self.expected = await self.answers()
-
-    async def answers(self) -> list[str]:
-        """What every prompt is answered, one after the other."""
-        client = HTTPClient(self.url)
-        answers = [await client.json("POST", "/v1/completions", body) for body in self.bodies]
-        await client.close()
-        return [answer["choices"][0]["text"] for answer in answers]
-
-    async def ask(self, until: float, seed: int) -> None:
-        """One client, until this moment."""
-        draw = random.Random(seed)
-        client = HTTPClient(self.url)
-        while (begin := time.monotonic()) < until:
-            number = draw.randrange(PROMPTS)
-            stream = draw.random() < 0.7
-            body = {**self.bodies[number], "stream": stream}
-            self.result.counts["requests"] += 1
-            try:
-                pieces = await client.exchange("POST", "/v1/completions", body)
-                if stream:
-                    self.judge([data for _, data in events(pieces)], self.expected[number])
-                else:
-                    raw = b"".join(data for _, data in pieces).decode(errors="replace")
-                    self.judge_whole(raw, self.expected[number])
-            except HTTPStatusError as error:
-                self.refused(error.status)
-                await asyncio.sleep(draw.uniform(0.05, 0.2))
-            except (ConnectionLostError, OSError):
-                self.result.counts["lost"] += 1
-            else:
-                self.result.seconds.append(time.monotonic() - begin)
-        await client.close()
-
-    def judge(self, said: list[str], expected: str) -> None:
-        messages = [json.loads(data) for data in said if data != "[DONE]"]
-        text = "".join(m["choices"][0]["text"] for m in messages if m.get("choices"))
-        interrupted = any("error" in message for message in messages)
-        if not said or said[-1] != "[DONE]":
-            self.result.counts["lost"] += 1
-        elif interrupted:
-            self.result.counts["interrupted"] += 1
-            self.result.counts["duplicated"] += not expected.startswith(text)
-        elif text == expected:
-            self.result.counts["whole"] += 1
-        else:
-            self.result.counts["lost" if len(text) < len(expected) else "duplicated"] += 1
-
-    def judge_whole(self, raw: str, expected: str) -> None:
-        status = int(raw.split(" ", 2)[1])
-        if status != 200:
-            self.refused(status)
-            return
-        text = json.loads(raw[raw.index("{") : raw.rindex("}") + 1])["choices"][0]["text"]
-        self.result.counts["whole" if text == expected else "lost"] += 1
-
-    def refused(self, status: int) -> None:
-        if status in REFUSALS:
-            self.result.counts["refused"] += 1
-        else:
-            self.result.strange[f"HTTP {status}"] += 1
-
-
-class RudeClients:
-    """Each method is a client that does one kind of wrong, once."""
-
-    def __init__(self, load: Load) -> None:
-        self.load = load
-        self.result = load.result
-
-    async def run(self, until: float, seed: int) -> None:
-        """Do wrong in turns until this moment."""
-        draw = random.Random(seed)
-        kinds = itertools.cycle((self.leave, self.read_slowly, self.send_nonsense, self.break_off))
-        while time.monotonic() < until:
-            await asyncio.sleep(draw.uniform(0.2, 0.6))
-            kind = next(kinds)
-            try:
-                await kind(draw)
-            except OSError as error:
-                self.result.strange[f"{kind.__name__}: {error!r}"] += 1
-
-    async def leave(self, draw: random.Random) -> None:
-        """Leave a stream after its first bytes."""
-        reader, writer = await self._send(self._request(draw.randrange(PROMPTS), stream=True))
-        await reader.read(draw.choice([1, 300, 2000]))
-        self._drop(writer, "left")
-
-    async def read_slowly(self, draw: random.Random) -> None:
-        """Read a stream in small pieces; all of it must come nevertheless."""
-        number = draw.randrange(PROMPTS)
-        reader, writer = await self._send(self._request(number, stream=True))
-        data = await reader.readline()
-        status = int(data.split()[1])
-        if status == 200:
-            while not data.endswith(b"0\r\n\r\n") and (piece := await reader.read(200)):
-                data += piece
-                await asyncio.sleep(0.02)
-            self.load.judge([said for _, said in events([(0.0, data)])], self.load.expected[number])
-        else:
-            self.load.refused(status)
-        self._drop(writer, "read_slowly")
-
-    async def send_nonsense(self, draw: random.Random) -> None:
-        """Send what is no request; it must be refused."""
-        body = draw.choice(MALFORMED)
-        reader, writer = await self._send(
-            HEAD.encode(), b"Content-Length: %d\r\n\r\n" % len(body), body
-        )
-        status = int((await reader.readline()).split()[1])
-        if not (400 <= status < 500 or status == 503):
-            self.result.strange[f"HTTP {status} for {body[:50]!r}"] += 1
-        self._drop(writer, "malformed")
-
-    async def break_off(self, draw: random.Random) -> None:
-        """Announce a megabyte, and leave after a part of it."""
-        part = b'{"prompt": "' + b"a" * draw.randrange(200_000)
-        _, writer = await self._send(HEAD.encode(), b"Content-Length: 1000000\r\n\r\n", part)
-        self._drop(writer, "broken_off")
-
-    def _request(self, number: int, *, stream: bool) -> bytes:
-        body = json.dumps({**self.load.bodies[number], "stream": stream}).encode()
-        return HEAD.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-    async def _send(self, *parts: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        url = urlsplit(self.load.url)
-        client = socket.socket()
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(client, (url.hostname, url.port))
-        reader, writer = await asyncio.open_connection(sock=client, limit=1024)
-        writer.write(b"".join(parts))
-        return reader, writer
-
-    def _drop(self, writer: asyncio.StreamWriter, kind: str) -> None:
-        writer.transport.abort()
-        self.result.counts[kind] += 1
-
-
-def core_of(api: psutil.Process) -> psutil.Process:
-    """The engine core's process; the younger one, if there is one, stands by."""
-    cores = [p for p in api.children() if "quire.engine.process" in p.cmdline()]
-    return min(cores, key=psutil.Process.create_time)
+def cores_of(api: psutil.Process) -> list[psutil.Process]:
+    """The engine core's process, and behind it the one that stands by, if there is one."""
+    found = []
+    for process in api.children():
+        try:
+            if "quire.engine.process" in process.cmdline():
+                found.append(process)
+        except psutil.Error:  # it has just ended
+            continue
+    return sorted(found, key=psutil.Process.create_time)
 
 
 async def break_core(
-    args: argparse.Namespace, api: psutil.Process, url: str, until: float, result: Result
+    args: argparse.Namespace, api: psutil.Process, load: Load, until: float, seen: Processes
 ) -> None:
     """Kill or stop the engine core every so often, and see when health is restored."""
-    client, every = HTTPClient(url), args.kill_every
+    client, every = HTTPClient(load.url), args.kill_every
     for number in itertools.count(1):
         if time.monotonic() + every + STEP_TIMEOUT + 2 * HEALTHY_SECONDS > until:
             break
         await asyncio.sleep(every)
-        core = core_of(api)
+        core = cores_of(api)[0]
         kind = "killed" if number % args.stop_each else "stopped"
         if kind == "killed":
             core.kill()
         else:
             core.suspend()
         begin = time.monotonic()
-        result.counts[kind] += 1
+        load.result.counts[kind] += 1
         down = False
         while time.monotonic() < begin + 12 * HEALTHY_SECONDS:
             try:
@@ -259,16 +110,46 @@ async def break_core(
             except HTTPStatusError:
                 if not down and kind == "stopped":
                     begin = time.monotonic()
+                elif not down:
+                    seen.noticed.append(round(time.monotonic() - begin, 3))
                 down = True
             await asyncio.sleep(0.01)
-        result.restored[kind].append(round(time.monotonic() - begin, 2))
+        seen.restored[kind].append(round(time.monotonic() - begin, 2))
     await client.close()
 
 
-async def watch(api: psutil.Process, until: float, result: Result) -> None:
+async def watch(api: psutil.Process, until: float, seen: Processes) -> None:
+    """Note resident bytes once a second."""
     while time.monotonic() < until:
-        result.memory.append((time.monotonic(), api.memory_info().rss))
+        seen.moments.append(time.monotonic())
+        seen.sizes.append(api.memory_info().rss)
+        for process in cores_of(api)[:1]:
+            try:
+                running = process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+                size = process.memory_info().rss
+            except psutil.Error:
+                continue
+            if running:
+                core = seen.cores.setdefault(process.pid, Core())
+                core.moments.append(seen.moments[-1])
+                core.sizes.append(size)
         await asyncio.sleep(1.0)
+
+
+def slopes(args: argparse.Namespace, seen: Processes) -> dict[str, trend.Estimate]:
+    """Bytes a minute that the API process gains, and a core does in its life."""
+    begin = seen.moments[0] + SETTLED["api"] * (seen.moments[-1] - seen.moments[0])
+    kept = [(m / 60, s) for m, s in zip(seen.moments, seen.sizes, strict=True) if m >= begin]
+    minutes, sizes = zip(*kept, strict=True)
+    blocks = int((seen.moments[-1] - begin) / args.kill_every)
+    lives = []
+    for core in seen.cores.values():
+        first = core.moments[0] + SETTLED["core"] * args.kill_every
+        part = [i for i, moment in enumerate(core.moments) if moment >= first]
+        if len(part) >= args.kill_every / 3:
+            at = [core.moments[i] / 60 for i in part]
+            lives.append(float(np.polyfit(at, [core.sizes[i] for i in part], 1)[0]))
+    return {"api": trend.slope(minutes, sizes, blocks), "core": trend.mean(lives)}
 
 
 async def held(url: str) -> float:
@@ -289,38 +170,64 @@ async def held(url: str) -> float:
     return left
 
 
-async def soak(args: argparse.Namespace, api: psutil.Process, url: str) -> dict[str, Any]:
+async def open_files(api: psutil.Process) -> dict[str, int]:
+    """Open files of the API process and its core, once another core stands by, clients that said
+    nothing more were let go, and nothing changes any more."""
+    deadline = time.monotonic() + STAND_BY_SECONDS
+    while len(cores_of(api)) < 2 and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    counts, since = (0, 0), time.monotonic()
+    while time.monotonic() < since + UNCHANGED_SECONDS:
+        now = (api.num_fds(), cores_of(api)[0].num_fds())
+        if now != counts:
+            counts, since = now, time.monotonic()
+        await asyncio.sleep(0.1)
+    return dict(zip(("api", "core"), counts, strict=True))
+
+
+async def soak(
+    args: argparse.Namespace, api: psutil.Process, url: str, seen: Processes
+) -> dict[str, Any]:
     result = Result()
     load = Load(url, result)
     await load.learn()
-    files = api.num_fds()
+    before = await open_files(api)
     until = time.monotonic() + 60 * args.minutes
     async with asyncio.TaskGroup() as group:
         for seed in range(args.overload * args.max_num_seqs):
             group.create_task(load.ask(until, seed))
         for seed in range(args.rude):
             group.create_task(RudeClients(load).run(until, seed))
-        group.create_task(break_core(args, api, url, until, result))
-        group.create_task(watch(api, until, result))
+        group.create_task(break_core(args, api, load, until, seen))
+        group.create_task(watch(api, until, seen))
     left = await held(url)
-    unharmed = await load.answers() == load.expected
-    await asyncio.sleep(2.0)
-    moments, sizes = zip(*result.memory[len(result.memory) // 2 :], strict=True)
+    try:
+        unharmed = await load.answers() == load.expected
+    except (HTTPStatusError, OSError):
+        unharmed = False
+    after = await open_files(api)
+    judged = 60 * args.minutes >= JUDGED_LIVES * args.kill_every
     kinds = ("killed", "stopped", "left", "read_slowly", "malformed", "broken_off")
-    outcomes = ("whole", "interrupted", "refused", "lost", "duplicated")
+    outcomes = ("whole", "interrupted", "refused", "broken")
     return {
         "minutes": args.minutes,
         "requests": result.counts["requests"],
         "faults": {kind: result.counts[kind] for kind in kinds},
         **{name: result.counts[name] for name in outcomes},
+        "most_interrupted": args.max_num_seqs * sum(map(len, seen.restored.values())),
+        "lost": result.counts["lost"],
+        "duplicated": result.counts["duplicated"],
         "unexpected": dict(result.strange),
         "p50_s": float(np.percentile(result.seconds, 50)),
         "p99_s": float(np.percentile(result.seconds, 99)),
-        "restored_s": result.restored,
-        "rss_bytes": sizes[-1],
-        "rss_bytes_a_minute": 60 * float(np.polyfit(moments, sizes, 1)[0]),
-        "files_before": files,
-        "files_after": api.num_fds(),
+        "noticed_s": seen.noticed,
+        "restored_s": seen.restored,
+        "rss_bytes": {"api": seen.sizes[-1], "core": [*seen.cores.values()][-1].sizes[-1]},
+        "rss_bytes_a_minute": (
+            {name: asdict(found) for name, found in slopes(args, seen).items()} if judged else {}
+        ),
+        "files_before": before,
+        "files_after": after,
         "left_in_use": left,
         "canary_unharmed": unharmed,
     }
@@ -329,13 +236,22 @@ async def soak(args: argparse.Namespace, api: psutil.Process, url: str) -> dict[
 def missed(summary: dict[str, Any]) -> list[str]:
     """The bars that are not met."""
     restored = [*summary["restored_s"]["killed"], *summary["restored_s"]["stopped"]]
+    files = zip(summary["files_before"].values(), summary["files_after"].values(), strict=True)
     bars = {
+        # Whoever was told nothing begins again; what had begun can be no more than the seats.
+        "interrupted": summary["interrupted"] <= summary["most_interrupted"],
         "lost": summary["lost"] == 0,
         "duplicated": summary["duplicated"] == 0,
+        "broken": summary["broken"] == 0,
         "unexpected": not summary["unexpected"],
+        "noticed_s": max(summary["noticed_s"], default=0.0) <= NOTICED_SECONDS,
         "restored_s": max(restored, default=0.0) <= HEALTHY_SECONDS,
-        "rss_bytes_a_minute": summary["minutes"] < 5 or summary["rss_bytes_a_minute"] < SLOPE_BYTES,
-        "files_after": summary["files_after"] <= summary["files_before"] + 16,
+        # No growth is seen, and growth that mattered would have been.
+        "rss_bytes_a_minute": all(
+            slope["low"] <= 0 and slope["high"] < SLOPE_BYTES
+            for slope in summary["rss_bytes_a_minute"].values()
+        ),
+        "files_after": all(after <= before for before, after in files),
         "left_in_use": summary["left_in_use"] == 0,
         "canary_unharmed": summary["canary_unharmed"],
         "exit_status": summary["exit_status"] == 0,
@@ -355,12 +271,14 @@ def main() -> int:
     )
     parser.add_argument("--max-num-seqs", type=int, default=8)
     parser.add_argument("--log", help="keep the server's log in this file")
+    parser.add_argument("--samples", help="keep what was seen of memory in this file")
     args = parser.parse_args()
     command = [sys.executable, "-m", "quire.cli.main", "serve", args.model, "--port", "0"]
     command += ["--max-num-seqs", str(args.max_num_seqs)]
     command += ["--max-queued-requests", str(2 * args.max_num_seqs)]
     command += ["--num-gpu-blocks-override", "1024", "--step-timeout", str(STEP_TIMEOUT)]
     with open(args.log, "a+") if args.log else tempfile.TemporaryFile("a+") as log:
+        log.truncate(0)
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
             found = None
@@ -372,10 +290,13 @@ def main() -> int:
                 if process.poll() is not None:
                     print(text, file=sys.stderr)
                     return 2
-            summary = asyncio.run(soak(args, psutil.Process(process.pid), found[1]))
+            seen = Processes()
+            summary = asyncio.run(soak(args, psutil.Process(process.pid), found[1], seen))
         finally:
             process.terminate()
             status = process.wait()
+    if args.samples:
+        Path(args.samples).write_text(json.dumps(asdict(seen)))
     summary["exit_status"] = status
     summary["missed"] = missed(summary)
     print(json.dumps(summary, indent=2))

@@ -1,0 +1,219 @@
+"""The clients of `soak_faults.py`: those that ask, and those that do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Any
+from urllib.parse import urlsplit
+
+from quire.bench.http_client import ConnectionLostError, HTTPClient, HTTPStatusError, events
+from quire.bench.workload import text_prompts
+
+PROMPTS = 16
+REFUSALS = (429, 503)
+HEAD = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+MALFORMED = [
+    b'{"prompt": "a',
+    b'{"prompt": "a", "temprature": 1}',
+    b'{"prompt": "a", "max_tokens": -1}',
+    b'{"prompt": [1, 99999999]}',
+    b'{"prompt": "a", "guided_grammar": "root ::= ((("}',
+    b"[" * 100_000,
+    b"\xff\xfe",
+]
+
+
+@dataclass
+class Result:
+    """What has happened so far."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    strange: Counter[str] = field(default_factory=Counter)
+    """What was not expected."""
+    seconds: list[float] = field(default_factory=list)
+    """Of whole answers, from the request to the last event."""
+
+
+def differences(expected: list[int], said: list[int], *, whole: bool) -> tuple[int, int]:
+    """How many tokens are missing of what was expected, and how many are said beyond it.
+
+    Args:
+        whole: else what is missing at the end was not said yet, and is not lost.
+    """
+    changes = SequenceMatcher(None, expected, said, autojunk=False).get_opcodes()
+    if not whole and changes and changes[-1][0] == "delete":
+        changes.pop()
+    changes = [change for change in changes if change[0] != "equal"]
+    return sum(c[2] - c[1] for c in changes), sum(c[4] - c[3] for c in changes)
+
+
+class Load:
+    """Clients that ask again as soon as they are answered."""
+
+    def __init__(self, url: str, result: Result) -> None:
+        self.url = url
+        self.result = result
+        self.bodies: list[dict[str, Any]] = [
+            {
+                "prompt": prompt,
+                "max_tokens": 8 + 8 * (i % 8),
+                "temperature": i % 2,
+                "seed": i,
+                "ignore_eos": True,
+                "return_token_ids": True,
+            }
+            for i, prompt in enumerate(text_prompts(PROMPTS, 24, [0]))
+        ]
+        self.expected: list[tuple[list[int], str]] = []
+
+    async def learn(self) -> None:
+        self.expected = await self.answers()
+
+    async def answers(self) -> list[tuple[list[int], str]]:
+        """Tokens and text that every prompt is answered, one after the other."""
+        client = HTTPClient(self.url)
+        answers = [await client.json("POST", "/v1/completions", body) for body in self.bodies]
+        await client.close()
+        return [(a["choices"][0]["token_ids"], a["choices"][0]["text"]) for a in answers]
+
+    async def ask(self, until: float, seed: int) -> None:
+        """One client, until this moment."""
+        draw = random.Random(seed)
+        client = HTTPClient(self.url)
+        while (begin := time.monotonic()) < until:
+            number = draw.randrange(PROMPTS)
+            stream = draw.random() < 0.7
+            body = {**self.bodies[number], "stream": stream}
+            self.result.counts["requests"] += 1
+            try:
+                pieces = await client.exchange("POST", "/v1/completions", body)
+                if stream:
+                    self.judge([data for _, data in events(pieces)], number)
+                else:
+                    raw = b"".join(data for _, data in pieces).decode(errors="replace")
+                    self.judge_whole(raw, number)
+            except HTTPStatusError as error:
+                self.refused(error.status)
+                await asyncio.sleep(draw.uniform(0.05, 0.2))
+            except (ConnectionLostError, OSError):
+                self.result.counts["broken"] += 1
+            else:
+                self.result.seconds.append(time.monotonic() - begin)
+        await client.close()
+
+    def judge(self, said: list[str], number: int) -> None:
+        """Hold a stream's events against what this prompt is answered."""
+        messages = [json.loads(data) for data in said if data != "[DONE]"]
+        choices = [m["choices"][0] for m in messages if m.get("choices")]
+        tokens = [token for choice in choices for token in choice.get("token_ids") or ()]
+        text = "".join(choice["text"] for choice in choices)
+        interrupted = any("error" in message for message in messages)
+        ended = bool(said) and said[-1] == "[DONE]"
+        outcome = "broken" if not ended else "interrupted" if interrupted else "whole"
+        self._count(outcome, number, tokens, text)
+
+    def judge_whole(self, raw: str, number: int) -> None:
+        """Hold an answer that is not streamed against what this prompt is answered."""
+        status = int(raw.split(" ", 2)[1])
+        if status != 200:
+            self.refused(status)
+            return
+        [choice] = json.loads(raw[raw.index("{") : raw.rindex("}") + 1])["choices"]
+        self._count("whole", number, choice["token_ids"], choice["text"])
+
+    def refused(self, status: int) -> None:
+        if status in REFUSALS:
+            self.result.counts["refused"] += 1
+        else:
+            self.result.strange[f"HTTP {status}"] += 1
+
+    def _count(self, outcome: str, number: int, tokens: list[int], text: str) -> None:
+        expected, spelled = self.expected[number]
+        lost, repeated = differences(expected, tokens, whole=outcome != "interrupted")
+        self.result.counts.update({outcome: 1, "lost": lost, "duplicated": repeated})
+        if not (text == spelled if outcome == "whole" else spelled.startswith(text)):
+            self.result.strange["another text"] += 1
+
+
+class RudeClients:
+    """Each method is a client that does one kind of wrong, once."""
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.result = load.result
+
+    async def run(self, until: float, seed: int) -> None:
+        """Do wrong in turns until this moment."""
+        draw = random.Random(seed)
+        kinds = itertools.cycle((self.leave, self.read_slowly, self.send_nonsense, self.break_off))
+        while time.monotonic() < until:
+            await asyncio.sleep(draw.uniform(0.2, 0.6))
+            kind = next(kinds)
+            try:
+                await kind(draw)
+            except OSError as error:
+                self.result.strange[f"{kind.__name__}: {error!r}"] += 1
+
+    async def leave(self, draw: random.Random) -> None:
+        """Leave a stream after its first bytes."""
+        reader, writer = await self._send(self._request(draw.randrange(PROMPTS), stream=True))
+        await reader.read(draw.choice([1, 300, 2000]))
+        self._drop(writer, "left")
+
+    async def read_slowly(self, draw: random.Random) -> None:
+        """Read a stream in small pieces; all of it must come nevertheless."""
+        number = draw.randrange(PROMPTS)
+        reader, writer = await self._send(self._request(number, stream=True))
+        data = await reader.readline()
+        status = int(data.split()[1])
+        if status == 200:
+            while not data.endswith(b"0\r\n\r\n") and (piece := await reader.read(200)):
+                data += piece
+                await asyncio.sleep(0.02)
+            self.load.judge([said for _, said in events([(0.0, data)])], number)
+        else:
+            self.load.refused(status)
+        self._drop(writer, "read_slowly")
+
+    async def send_nonsense(self, draw: random.Random) -> None:
+        """Send what is no request; it must be refused."""
+        body = draw.choice(MALFORMED)
+        reader, writer = await self._send(
+            HEAD.encode(), b"Content-Length: %d\r\n\r\n" % len(body), body
+        )
+        status = int((await reader.readline()).split()[1])
+        if not (400 <= status < 500 or status == 503):
+            self.result.strange[f"HTTP {status} for {body[:50]!r}"] += 1
+        self._drop(writer, "malformed")
+
+    async def break_off(self, draw: random.Random) -> None:
+        """Announce a megabyte, and leave after a part of it."""
+        part = b'{"prompt": "' + b"a" * draw.randrange(200_000)
+        _, writer = await self._send(HEAD.encode(), b"Content-Length: 1000000\r\n\r\n", part)
+        self._drop(writer, "broken_off")
+
+    def _request(self, number: int, *, stream: bool) -> bytes:
+        body = json.dumps({**self.load.bodies[number], "stream": stream}).encode()
+        return HEAD.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    async def _send(self, *parts: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        url = urlsplit(self.load.url)
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client, (url.hostname, url.port))
+        reader, writer = await asyncio.open_connection(sock=client, limit=1024)
+        writer.write(b"".join(parts))
+        return reader, writer
+
+    def _drop(self, writer: asyncio.StreamWriter, kind: str) -> None:
+        writer.transport.abort()
+        self.result.counts[kind] += 1
