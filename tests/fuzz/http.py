@@ -26,7 +26,9 @@ from uvicorn.server import ServerState
 
 from quire.server.openai.protocol import ChatRequest, CompletionRequest
 from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
+from quire.server.responses.protocol import ResponsesRequest
 from tests.fuzz.mutate import mutate_bytes, mutate_json
+from tests.unit.engine.fakes import EchoExecutor
 from tests.unit.server.fake_engine import Running, running
 
 COMPLETION: dict[str, Any] = {
@@ -60,6 +62,18 @@ MESSAGE = {
     "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
     "tools": [{"name": "f", "input_schema": SCHEMA}], "tool_choice": {"type": "any"},
 }  # fmt: skip
+RESPONSE = {
+    "model": "echo", "max_output_tokens": 3, "instructions": "be short", "temperature": 0.5,
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "2"},
+    ],
+    "tools": [{"type": "function", "name": "f", "parameters": SCHEMA, "strict": False}],
+    "tool_choice": "auto", "text": {"format": {"type": "text"}}, "store": True, "metadata": {},
+}  # fmt: skip
+INPUTS = {"model": "echo", "input": ["a", "b"], "encoding_format": "float", "dimensions": 2}
+PAIRS = {"model": "echo", "query": "a", "documents": ["a", "b"], "top_n": 1}
 TOKENIZE = {"model": "echo", "messages": CHAT["messages"], "return_token_strs": True}
 BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", COMPLETION),
@@ -72,18 +86,31 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/messages", MESSAGE),
     ("/v1/messages", {**MESSAGE, "stream": True, "tools": None, "tool_choice": None}),
     ("/v1/messages/count_tokens", {"model": "echo", "messages": MESSAGE["messages"]}),
+    ("/v1/responses", RESPONSE),
+    ("/v1/responses", {**RESPONSE, "input": "a", "stream": True}),
+    ("/v1/responses", {**RESPONSE, "input": "a", "background": True}),
+    ("/v1/embeddings", INPUTS),
+    ("/rerank", PAIRS),
+    ("/score", {"model": "echo", "text_1": "a", "text_2": ["a", "b"]}),
+    ("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "b"}),
     ("/tokenize", TOKENIZE),
     ("/detokenize", {"model": "echo", "tokens": [97, 98]}),
 ]
 FIELDS = sorted(
     {
         field.encode_name
-        for kind in (CompletionRequest, ChatRequest)
+        for kind in (CompletionRequest, ChatRequest, ResponsesRequest)
         for field in msgspec.structs.fields(kind)
     }
 )
-GETS = ["/health", "/ready", "/version", "/metrics", "/v1/models", "/v1/models/echo", "/nowhere"]
-GETS += ["/openapi.json", "/explain?window=0"]
+BARE = [
+    "GET /health", "GET /ready", "GET /version", "GET /metrics", "GET /v1/models", "GET /nowhere",
+    "GET /v1/models/echo", "GET /openapi.json", "GET /explain?window=0", "GET /load", "GET /",
+    "GET /v1/responses/resp_1", "GET /v1/responses/resp_1/input_items?limit=2&order=asc",
+    "DELETE /v1/responses/resp_1", "POST /v1/responses/resp_1/cancel", "HEAD /health",
+    "GET /dashboard/requests/r1", "OPTIONS /v1/completions", "POST /reset_prefix_cache",
+]  # fmt: skip
+"""Requests without a body."""
 PATIENCE = 60.0
 AT_ONCE = 8
 
@@ -171,13 +198,13 @@ class Fuzzer:
         wire.close()
         await asyncio.sleep(0)
         try:
-            self.judge(bytes(wire.sent))
+            self.judge(bytes(wire.sent), to_head=data.startswith(b"HEAD "))
         except Exception as error:
             error.add_note(f"replay: python -m tests.fuzz.http --seed {self.seed} --only {number}")
             error.add_note(repr(data[:2000]))
             raise
 
-    def judge(self, answer: bytes) -> None:
+    def judge(self, answer: bytes, *, to_head: bool) -> None:
         for found in re.finditer(rb"HTTP/1\.1 (\d{3}) ", answer):
             status = int(found[1])
             self.statuses[status] += 1
@@ -186,7 +213,7 @@ class Fuzzer:
         head, _, body = answer.partition(b"\r\n\r\n")
         if head.startswith(b"HTTP/1.1 4") and b"HTTP/1.1" not in body:
             assert b"\r\ncontent-type: application/json" in head.lower(), head.decode()
-            assert json.loads(body)["error"]["message"]
+            assert to_head or json.loads(body)["error"]["message"]
 
     async def check(self) -> None:
         """Alive, idle, and as right as ever."""
@@ -205,7 +232,7 @@ class Fuzzer:
 def request(random: Random) -> bytes:
     """A request, mostly wrong somewhere."""
     if random.random() < 0.1:
-        raw = f"GET {random.choice(GETS)} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        raw = f"{random.choice(BARE)} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
         return mutate_bytes(random, raw)
     path, body = random.choice(BODIES)
     kind = random.random()
@@ -224,7 +251,7 @@ def request(random: Random) -> bytes:
 
 async def fuzz(count: int, seed: int, first: int = 0) -> Counter[int]:
     """Statuses of `count` requests to a fresh server."""
-    async with running() as app:
+    async with running(executor=EchoExecutor) as app:
         fuzzer = Fuzzer(app, seed)
         await fuzzer.run(count, first)
         return fuzzer.statuses

@@ -32,6 +32,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from quire.server.protocol import TransportProtocol
+from tests.unit.engine.fakes import EchoExecutor
 from tests.unit.server.fake_engine import MODEL, running
 
 CHECKS = [
@@ -55,7 +56,7 @@ def served() -> Iterator[str]:
     faults: list[BaseException] = []
 
     async def serve() -> None:
-        async with running() as app:
+        async with running(executor=EchoExecutor) as app:
             config = uvicorn.Config(
                 app.app, port=0, http=TransportProtocol, ws="none", lifespan="off", log_config=None
             )

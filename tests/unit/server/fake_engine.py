@@ -6,7 +6,7 @@ The model is `tests.unit.engine.fakes`': "a" is answered "bcd…z", then the end
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,10 @@ class LoopClient:
         mortal: once dead, it cannot be started again.
     """
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(
+        self, seconds: float = 0.0, executor: Callable[[], EchoExecutor] = FaultyExecutor
+    ) -> None:
+        self._executor = executor
         self.mortal = True
         self._dead = False
         self._seconds = seconds
@@ -70,7 +73,7 @@ class LoopClient:
     ) -> Ready:
         if self.mortal and self._dead:
             raise EngineDeadError("The engine core has ended with status 1.")
-        self.core = EngineCore(config, FaultyExecutor())
+        self.core = EngineCore(config, self._executor())
         self._on_message, self._on_death = on_message, on_death
         self._task = asyncio.create_task(self._run())
         return self.core.ready()
@@ -146,10 +149,13 @@ def resolved_echo(generation_config: dict[str, Any] | None = None) -> Resolved:
 
 @asynccontextmanager
 async def running(
-    seconds: float = 0.0, generation_config: dict[str, Any] | None = None, **options: Any
+    seconds: float = 0.0,
+    generation_config: dict[str, Any] | None = None,
+    executor: Callable[[], EchoExecutor] = FaultyExecutor,
+    **options: Any,
 ) -> AsyncIterator[Running]:
     """An application over a fresh engine; `options` are `create_app`'s."""
-    client = LoopClient(seconds)
+    client = LoopClient(seconds, executor)
     resolved = resolved_echo(generation_config)
     engine = AsyncLLM(resolved, DummyTokenizer(VOCAB_SIZE), EngineArgs(), lambda: client)
     await engine.start_core()
