@@ -40,7 +40,6 @@ CHECKED_KEPT = 1024
 
 MIN_NUMBER = -(2**63) + 1024
 """In a schema: llguidance overflows its stack on integers that are -2**63 as a float, or less."""
-_NEGATIVE = re.compile(r"-[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 _PASSED_OVER = ("contentEncoding", "contentMediaType", "contentSchema")
 _OF_SCHEMAS = ("properties", "patternProperties", "definitions", "$defs")
@@ -253,10 +252,6 @@ def _lark(params: StructuredOutputsParams) -> str:
 
     grammar = params.grammar
     assert grammar is not None
-    numbers = _NEGATIVE.finditer(grammar) if "%json" in grammar else ()
-    for found in numbers:
-        if float(found[0]) < MIN_NUMBER:
-            raise _refused(f"the number {found[0]} is too small", params)
     if is_lark_syntax(grammar):
         _check_inner_schemas(grammar, params)
         return grammar
