@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -150,6 +151,23 @@ def test_a_response_goes_on(client: openai.OpenAI) -> None:
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)
+
+
+def test_a_stream_in_the_background_is_taken_up_again(
+    client: openai.OpenAI, server: Server
+) -> None:
+    fields: dict[str, Any] = {"model": "tiny", "input": "Hi", "temperature": 0, "stream": True}
+    events = client.responses.create(**fields, background=True, max_output_tokens=30)
+    first = [next(events) for _ in range(4)]
+    events.close()
+    name = first[0].response.id
+    after = first[-1].sequence_number
+    rest = list(client.responses.retrieve(name, stream=True, starting_after=after))
+    assert [e.sequence_number for e in first + rest] == list(range(4 + len(rest)))
+    whole = client.responses.create(**{**fields, "stream": False}, max_output_tokens=30)
+    assert rest[-1].response.output_text == whole.output_text
+    assert client.responses.retrieve(name).output_text == whole.output_text
+    server.wait_until_idle()
 
 
 def test_a_response_in_the_background_is_cancelled(client: openai.OpenAI, server: Server) -> None:

@@ -58,36 +58,45 @@ class ResponseAnswer(ChatAnswer):
         self.finish()
         return self.response
 
+    def queued(self) -> list[bytes]:
+        """The events of one that waits in the background."""
+        return self.told("response.created", "response.queued")
+
     def events(self, prompt: int, output: RequestOutput) -> bytes:
         """What an output adds to the items, in order."""
+        return b"".join(self.new_events(prompt, output))
+
+    def new_events(self, prompt: int, output: RequestOutput) -> list[bytes]:
+        """The same, event by event."""
         self.used.add(prompt, output)
-        parts: list[bytes] = []
+        events: list[bytes] = []
         if self.response.status == "queued":
             self.response.status = "in_progress"
-            parts = [
-                self.writer.event(kind, response=self.response)
-                for kind in ("response.created", "response.in_progress")
-            ]
-        return b"".join([*parts, *self.write(output)])
+            created = () if self.response.background else ("response.created",)
+            events = self.told(*created, "response.in_progress")
+        return events + self.write(output)
+
+    def told(self, *kinds: str) -> list[bytes]:
+        """Events of the response as it is."""
+        return [self.writer.event(kind, response=self.response) for kind in kinds]
 
     def last_events(self) -> bytes:
         self.finish()
-        return self.writer.event(f"response.{self.response.status}", response=self.response)
+        return b"".join(self.told(f"response.{self.response.status}"))
 
     def failed(self, error: Exception) -> bytes:
         """The events of a response that cannot be finished."""
-        events = self.fail(error)
-        return b"".join([*events, self.writer.event("response.failed", response=self.response)])
+        return b"".join(self.fail(error))
 
     def fail(self, error: Exception) -> list[bytes]:
-        """Enter what went wrong; the events of what ends with it."""
+        """Enter what went wrong, and have it kept; its events."""
         info = describe(error)[1].error
         events = self.writer.end("incomplete") if self.writer.items else []
         self.response.status = "failed"
         self.response.error = ResponseFailure(info.code or "server_error", info.message)
         if self.keep is not None:
             self.keep(self.response)
-        return events
+        return events + self.told("response.failed")
 
     def write(self, output: RequestOutput) -> list[bytes]:
         """Add an output to the items; its events."""

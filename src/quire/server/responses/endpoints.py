@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import wraps
 from http import HTTPStatus
 from typing import Any, cast
@@ -17,12 +16,14 @@ from quire.engine.tokenizer_worker import ChatPrompt
 from quire.server.body import decode, read_body, read_query
 from quire.server.connection import while_connected
 from quire.server.contract import OF_GENERATION, Endpoint, contract
-from quire.server.errors import ApiError, describe, invalid, log_unexpected
+from quire.server.errors import ApiError, describe, invalid
 from quire.server.openai.chat import read_chat
 from quire.server.openai.conversation import chat_prompt
-from quire.server.openai.generation import FinalOutputs, Generation, respond
+from quire.server.openai.generation import Generation, respond
 from quire.server.openai.protocol import ChatRequest
-from quire.server.responses.answer import ResponseAnswer, begin_answer
+from quire.server.responses import background
+from quire.server.responses.answer import begin_answer
+from quire.server.responses.events import tell_events
 from quire.server.responses.items import as_chat, read_items
 from quire.server.responses.protocol import (
     DeletedResponse,
@@ -90,15 +91,36 @@ async def create_response(request: Request) -> Response:
 
     answer = begin_answer(body, call, reading, keep if _stores(body, store) else None)
     if body.background:
-        return await _in_background(request, answer, store, earlier, items)
+        stream = bool(body.stream)
+        log = await background.start(request, answer, store, earlier, items, stream=stream)
+        return _json(answer.response) if log is None else tell_events(log, 0)
     return await respond(answer, request, stream=bool(body.stream), framing=answer.framing)
 
 
-@contract(query=RetrieveQuery, answer=ResponseObject, errors=[HTTPStatus.NOT_FOUND])
+@contract(
+    query=RetrieveQuery,
+    answer=ResponseObject,
+    events=dict[str, Any],
+    errors=[HTTPStatus.NOT_FOUND],
+)
 async def retrieve_response(request: Request) -> Response:
-    """A response that is kept, as far as it has come."""
-    read_query(request, RetrieveQuery)
-    return _json(_store(request).get(request.path_params["id"]).response)
+    """A response that is kept, as far as it has come; or its events, from any of them on."""
+    query = read_query(request, RetrieveQuery)
+    stored = _store(request).get(request.path_params["id"])
+    making = stored.making
+    if not query.stream:
+        if query.starting_after is not None:
+            raise invalid("starting_after needs stream to be true.", "starting_after")
+        if making is not None:
+            making.flush()
+        return _json(stored.response)
+    if making is None or making.events is None:
+        raise invalid(
+            "Only a response with background = true and stream = true tells its events again.",
+            "stream",
+        )
+    after = query.starting_after
+    return tell_events(making.events, 0 if after is None else after + 1)
 
 
 @contract(answer=DeletedResponse, errors=[HTTPStatus.NOT_FOUND])
@@ -115,9 +137,9 @@ async def cancel_response(request: Request) -> Response:
     stored = _store(request).get(request.path_params["id"])
     if not stored.response.background:
         raise invalid("Only a response with background = true can be cancelled.", "id")
-    if stored.task is not None and not stored.task.done():
-        stored.task.cancel()
-        await asyncio.wait({stored.task})
+    if stored.making is not None and not stored.is_made:
+        stored.making.task.cancel()
+        await asyncio.wait({stored.making.task})
     return _json(stored.response)
 
 
@@ -136,39 +158,6 @@ async def list_input_items(request: Request) -> Response:
     page = items[: query.limit]
     ends = (page[0].id, page[-1].id) if page else (None, None)
     return _json(ItemList(page, *ends, has_more=len(items) > len(page)))
-
-
-async def _in_background(
-    request: Request,
-    answer: ResponseAnswer,
-    store: ResponseStore,
-    earlier: Sequence[Item],
-    items: Sequence[Item],
-) -> Response:
-    """Start it, so that what is wrong with the request is told now; the rest is a task's."""
-    final = FinalOutputs(1)
-    await while_connected(answer.submit(final.sink), request.receive)
-
-    async def finish() -> None:
-        answer.response.status = "in_progress"
-        try:
-            [output] = await final.all()
-            answer.used.add(0, output)
-            answer.whole(output)
-        except Exception as error:
-            log_unexpected(error)
-            answer.fail(error)
-
-    def ended(task: asyncio.Task[None]) -> None:
-        answer.close()
-        if task.cancelled():  # it may not have begun
-            answer.response.status = "cancelled"
-
-    told = _json(answer.response)
-    task = asyncio.create_task(finish())
-    task.add_done_callback(ended)
-    store.put(answer.response, earlier, items, task)
-    return told
 
 
 async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
@@ -198,11 +187,7 @@ def _check(body: ResponsesRequest, store: ResponseStore) -> None:
     """Raise `ApiError`, 400, for fields that contradict each other."""
     if body.store and not store.max_responses:
         raise invalid("This server keeps no responses (--max-stored-responses 0).", "store")
-    if not body.background:
-        return
-    if body.stream:
-        raise invalid("stream and background exclude each other.", "stream")
-    if not _stores(body, store):
+    if body.background and not _stores(body, store):
         raise invalid("A response in the background has to be stored.", "background")
 
 

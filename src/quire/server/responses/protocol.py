@@ -310,8 +310,9 @@ class ItemsQuery(Strict):
 
 
 class RetrieveQuery(Strict):
-    stream: Literal["false"] | None = None
-    """Events are told once."""
+    stream: bool | None = None
+    """Its events, of a response that is streamed in the background."""
+    starting_after: Annotated[int, Meta(ge=0)] | None = None
+    """The number of the event behind which to begin."""
     include: None = None
-    starting_after: None = None
     include_obfuscation: None = None

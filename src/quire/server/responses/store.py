@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 
 import msgspec
 
 from quire.server.errors import ApiError
+from quire.server.responses.events import EventLog
 from quire.server.responses.items import as_input, new_id
 from quire.server.responses.protocol import Item, ResponseObject
 
 MAX_STORED_BYTES = 256 * 2**20
 """Of all responses, as JSON; what earlier turns said is counted with them alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How a response is made in the background.
+
+    Attributes:
+        task: ends when it is there.
+        flush: enters into the response what has come of it so far.
+        events: of one that is streamed.
+    """
+
+    task: asyncio.Task[None]
+    flush: Callable[[], None]
+    events: EventLog | None = None
 
 
 @dataclass(slots=True)
@@ -24,13 +40,19 @@ class Stored:
 
     Attributes:
         items: the conversation up to it; items of earlier turns are shared with theirs.
-        task: what makes it, in the background.
+        size: bytes that it takes.
+        making: of one in the background, also when that has ended.
     """
 
     response: ResponseObject
     items: Sequence[Item]
     size: int
-    task: asyncio.Task[None] | None = field(default=None)
+    making: Making | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it has ended, one way or another."""
+        return self.making is None or self.making.task.done()
 
     def conversation(self) -> list[Item]:
         """Up to the answer's end."""
@@ -72,14 +94,17 @@ class ResponseStore:
         response: ResponseObject,
         earlier: Sequence[Item],
         items: Sequence[Item],
-        task: asyncio.Task[None] | None = None,
+        making: Making | None = None,
     ) -> Stored:
         """Keep a response to `items`, or what has become of it."""
-        self._remove(response.id)
+        before = self._remove(response.id)
+        making = making or (None if before is None else before.making)
         size = len(msgspec.json.encode(items)) + len(msgspec.json.encode(response))
-        stored = self._kept[response.id] = Stored(response, [*earlier, *items], size, task)
+        if making is not None and making.events is not None:
+            size += making.events.size
+        stored = self._kept[response.id] = Stored(response, [*earlier, *items], size, making)
         self._num_bytes += size
-        ended = [name for name, one in self._kept.items() if one.task is None or one.task.done()]
+        ended = [name for name, one in self._kept.items() if one.is_made]
         for name in ended:
             if len(self._kept) <= self.max_responses and self._num_bytes <= self._max_bytes:
                 break
@@ -89,10 +114,11 @@ class ResponseStore:
     def delete(self, response_id: str) -> None:
         """Forget a response, and end what still makes it; raises as `get`."""
         stored = self.get(response_id)
-        if stored.task is not None:
-            stored.task.cancel()
+        if stored.making is not None:
+            stored.making.task.cancel()
         self._remove(response_id)
 
-    def _remove(self, response_id: str) -> None:
+    def _remove(self, response_id: str) -> Stored | None:
         if (stored := self._kept.pop(response_id, None)) is not None:
             self._num_bytes -= stored.size
+        return stored

@@ -75,6 +75,15 @@ class ItemWriter:
             fields = {**self._part, "logprobs": logprobs}
             yield self._delta("response.output_text.delta", part.text, **fields)
 
+    def flush(self) -> None:
+        """Enter into the open item what has come of it."""
+        text = "".join(self._pieces)
+        self._pieces = [text]
+        if isinstance(self._open, OutputCall):
+            self._open.arguments = text
+        elif self._open is not None:
+            self._open.content[0].text = text
+
     def end(self, status: ItemStatus) -> list[bytes]:
         """Close the open item; an answer without any has an empty message."""
         events: list[bytes] = []

@@ -1,0 +1,97 @@
+"""A response's events, kept for whoever comes back for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from itertools import islice
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from quire.server.errors import ApiError, describe, invalid
+
+MAX_LOG_BYTES = 4 * 2**20
+"""Of one response; beyond them its first events are forgotten."""
+
+
+class EventLog:
+    """Numbered from 0, to be read by many, from where each wants.
+
+    Attributes:
+        size: bytes that are kept.
+        ended: no more will come.
+    """
+
+    def __init__(self, max_bytes: int = MAX_LOG_BYTES) -> None:
+        self.size = 0
+        self.ended = False
+        self._max_bytes = max_bytes
+        self._first = 0
+        self._events: deque[bytes] = deque()
+        self._more = asyncio.Event()
+
+    @property
+    def end(self) -> int:
+        """The number of the event that comes next."""
+        return self._first + len(self._events)
+
+    def add(self, events: Iterable[bytes], *, last: bool = False) -> None:
+        """More events, and whether they are the last."""
+        for event in events:
+            self._events.append(event)
+            self.size += len(event)
+        while self.size > self._max_bytes and len(self._events) > 1:
+            self.size -= len(self._events.popleft())
+            self._first += 1
+        self.ended |= last
+        more, self._more = self._more, asyncio.Event()
+        more.set()
+
+    def since(self, number: int) -> bytes:
+        """The events from `number` on.
+
+        Raises:
+            ApiError: 400, some of them are not kept any more.
+        """
+        if number < self._first:
+            raise invalid(
+                f"The events before number {self._first} are not kept any more; start after "
+                f"{self._first}, or ask for the response without stream.",
+                "starting_after",
+            )
+        return b"".join(islice(self._events, number - self._first, None))
+
+    async def wait(self, number: int) -> None:
+        """Until there is an event `number`, or none will come."""
+        while self.end <= number and not self.ended:
+            await self._more.wait()
+
+
+def tell_events(log: EventLog, number: int) -> Response:
+    """A stream of the events from `number` on, up to the last; whoever leaves may come back.
+
+    Raises:
+        ApiError: as `EventLog.since`.
+    """
+    log.since(number)
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_events(log, number), 200, headers, "text/event-stream")
+
+
+async def _events(log: EventLog, number: int) -> AsyncIterator[bytes]:
+    try:
+        while True:
+            await log.wait(number)
+            data = log.since(number)
+            number = max(number, log.end)
+            if data:
+                yield data
+            elif log.ended:
+                return
+    except ApiError as error:  # it read so slowly that they are forgotten
+        info = describe(error)[1].error
+        told = {"type": "error", "code": info.code, "message": info.message, "param": info.param}
+        body = msgspec.json.encode({**told, "sequence_number": number})
+        yield b"event: error\ndata: %b\n\n" % body
