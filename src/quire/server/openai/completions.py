@@ -33,7 +33,7 @@ from quire.server.openai.protocol import (
     CompletionRequest,
     CompletionResponse,
 )
-from quire.server.openai.sampling import completion_params
+from quire.server.openai.sampling import completion_params, echoes_alone
 from quire.server.state import request_id, server_state, trace_headers
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class _Answer:
             self.close()
         choices: list[CompletionChoice] = []
         for prompt, output in enumerate(outputs):
-            self.used.add(prompt, output)
+            self.take(prompt, output)
             choices += self.choices(prompt, output)
         answer = self.response(choices)
         answer.usage = self.used.usage()
@@ -165,7 +165,7 @@ class _Answer:
 
     def events(self, prompt: int, output: RequestOutput) -> bytes:
         """One event for what the output gave one choice."""
-        self.used.add(prompt, output)
+        self.take(prompt, output)
         if len(output.outputs) == 1:
             completion = output.outputs[0]
             known = self.texts.get(prompt * self.call.params.n + completion.index)
@@ -178,6 +178,14 @@ class _Answer:
                 parts.append(event(self.response([choice])))
             self.texts.setdefault(choice.index, self.text_event(choice.index))
         return b"".join(parts)
+
+    def take(self, prompt: int, output: RequestOutput) -> None:
+        """Count what an output gave; of a prompt that is echoed alone, nothing."""
+        if echoes_alone(self.body):
+            for completion in output.outputs:
+                completion.text, completion.token_ids = "", []
+                completion.logprobs = None if completion.logprobs is None else []
+        self.used.add(prompt, output)
 
     def last_events(self) -> bytes:
         if not self.wants_usage:

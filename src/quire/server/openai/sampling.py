@@ -41,12 +41,18 @@ def completion_params(request: CompletionRequest, defaults: Mapping[str, Any]) -
         raise not_supported("best_of")
     fields = _fields(request, defaults)
     if request.max_tokens is not None:
-        fields["max_tokens"] = request.max_tokens
+        fields["max_tokens"] = 1 if echoes_alone(request) else request.max_tokens
     if request.logprobs is not None:
         fields["logprobs"] = request.logprobs
         if request.echo and request.prompt_logprobs is None:
             fields["prompt_logprobs"] = request.logprobs
     return SamplingParams(**fields)
+
+
+def echoes_alone(request: CompletionRequest) -> bool:
+    """Whether nothing is wanted but the prompt, and what the model thinks of it: one token is
+    computed behind it, and not told."""
+    return bool(request.echo) and request.max_tokens == 0
 
 
 def chat_params(request: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:

@@ -85,6 +85,25 @@ async def test_logprobs_and_echo() -> None:
         assert choice["logprobs"]["text_offset"] == [0]
 
 
+async def test_a_prompt_is_echoed_alone() -> None:
+    """As evaluations ask for the likelihood of a text."""
+    fields: dict[str, Any] = {"prompt": ["xa", "k"], "echo": True, "max_tokens": 0, "logprobs": 1}
+    async with running() as app:
+        body = (await app.complete(**fields)).json()
+        assert [choice["text"] for choice in body["choices"]] == ["xa", "k"]
+        assert [c["logprobs"]["tokens"] for c in body["choices"]] == [["x", "a"], ["k"]]
+        assert {choice["finish_reason"] for choice in body["choices"]} == {"length"}
+        assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (3, 0)
+        streamed = {}
+        for chunk in events((await app.complete(**fields, stream=True)).text):
+            [choice] = chunk["choices"]
+            streamed[choice["index"]] = choice
+        assert [streamed[i] for i in range(2)] == body["choices"]
+        plain = (await app.complete(prompt="xa", echo=True, max_tokens=0)).json()["choices"][0]
+        assert (plain["text"], plain["logprobs"]) == ("xa", None)
+        assert (await app.complete(prompt="xa", max_tokens=0)).status_code == 400
+
+
 async def test_echo_of_token_ids_is_their_text() -> None:
     async with running() as app:
         [choice] = (await app.complete(prompt=[120, 97], echo=True)).json()["choices"]
