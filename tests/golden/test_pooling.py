@@ -32,7 +32,7 @@ def embeddings(llm: LLM, prompts: Any, **options: Any) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "llama", "qwen3"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "xlm-roberta", "llama", "qwen3"])
 @pytest.mark.parametrize("how", ["CLS", "MEAN", "LAST"])
 def test_embeddings(kind: str, how: str, tmp_path: Path) -> None:
     model = make_encoder(tmp_path, kind)
@@ -46,7 +46,7 @@ def test_embeddings(kind: str, how: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ops", ["cpu", "reference"])
 @pytest.mark.parametrize("labels", [1, 3])
-@pytest.mark.parametrize("kind", ["bert", "roberta", "qwen3"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "qwen3"])
 def test_classifiers(kind: str, labels: int, ops: str, tmp_path: Path) -> None:
     model = make_encoder(tmp_path, kind, labels=labels)
     tokenizer = wordpiece()
@@ -62,7 +62,7 @@ def test_classifiers(kind: str, labels: int, ops: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(raw[0].outputs.data, logits.numpy(), atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "xlm-roberta"])
 def test_cross_encoders_tell_the_texts_of_a_pair_apart(kind: str, tmp_path: Path) -> None:
     model = make_encoder(tmp_path, kind, labels=1, type_vocab_size=2 if kind == "bert" else 1)
     tokenizer = wordpiece()

@@ -280,6 +280,8 @@ class ModelConfig:
     """Whether it makes logits."""
     num_labels: int = 0
     """Outputs of the classification head that stands in the lm_head's place; 0 is none."""
+    classifier_activation: Literal["tanh", "relu"] = "tanh"
+    """Between the two layers of an encoder's classification head."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 

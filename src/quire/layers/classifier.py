@@ -9,16 +9,22 @@ from quire.ops.table import OpTable
 
 
 class Classifier:
-    """out(x), or out(tanh(dense(x))) as BERT has it; weights [labels, hidden], [hidden, hidden]."""
+    """out(x), or out(tanh(dense(x))) as BERT has it; weights [labels, hidden], [hidden, hidden].
 
-    __slots__ = ("dense", "out")
+    Args:
+        tanh: else dense's weight has an activation of its own.
+    """
 
-    def __init__(self, out: Linear, dense: Linear | None = None) -> None:
+    __slots__ = ("dense", "out", "tanh")
+
+    def __init__(self, out: Linear, dense: Linear | None = None, *, tanh: bool = True) -> None:
         self.dense = dense
         self.out = out
+        self.tanh = tanh
 
     def forward(self, ops: OpTable, x: Tensor) -> Tensor:
         """[N, hidden] → float32 [N, labels]."""
         if self.dense is not None:
-            x = ops.softcap(self.dense.forward(ops, x), 1.0)  # which is tanh
+            x = self.dense.forward(ops, x)
+            x = ops.softcap(x, 1.0) if self.tanh else x  # which is tanh
         return self.out.logits(ops, x)

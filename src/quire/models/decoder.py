@@ -300,8 +300,12 @@ class Builder:
     def classifier(self) -> Classifier | None:
         if not self._config.num_labels:
             return None
-        dense = self.linear("head.dense", head=True) if self._config.encoder else None
-        return Classifier(self.linear("head.out", head=True), dense)
+        out = self.linear("head.out", head=True)
+        if not self._config.encoder:
+            return Classifier(out)
+        relu = self._config.classifier_activation == "relu"
+        dense = self.linear("head.dense", "relu" if relu else "none", head=True)
+        return Classifier(out, dense, tanh=not relu)
 
     def _summed(self, stem: str) -> Linear:
         """A layer whose inputs are dealt out among the ranks, if there are several."""

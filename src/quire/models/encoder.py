@@ -86,5 +86,7 @@ def _positions(config: ModelConfig, source: ParameterSource) -> Tensor:
     """What is added to a token's embedding, for its position and type: a table of positions for
     each type, one after the other, [token_types · max_position_embeddings, hidden]."""
     positions = source.tensor("positions.weight")[config.learned_positions_offset or 0 :].float()
+    if not config.token_types:
+        return positions.to(source.dtype)
     types = source.tensor("token_types.weight").float()
     return torch.cat([positions + each for each in types]).to(source.dtype)

@@ -23,7 +23,12 @@ _DECODERS = {
     "Qwen2": "qwen2",
     "Qwen3": "qwen3",
 }
-_ENCODERS = {"Bert": "bert", "Roberta": "roberta", "XLMRoberta": "xlm-roberta"}
+_ENCODERS = {
+    "Bert": "bert",
+    "DistilBert": "distilbert",
+    "Roberta": "roberta",
+    "XLMRoberta": "xlm-roberta",
+}
 _MODULES = {"gemma3_text": "gemma3", "xlm-roberta": "roberta"}
 _TEXT = {"Gemma3": "Gemma3Text"}
 """Where the plain name is the one of a model that sees, too."""

@@ -1,0 +1,48 @@
+"""DistilBERT: BERT without token types; its classifier's first layer ends in a ReLU."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.models import bert, hf
+from quire.models.architecture import Architecture, WeightNames
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    renamed = {
+        "hidden_size": hf.integer(config, "dim"),
+        "num_attention_heads": hf.integer(config, "n_heads"),
+        "num_hidden_layers": hf.integer(config, "n_layers"),
+        "intermediate_size": hf.integer(config, "hidden_dim"),
+        "hidden_act": config.get("activation"),
+    }
+    return bert.parse(
+        {**config, **renamed},
+        architecture="distilbert",
+        token_types=0,
+        classifier_activation="relu",
+    )
+
+
+ARCHITECTURE = Architecture(
+    parse,
+    WeightNames(
+        top={
+            "embed": "distilbert.embeddings.word_embeddings",
+            "positions": "distilbert.embeddings.position_embeddings",
+            "embed_norm": "distilbert.embeddings.LayerNorm",
+            "head.dense": "distilbert.pre_classifier",
+            "head.out": "distilbert.classifier",
+        },
+        layer={
+            "attn.qkv": tuple(f"attention.{name}_lin" for name in "qkv"),
+            "attn.out": ("attention.out_lin",),
+            "attn_norm": ("sa_layer_norm",),
+            "mlp.up": ("ffn.lin1",),
+            "mlp.down": ("ffn.lin2",),
+            "mlp_norm": ("output_layer_norm",),
+        },
+        layer_prefix="distilbert.transformer.layer.{}.",
+        base_prefix="distilbert.",
+        ignored=r"(distilbert\.)?(pre_classifier|classifier|vocab_|qa_outputs|embeddings\.position_ids).*",
+    ),
+)
