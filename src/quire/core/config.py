@@ -174,8 +174,8 @@ class EngineArgs:
     """Threads that compute; if unset, every core this process may use (one for a tiny model)."""
     tensor_parallel_size: int = 1
     """Processes that share each layer among them, its heads and its inner width, a part of the
-    cores each. For machines whose cores have their own memory (NUMA); on others one process is as
-    fast, and needs no sums."""
+    cores each. For machines whose cores have their own memory (NUMA); on others one process is
+    faster."""
     pack_cache_bytes: int = 20 * 2**30
     """Most bytes of packed weights to keep on disk, in the folder `packed` of QUIRE_CACHE_DIR, so
     that the next start is faster; 0 keeps none."""
