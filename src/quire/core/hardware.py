@@ -52,14 +52,21 @@ def cpu_name() -> str:
 
 
 def core_cpus() -> list[list[int]]:
-    """The CPUs that this process may run on, core by core; none where the system does not say."""
+    """The CPUs that this process may run on, core by core, those of a memory node together; none
+    where the system does not say."""
     if not hasattr(os, "sched_getaffinity"):
         return []
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     cores: dict[str, list[int]] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
+    for cpu in sorted(os.sched_getaffinity(0), key=lambda cpu: (_node(cpu), cpu)):
         cores.setdefault(_read(Path(topology.format(cpu))) or str(cpu), []).append(cpu)
     return list(cores.values())
+
+
+def _node(cpu: int) -> int:
+    """The memory node of a CPU; 0 where the system does not say."""
+    found = (path.name for path in Path(f"/sys/devices/system/cpu/cpu{cpu}").glob("node[0-9]*"))
+    return int(next(found, "node0").removeprefix("node"))
 
 
 def _cores() -> int:
