@@ -18,6 +18,7 @@ from typing import Literal
 
 from quire.core import env
 from quire.core.errors import ConfigError
+from quire.core.gpu import first_gpu, torch_cuda_version
 from quire.core.hardware import cpu_name, detect
 
 GIB = 2**30
@@ -88,7 +89,7 @@ def render(findings: list[Finding]) -> str:
 def examine(host: str, port: int, *, measure: bool = False) -> Iterator[Finding]:
     """Everything that is looked at, in turn; what cannot be looked at is left out."""
     checks: tuple[Callable[[], Finding | None], ...] = (
-        _python, _packages, _native, _processor, _quota, _busy, _governor, _numa, _memory,
+        _python, _packages, _native, _processor, _gpu, _quota, _busy, _governor, _numa, _memory,
         _huge_pages, lambda: _bandwidth(measure=measure), _cache, _hub, _open_files,
         lambda: _port(host, port),
     )  # fmt: skip
@@ -165,6 +166,21 @@ def _processor() -> Finding:
     except ImportError:
         features = []
     return Finding("ok", "processor", f"{cpu_name()}: {' '.join(features)}")
+
+
+def _gpu() -> Finding | None:
+    gpu = first_gpu()
+    if gpu is None:
+        return None
+    found = f"{gpu.name}, {gpu.memory_bytes / GIB:.1f} GiB"
+    if torch_cuda_version() is None:
+        return Finding(
+            "warn",
+            "gpu",
+            f"{found}, which the torch that is installed cannot use",
+            "Install torch for CUDA; --device auto then takes the GPU.",
+        )
+    return Finding("ok", "gpu", f"{found}: --device auto takes it, with the reference ops")
 
 
 def _quota() -> Finding:

@@ -79,7 +79,8 @@ def _head(report: Fit) -> Iterator[str]:
     kind = report.quantization or report.dtype
     yield (
         f"{report.model} · {report.parameters / 1e6:,.1f} M parameters · {kind} · "
-        f"KV cache {report.kv_cache_dtype} · {report.num_threads} threads"
+        f"KV cache {report.kv_cache_dtype} · "
+        + (f"{report.num_threads} threads" if report.device == "cpu" else "on the GPU")
     )
 
 
@@ -108,7 +109,8 @@ def _blocks(report: Fit) -> str:
 
 
 def _offloaded(report: Fit) -> str:
-    return f"and {_size(report.offloaded)} in a mapped file" if report.offloaded else ""
+    where = "a mapped file" if report.device == "cpu" else "host memory"
+    return f"and {_size(report.offloaded)} in {where}" if report.offloaded else ""
 
 
 def _verdict(report: Fit, args: EngineArgs) -> Iterator[str]:
@@ -143,7 +145,7 @@ def _changes(report: Fit) -> Iterator[str]:
 
 
 def _speed(report: Fit) -> Iterator[str]:
-    if not report.speed and not report.pooling:
+    if report.device != "cpu" or not (report.speed or report.pooling):
         return
     how = (
         "predicted from this machine's measured limits"

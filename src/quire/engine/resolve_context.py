@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.core.config import EngineArgs, EngineConfig, ModelConfig
 from quire.core.errors import ConfigError
-from quire.executor.memory import GPU_RUNTIME_BYTES, RUNTIME_BYTES, RUNTIME_STEP, longest_context
+from quire.executor.memory import RUNTIME_STEP, expected_runtime, longest_context
 from quire.models.memory import kv_bytes_per_token
 from quire.models.offload import held_weight_bytes
 from quire.models.shares import shared_config
@@ -48,7 +48,7 @@ def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str
     held = shared_config(config, 0) if config.tensor_parallel_size > 1 else config
     length = longest_context(
         held,
-        runtime=RUNTIME_BYTES + 2 * RUNTIME_STEP if config.device == "cpu" else GPU_RUNTIME_BYTES,
+        runtime=expected_runtime(config) + 2 * RUNTIME_STEP,
         weights=held_weight_bytes(held),
         kv_bytes_per_token=kv_bytes_per_token(held.model, held.kv_cache_dtype, scales),
     )

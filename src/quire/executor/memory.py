@@ -172,6 +172,11 @@ def rounded(held: int) -> int:
     return -(-max(0, held) // RUNTIME_STEP) * RUNTIME_STEP
 
 
+def expected_runtime(config: EngineConfig) -> int:
+    """What will be in use before the weights are there, as far as that is known beforehand."""
+    return RUNTIME_BYTES if config.device == "cpu" else GPU_RUNTIME_BYTES
+
+
 def cannot_allocate(plan: MemoryPlan) -> OutOfMemoryError:
     """The error for a KV cache that was asked for by size, and that the system refuses."""
     return OutOfMemoryError(

@@ -363,12 +363,14 @@ def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int) -
 
     native = {source for source in ops.sources.values() if source.startswith("native ")}
     isa = ", ".join(sorted(source.removeprefix("native ") for source in native))
+    on_cpu = config.device == "cpu"
+    capability = torch.backends.cpu.get_cpu_capability().lower() if on_cpu else config.device
     return {
         "device": config.device,
         "dtype": config.dtype,
         "quantization": config.quantization,
         "kv_cache_dtype": config.kv_cache_dtype,
-        "isa": isa or f"torch {torch.backends.cpu.get_cpu_capability().lower()}",
+        "isa": isa or f"torch {capability}",
         "ops": dict(ops.sources),
         "num_threads": config.num_threads,
         "weight_bytes": weights,

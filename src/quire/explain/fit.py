@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
-from quire.core.config import EngineArgs, EngineConfig
+from quire.core.config import DeviceType, EngineArgs, EngineConfig
 from quire.core.cost import RooflineCost, cautious_cpu
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.core.hardware import Hardware
@@ -19,10 +19,10 @@ from quire.engine.resolve import resolve
 from quire.engine.resolve_context import AUTO, LEAST_TOKENS
 from quire.engine.resolve_device import GIB
 from quire.executor.memory import (
-    RUNTIME_BYTES,
     MemoryPlan,
     activation_bytes,
     blocks_per_sequence,
+    expected_runtime,
     plan_memory,
 )
 from quire.explain.limits import Limits, profile_of
@@ -69,13 +69,15 @@ class Fit(msgspec.Struct, frozen=True):
         budget: for everything.
         resident: what the process is expected to hold once the KV cache is full; `activations`
             are a bound, of which steps touch a part.
-        weights: in memory; `offloaded` are in a mapped file.
+        device: whose memory is meant.
+        weights: in memory; `offloaded` are in a mapped file, or beside a GPU in host memory.
         kv_bytes_per_token: of all layers.
         num_blocks: of `block_size` tokens each.
         fits: whether one sequence of `max_model_len` tokens does.
         longest: tokens that one sequence alone could have.
         sequences: of `max_model_len` tokens at once.
         measured: whether the machine's limits were; else the speed is a guess.
+        speed: empty for a GPU, whose limits nothing here measures.
         prompt_s: seconds until the first token after a prompt of `prompt_len` tokens.
         model_len: the longest that the model knows; `max_model_len` is less where the user says so,
             or where the memory holds no more.
@@ -115,6 +117,7 @@ class Fit(msgspec.Struct, frozen=True):
     notes: list[str]
     pooling: str | None = None
     """How it pools; None where it generates."""
+    device: DeviceType = "cpu"
 
 
 def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
@@ -129,6 +132,7 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
     memory, fits = memory_of(config)
     tokens = memory.num_blocks * config.block_size
     cost = cost_of(config, limits)
+    predicted = tokens and config.device == "cpu"
     prompt = min(PROMPT_LEN, config.scheduler.max_model_len - 1)
     return Fit(
         model=args.model,
@@ -159,12 +163,13 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         tokens=tokens,
         sequences=memory.num_blocks // blocks_per_sequence(config),
         measured=limits is not None,
-        speed=list(_speeds(config, cost, tokens)) if tokens and not config.pooling else [],
+        speed=list(_speeds(config, cost, tokens)) if predicted and not config.pooling else [],
         prompt_len=prompt,
         prompt_s=cost.seconds(prompt, 1, prompt, prompt * (prompt + 1) // 2),
         changes=_changes(args, config, fits, hardware),
         notes=resolved.notes,
         pooling=config.pooling.pooling_type if config.pooling else None,
+        device=config.device,
     )
 
 
@@ -183,16 +188,15 @@ def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
         return plan, fits
     weights = held_weight_bytes(config)
     per_token = kv_bytes_per_token(config.model, config.kv_cache_dtype, config.calculate_kv_scales)
+    runtime = expected_runtime(config)
     try:
-        plan = plan_memory(
-            config, runtime=RUNTIME_BYTES, weights=weights, kv_bytes_per_token=per_token
-        )
+        plan = plan_memory(config, runtime=runtime, weights=weights, kv_bytes_per_token=per_token)
     except OutOfMemoryError:
         activations = activation_bytes(config)
-        held = RUNTIME_BYTES + weights + activations
+        held = runtime + weights + activations
         left = config.kv_cache_memory_bytes or max(0, config.memory_budget_bytes - held)
         block = config.block_size * per_token
-        return MemoryPlan(left // block, block, RUNTIME_BYTES, weights, activations, ""), False
+        return MemoryPlan(left // block, block, runtime, weights, activations, ""), False
     return plan, True
 
 
@@ -263,10 +267,11 @@ def _candidates(args: EngineArgs, config: EngineConfig) -> Iterator[dict[str, ob
         yield {"max_num_batched_tokens": max(512, args.max_num_seqs)}
     if args.kv_cache_dtype == "auto":
         yield {"kv_cache_dtype": "int8"}
-    if config.quantization is None and args.ops != "reference":
+    if config.quantization is None and config.ops != "reference":
         yield {"quantization": "int8"}
         yield {"quantization": "int4"}
-    if args.ops != "reference" and not args.cpu_offload_gb:
+    can_offload = config.ops != "reference" or config.device == "cuda"
+    if can_offload and not args.cpu_offload_gb:
         yield from _offloads(config, memory)
 
 

@@ -37,7 +37,7 @@ class CudaDevice(Accelerator):
     def pinned(self, nbytes: int) -> Tensor:
         """Registered by hand: torch's own allocator of pinned memory rounds up to a power of two,
         and keeps what is freed."""
-        pages = mmap.mmap(-1, max(nbytes, 1))
+        pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory = torch.frombuffer(pages, dtype=torch.uint8)  # which keeps `pages` alive
         runtime = torch.cuda.cudart()
         error = runtime.cudaHostRegister(memory.data_ptr(), len(pages), 0)

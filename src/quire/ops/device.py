@@ -62,6 +62,9 @@ class Device(Protocol):
     def stage(self, arrays: Sequence[Array]) -> Staged:
         """Tensors of these arrays, which are contiguous parts of those that `array` made."""
 
+    def finish(self) -> None:
+        """Wait on the host until all is computed."""
+
 
 class HostDevice:
     """The CPU: tensors are views of the host's arrays."""
@@ -74,6 +77,9 @@ class HostDevice:
 
     def stage(self, arrays: Sequence[Array]) -> Staged:
         return _Views(arrays)
+
+    def finish(self) -> None:
+        pass
 
 
 class _Views:
@@ -118,6 +124,10 @@ class Accelerator(ABC):
     @abstractmethod
     def memory(self) -> tuple[int, int]:
         """Bytes of the device's memory: in use, whoever uses them, and in all."""
+
+    def finish(self) -> None:
+        """Wait on the host until all is computed."""
+        self.record().synchronize()
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize

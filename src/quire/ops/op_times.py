@@ -142,6 +142,7 @@ class TimedOps:
         self._meter = CallMeter()
         self._indices: dict[OpLabel, int] = {}
         self._sources = ops.sources
+        self._finish = ops.device.finish  # else a GPU's ops take as long as it takes to queue them
         names = [name for name in OP_NAMES if name not in _NOT_TIMED]
         timed: dict[str, Any] = {name: self._timed(name, getattr(ops, name)) for name in names}
         self._plain = ops
@@ -169,6 +170,7 @@ class TimedOps:
         def call(*args: Any, **kwargs: Any) -> Any:
             begin = time.monotonic_ns()
             result = op(*args, **kwargs)
+            self._finish()
             nanoseconds = time.monotonic_ns() - begin
             given = (*args, *kwargs.values())
             label = self._labels.of(name, self._sources.get(name, ""), given, result)

@@ -11,6 +11,7 @@ import pytest
 from quire.cli import doctor
 from quire.cli.doctor import Finding
 from quire.cli.main import main
+from quire.core.gpu import Gpu
 from quire.core.hardware import Hardware, cpu_name
 from quire.explain.limits import Limits, save_limits
 
@@ -80,6 +81,19 @@ def test_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings()["memory"]
     assert found.level == "warn"
     assert "0.2 GiB free of 1.0 GiB" in found.found
+
+
+def test_a_gpu_and_a_torch_that_cannot_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "first_gpu", lambda: None)
+    assert "gpu" not in findings()
+    monkeypatch.setattr(doctor, "first_gpu", lambda: Gpu("A GPU", 80 * 2**30))
+    monkeypatch.setattr(doctor, "torch_cuda_version", lambda: "12.8")
+    found = findings()["gpu"]
+    assert (found.level, found.found[:15]) == ("ok", "A GPU, 80.0 GiB")
+    monkeypatch.setattr(doctor, "torch_cuda_version", lambda: None)
+    found = findings()["gpu"]
+    assert found.level == "warn"
+    assert "torch for CUDA" in found.fix
 
 
 def test_limits_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:

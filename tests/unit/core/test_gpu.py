@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from quire.core import gpu
 from quire.core.gpu import Gpu, detect_gpu, first_gpu, torch_cuda_version
@@ -88,11 +87,7 @@ def found_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:
 
 
 def test_it_is_what_torch_says() -> None:
-    code = "from quire.core.gpu import torch_cuda_version as v; import sys; print(v());"
-    code += "assert 'torch' not in sys.modules; import torch; print(torch.version.cuda)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    ours, torchs = done.stdout.split()
-    assert ours == torchs
+    assert torch_cuda_version() == torch.version.cuda
 
 
 def test_a_torch_for_cpus_needs_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:

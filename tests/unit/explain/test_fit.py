@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from quire.cli.plan import render
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.core.flags import field_value
+from quire.core.gpu import Gpu
 from quire.core.hardware import Hardware
 from quire.explain.fit import DECODE_SHARE, Fit, fit
 from quire.explain.limits import Limits
@@ -104,6 +106,19 @@ def test_what_cannot_fit_has_no_changes() -> None:
     assert not report.fits
     assert report.changes == []
     assert report.speed == []
+
+
+def test_a_gpu_has_its_own_memory_and_no_predicted_speed() -> None:
+    args = EngineArgs(model="qwen3-0.6b", load_format="dummy", cpu_offload_gb=0.5)
+    machine = replace(hardware(16), gpu=Gpu("A GPU", 6 * GIB))
+    report = fit(args, machine, LIMITS)
+    assert (report.device, report.budget, report.speed) == ("cuda", 3 * GIB, [])
+    assert report.runtime == GIB
+    assert 0.3 * GIB < report.offloaded <= 0.5 * GIB
+    text = render(report, args)
+    assert "on the GPU" in text
+    assert "in host memory" in text
+    assert "Speed" not in text
 
 
 def test_offloaded_weights_leave_room() -> None:
