@@ -121,6 +121,7 @@ class FakeDevice(Accelerator):
         return FakeEvent(self, self.time)
 
     def wait(self, event: Event) -> None:
+        assert isinstance(event, QueuedCopy)  # all else it does in turn
         event.synchronize()
 
     def copies(self) -> CopyQueue:

@@ -3,7 +3,7 @@ side, and what comes out is what the CPU gives, to the bit; offloaded weights in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,12 @@ ARCHITECTURES = [
 LIMITS = {"max_model_len": 128, "num_gpu_blocks_override": 40, "num_threads": 1}
 PROMPTS = [list(range(3, 3 + n)) for n in (5, 40, 17)]
 PARAMS = [
-    SamplingParams(temperature=0.0, max_tokens=6, logprobs=2, prompt_logprobs=1),
-    SamplingParams(temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, seed=7, max_tokens=6),
+    SamplingParams(temperature=0.0, max_tokens=4, logprobs=2, prompt_logprobs=1),
+    SamplingParams(temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, seed=7, max_tokens=4),
     SamplingParams(
         temperature=0.7,
         seed=3,
-        max_tokens=6,
+        max_tokens=4,
         min_tokens=2,
         repetition_penalty=1.2,
         presence_penalty=0.3,
@@ -46,6 +46,10 @@ PARAMS = [
 ]
 
 
+Ask = Callable[[LLM], Any]
+"""What is asked of an engine, and what of its answers is compared."""
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
     """The machine has one."""
@@ -55,18 +59,44 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
         "quire.ops.device.open_device", lambda name: CPU if name == "cpu" else device
     )
     threads = torch.get_num_threads()
-    with device.watching():
-        yield device
+    yield device
     torch.set_num_threads(threads)
 
 
-def answers(llm: LLM, prompts: Any = PROMPTS, params: Any = PARAMS) -> list[Any]:
+def asking(
+    params: SamplingParams | Sequence[SamplingParams] = PARAMS,
+    prompts: Sequence[Any] = PROMPTS,
+    **given: Any,
+) -> Ask:
+    """Tokens, log-probabilities and texts."""
     asked = [{"prompt_token_ids": p} if isinstance(p, list) else p for p in prompts]
-    outputs = llm.generate(asked, params, use_tqdm=False)
-    return [
-        (o.outputs[0].token_ids, o.outputs[0].logprobs, o.prompt_logprobs, o.outputs[0].text)
-        for o in outputs
-    ]
+
+    def ask(llm: LLM) -> Any:
+        outputs = llm.generate(asked, params, use_tqdm=False, **given)
+        assert all(output.outputs[0].token_ids for output in outputs)
+        return [
+            (o.outputs[0].token_ids, o.outputs[0].logprobs, o.prompt_logprobs, o.outputs[0].text)
+            for o in outputs
+        ]
+
+    return ask
+
+
+def on_cpu(model: str, ask: Ask, **fields: Any) -> Any:
+    with LLM(model, **{**LIMITS, **fields, "device": "cpu", "ops": "reference"}) as llm:
+        return ask(llm)
+
+
+def on_gpu(gpu: FakeDevice, model: str, ask: Ask, **fields: Any) -> Any:
+    with gpu.watching(), LLM(model, **{**LIMITS, **fields}) as llm:
+        assert llm.facts["device"] == "cuda"
+        return ask(llm)
+
+
+def agree(gpu: FakeDevice, model: str = "embedded", ask: Ask | None = None, **fields: Any) -> None:
+    """The same on the device as on the CPU, to the bit."""
+    ask = ask or asking()
+    assert on_gpu(gpu, model, ask, **fields) == on_cpu(model, ask, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -80,41 +110,23 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path.parent)
 
 
-def on_cpu(model: Path | str, **fields: Any) -> list[Any]:
-    fields = {**LIMITS, "ops": "reference", "device": "cpu", **fields}
-    with LLM(str(model), **fields) as llm:
-        return answers(llm)
-
-
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture(name: str, tmp_path: Path, tokenizer: str, gpu: FakeDevice) -> None:
+    """Long prompts in chunks."""
     make_tiny(name, 1, tmp_path)
-    expected = on_cpu(tmp_path, tokenizer=tokenizer)
-    limits = {**LIMITS, "tokenizer": tokenizer, "max_num_batched_tokens": 32, "max_num_seqs": 8}
-    with LLM(str(tmp_path), **limits) as llm:
-        assert llm.facts["device"] == "cuda"
-        assert answers(llm) == expected
-
-
-def agree(gpu: FakeDevice, prompts: Any = PROMPTS, params: Any = PARAMS, **fields: Any) -> LLM:
-    """The embedded model answers the same on the device as on the CPU."""
-    with LLM("embedded", **{**LIMITS, "device": "cpu", "ops": "reference", **fields}) as llm:
-        expected = answers(llm, prompts, params)
-    with LLM("embedded", **{**LIMITS, "device": "cuda", **fields}) as llm:
-        assert answers(llm, prompts, params) == expected
-    return llm
+    agree(gpu, str(tmp_path), tokenizer=tokenizer, max_num_batched_tokens=32, max_num_seqs=8)
 
 
 def test_structured_output(gpu: FakeDevice) -> None:
     structured = StructuredOutputsParams(regex="(yes|no) [a-z]{2,5}")
     params = [
-        SamplingParams(temperature=0.0, max_tokens=8, structured_outputs=structured),
-        SamplingParams(temperature=1.0, seed=1, max_tokens=8, structured_outputs=structured),
+        SamplingParams(temperature=0.0, max_tokens=5, structured_outputs=structured),
+        SamplingParams(temperature=1.0, seed=1, max_tokens=5, structured_outputs=structured),
         SamplingParams(
-            temperature=1.0, seed=1, max_tokens=6, bad_words=["the"], allowed_token_ids=[5, 7, 300]
+            temperature=1.0, seed=1, max_tokens=4, bad_words=["the"], allowed_token_ids=[5, 7, 300]
         ),
     ]
-    agree(gpu, ["Is it?", "Is it so?", "Once"], params)
+    agree(gpu, ask=asking(params, ["Is it?", "Is it so?", "Once"]))
 
 
 @pytest.mark.parametrize(
@@ -147,40 +159,55 @@ def test_blocks_leave_the_device_and_come_back(
             return real(self, moves)
 
         monkeypatch.setattr(StagedCopier, name, counted)
-    swapped = {"num_gpu_blocks_override": 9, "max_model_len": 64, "block_size": 8}
-    tiers = {"swap_space": 0.001, "preemption_mode": "swap", "kv_offloading_size": 0.001}
     params = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
-    prompts = [list(range(3 + n, 23 + n)) for n in (0, 1, 2)]
-    agree(gpu, prompts, params, **swapped, **tiers, kv_cache_dtype="fp8", dtype="float32")
+    agree(
+        gpu,
+        ask=asking(params, [list(range(3 + n, 23 + n)) for n in (0, 1, 2)]),
+        num_gpu_blocks_override=9,
+        max_model_len=64,
+        block_size=8,
+        swap_space=0.001,
+        preemption_mode="swap",
+        kv_offloading_size=0.001,
+        kv_cache_dtype="fp8",
+        dtype="float32",
+    )
     assert moved["store"] > 0
     assert moved["load"] > 0
 
 
 def test_offloaded_weights_give_the_same(gpu: FakeDevice) -> None:
-    with LLM("embedded", **LIMITS) as llm:
-        plain, plain_bytes = answers(llm), llm.facts["weight_bytes"]
     share = 0.008
+    facts: list[dict[str, object]] = []
+
+    def ask(llm: LLM) -> Any:
+        facts.append(llm.facts)
+        return asking()(llm)
+
+    plain = on_gpu(gpu, "embedded", ask)
     gpu.pins.clear()
-    with LLM("embedded", **LIMITS, cpu_offload_gb=share) as llm:
-        assert answers(llm) == plain
-        held = llm.facts["offloaded_weight_bytes"]
-        assert llm.facts["weight_bytes"] == plain_bytes
+    assert on_gpu(gpu, "embedded", ask, cpu_offload_gb=share) == plain
+    held = facts[1]["offloaded_weight_bytes"]
     assert isinstance(held, int)
     assert 0.5 * share * 2**30 <= held <= share * 2**30
     assert max(gpu.pins) == held
     assert sum(gpu.pins) <= 1.05 * share * 2**30  # a step's inputs as well
     assert gpu.queued > 10
+    assert facts[0]["weight_bytes"] == facts[1]["weight_bytes"]
 
 
 def test_a_decode_step_waits_for_nothing_but_its_tokens(gpu: FakeDevice) -> None:
     """Copies a step: of its inputs, and back of the greedy tokens and their logits."""
-    counts = []
-    for tokens in (4, 14):
-        params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
-        with LLM("embedded", **LIMITS) as llm:
+    counts: list[tuple[int, int]] = []
+
+    def ask(llm: LLM) -> None:
+        for tokens in (4, 14):
             before = gpu.sent, gpu.read
-            answers(llm, PROMPTS[:1], params)
+            params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+            asking(params, PROMPTS[:1])(llm)
             counts.append((gpu.sent - before[0], gpu.read - before[1]))
+
+    on_gpu(gpu, "embedded", ask, enable_prefix_caching=False)
     (sent, read), (more_sent, more_read) = counts
     assert (more_sent - sent, more_read - read) == (10 * 5, 10 * 2)
 
@@ -193,28 +220,18 @@ def test_adapters(offloaded: float, tmp_path: Path, gpu: FakeDevice) -> None:
         for n, name in enumerate("ab", 1)
     ]
     params = SamplingParams(temperature=0.0, max_tokens=6, logprobs=0)
-    flags: dict[str, Any] = {**LIMITS, "enable_lora": True, "max_loras": 2}
-
-    def tokens(**fields: Any) -> list[Any]:
-        with LLM(model, **flags, **fields) as llm:
-            asked = [{"prompt_token_ids": p} for p in PROMPTS]
-            outputs = llm.generate(asked, params, use_tqdm=False, lora_request=[None, *adapters])
-            return [(o.outputs[0].token_ids, o.outputs[0].logprobs) for o in outputs]
-
-    expected = tokens(device="cpu", ops="reference")
-    assert tokens(device="cuda", cpu_offload_gb=offloaded) == expected
+    ask = asking(params, lora_request=[None, *adapters])
+    flags: dict[str, Any] = {"enable_lora": True, "max_loras": 2}
+    found = on_gpu(gpu, model, ask, **flags, cpu_offload_gb=offloaded)
+    assert found == on_cpu(model, ask, **flags)
 
 
 def test_prompts_of_embeddings(tmp_path: Path, gpu: FakeDevice) -> None:
-    model = str(write_tiny_model(tmp_path))
     rows = torch.randn(20, 64, generator=torch.Generator().manual_seed(0)).numpy()
     params = SamplingParams(temperature=0.0, max_tokens=4, logprobs=0)
-    found = []
-    for fields in ({"device": "cpu", "ops": "reference"}, {"device": "cuda"}):
-        limits: dict[str, Any] = {**LIMITS, "enable_prompt_embeds": True, **fields}
-        with LLM(model, **limits, max_num_batched_tokens=16, max_num_seqs=4) as llm:
-            found.append(answers(llm, [{"prompt_embeds": rows}, PROMPTS[0]], params))
-    assert found[0] == found[1]
+    flags = {"enable_prompt_embeds": True, "max_num_batched_tokens": 16, "max_num_seqs": 4}
+    ask = asking(params, [{"prompt_embeds": rows}, PROMPTS[0]])
+    agree(gpu, str(write_tiny_model(tmp_path)), ask, **flags)
 
 
 @pytest.mark.parametrize(
@@ -226,16 +243,15 @@ def test_models_that_pool(
     kind: str, labels: int, how: str | None, tmp_path: Path, gpu: FakeDevice
 ) -> None:
     make_encoder(tmp_path, kind, labels=labels)
-    found: list[Any] = []
-    for fields in ({"device": "cpu", "ops": "reference"}, {"device": "cuda"}):
-        flags: dict[str, Any] = dict(fields, num_threads=1, num_gpu_blocks_override=64)
-        if how is not None:
-            flags |= {"runner": "pooling", "pooler_config": {"pooling_type": how}}
-        if kind in ("qwen3", "llama"):
-            flags |= {"max_num_batched_tokens": 8, "max_num_seqs": 4}
-        with LLM(str(tmp_path), **flags) as llm:
-            if labels:
-                found.append([o.outputs.probs for o in llm.classify(TEXTS, use_tqdm=False)])
-            else:
-                found.append([o.outputs.embedding for o in llm.embed(TEXTS, use_tqdm=False)])
-    assert found[0] == found[1]
+    flags: dict[str, Any] = {"max_model_len": None}
+    if how is not None:
+        flags |= {"runner": "pooling", "pooler_config": {"pooling_type": how}}
+    if kind in ("qwen3", "llama"):  # in chunks
+        flags |= {"max_num_batched_tokens": 8, "max_num_seqs": 4}
+
+    def ask(llm: LLM) -> Any:
+        if labels:
+            return [o.outputs.probs for o in llm.classify(TEXTS, use_tqdm=False)]
+        return [o.outputs.embedding for o in llm.embed(TEXTS, use_tqdm=False)]
+
+    agree(gpu, str(tmp_path), ask, **flags)
