@@ -96,6 +96,7 @@ class FakeDevice(Accelerator):
 
     Attributes:
         pins: bytes of every piece of pinned memory.
+        faults: what was wrong so far.
         sent, read: copies to the device and from it, the copies of queues not counted.
         queued: copies of queues.
     """
@@ -103,6 +104,7 @@ class FakeDevice(Accelerator):
     total_bytes: int = 2**34
     torch: torch.device = LAZY
     pins: list[int] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     sent: int = 0
     read: int = 0
     queued: int = 0
@@ -132,22 +134,31 @@ class FakeDevice(Accelerator):
 
     @contextmanager
     def watching(self) -> Iterator[FakeDevice]:
+        """Raises what was wrong at its end too: an engine goes on after a step that failed."""
+        self.faults.clear()
         with _Watch(self):
             yield self
         self.settle()
+        if self.faults:
+            raise WrongDeviceError("; ".join(self.faults))
+
+    def wrong(self, what: str) -> WrongDeviceError:
+        """The error of a fault."""
+        self.faults.append(what)
+        return WrongDeviceError(what)
 
     def settle(self) -> None:
         """The host has waited: what it may have written since must not have been on its way."""
         flying, self._flying = self._flying, []
         for source, sent in flying:
             if not torch.equal(source, sent):
-                raise WrongDeviceError("the host wrote to memory that was still being copied")
+                raise self.wrong("the host wrote to memory that was still being copied")
 
     def fly(self, source: Tensor) -> None:
         """`source` is read by a copy that the host does not wait for."""
         begin = source.data_ptr()
         if source.numel() and not any(a <= begin < b for a, b in self._pinned):
-            raise WrongDeviceError("a copy beside the host reads memory that is not pinned")
+            raise self.wrong("a copy beside the host reads memory that is not pinned")
         self._flying.append((source, source.clone()))
 
     def last_use(self, tensor: OnDevice) -> int:
@@ -164,7 +175,7 @@ class FakeDevice(Accelerator):
         crossing = func.overloadpacket in COPIES
         if ours and any(t.ndim for t in others) and not crossing:
             shapes = [(str(t.device), tuple(t.shape)) for t in tensors]
-            raise WrongDeviceError(f"{func} of tensors on different devices: {shapes}")
+            raise self.wrong(f"{func} of tensors on different devices: {shapes}")
         if func is aten.copy_.default:
             there = isinstance(args[0], OnDevice)
         else:
@@ -207,7 +218,7 @@ class FakeQueue:
         assert isinstance(to, OnDevice)
         assert isinstance(after, FakeEvent)
         if after.time < self.device.last_use(to):
-            raise WrongDeviceError("a copy overwrites what is still used")
+            raise self.device.wrong("a copy overwrites what is still used")
         self.device.queued += 1
         self.device.fly(source)
         to.there.fill_(GARBAGE)

@@ -117,6 +117,12 @@ def test_every_architecture(name: str, tmp_path: Path, tokenizer: str, gpu: Fake
     agree(gpu, str(tmp_path), tokenizer=tokenizer, max_num_batched_tokens=32, max_num_seqs=8)
 
 
+def test_steps_without_tokens(gpu: FakeDevice) -> None:
+    """Nobody waits for the device between a long prompt's chunks, and its inputs are left alone."""
+    ask = asking(SamplingParams(temperature=0.0, max_tokens=2), [list(range(3, 73))])
+    agree(gpu, ask=ask, max_num_batched_tokens=16, max_num_seqs=4)
+
+
 def test_structured_output(gpu: FakeDevice) -> None:
     structured = StructuredOutputsParams(regex="(yes|no) [a-z]{2,5}")
     params = [

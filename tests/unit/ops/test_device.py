@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import torch
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.ops.cuda import CudaDevice
 from quire.ops.device import CPU, open_device
+from quire.ops.quantized import QuantizedWeight
 from quire.ops.table import load_ops
 from tests.fake_device import LAZY, FakeDevice, WrongDeviceError
 
@@ -49,13 +51,15 @@ def test_arrays_on_their_way_are_left_alone() -> None:
         array[0] = 1  # without `wait`
         with pytest.raises(WrongDeviceError, match="still being copied"):
             staged.wait()
+        device.faults.clear()
 
 
 def test_only_pinned_memory_is_sent_beside_the_host() -> None:
-    with FakeDevice().watching():
+    with FakeDevice().watching() as device:
         there = torch.zeros(3, device=LAZY)
         with pytest.raises(WrongDeviceError, match="not pinned"):
             there.copy_(torch.ones(3), non_blocking=True)
+        device.faults.clear()
         assert there.copy_(torch.ones(3)).tolist() == [1.0] * 3
 
 
@@ -71,6 +75,7 @@ def test_the_fake_refuses_what_a_gpu_does() -> None:
         ):
             with pytest.raises(WrongDeviceError, match="different devices"):
                 mixed()
+        device.faults.clear()
         for unreadable in (there.numpy, lambda: np.asarray(there)):
             with pytest.raises((RuntimeError, TypeError)):
                 unreadable()
@@ -86,6 +91,32 @@ def test_the_fake_refuses_what_a_gpu_does() -> None:
         there + there
 
 
+def test_what_was_wrong_is_not_forgotten() -> None:
+    """Though whoever was told goes on."""
+    watched = FakeDevice().watching()
+    watched.__enter__()
+    with contextlib.suppress(WrongDeviceError):
+        torch.ones(2, device=LAZY) + torch.ones(2)
+    with pytest.raises(WrongDeviceError, match="different devices"):
+        watched.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("second", ["zero", "offset", "codebook"])
+def test_weights_are_dequantized_on_the_device(second: str) -> None:
+    numbers = torch.Generator().manual_seed(0)
+    codes = torch.randint(16, (3, 8), dtype=torch.uint8, generator=numbers)
+    size = 16 if second == "codebook" else (3, 2)
+    given = {second: torch.randn(size, generator=numbers)}
+    weight = QuantizedWeight(
+        codes, 4, torch.rand(3, 2, generator=numbers), 4,
+        permutation=torch.randperm(8, generator=numbers), **given,  # type: ignore[arg-type]
+    )  # fmt: skip
+    with FakeDevice().watching():
+        there = weight.to(LAZY).dequantize()
+        assert there.device == LAZY
+        assert there.tolist() == weight.dequantize().tolist()
+
+
 def test_a_queues_copy_is_garbage_until_it_is_awaited() -> None:
     device = FakeDevice()
     with device.watching():
@@ -95,6 +126,7 @@ def test_a_queues_copy_is_garbage_until_it_is_awaited() -> None:
         there += 1
         with pytest.raises(WrongDeviceError, match="still used"):
             queue.copy(there, source, early)
+        device.faults.clear()
         copied = queue.copy(there, source, device.record())
         assert there.tolist() == [255] * 4
         device.wait(copied)
