@@ -99,6 +99,7 @@ class FakeDevice(Accelerator):
         faults: what was wrong so far.
         sent, read: copies to the device and from it, the copies of queues not counted.
         queued: copies of queues.
+        on_host: what torch computed that has nothing to do with the device.
     """
 
     total_bytes: int = 2**34
@@ -108,6 +109,7 @@ class FakeDevice(Accelerator):
     sent: int = 0
     read: int = 0
     queued: int = 0
+    on_host: int = 0
     time: int = 0
     _pinned: list[tuple[int, int]] = field(default_factory=list)
     _flying: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -171,6 +173,7 @@ class FakeDevice(Accelerator):
         others = [t for t in tensors if not isinstance(t, OnDevice)]
         named = kwargs.get("device")
         if not ours and named != LAZY:
+            self.on_host += not func.is_view  # as numpy's views are
             return func(*args, **kwargs)
         crossing = func.overloadpacket in COPIES
         if ours and any(t.ndim for t in others) and not crossing:

@@ -21,7 +21,8 @@ def resolve_device(
         ConfigError: it is not there, or cannot run what the flags ask for.
     """
     gpu = hardware.gpu
-    if args.device == "cpu" or (args.device == "auto" and (gpu is None or args.ops == "cpu")):
+    for_cpus = gpu is None or args.ops == "cpu" or args.tensor_parallel_size > 1
+    if args.device == "cpu" or (args.device == "auto" and for_cpus):
         return args, "cpu"
     if gpu is None:
         built = torch_cuda_version()

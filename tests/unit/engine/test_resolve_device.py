@@ -34,10 +34,11 @@ def resolved(hardware: Hardware = GPU, **fields: Any) -> Resolved:
         (GPU, {"device": "cuda"}, "cuda"),
         (GPU, {"device": "cpu"}, "cpu"),
         (GPU, {"ops": "cpu"}, "cpu"),
+        (GPU, {"tensor_parallel_size": 2}, "cpu"),
         (GPU, {"ops": "reference"}, "cuda"),
     ],
 )
-def test_the_device(hardware: Hardware, fields: dict[str, str], device: str) -> None:
+def test_the_device(hardware: Hardware, fields: dict[str, Any], device: str) -> None:
     config = resolved(hardware, **fields).config
     assert config.device == device
     assert config.ops == ("reference" if device == "cuda" else fields.get("ops", "auto"))
