@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quire.ops.device import Accelerator, CopyQueue, Event
+from quire.ops.op_times import TimedOps
 from quire.ops.reference import DenseWeight, linear, pack_linear
 from quire.ops.table import OpTable
 from quire.ops.weight_stream import Slab, StreamedWeight, WeightStream, with_streaming
@@ -231,3 +232,16 @@ def test_a_streamed_weight_is_no_tensor() -> None:
     assert isinstance(moved.on_device(), DenseWeight)
     with pytest.raises(AttributeError):
         linear(torch.ones(1, 2), moved)  # type: ignore[arg-type]
+
+
+def test_a_profile_knows_streamed_weights() -> None:
+    device = Plain(0)
+    slab = Slab(device, [256], alignment=256, buffers=2)
+    moved = slab.move(0, pack_linear(torch.ones(6, 10)))
+    timed = TimedOps(with_streaming(OpTable()), {id(moved): "layers.0.mlp.down"})
+    timed.count_ops(True)
+    timed.table.linear(torch.ones(3, 10), moved)
+    [found] = timed.op_times()
+    assert (found.name, found.module, found.dtype) == ("linear", "layers.0.mlp.down", "float32")
+    assert (found.rows, found.flops) == (3, 2 * 3 * 6 * 10)
+    assert found.nbytes == 4 * (6 * 10 + 3 * 10 + 3 * 6)
