@@ -11,7 +11,7 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr int64_t kChunk = 120;  // most rows of x a task
+constexpr int64_t kChunk = 132;  // most rows of x a task: a multiple of every kMostRows
 
 int64_t padded_k(const GemmArgs& a) { return round_up(a.k, 32); }
 int64_t groups_of(const GemmArgs& a) { return a.group == 0 ? 1 : ceil_div(a.k, a.group); }
@@ -24,7 +24,7 @@ struct F8Cut {
   int64_t pass, chunk_rows, chunks, group_blocks, groups;
 
   explicit F8Cut(const GemmArgs& a)
-      : pass(smaller(tuned(a.tuning.pass_rows, kMostRows), kMostRows)) {
+      : pass(smaller(tuned(a.tuning.pass_rows, most_rows(a)), kMostRows)) {
     const int64_t row_bytes = copied_stride(a) * static_cast<int64_t>(sizeof(X));
     const int64_t fitting = tuned(a.tuning.chunk_bytes, kChunk * row_bytes) / row_bytes;
     chunks = larger(ceil_div(a.rows, larger(smaller(fitting, kChunk) / pass, 1) * pass), 1);

@@ -12,6 +12,7 @@ constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 2;
 constexpr int64_t kSlice = 128;  // a multiple of every group
 
 inline bool in_place(const GemmArgs&) { return false; }
+inline int64_t most_rows(const GemmArgs&) { return kMostRows; }
 
 // The bfloat16 at the row's end as floats, from its beginning on.
 inline void made_ready(float* row, int64_t k) {

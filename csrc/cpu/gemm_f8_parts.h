@@ -3,6 +3,7 @@
 // Each has
 //   X, kMostRows             what it reads x as, and most rows of a pass
 //   in_place(a)              whether it reads x where it is
+//   most_rows(a)             those of a pass, unless tuned
 //   made_ready(row, k)       k bfloat16 at the end of a row's place become a row of X
 //   add_block<F8>(sums, b)   sums[b.rows][32] += x · W of a block
 #pragma once
