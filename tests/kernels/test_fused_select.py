@@ -25,7 +25,7 @@ def test_argmax_is_torchs(isa: str) -> None:
         expected_peaks, expected = logits.max(dim=-1)
         assert tokens.tolist() == expected.tolist()
         assert tokens.tolist() == [int(row.argmax()) for row in logits.numpy()]
-        assert torch.equal(peaks, expected_peaks)
+        assert peaks.tolist() == expected_peaks.tolist()
 
 
 @each_isa
@@ -44,15 +44,16 @@ def test_sick_rows_are_told_from_sound_ones(isa: str) -> None:
                 int(logits[0].argmax()), -1, -1, -1, int(logits[4].argmax())
             ]  # fmt: skip
             expected = logits.max(dim=-1).values
-            assert torch.equal(peaks.nan_to_num(99, 98, 97), expected.nan_to_num(99, 98, 97))
+            found = torch.from_numpy(peaks)
+            assert torch.equal(found.nan_to_num(99, 98, 97), expected.nan_to_num(99, 98, 97))
 
 
 def test_threads_do_not_matter() -> None:
     logits = torch.randn(9, 50_000, generator=new_generator()).round(decimals=1)
     for threads in (1, 2, 3):
         tokens, _ = new_kernels(threads=threads).argmax(logits)
-        assert torch.equal(tokens, logits.argmax(-1))
-    assert new_kernels().argmax(logits[:0])[0].numel() == 0
+        assert tokens.tolist() == logits.argmax(-1).tolist()
+    assert new_kernels().argmax(logits[:0])[0].size == 0
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -9,11 +9,15 @@ row's bits depend on that row alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire import _native
+from quire.ops.filters import FloatRow
 from quire.ops.metadata import KVCache
 from quire.ops.native import NativeKernels
 from quire.ops.native_checks import (
@@ -32,6 +36,7 @@ from quire.ops.native_checks import (
     same,
     vector,
 )
+from quire.ops.sampling import TokenIds
 
 
 class FusedKernels:
@@ -320,23 +325,28 @@ class FusedKernels:
         )  # fmt: skip
         return q
 
-    def argmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def argmax(self, logits: Tensor) -> tuple[TokenIds, FloatRow]:
         """The largest of each row of float32 [rows, vocab] and its first index.
 
         Returns:
-            tokens int64 [rows], -1 where the row has NaN or +infinity or nothing but -infinity;
-            peaks float32 [rows], NaN where the row has one.
+            new arrays: tokens int64 [rows], -1 where the row has NaN or +infinity or nothing but
+            -infinity; peaks float32 [rows], NaN where the row has one.
         """
         code, cols = matrix("logits", logits)
         if code != _native.FLOAT32:
             raise ValueError(f"logits is {describe(logits)}; wanted float32")
         rows = logits.shape[0]
-        tokens, peaks = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        tokens, peaks = np.empty(rows, np.int64), np.empty(rows, np.float32)
         _native.argmax(
-            self._kernels, self._pool, tokens.data_ptr(), peaks.data_ptr(), logits.data_ptr(),
+            self._kernels, self._pool, _address(tokens), _address(peaks), logits.data_ptr(),
             rows, cols, logits.stride(0),
         )  # fmt: skip
         return tokens, peaks
+
+
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _held(cache: KVCache) -> tuple[int, int, int, float, float]:

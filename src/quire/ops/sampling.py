@@ -89,13 +89,15 @@ class SampleRow:
     edits: LogitEdits | None = None
 
 
-def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+def argmax(logits: Tensor) -> tuple[TokenIds, FloatRow]:
     """The first index (int64 [rows]) of each row's largest of float32 [rows, vocab], and that.
 
-    A largest of NaN or an infinity marks a row that is sick; its index has no meaning.
+    Both are new arrays in host memory: tensors would cost more than the search, in a process whose
+    caches a step has just filled with weights. A largest of NaN or an infinity marks a row that is
+    sick; its index has no meaning.
     """
     peaks, tokens = logits.max(dim=-1)  # passes NaN on
-    return tokens, peaks
+    return tokens.cpu().numpy(), peaks.cpu().numpy()
 
 
 def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:

@@ -16,11 +16,12 @@ from quire.core.errors import ConfigError
 from quire.core.messages import TokenLogprobs
 from quire.ops import reference
 from quire.ops.device import CPU, Device
+from quire.ops.filters import FloatRow
 from quire.ops.lora import lora_add
 from quire.ops.moe import moe
 from quire.ops.paged_attention import paged_attention
 from quire.ops.quantized import Weights, parts_of
-from quire.ops.sampling import argmax, logprobs, sample
+from quire.ops.sampling import TokenIds, argmax, logprobs, sample
 
 if TYPE_CHECKING:
     from quire import _native
@@ -69,7 +70,7 @@ class OpTable:
     relu: Callable[..., Tensor] = reference.relu
     lora_add: Callable[..., Tensor] = lora_add
     moe: Callable[..., Tensor] = moe
-    argmax: Callable[..., tuple[Tensor, Tensor]] = argmax
+    argmax: Callable[..., tuple[TokenIds, FloatRow]] = argmax
     sample: Callable[..., list[int]] = sample
     logprobs: Callable[..., list[TokenLogprobs]] = logprobs
     provider: str = "reference"

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
 from torch import Tensor
 
 from quire.core.batch import Column
@@ -77,11 +76,10 @@ class Sampler:
         """
         # One pass finds the greedy tokens and the sick rows.
         tokens, peaks = self._ops.argmax(logits)
-        result = SampleResult(tokens.cpu().numpy())
-        if not np.isfinite(peaks.cpu().numpy()).all():
-            for row, peak in enumerate(peaks.tolist()):
-                if not math.isfinite(peak):
-                    result.errors[row] = sick_logits(peak)
+        result = SampleResult(tokens)
+        for row, peak in enumerate(peaks.tolist()):
+            if not math.isfinite(peak):
+                result.errors[row] = sick_logits(peak)
         if batch.others:
             self._sample_others(logits, batch, result)
         return result

@@ -13,6 +13,7 @@ from torch import Tensor
 from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
 from quire.ops import sampling
+from quire.ops.filters import FloatRow
 from quire.ops.table import OpTable
 from quire.sampling.rng import uniform
 from quire.sampling.sampler import Sampler, SampleResult, SamplingBatch
@@ -190,7 +191,7 @@ def test_a_fault_inside_is_that_requests_error(
 def test_plain_greedy_is_an_argmax_and_only_rows_that_need_an_operation_pay() -> None:
     seen: list[int] = []
 
-    def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    def argmax(logits: Tensor) -> tuple[sampling.TokenIds, FloatRow]:
         return sampling.argmax(logits)
 
     def spy(logits: Tensor, rows: list[sampling.SampleRow]) -> list[int]:
