@@ -117,18 +117,22 @@ def test_a_full_swap_space_recomputes(model: str) -> None:
         assert 0 < host.swap_preemptions < scheduler.num_preemptions
 
 
-@pytest.fixture
-def offloading(model: str, tmp_path: Path) -> Iterator[LLM]:
+def make_offloading(model: str, folder: Path) -> LLM:
     """An engine whose prefixes are evicted at once, to memory and to files."""
-    with make(
+    return make(
         model,
         num_gpu_blocks_override=12,
         block_size=8,
         max_num_seqs=1,
         kv_offloading_size=0.0004,
-        kv_offloading_dir=str(tmp_path),
+        kv_offloading_dir=str(folder),
         kv_offloading_disk_size=0.1,
-    ) as llm:
+    )
+
+
+@pytest.fixture
+def offloading(model: str, tmp_path: Path) -> Iterator[LLM]:
+    with make_offloading(model, tmp_path) as llm:
         yield llm
 
 
@@ -181,6 +185,23 @@ def test_damage_is_noticed_and_computed_again(offloading: LLM, place: str) -> No
     assert [tokens for tokens, _ in again] == [tokens for tokens, _ in first]
     assert host_stats(offloading).failed > 0
     offloading.call("check_integrity")
+
+
+def test_two_engines_with_one_folder(model: str, tmp_path: Path) -> None:
+    """Each finds what it kept itself, while the other writes, and after the other has gone."""
+    with make_offloading(model, tmp_path) as one:
+        with make_offloading(model, tmp_path) as two:
+            first = [(ask(one, number), ask(two, 11 - number)) for number in range(12)]
+            again = [(ask(one, number), ask(two, 11 - number)) for number in range(12)]
+            assert host_stats(two).files_used > 0
+        last = [ask(one, number) for number in range(12)]
+        assert host_stats(one).failed == 0
+    answers = [tokens for (tokens, _), _ in first]
+    for turn in (first, again):
+        assert [tokens for (tokens, _), _ in turn] == answers
+        assert [tokens for _, (tokens, _) in reversed(turn)] == answers
+    assert {cached for pair in again for _, cached in pair} == {72}
+    assert last == [(tokens, 72) for tokens in answers]
 
 
 def test_damage_to_swapped_blocks_is_noticed(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,25 +88,41 @@ def test_row_49_duplicate_tensor(model: Path) -> None:
 
 def test_row_51_no_config(model: Path) -> None:
     (model / "config.json").unlink()
-    assert "config.json" in failure(model)
+    message = failure(model)
+    assert "config.json" in message
+    assert "Name the folder of a Hugging Face model" in message
 
 
 def test_row_51_damaged_config(model: Path) -> None:
     (model / "config.json").write_text('{"model_type": "llama"')
-    assert "config.json" in failure(model)
+    message = failure(model)
+    assert "config.json" in message
+    assert "Download or copy the file again" in message
 
 
 def test_row_51_no_tokenizer(model: Path) -> None:
     (model / "tokenizer.json").unlink()
-    assert "tokenizer" in failure(model)
+    assert "Add the model's tokenizer files, or name a tokenizer" in failure(model)
 
 
-def test_row_51_vocabulary_mismatch(model: Path) -> None:
+def shorten_vocabulary(model: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "vocab_size": 200}))
+
+
+def test_row_51_vocabulary_of_config_and_weights(model: Path) -> None:
+    shorten_vocabulary(model)
     message = failure(model)
-    assert "258" in message
-    assert "200" in message
+    for part in ("embed_tokens", "[200, 64]", "[258, 64]", "config.json of the same model"):
+        assert part in message
+
+
+def test_row_51_vocabulary_of_model_and_tokenizer(model: Path) -> None:
+    shorten_vocabulary(model)
+    rewrite(model, lambda w: w.update({n: t[:200].copy() for n, t in w.items() if len(t) == 258}))
+    message = failure(model)
+    for part in ("258 tokens", "only 200", "--tokenizer"):
+        assert part in message
 
 
 def test_row_51_unknown_architecture(model: Path) -> None:

@@ -134,8 +134,21 @@ def test_a_folder_that_cannot_be_written_is_survived(
     (tmp_path / "file").write_text("")
     path = keep(tmp_path / "file", {"w": packed("bf16").stored})
     assert not path.exists()
-    assert "cannot be kept" in caplog.text
+    assert caplog.text.count("cannot be kept") == 1
     assert read(tmp_path / "file") == {}
+
+
+def test_two_that_keep_the_same_leave_one(tmp_path: Path) -> None:
+    linear = packed("s8")
+    first, second = opened(tmp_path, "key"), opened(tmp_path, "key")
+    for cache in (first, second):
+        cache.save({"w": linear.stored})
+    first.close()
+    second.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["key.packed"]
+    got = read(tmp_path)["w"]
+    same = PackedLinear.from_stored(NativeKernels(), POOL, got, epilogue="silu_mul")
+    assert torch.equal(same.unpack(), linear.unpack())
 
 
 def test_unfinished_files_of_the_dead_are_removed(tmp_path: Path) -> None:
