@@ -131,6 +131,7 @@ class EngineStats:
     def forget_core(self) -> None:
         """The core is gone, and with it all that it counted; another one begins at zero."""
         self.scheduler = self.core = None
+        self._log_start = None
 
     def on_arrival(self, prompt_token_ids: list[int], cache_salt: str | None = None) -> None:
         """A request has come."""

@@ -73,3 +73,16 @@ def test_a_pause_is_not_averaged_in(caplog: pytest.LogCaptureFixture) -> None:
     stats.on_step(None, 500.0)
     stats.on_step(None, 505.0)
     assert caplog.records == []
+
+
+def test_another_core_begins_another_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Its times begin at zero: their difference from the last core's would be negative."""
+    caplog.set_level("INFO", logger="quire")
+    stats = EngineStats()
+    for second in range(100, 109):
+        stats.on_step(scheduler(), float(second), CoreTimes(model=0.75 * second))
+    stats.forget_core()
+    for second in range(109, 120):
+        stats.on_step(scheduler(), float(second), CoreTimes(model=0.5 * (second - 109)))
+    [record] = caplog.records
+    assert "model 50%" in record.getMessage()
