@@ -44,7 +44,7 @@ UNCHANGED_SECONDS = 10.0
 """For which the number of open files stays the same, once it has settled."""
 BYTES_A_REQUEST = 16
 """That a process must be shown not to gain."""
-JUDGED_LIVES = 8
+JUDGED_LIVES = 12
 """A run of so many cores says enough of slopes."""
 SETTLED = 1 / 3
 """Of the API process's run: caches and heaps fill in it."""
