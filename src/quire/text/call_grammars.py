@@ -172,7 +172,8 @@ def _xml_value(out: Writing, name: str, schema: Any, root: dict[str, Any], where
     types = allowed_types(schema, root)
     if "string" not in types:
         return f'{out.json(name, _with_definitions(schema, root))} "{end}"'
-    if types == ALL and not resolved(schema, root).keys() - _NOTES:
+    plain = resolved(schema, root)
+    if plain is True or (types == ALL and isinstance(plain, dict) and not plain.keys() - _NOTES):
         return out.rule(name.upper(), f'RAW "{end}"')
     texts = [_raw_text(each, where) for each in alternatives(schema, root)]
     out.rule(f"{name.upper()}_TEXT", f"RAW & ({' | '.join(texts)})")

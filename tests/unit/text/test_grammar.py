@@ -41,6 +41,15 @@ POINT = {
 }
 
 
+XML_CALL = {
+    "type": "function_calls",
+    "format": "qwen3_coder",
+    "functions": [{"name": "f", "schema": {"type": "object", "properties": {"a": True}}}],
+}
+BEGIN = "<tool_call>\n<function=f>\n<parameter=a>\n"
+END = "\n</parameter>\n</function>\n</tool_call>"
+
+
 def multiples_of(*numbers: float) -> dict[str, Any]:
     return {"type": "number", "allOf": [{"multipleOf": number} for number in numbers]}
 
@@ -65,6 +74,11 @@ def multiples_of(*numbers: float) -> dict[str, Any]:
         ({"regex": r"\d{3}-[a-c]+"}, ["123-abc"], ["123-", "123-abcd", "x123-a"]),
         ({"choice": ["yes", "no", 'a"b\\']}, ["yes", "no", 'a"b\\'], ["ye", "yesno", ""]),
         ({"grammar": 'start: "a" b*\nb: "b" | "c"'}, ["a", "abcb"], ["", "b"]),
+        (
+            {"structural_tag": XML_CALL},
+            [f"{BEGIN}x y{END}", f"{BEGIN}3{END}"],
+            [f"{BEGIN}3", "<function=f>"],
+        ),
         ({"json": {"type": "number", "multipleOf": 0.05}}, ["0.15", "2", "-1.05"], ["0.12"]),
         ({"json": multiples_of(181, 0.5)}, ["181", "-362", "0"], ["90.5", "0.5", "1"]),
         ({"grammar": 'start: "a" %json {"multipleOf": 7}'}, ["a14"], ["a15", "14"]),
