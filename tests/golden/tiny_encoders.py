@@ -93,7 +93,9 @@ def add_sentence_transformers(folder: Path, mode: str, *, normalize: bool, **ext
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({mode: True}))
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 48, mode: True})
+    )
     (folder / "config_sentence_transformers.json").write_text(json.dumps(extra))
 
 
