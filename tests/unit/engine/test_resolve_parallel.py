@@ -63,10 +63,10 @@ def test_what_cannot_be(fields: dict[str, Any], why: str) -> None:
     assert refused.value.param == "tensor_parallel_size"
 
 
-def test_a_gpu_is_left_alone_only_if_asked() -> None:
+def test_a_gpu_is_left_alone() -> None:
+    assert resolved(GPU).device == "cpu"
     with pytest.raises(ConfigError, match="--device cpu"):
-        resolved(GPU)
-    assert resolved(GPU, device="cpu").device == "cpu"
+        resolved(GPU, device="cuda")
 
 
 @pytest.mark.parametrize("flag", ["-tp", "--tensor-parallel-size", "--tensor_parallel_size"])
