@@ -137,7 +137,7 @@ def test_every_view_shows_the_load(server: Server, browser: Browser, pictures: P
         page.locator(".lane").nth(9).wait_for()
         page.get_by_label("Show").select_option("3")
         snap("timeline")
-        page.locator(".lane").nth(9).click()
+        page.locator(".lane").nth(4).click()
         drill = page.locator("dialog")
         expect(drill.locator("tbody tr").first).to_contain_text("arrived")
         assert "First token" in drill.inner_text()
