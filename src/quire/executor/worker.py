@@ -14,13 +14,14 @@ import numpy as np
 
 from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput, block_columns
 from quire.core.config import EngineConfig
-from quire.core.errors import ConfigError, InvalidRequestError, QuireError
+from quire.core.errors import InvalidRequestError, QuireError
 from quire.core.hardware import detect
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 from quire.core.stopwatch import Stopwatch
 from quire.executor.base import ForwardError
-from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory, resident_bytes, rounded
+from quire.executor.facts import worker_facts
+from quire.executor.memory import cannot_allocate, plan_memory, resident_bytes, rounded
 from quire.models.adapters import lora_tables, lora_targets
 from quire.models.offload import WeightOffload, held_weight_bytes
 from quire.models.pack_cache import PackCache, open_cache
@@ -28,9 +29,7 @@ from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
-    from quire.ops.metadata import KVCache
     from quire.ops.rank_group import RankGroup
-    from quire.ops.table import OpTable
     from quire.profile.profiling import Profiling
     from quire.runner.kv_host import HostKV
     from quire.runner.runner import ModelRunner
@@ -106,6 +105,7 @@ class Worker:
         from quire.ops.metadata import cache_dtype
         from quire.ops.table import load_ops, stored_linears
         from quire.profile.profiling import Profiling
+        from quire.runner.kv_host import open_host_tier
         from quire.runner.runner import ModelRunner
         from quire.sampling.grammars import Grammars
 
@@ -170,9 +170,9 @@ class Worker:
         except (RuntimeError, MemoryError) as error:
             # Torch has no type of its own for memory that the system refuses.
             raise cannot_allocate(plan) from error
-        self._host = _host_tier(config, self._runner.kv_caches)
+        self._host = open_host_tier(config, self._runner.kv_caches)
         self.num_blocks = plan.num_blocks
-        self.facts = _facts(config, ops, plan, weights)
+        self.facts = worker_facts(config, ops, plan, weights)
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
         self.facts["model"] = self._runner.model.description
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
@@ -327,59 +327,3 @@ def both(first: Future[Any], second: Future[Any]) -> Future[None]:
 def _tokenizer(config: EngineConfig) -> Tokenizer:
     path = config.tokenizer_path
     return load_tokenizer(path if path is None else Path(path), vocab_size=config.model.vocab_size)
-
-
-def _host_tier(config: EngineConfig, kv_caches: list[KVCache]) -> HostKV | None:
-    """Slots in host memory and files for blocks that leave the KV cache, where they are wanted."""
-    from quire.runner.kv_files import BlockFiles
-    from quire.runner.kv_host import HostKV
-
-    tiers = config.tiers
-    if not tiers.num_slots:
-        return None
-    host = HostKV(kv_caches, tiers.num_slots, threads=config.num_threads)
-    block_bytes = host.slots[0].nbytes
-    logger.info(
-        "host KV %.2f GiB: %d blocks for preempted requests, %d for evicted prefixes",
-        tiers.num_slots * block_bytes / 2**30, tiers.num_swap_slots, tiers.num_offload_slots,
-    )  # fmt: skip
-    if tiers.num_files and tiers.directory:
-        try:
-            host.files = BlockFiles(Path(tiers.directory).expanduser(), block_bytes)
-        except OSError as error:
-            raise ConfigError(
-                f"The KV cache's files cannot be kept in {tiers.directory}: {error}.",
-                param="kv_offloading_dir",
-            ) from error
-        logger.info(
-            "disk KV %.2f GiB: %d blocks in %s",
-            tiers.num_files * block_bytes / 2**30, tiers.num_files, host.files.folder,
-        )  # fmt: skip
-    return host
-
-
-def _facts(config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int) -> dict[str, object]:
-    import torch
-
-    native = {source for source in ops.sources.values() if source.startswith("native ")}
-    isa = ", ".join(sorted(source.removeprefix("native ") for source in native))
-    on_cpu = config.device == "cpu"
-    capability = torch.backends.cpu.get_cpu_capability().lower() if on_cpu else config.device
-    return {
-        "device": config.device,
-        "dtype": config.dtype,
-        "quantization": config.quantization,
-        "kv_cache_dtype": config.kv_cache_dtype,
-        "isa": isa or f"torch {capability}",
-        "ops": dict(ops.sources),
-        "num_threads": config.num_threads,
-        "weight_bytes": weights,
-        "kv_cache_bytes": plan.kv_cache_bytes,
-        "kv_bytes_per_token": plan.block_bytes // config.block_size,
-        "host_kv_bytes": config.tiers.num_slots * plan.block_bytes,
-        "disk_kv_bytes": config.tiers.num_files * plan.block_bytes,
-        "num_blocks": plan.num_blocks,
-        "num_blocks_formula": plan.formula,
-        "activation_bytes": plan.activations,
-        "runtime_bytes": plan.runtime,
-    }

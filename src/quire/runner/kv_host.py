@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import numpy as np
 
 from quire.core.batch import ON_DISK, BlockCopies, BlockLoad
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
 from quire.ops.block_copy import BlockCopier, StagedCopier
 from quire.ops.metadata import KVCache
 from quire.runner.kv_files import BlockFiles
@@ -117,3 +120,29 @@ class HostKV:
 
 def _warn(reason: object) -> None:
     logger.warning("A KV block cannot be loaded and is computed again: %s", reason)
+
+
+def open_host_tier(config: EngineConfig, kv_caches: list[KVCache]) -> HostKV | None:
+    """Slots in host memory and files for blocks that leave the KV cache, where they are wanted."""
+    tiers = config.tiers
+    if not tiers.num_slots:
+        return None
+    host = HostKV(kv_caches, tiers.num_slots, threads=config.num_threads)
+    block_bytes = host.slots[0].nbytes
+    logger.info(
+        "host KV %.2f GiB: %d blocks for preempted requests, %d for evicted prefixes",
+        tiers.num_slots * block_bytes / 2**30, tiers.num_swap_slots, tiers.num_offload_slots,
+    )  # fmt: skip
+    if tiers.num_files and tiers.directory:
+        try:
+            host.files = BlockFiles(Path(tiers.directory).expanduser(), block_bytes)
+        except OSError as error:
+            raise ConfigError(
+                f"The KV cache's files cannot be kept in {tiers.directory}: {error}.",
+                param="kv_offloading_dir",
+            ) from error
+        logger.info(
+            "disk KV %.2f GiB: %d blocks in %s",
+            tiers.num_files * block_bytes / 2**30, tiers.num_files, host.files.folder,
+        )  # fmt: skip
+    return host

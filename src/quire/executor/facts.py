@@ -1,0 +1,41 @@
+"""What a worker tells of itself: plain values, for logs, reports and metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quire.core.config import EngineConfig
+from quire.executor.memory import MemoryPlan
+
+if TYPE_CHECKING:
+    from quire.ops.table import OpTable
+
+
+def worker_facts(
+    config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int
+) -> dict[str, object]:
+    """Of a worker that has started; `weights` are the bytes that its weights take."""
+    import torch
+
+    native = {source for source in ops.sources.values() if source.startswith("native ")}
+    isa = ", ".join(sorted(source.removeprefix("native ") for source in native))
+    on_cpu = config.device == "cpu"
+    capability = torch.backends.cpu.get_cpu_capability().lower() if on_cpu else config.device
+    return {
+        "device": config.device,
+        "dtype": config.dtype,
+        "quantization": config.quantization,
+        "kv_cache_dtype": config.kv_cache_dtype,
+        "isa": isa or f"torch {capability}",
+        "ops": dict(ops.sources),
+        "num_threads": config.num_threads,
+        "weight_bytes": weights,
+        "kv_cache_bytes": plan.kv_cache_bytes,
+        "kv_bytes_per_token": plan.block_bytes // config.block_size,
+        "host_kv_bytes": config.tiers.num_slots * plan.block_bytes,
+        "disk_kv_bytes": config.tiers.num_files * plan.block_bytes,
+        "num_blocks": plan.num_blocks,
+        "num_blocks_formula": plan.formula,
+        "activation_bytes": plan.activations,
+        "runtime_bytes": plan.runtime,
+    }
