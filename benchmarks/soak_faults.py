@@ -31,6 +31,8 @@ from soak_clients import Load, Result, RudeClients
 
 from quire.bench import trend
 from quire.bench.http_client import HTTPClient, HTTPStatusError
+from quire.bench.machine import circumstances
+from quire.bench.report import write_json
 
 HEALTHY_SECONDS = 5.0
 """The longest that health may take to be restored."""
@@ -281,6 +283,7 @@ def main() -> int:
     parser.add_argument("--max-num-seqs", type=int, default=8)
     parser.add_argument("--log", help="keep the server's log in this file")
     parser.add_argument("--samples", help="keep what was seen of memory in this file")
+    parser.add_argument("--json", type=Path, help="a .jsonl file, to append a row")
     args = parser.parse_args()
     command = [sys.executable, "-m", "quire.cli.main", "serve", args.model, "--port", "0"]
     command += ["--max-num-seqs", str(args.max_num_seqs)]
@@ -309,6 +312,9 @@ def main() -> int:
     summary["exit_status"] = status
     summary["missed"] = missed(summary)
     print(json.dumps(summary, indent=2))
+    if args.json is not None:
+        program = "python benchmarks/soak_faults.py"
+        write_json(args.json, summary | circumstances("soak_faults", program))
     return 1 if summary["missed"] else 0
 
 
