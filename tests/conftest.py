@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +15,9 @@ hypothesis.settings.load_profile("quire")
 
 # Several pytest workers share the cores; a thread pool in each would have them wait in turns.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which some are about.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 
