@@ -14,9 +14,11 @@ from the client straight to their handler.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import Protocol
 
@@ -182,6 +184,7 @@ class Supervisor:
             self._on_ready()
             logger.warning("the engine core is ready again")
             self._user.on_restored(ready)
+            _return_memory()
             return
         logger.error("the engine core was lost %d times in a row; giving up", MAX_RESTARTS + 1)
         await self.client.discard()
@@ -191,3 +194,10 @@ class Supervisor:
         if self.state is not CoreState.DEAD:
             self.state, self.error = CoreState.DEAD, error
             self._user.on_dead(error)
+
+
+def _return_memory() -> None:
+    """Give the system what all the waiting and failed requests of a lost core took at once: glibc
+    would keep it, so that each crowd larger than those before would leave the process larger."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
