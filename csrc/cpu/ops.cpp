@@ -11,14 +11,6 @@ namespace quire {
 
 namespace {
 
-template <class Body>
-void run_tasks(Pool& pool, int64_t tasks, const Body& body) {
-  if (tasks == 1) return body(0);  // wakes nobody
-  pool.run(
-      tasks, [](void* b, int64_t task) { (*static_cast<const Body*>(b))(task); },
-      const_cast<Body*>(&body));
-}
-
 template <class Args>
 void run_op(Pool& pool, RowOp<Args>& op) {
   Args& a = op.args;

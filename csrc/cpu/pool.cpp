@@ -23,14 +23,6 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr int64_t kAheadBytes = 192 << 10;
 constexpr int64_t kAheadStep = 8 * 64;
 
-void pause() {
-#if defined(QUIRE_X86)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
 void sleep_while(const std::atomic<uint32_t>& word, uint32_t value) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }

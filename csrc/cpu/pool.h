@@ -94,4 +94,22 @@ class Pool {
   int64_t scratch_bytes_ = 0;
 };
 
+// `Pool::run` of a callable; one task is run here, and wakes nobody.
+template <class Body>
+void run_tasks(Pool& pool, int64_t tasks, const Body& body) {
+  if (tasks == 1) return body(0);
+  pool.run(
+      tasks, [](void* b, int64_t task) { (*static_cast<const Body*>(b))(task); },
+      const_cast<Body*>(&body));
+}
+
+// For loops that wait for another thread: leaves the core's other half more of it.
+inline void pause() {
+#if defined(QUIRE_X86)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
 }  // namespace quire

@@ -24,22 +24,6 @@ constexpr timespec kSleep = {0, 100'000'000};  // should a bell not be heard
 constexpr int64_t kPiece = 8192, kPieces = 16;
 constexpr int64_t kChunk = kPiece * kPieces;
 
-void pause() {
-#if defined(QUIRE_X86)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
-template <class Body>
-void run_tasks(Pool& pool, int64_t tasks, const Body& body) {
-  if (tasks == 1) return body(0);  // wakes nobody
-  pool.run(
-      tasks, [](void* b, int64_t task) { (*static_cast<const Body*>(b))(task); },
-      const_cast<Body*>(&body));
-}
-
 }  // namespace
 
 int64_t RankGroup::bytes(int ranks) {
