@@ -8,6 +8,7 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
+CPU_BARS_ARGS ?=
 SOAK_ARGS ?=
 MINUTES ?= 15
 FUZZ_ARGS ?=
@@ -22,7 +23,7 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test soak soak-worlds soak-server fuzz lint format bench web clean
+.PHONY: help demo test soak soak-worlds soak-server fuzz lint format bench cpu-bars web clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -59,6 +60,9 @@ format: $(VENV)/.quire-dev  ## Format the sources and fix what can be fixed
 
 bench: $(VENV)/.quire  ## Measure this machine with the built-in model
 	@$(BIN)/quire bench $(BENCH_ARGS)
+
+cpu-bars: $(VENV)/.quire  ## Measure all that the CPU kernels are held to (CPU_BARS_ARGS="--peer vllm=PYTHON …")
+	@$(BIN)/python benchmarks/cpu_bars.py $(CPU_BARS_ARGS)
 
 web:  ## Build the dashboard's page from web/ into the package (needs npm)
 	@cd web && npm ci --silent --ignore-scripts && npm run --silent build

@@ -46,6 +46,7 @@ _PUBLIC = {
 ONLY_FROM: dict[str, set[str]] = {
     "bench": _PUBLIC | {"engine.resolve", "profile", "explain"},
     "bench.kernels": {"ops"},
+    "bench.bars": {"ops.isa"},
     "bench.floor": {"models.memory"},
     "bench.adapters": {"models.adapters"},
     "tune": _PUBLIC | {"engine.resolve", "explain", "bench", "simulate"},

@@ -3,48 +3,32 @@
 Every engine is a process in an environment of its own (`peers`). All are in memory together, and a
 repetition gives each of them the same prompts, one after another, in reversed order every other
 time; a ratio is taken within a repetition, so that what slows the machine for a while slows both.
-Whose turn it is not is stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-import quire
-from quire.bench.latency import timings
+from quire.bench.contest import METRICS, Engine, EngineFailedError, driver_home, numbers
 from quire.bench.machine import portable_name
 from quire.bench.peers.driver import Options, Work
 from quire.bench.progress import progress
 from quire.bench.report import Row, print_grid
 from quire.checkpoint.presets import preset_config
-from quire.core import env
 from quire.core.errors import ConfigError, QuireError
 from quire.core.flags import engine_args_from
 from quire.core.hardware import detect
-from quire.core.outputs import RequestMetrics
 
 OURS = "quire"
-METRICS = {
-    "prefill": "prefill_tok_s",
-    "decode": "decode_tok_s",
-    "batch": "output_tok_s",
-    "startup": "start_to_first_token_s",
-}
-"""Task → what is measured: rates are better high, seconds better low."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +75,7 @@ def run(args: argparse.Namespace) -> list[Row]:
             "one), or leave startup out of --tasks.",
             param="--tasks",
         )
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        (home / "quire").symlink_to(Path(quire.__file__).parent)  # and nothing of its environment
+    with driver_home() as home:
         engines = [Engine(OURS, sys.executable, "quire_llm", home)]
         engines += [Engine(name, pythons[name], PEERS[name].driver, home) for name in pythons]
         try:
@@ -122,16 +104,7 @@ def interpreters(given: Sequence[str], only_given: bool = False) -> dict[str, st
     Raises:
         ConfigError: a name is unknown, a file is not there, or no peer is found.
     """
-    found: dict[str, str] = {}
-    for text in given:
-        name, _, python = text.partition("=")
-        if name not in PEERS or not Path(python).is_file():
-            raise ConfigError(
-                f"--peer {text}: write NAME=PYTHON, NAME one of {', '.join(PEERS)}, and PYTHON the "
-                "interpreter of the environment that has it.",
-                param="--peer",
-            )
-        found[name] = os.path.abspath(python)  # not resolved: a link is what makes an environment
+    found = given_peers(given)
     for name, package in PEERS.items():
         if name in found or only_given or package.on_request:
             continue
@@ -148,82 +121,23 @@ def interpreters(given: Sequence[str], only_given: bool = False) -> dict[str, st
     return found
 
 
-class Engine:
-    """One engine's process, started anew as often as wanted."""
+def given_peers(given: Sequence[str]) -> dict[str, str]:
+    """Peer → the Python that `--peer NAME=PYTHON` names for it.
 
-    def __init__(self, name: str, python: str, driver: str, home: Path) -> None:
-        self.name = name
-        self.version = name
-        self._command = [python, "-m", f"quire.bench.peers.{driver}"]
-        self._environment = env.of_child(PYTHONPATH=str(home))
-        self._log: TextIO | None = None
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self, options: Options) -> float:
-        """Seconds from starting the process to its first token.
-
-        Raises:
-            EngineFailedError: with the last lines it printed.
-        """
-        self.stop()
-        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - until stop()
-        begin = time.monotonic()
-        self._process = subprocess.Popen(
-            [*self._command, json.dumps(asdict(options))],
-            env=self._environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            start_new_session=True,  # its own children stop and end with it
-        )
-        ready = self._read()
-        self.version = ready["engine"]
-        return float(ready["first_token"] - begin - ready["prepared"])
-
-    def ask(self, work: Work) -> dict[str, Any]:
-        """What the driver answers: `elapsed`, and the moments of each of the `requests`."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._signal(signal.SIGCONT)
-        with suppress(BrokenPipeError):  # reading says why
-            self._process.stdin.write(json.dumps(asdict(work)) + "\n")
-            self._process.stdin.flush()
-        return self._read()
-
-    def stop(self) -> None:
-        """End the process, if there is one."""
-        if self._process is not None:
-            self._signal(signal.SIGKILL)
-            self._process.communicate()
-            self._process = None
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-
-    def _signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        assert self._log is not None
-        line = self._process.stdout.readline()
-        if line:
-            answer: dict[str, Any] = json.loads(line)
-            self._signal(signal.SIGSTOP)  # threads that spin for work would cost the others theirs
-            return answer
-        self._process.wait()
-        self._log.seek(0)
-        raise EngineFailedError(" | ".join(self._log.read().strip().splitlines()[-3:]))
-
-
-class EngineFailedError(QuireError):
-    """An engine ended before it answered."""
-
-    code = "engine_failed"
+    Raises:
+        ConfigError: a name is unknown, or a file is not there.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, python = text.partition("=")
+        if name not in PEERS or not Path(python).is_file():
+            raise ConfigError(
+                f"--peer {text}: write NAME=PYTHON, NAME one of {', '.join(PEERS)}, and PYTHON the "
+                "interpreter of the environment that has it.",
+                param="--peer",
+            )
+        found[name] = os.path.abspath(python)  # not resolved: a link is what makes an environment
+    return found
 
 
 def measure(
@@ -254,7 +168,7 @@ def measure(
                 seeded = replace(work, seed=[args.seed, work.count, repetition])
                 for engine in field.turn(repetition):
                     with field.guard(engine):
-                        found = _numbers(kind, seeded, engine.ask(seeded))
+                        found = numbers(kind, seeded, engine.ask(seeded))
                         if repetition:
                             field.add(engine, found)
                 bar.update()
@@ -292,14 +206,6 @@ class _Field:
             engine.stop()
             self._engines.remove(engine)
             del self.samples[engine.name]
-
-
-def _numbers(kind: str, work: Work, answer: Mapping[str, Any]) -> dict[str, float]:
-    if kind == "batch":
-        return {"batch": work.count * work.output_len / answer["elapsed"]}
-    requests = [RequestMetrics(**request) for request in answer["requests"]]
-    found = timings(requests, work.input_len, work.output_len)
-    return {task: found[METRICS[task]] for task in ("prefill", "decode")}
 
 
 def ratio(

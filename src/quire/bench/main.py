@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from quire.bench.machine import circumstances
     from quire.bench.report import print_grid, print_table, write_json
 
-    with _cleaning_up_when_terminated():
+    with cleaning_up_when_terminated():
         result = BENCHMARKS.load(args.bench)(args)
     found = circumstances(args.bench)
     if args.note is not None:
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _cleaning_up_when_terminated() -> Iterator[None]:
+def cleaning_up_when_terminated() -> Iterator[None]:
     """Let SIGTERM end the benchmark by an exception, so that no server or peer outlives it."""
 
     def end(number: int, _: FrameType | None) -> None:

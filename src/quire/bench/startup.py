@@ -13,6 +13,7 @@ from typing import Any
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
 from quire.bench.report import Row, summarise
+from quire.core import env
 from quire.core.errors import QuireError
 from quire.core.flags import engine_args_from
 
@@ -34,11 +35,15 @@ def run(args: argparse.Namespace) -> Row:
     return row | model | {"input_len": args.input_len}
 
 
-def start_child(payload: str) -> tuple[float, dict[str, Any]]:
-    """Start `quire.bench.startup_child`; the moment of its start, and what it reports."""
+def start_child(payload: str, **changes: str) -> tuple[float, dict[str, Any]]:
+    """Start `quire.bench.startup_child`; the moment of its start, and what it reports.
+
+    Args:
+        changes: of its environment.
+    """
     command = [sys.executable, "-m", "quire.bench.startup_child", payload]
     start = time.monotonic()
-    done = subprocess.run(command, capture_output=True, check=False)
+    done = subprocess.run(command, env=env.of_child(**changes), capture_output=True, check=False)
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise QuireError(f"The started process failed: {''.join(last) or done.returncode}")

@@ -13,7 +13,8 @@ import torch
 
 import quire
 from quire.bench import compare
-from quire.bench.compare import METRICS, PEERS, Package, interpreters, print_result, ratio, run
+from quire.bench.compare import PEERS, Package, interpreters, print_result, ratio, run
+from quire.bench.contest import METRICS
 from quire.bench.flags import PEER_NAMES, TASKS
 from quire.bench.main import add_arguments
 from quire.bench.peers import torch_layers

@@ -1,0 +1,182 @@
+"""What a bar asks for, and whether what was seen meets it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from quire.bench.report import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A model as an engine runs it: a preset, or a folder of weights."""
+
+    model: str
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    dtype: str = "bfloat16"
+
+    def fields(self) -> dict[str, Any]:
+        """Those of `EngineArgs`."""
+        kv_cache_dtype = self.kv_cache_dtype or "auto"
+        return {
+            "model": self.model,
+            "load_format": "dummy",
+            "dtype": self.dtype,
+            "quantization": self.quantization,
+            "kv_cache_dtype": kv_cache_dtype,
+        }
+
+    def __str__(self) -> str:
+        kv = [f"{self.kv_cache_dtype} KV"] if self.kv_cache_dtype else []
+        return " + ".join([self.quantization or self.dtype, *kv])
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`count` prompts of `input_len` random tokens at once, `output_len` tokens for each."""
+
+    count: int
+    input_len: int
+    output_len: int
+
+    @property
+    def max_len(self) -> int:
+        """Tokens of a sequence."""
+        return self.input_len + self.output_len
+
+    def num_blocks(self, block_size: int = 16) -> int:
+        """Of a KV cache that holds it, and little more."""
+        return self.count * (-(-self.max_len // block_size) + 1) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The share of the memory floor that decoding reaches (`bench latency`)."""
+
+    setup: Setup
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """How many times as fast as the best of some peers on the same work (`bench compare`).
+
+    Attributes:
+        task: "prefill" and "decode" are one stream's rates, "batch" is all output over the time.
+        peers: names in `compare.PEERS`, each with what it runs.
+        as_time: the ratio of times, less being better, and not of rates.
+    """
+
+    setup: Setup
+    load: Load
+    task: Literal["prefill", "decode", "batch"]
+    peers: tuple[tuple[str, Setup], ...]
+    as_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds from starting a process to its first token, weights on disk (`bench startup`).
+
+    Attributes:
+        model: a preset, of which a checkpoint is made.
+        cold: with no packed weights kept from another start.
+    """
+
+    model: str
+    cold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The most bytes in memory beside weights and KV cache (`bench latency`)."""
+
+    setup: Setup
+    load: Load
+
+
+Subject = Floor | Against | Start | Memory
+Unit = Literal["share", "times", "seconds", "bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A line of the table.
+
+    Attributes:
+        name: what `--rows` calls it.
+        what: for people.
+        bound: that the median must reach, or with `at_most` must not pass; None where the line
+            only tells.
+    """
+
+    name: str
+    what: str
+    bound: float | None
+    unit: Unit
+    subject: Subject
+    at_most: bool = False
+
+    def met(self, value: float) -> bool | None:
+        """Whether a median meets it; None where there is no bound."""
+        if self.bound is None:
+            return None
+        return value <= self.bound if self.at_most else value >= self.bound
+
+    @property
+    def many_tokens(self) -> bool:
+        """A step computes many tokens, so that arithmetic may be its limit, and not memory."""
+        match self.subject:
+            case Against(task=task):
+                return task != "decode"
+            case Floor(load=load):
+                return load.count > 1
+            case _:
+                return False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a bar's subject was measured at: the median, the lowest and the highest repetition.
+
+    Attributes:
+        facts: beside them, for the row.
+    """
+
+    value: float
+    low: float
+    high: float
+    repetitions: int
+    facts: Row = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Sequence[float], facts: Row) -> Self:
+        """Of one number a repetition."""
+        return cls(statistics.median(values), min(values), max(values), len(values), facts)
+
+
+def row_of(bar: Bar, seen: Seen, isa: str) -> Row:
+    """A line of JSON, but for its circumstances and `where` the time goes (see `where`).
+
+    Args:
+        isa: instruction set of the native kernels.
+    """
+    return {
+        "row": bar.name,
+        "what": bar.what,
+        "isa": isa,
+        "unit": bar.unit,
+        "bar": bar.bound,
+        "at_most": bar.at_most,
+        "value": seen.value,
+        "met": bar.met(seen.value),
+        **seen.facts,
+        "where": None,
+        "repetitions": seen.repetitions,
+        "min": {"value": seen.low},
+        "max": {"value": seen.high},
+    }

@@ -1,0 +1,100 @@
+"""Measure bars one after another; what was measured stays, whatever happens to the others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TextIO
+
+from quire.bench.bars.bar import Against, Bar, Floor, Seen, Subject, row_of
+from quire.bench.bars.measure import NotMeasuredError
+from quire.bench.bars.table import line, print_table, print_where
+from quire.bench.report import Row
+from quire.core import env
+from quire.ops.isa import available_isas
+
+AMX = "amx"
+NO_AMX = (
+    "The bars are set for two AMX cores, and this machine has no AMX: what arithmetic limits is "
+    "judged against another machine. `of limit` is the share of what this one allows, the sum over "
+    "all operations of max(bytes / bandwidth, operations / peak)."
+)
+
+
+class Measure(Protocol):
+    """`measure.Bench`."""
+
+    def measure(self, subject: Subject) -> Seen: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the table.
+
+    Attributes:
+        explain: `where.measure`.
+        keep: writes a row as soon as it is there.
+        amx: this machine has what the bars are set for.
+    """
+
+    bench: Measure
+    explain: Callable[[Floor | Against], Row]
+    keep: Callable[[Row], None]
+    amx: bool
+
+    def all(self, bars: Sequence[Bar], title: str, out: TextIO) -> bool:
+        """Measure and print; whether all bars that have a bound were met.
+
+        Interrupted, it prints what it has.
+        """
+        rows: dict[str, Row | str] = {}
+        try:
+            for number, bar in enumerate(bars, 1):
+                print(f"[{number}/{len(bars)}] {bar.name}: {bar.what}", file=sys.stderr, flush=True)
+                row = rows[bar.name] = self._measure(bar)
+                print("  " + "  ".join(filter(None, line(bar, row)[1:])), file=sys.stderr)
+                if isinstance(row, dict):
+                    try:
+                        self._explain(bar, row)
+                    finally:
+                        self.keep(row)
+        finally:
+            self._print([bar for bar in bars if bar.name in rows], rows, title, out)
+        return all(isinstance(row, dict) and row["met"] is not False for row in rows.values())
+
+    def _measure(self, bar: Bar) -> Row | str:
+        """A row, or why there is none."""
+        try:
+            return row_of(bar, self.bench.measure(bar.subject), kernels_isa())
+        except NotMeasuredError as error:
+            return str(error)
+        except Exception as error:  # whatever one benchmark dies of, the others can be run
+            return f"failed: {type(error).__name__}: {error}"
+
+    def _explain(self, bar: Bar, row: Row) -> None:
+        """Add where the time goes, if the bar is missed or set for another kind of machine."""
+        wanted = row["met"] is False or (bar.many_tokens and not self.amx)
+        if not wanted or not isinstance(bar.subject, Floor | Against):
+            return
+        try:
+            row["where"] = self.explain(bar.subject)
+        except Exception as error:
+            print(f"  not profiled: {type(error).__name__}: {error}", file=sys.stderr)
+
+    def _print(
+        self, bars: Sequence[Bar], rows: dict[str, Row | str], title: str, out: TextIO
+    ) -> None:
+        print_table(title, [line(bar, rows[bar.name]) for bar in bars], out)
+        if not self.amx:
+            print(f"\n{NO_AMX}", file=out)
+        for bar in bars:
+            row = rows[bar.name]
+            if isinstance(row, dict) and row["where"]:
+                print(file=out)
+                print_where(row, out)
+
+
+def kernels_isa() -> str:
+    """The instruction set of the native kernels, as an engine chooses it."""
+    return env.cpu_isa() or available_isas()[-1]

@@ -1,0 +1,150 @@
+"""How each kind of bar is measured: by the benchmarks that there are, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.bench.bars.bar import Against, Floor, Load, Memory, Seen, Setup, Start, Subject
+from quire.bench.bars.pool import Pool
+from quire.bench.report import Row
+from quire.bench.startup import sample, start_child
+from quire.core.config import STEP_TOKENS, EngineArgs
+from quire.core.errors import QuireError
+
+BLOCK_SIZE = 16
+START_TOKENS = 16
+"""Of the prompt that a start is measured with, as in `bench startup`."""
+
+
+class NotMeasuredError(QuireError):
+    """What it takes is not on this machine."""
+
+    code = "not_measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What measuring needs.
+
+    Attributes:
+        checkpoint: gives a preset's folder of weights, made if it is not there.
+    """
+
+    pool: Pool
+    repetitions: int
+    checkpoint: Callable[[str], Path]
+    seed: int = 0
+
+    def measure(self, subject: Subject) -> Seen:
+        """Measure one bar's subject.
+
+        Raises:
+            NotMeasuredError: no peer is here to compare with.
+            QuireError: a benchmark failed.
+        """
+        match subject:
+            case Floor():
+                return self._floor(subject)
+            case Against():
+                return self._against(subject)
+            case Memory():
+                return self._memory(subject)
+            case Start():
+                return self._start(subject)
+
+    def _floor(self, subject: Floor) -> Seen:
+        row = self._latency(subject.setup, subject.load)
+        names = ("decode_tok_s", "tpot_ms", "bandwidth_gb_s", "weight_bytes", "kv_bytes_per_token")
+        low, high = row["min"]["floor_fraction"], row["max"]["floor_fraction"]
+        facts = {name: row[name] for name in names}
+        return Seen(row["floor_fraction"], low, high, row["repetitions"], facts)
+
+    def _memory(self, subject: Memory) -> Seen:
+        row = self._latency(subject.setup, subject.load)
+        tokens = subject.load.num_blocks(BLOCK_SIZE) * BLOCK_SIZE
+        held = row["weight_bytes"] + tokens * row["kv_bytes_per_token"]
+        value, low, high = (
+            found["peak_rss_bytes"] - held for found in (row, row["min"], row["max"])
+        )
+        facts = {"peak_rss_bytes": row["peak_rss_bytes"], "weights_and_kv_bytes": held}
+        return Seen(value, low, high, row["repetitions"], facts)
+
+    def _against(self, subject: Against) -> Seen:
+        samples = self.pool.compare(subject, self.repetitions, self.seed)
+        missing = self.pool.missing(subject)
+        if len(samples) < 2:
+            raise NotMeasuredError("; ".join(missing))
+        return ratios(samples, as_time=subject.as_time, facts={"missing": missing or None})
+
+    def _start(self, subject: Start) -> Seen:
+        model = str(self.checkpoint(subject.model))
+        args = EngineArgs(model=model, dtype="bfloat16", seed=self.seed)
+        payload = json.dumps(asdict(args) | {"input_len": START_TOKENS})
+        samples = []
+        with tempfile.TemporaryDirectory() as kept:
+            for repetition in range(-1, self.repetitions):  # the first warms the file cache
+                if subject.cold:
+                    with tempfile.TemporaryDirectory() as folder:
+                        found = sample(*start_child(payload, QUIRE_CACHE_DIR=folder))
+                else:
+                    found = sample(*start_child(payload, QUIRE_CACHE_DIR=kept))
+                if repetition >= 0:
+                    samples.append(found)
+        names = samples[0]["phases"]
+        phases = {name: statistics.median(s["phases"][name] for s in samples) for name in names}
+        return Seen.of([s["start_to_first_token_s"] for s in samples], {"phases": phases})
+
+    def _latency(self, setup: Setup, load: Load) -> Row:
+        """The row of `bench latency` in a process of its own, whose memory it measures."""
+        fields: dict[str, Any] = setup.fields() | {
+            "num_gpu_blocks_override": load.num_blocks(BLOCK_SIZE),  # repetitions fill them all
+            "max_model_len": load.max_len,
+            "max_num_seqs": load.count,
+            # All prompts in one step, so that what follows is decoding alone.
+            "max_num_batched_tokens": max(STEP_TOKENS, load.count * load.input_len),
+        }
+        words = [f"--{name.replace('_', '-')}={v}" for name, v in fields.items() if v is not None]
+        words += [f"--batch-size={load.count}", f"--repetitions={self.repetitions}"]
+        words += [f"--input-len={load.input_len}", f"--output-len={load.output_len}"]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "row.json"
+            run_module("quire.cli.main", "bench", "latency", *words, f"--json={file}")
+            row: Row = json.loads(file.read_text())
+        return row
+
+
+def run_module(module: str, *words: str) -> str:
+    """What `python -m module` prints to standard output.
+
+    Raises:
+        QuireError: it failed; with the last line that it printed.
+    """
+    command = [sys.executable, "-m", module, *words]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:]
+        raise QuireError(f"{module} failed: {''.join(last) or done.returncode}")
+    return done.stdout
+
+
+def ratios(samples: Mapping[str, list[float]], *, as_time: bool, facts: Row) -> Seen:
+    """How many times as fast the first engine is as the best of the others, a repetition each.
+
+    Args:
+        samples: the engine → its rates.
+        as_time: the ratio of times: the others' rates over the first one's.
+    """
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    ours, *others = samples
+    best = max(others, key=lambda name: medians[name])
+    pairs = zip(samples[ours], samples[best], strict=True)
+    values = [b / a if as_time else a / b for a, b in pairs]
+    return Seen.of(values, {"tok_s": medians, "against": best, **facts})
