@@ -447,6 +447,8 @@ class EngineConfig:
     device: DeviceType = "cpu"
     """On "cuda" `memory_budget_bytes` is the GPU's memory, and `ops` are "reference"."""
     tensor_parallel_size: int = 1
+    marks_path: str | None = None
+    """Where native code notes whose grammar it is at (see `core.native_marks`)."""
     share: RankShare | None = None
     """Set where `model`, `num_threads` and the bytes of memory are one rank's."""
 

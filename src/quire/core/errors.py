@@ -83,6 +83,12 @@ class EngineRestartingError(EngineDeadError):
     code = "engine_restarting"
 
 
+class StructureUnavailableError(QuireError, RuntimeError):
+    """Whether a structure can be served cannot be told now: ask again in a moment; HTTP 503."""
+
+    code = "structure_unavailable"
+
+
 def class_of_code(code: str) -> type[QuireError] | None:
     """The class of errors that has this code; None where it is none of ours."""
     known = [k for k in globals().values() if isinstance(k, type) and issubclass(k, QuireError)]

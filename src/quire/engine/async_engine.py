@@ -20,6 +20,7 @@ from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutp
 from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.adapters import AdapterClient, assign
 from quire.engine.client import CoreClient, ProcessClient
 from quire.engine.input import InputProcessor, Prompt, sampling_defaults
@@ -303,6 +304,10 @@ class AsyncLLM:
         """A prompt's tokens, off the event loop; of a conversation the template writes them all."""
         return await self._intake.tokenize(self.tokenizer, prompt, add_special_tokens)
 
+    async def check_structure(self, wanted: StructuredOutputsParams) -> None:
+        """Raise what `submit` would for this alone."""
+        await self._intake.structures.check(wanted)
+
     async def call(self, method: str, *args: Any) -> Any:
         """Run one of the core's utility methods, between two steps.
 
@@ -386,12 +391,18 @@ class AsyncLLM:
             future.set_result(message.value)
 
     def on_lost(self, error: QuireError) -> None:
-        """Requests whose clients were told nothing yet wait for another core; the others fail."""
+        """Requests whose clients were told nothing yet wait for another core; the others fail, and
+        those whose structure the core was lost of."""
         now = time.monotonic()
+        structures = self._intake.structures
+        structures.blame(self._core.client.suspects)
         self.stats.forget_core()
         self._fail_calls(error)
         for request_id in self._output.request_ids():
-            if self._output.retry(request_id, now):
+            wanted = self._output.structure(request_id)
+            if wanted is not None and (fault := structures.after_death(wanted)) is not None:
+                self._fail(request_id, fault)
+            elif self._output.retry(request_id, now):
                 self.stats.retried += 1
             else:
                 self._fail(request_id, error)

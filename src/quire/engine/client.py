@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -32,6 +33,7 @@ from quire.core.messages import (
     Standing,
     StepOutputs,
 )
+from quire.engine.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,10 @@ class CoreClient(Protocol):
     @property
     def prepared(self) -> bool:
         """Whether that is done."""
+
+    @property
+    def suspects(self) -> Collection[bytes]:
+        """See `Suspects.keys`."""
 
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
@@ -131,6 +137,7 @@ class ProcessClient:
             threading.Thread(
                 target=self._watch, args=(process,), name="core-watch", daemon=True
             ).start()
+            config = replace(config, marks_path=str(self._suspects.path))
             _give(process, msgspec.msgpack.encode(config))
             self._loop.add_reader(self._outbox, self._read)
             self._reading = True
@@ -142,6 +149,10 @@ class ProcessClient:
         except BaseException:
             self.shutdown()
             raise
+
+    @property
+    def suspects(self) -> Collection[bytes]:
+        return self._suspects.keys
 
     @property
     def pid(self) -> int:
@@ -164,12 +175,13 @@ class ProcessClient:
 
     def end_stuck(self, error: QuireError) -> None:
         """Have the core dump its threads' stacks to the log, and die of `error` soon after."""
+        self._suspects.look()
         if self._process is not None:
             # The dump is made by a signal's handler in C, also where Python's lock is held; a
             # process that was stopped makes it when it goes on.
             for number in (STACKS_SIGNAL, signal.SIGCONT):
                 self._process.send_signal(number)
-        self._loop.call_later(STACKS_SECONDS, self._die, error)
+        self._loop.call_later(STACKS_SECONDS, self._die_stuck, error)
 
     async def discard(self) -> None:
         """Kill the core, wait until it is gone, and leave nothing behind."""
@@ -195,6 +207,7 @@ class ProcessClient:
             Path(folder).rmdir()
             folder = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
         self._directory = Path(folder)
+        self._suspects = Suspects(self._directory / "marks")
         self._inbox = self._context.socket(zmq.PUSH)
         self._outbox = self._context.socket(zmq.PULL)
         self._sockets = [self._inbox, self._outbox]
@@ -223,6 +236,8 @@ class ProcessClient:
         status = process.wait()
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         error = EngineDeadError(f"The engine core has ended {how}.", fix="Start the engine again.")
+        if self._error is None:
+            self._suspects.on_exit(status)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(
                 self._loop.call_later, LAST_WORDS_SECONDS, self._die, error
@@ -277,6 +292,11 @@ class ProcessClient:
             self._on_death(error)
         else:
             self._ready.set_exception(error)
+
+    def _die_stuck(self, error: QuireError) -> None:
+        if self._error is None:
+            self._suspects.on_stuck()
+        self._die(error)
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
         loaded = self._ready is not None and self._ready.done() and not self._ready.cancelled()

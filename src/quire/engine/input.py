@@ -56,11 +56,20 @@ class InputProcessor:
 
     Safe to call from several threads.
 
+    Args:
+        grammars: checks structures here; None where that is done elsewhere (see `Structures`).
+
     Attributes:
         model, pooling: what is served; `engine.pooling_input` makes requests where it pools.
     """
 
-    def __init__(self, resolved: Resolved, tokenizer: Tokenizer, ready: Ready) -> None:
+    def __init__(
+        self,
+        resolved: Resolved,
+        tokenizer: Tokenizer,
+        ready: Ready,
+        grammars: GrammarChecker | None = None,
+    ) -> None:
         config = resolved.config
         _check_vocabulary(config, tokenizer)
         self.tokenizer = tokenizer
@@ -70,7 +79,7 @@ class InputProcessor:
         self._config = config
         self._seed = config.seed
         self._num_drawn = itertools.count()
-        self._grammars = GrammarChecker()
+        self._grammars = grammars
         self.max_model_len = config.scheduler.max_model_len
         self.eos_token_ids = _eos_token_ids(resolved, tokenizer)
         if self._cache_tokens < self.max_model_len:
@@ -260,17 +269,15 @@ class InputProcessor:
             self.check_structure(params.structured_outputs)
 
     def check_structure(self, wanted: StructuredOutputsParams) -> None:
-        """Raise `InvalidRequestError` where an output cannot be held to this."""
+        """Raise `InvalidRequestError` where an output cannot be held to this, as far as is told
+        here."""
         if not self.eos_token_ids:
             raise InvalidRequestError(
                 "The model has no end-of-sequence token, without which no structure can end.",
                 param=wanted.field or "structured_outputs",
             )
-        self._grammars.check(wanted)
-
-    def knows_structure(self, wanted: StructuredOutputsParams) -> bool:
-        """Whether `check_structure` has nothing to do but to remember."""
-        return self._grammars.knows(wanted)
+        if self._grammars is not None:
+            self._grammars.check(wanted)
 
     def _check_ids(self, name: str, ids: Collection[Any]) -> None:
         if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < self.model.vocab_size:

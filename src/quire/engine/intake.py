@@ -13,6 +13,7 @@ from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.engine.input import InputProcessor, ProcessedRequest, Prompt
 from quire.engine.pooling_input import PoolingInput, PoolingPrompt, TextPair
+from quire.engine.structures import Structures
 from quire.engine.times import FrontTimes
 from quire.engine.tokenizer_pool import TokenizerPool
 from quire.engine.tokenizer_worker import ChatPrompt, PooledText, tokenize
@@ -29,11 +30,13 @@ class Intake:
     Attributes:
         processor: set when the core has said what it can hold; nothing is taken in before.
         num_arriving: sequences of requests that are on their way to the core.
+        structures: which of them may be asked for.
     """
 
     def __init__(self, front: FrontTimes) -> None:
         self.processor: InputProcessor | None = None
         self.num_arriving = 0
+        self.structures = Structures()
         self._front = front
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._pool: TokenizerPool | None = None
@@ -50,6 +53,7 @@ class Intake:
 
     def shutdown(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self.structures.shutdown()
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -95,11 +99,9 @@ class Intake:
         assert self.processor is not None, "the engine was not started"
         processor, arrival = self.processor, time.monotonic()
         processor.check_task()
-        wanted = params.structured_outputs
-        if wanted is not None and not processor.knows_structure(wanted):
-            await asyncio.get_running_loop().run_in_executor(
-                self._threads, processor.check_structure, wanted
-            )
+        if (wanted := params.structured_outputs) is not None:
+            processor.check_structure(wanted)
+            await self.structures.check(wanted)
 
         if self._pool is not None and _is_long(prompt):
             checked = processor.checked(prompt)

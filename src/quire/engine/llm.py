@@ -32,6 +32,7 @@ from quire.engine.resolve import engine_args, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
 from quire.engine.tokenizer_worker import ChatPrompt
 from quire.engine.tracing import request_tracer
+from quire.text.grammar import GrammarChecker
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class LLM(PoolingMethods):
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(self.tokenizer, self.stats, self._tracer)
         self._core, ready = load_core(self.resolved.config)
-        self._input = InputProcessor(self.resolved, self.tokenizer, ready)
+        self._input = InputProcessor(self.resolved, self.tokenizer, ready, GrammarChecker())
         self._adapters = KnownAdapters(self.resolved.config)
         self._ids = itertools.count()
         self._closed = False

@@ -11,6 +11,7 @@ from quire.core.messages import AddRequest, CoreOutput, StepOutputs
 from quire.core.outputs import PositionLogprobs, RequestMetrics, RequestOutput
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import RequestOutputKind
+from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.input import ProcessedRequest
 from quire.engine.sequence import SequenceState, position_logprobs
 from quire.engine.stats import EngineStats, LoraUse
@@ -193,6 +194,10 @@ class OutputProcessor:
                 result.outputs.append(state.output(sequences))
         self._stats.on_step(step.stats, step.timestamp, step.times)
         return result
+
+    def structure(self, request_id: str) -> StructuredOutputsParams | None:
+        """What a request's output is held to."""
+        return self._requests[request_id].request.params.structured_outputs
 
     def retry(self, request_id: str, now: float) -> bool:
         """Expect a request's outputs from the beginning, its core being lost; False where it was

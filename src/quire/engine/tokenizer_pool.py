@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from quire.core import errors
 from quire.core.errors import EngineDeadError, QuireError
-from quire.engine.tokenizer_worker import (
-    LENGTH_BYTES,
-    ChatPrompt,
-    PooledText,
-    Setup,
-    Tokenized,
-    frame,
-)
+from quire.engine.child import LOST, Child
+from quire.engine.pipe import frame
+from quire.engine.tokenizer_worker import ChatPrompt, PooledText, Setup, Tokenized
 
 logger = logging.getLogger(__name__)
 
 WORKER_COMMAND = (sys.executable, "-m", "quire.engine.tokenizer_worker")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Worker:
-    process: subprocess.Popen[bytes]
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    def end(self) -> int:
-        """Kill it, for it has nothing to lose; its exit status."""
-        self.writer.close()
-        self.process.kill()
-        return self.process.wait()
 
 
 class TokenizerPool:
@@ -62,8 +41,8 @@ class TokenizerPool:
         self._setup = frame(Setup(None if path is None else str(path), vocab_size))
         self._command = command
         self._decoder = msgspec.msgpack.Decoder(Tokenized)
-        self._workers: set[_Worker] = set()
-        self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
+        self._workers: set[Child] = set()
+        self._idle: asyncio.Queue[Child] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Tokenized]] = set()
         self._closed = False
 
@@ -97,20 +76,14 @@ class TokenizerPool:
         try:
             for _ in range(2):
                 try:
-                    return await self._ask(worker, request)
-                except (OSError, asyncio.IncompleteReadError):
+                    return self._decoder.decode(await worker.ask(request))
+                except LOST:
                     worker = await self._replace(worker)
         finally:
             self._idle.put_nowait(worker)
         return Tokenized(error_code="died", error="It ended two tokenizer processes.")
 
-    async def _ask(self, worker: _Worker, request: bytes) -> Tokenized:
-        worker.writer.write(request)
-        await worker.writer.drain()
-        length = int.from_bytes(await worker.reader.readexactly(LENGTH_BYTES), "little")
-        return self._decoder.decode(await worker.reader.readexactly(length))
-
-    async def _replace(self, dead: _Worker) -> _Worker:
+    async def _replace(self, dead: Child) -> Child:
         if self._closed:
             raise EngineDeadError("The engine has been shut down.")
         self._workers.discard(dead)
@@ -118,20 +91,11 @@ class TokenizerPool:
         logger.warning("a tokenizer process ended with status %d; another takes its place", status)
         return await self._spawn()
 
-    async def _spawn(self) -> _Worker:
-        process, ours = _start(self._command)
-        worker = _Worker(process, *await asyncio.open_connection(sock=ours))
+    async def _spawn(self) -> Child:
+        worker = await Child.start(self._command)
         worker.writer.write(self._setup)
         self._workers.add(worker)
         return worker
-
-
-def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A process, and our end of what it reads and writes."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(list(command), stdin=theirs.fileno(), stdout=theirs.fileno())
-    return process, ours
 
 
 def _error_of(result: Tokenized) -> Exception:

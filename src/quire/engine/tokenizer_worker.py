@@ -1,7 +1,7 @@
 """A process that renders and tokenizes: `python -m quire.engine.tokenizer_worker`. No torch.
 
-Frames come on standard input and leave on standard output, each a length of four bytes and a
-msgpack document: first a `Setup`, then one `Tokenized` for each prompt. It ends with its input.
+Frames come on standard input and leave on standard output (see `engine.pipe`): first a `Setup`,
+then one `Tokenized` for each prompt. It ends with its input.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import msgspec
 
 from quire.core.errors import QuireError
 from quire.core.log import setup_logging
+from quire.engine.pipe import frame, read_frame
 from quire.text.chat import chat_to_token_ids
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
-
-LENGTH_BYTES = 4
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
@@ -73,12 +72,6 @@ def tokenize(tokenizer: Tokenizer, prompt: str | ChatPrompt) -> list[int]:
     return chat_to_token_ids(tokenizer, **msgspec.structs.asdict(prompt))
 
 
-def frame(message: object) -> bytes:
-    """`message` as it goes through the pipe."""
-    data = msgspec.msgpack.encode(message)
-    return len(data).to_bytes(LENGTH_BYTES, "little") + data
-
-
 def answer(tokenizer: Tokenizer, prompt: str | ChatPrompt | PooledText) -> Tokenized:
     start = time.thread_time()
     try:
@@ -98,19 +91,13 @@ def main(source: BinaryIO, sink: BinaryIO, load: Callable[..., Tokenizer] = load
     """Answer until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     setup_logging()
-    setup = msgspec.msgpack.decode(_read(source), type=Setup)
+    setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
     tokenizer = load(setup.path and Path(setup.path), vocab_size=setup.vocab_size)
     decoder = msgspec.msgpack.Decoder(str | ChatPrompt | PooledText)
-    while data := _read(source):
+    while data := read_frame(source):
         sink.write(frame(answer(tokenizer, decoder.decode(data))))
         sink.flush()
     return 0
-
-
-def _read(source: BinaryIO) -> bytes:
-    """The next frame; empty at the end."""
-    length = source.read(LENGTH_BYTES)
-    return source.read(int.from_bytes(length, "little"))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,11 @@ which the ranks meet. It ends when the line does, and when its parent is gone.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import logging
 import os
 import signal
 import sys
-import threading
-import time
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -21,6 +18,7 @@ import msgspec
 from quire.core import env
 from quire.core.errors import QuireError
 from quire.core.log import setup_logging
+from quire.core.parent import end_with
 from quire.executor.frames import (
     Agreed,
     Failed,
@@ -35,9 +33,6 @@ from quire.executor.frames import (
 )
 
 logger = logging.getLogger(__name__)
-
-PARENT_POLL_SECONDS = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 class RankProcess:
@@ -116,7 +111,7 @@ class RankProcess:
 def main(argv: list[str]) -> int:
     """Be a rank until the line ends; returns the exit status."""
     line, memory, parent = map(int, argv)
-    _end_with(parent)
+    end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     faulthandler.enable()
     setup_logging()
@@ -127,19 +122,6 @@ def main(argv: list[str]) -> int:
     except (EOFError, OSError):  # the executor has hung up
         return 0
     return 0
-
-
-def _end_with(parent: int) -> None:
-    """Exit when the parent is gone, whatever runs meanwhile, and though this process be stopped."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_POLL_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -151,7 +151,12 @@ class Worker:
             free = detect().available_bytes - plan.kv_cache_bytes - plan.activations
             offload.start(decoder.linear_weights, free)
         watch.lap("load_weights")
-        self._grammars = Grammars(partial(_tokenizer, config), config.model.vocab_size)
+        self._grammars = Grammars(
+            partial(_tokenizer, config),
+            config.model.vocab_size,
+            marks_path=config.marks_path,
+            rank=config.share.rank if config.share else 0,
+        )
         try:
             self._runner = ModelRunner(
                 config.model,

@@ -6,12 +6,15 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from quire.core.errors import InvalidRequestError
+from quire.core.native_marks import Mark, make_marks
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.sampling.masks import TokenRow
 
@@ -31,29 +34,51 @@ BITS = 32
 """Tokens in a word of a mask."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A grammar's matcher at its beginning, to be copied, never used itself; whose it is."""
+
+    matcher: LLMatcher
+    key: bytes
+
+
 class Grammars:
     """Compiles each grammar once, in threads of its own.
 
     Args:
         load_tokenizer: the model's; called with the first request that needs it.
         vocab_size: of the logits.
+        marks_path: where to note which grammar native code is at (see `core.native_marks`).
+        rank: among processes that note it in the same file.
+
+    Attributes:
+        mark: for who follows grammars.
     """
 
-    def __init__(self, load_tokenizer: Callable[[], Tokenizer], vocab_size: int) -> None:
+    def __init__(
+        self,
+        load_tokenizer: Callable[[], Tokenizer],
+        vocab_size: int,
+        marks_path: str | None = None,
+        rank: int = 0,
+    ) -> None:
         self.vocab_size = vocab_size
+        places = COMPILE_THREADS + 1
+        self.mark, *marks = make_marks(marks_path, rank * places, places)
+        self._marks: SimpleQueue[Mark] = SimpleQueue()
+        for mark in marks:
+            self._marks.put(mark)
         self._load_tokenizer = load_tokenizer
         self._threads = ThreadPoolExecutor(COMPILE_THREADS, "quire-grammars")
-        self._compiled: OrderedDict[tuple[bytes, tuple[int, ...]], Future[LLMatcher]] = (
-            OrderedDict()
-        )
+        self._compiled: OrderedDict[tuple[bytes, tuple[int, ...]], Future[Compiled]] = OrderedDict()
         self._vocabularies: dict[tuple[int, ...], tuple[LLTokenizer, dict[str, int]]] = {}
         self._lock = Lock()
         self._load_lock = Lock()
 
     def prepare(
         self, params: StructuredOutputsParams, eos_token_ids: tuple[int, ...]
-    ) -> Future[LLMatcher]:
-        """The grammar's matcher, once it is compiled; to be copied, never used itself.
+    ) -> Future[Compiled]:
+        """The grammar, once it is compiled.
 
         It raises `InvalidRequestError` where the grammar cannot be served.
         """
@@ -73,13 +98,17 @@ class Grammars:
     def shutdown(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _compile(
-        self, params: StructuredOutputsParams, eos_token_ids: tuple[int, ...]
-    ) -> LLMatcher:
-        from quire.text.grammar import new_matcher
+    def _compile(self, params: StructuredOutputsParams, eos_token_ids: tuple[int, ...]) -> Compiled:
+        from quire.text.grammar import new_matcher, structure_key
 
         tokenizer, specials = self._vocabulary(eos_token_ids)
-        return new_matcher(tokenizer, params, specials)
+        key, mark = structure_key(params), self._marks.get()
+        mark.enter(key)
+        try:
+            return Compiled(new_matcher(tokenizer, params, specials), key)
+        finally:
+            mark.leave()
+            self._marks.put(mark)
 
     def _vocabulary(self, eos_token_ids: tuple[int, ...]) -> tuple[LLTokenizer, dict[str, int]]:
         """The tokens, and the control tokens among them by their names."""
@@ -102,19 +131,21 @@ class SequenceMatcher:
     several tokens a step are nothing to it: it is shown the output as it is now.
 
     Args:
-        grammar: at its beginning; this one's own from now on.
+        grammar: at its beginning.
         mask: int32 [words], to be filled.
         eos_token_ids: what alone is allowed once the text is complete.
 
     Attributes:
+        key: whose grammar it is.
         error: why the mask could not be filled.
     """
 
-    def __init__(self, grammar: LLMatcher, mask: MaskWords, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(self, grammar: Compiled, mask: MaskWords, eos_token_ids: tuple[int, ...]) -> None:
         self.mask = mask
+        self.key = grammar.key
         self.error: str | None = None
         self._address = mask.ctypes.data  # asking for it takes as long as filling a small mask
-        self._matcher = grammar
+        self._matcher = grammar.matcher.deep_copy()
         self._eos_token_ids = eos_token_ids
         self._num_followed = 0
 
@@ -165,7 +196,8 @@ class MaskFiller:
                 continue
             work.append((state.matcher, state.output))
         if work:
-            self._filling = self._thread.submit(_fill, work)
+            assert self._grammars is not None
+            self._filling = self._thread.submit(_fill, work, self._grammars.mark)
 
     def end(self) -> None:
         """Wait until the masks are filled."""
@@ -180,17 +212,20 @@ class MaskFiller:
             raise InvalidRequestError("this executor has no structured output.")
         assert state.params.structured_outputs is not None
         ready = self._grammars.prepare(state.params.structured_outputs, state.eos_token_ids)
-        grammar = ready.result().deep_copy()
+        grammar = ready.result()
         if self._masks is None:
             words = -(-self._grammars.vocab_size // BITS)
             self._masks = np.zeros((self._rows, words), dtype=np.int32)
         return SequenceMatcher(grammar, self._masks[row], state.eos_token_ids)
 
 
-def _fill(work: Sequence[tuple[SequenceMatcher, TokenRow]]) -> None:
+def _fill(work: Sequence[tuple[SequenceMatcher, TokenRow]], mark: Mark) -> None:
     for matcher, output in work:
+        mark.enter(matcher.key)
         try:
             matcher.fill(output)
         except Exception as error:
             logger.exception("a mask could not be filled")
             matcher.error = repr(error)
+        finally:
+            mark.leave()

@@ -10,6 +10,7 @@ from quire.core.errors import QuireError
 from quire.core.lora import LoRARequest
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.profiling import ProfilingClient
 from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink
@@ -97,6 +98,10 @@ class Engine(Protocol):
 
     async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
         """A prompt's tokens, off the event loop."""
+        ...
+
+    async def check_structure(self, wanted: StructuredOutputsParams) -> None:
+        """Raise what `submit` would for this alone."""
         ...
 
     async def call(self, method: str, *args: Any) -> Any:

@@ -20,6 +20,7 @@ from quire.core.errors import (
     ModelNotFoundError,
     OutOfMemoryError,
     QuireError,
+    StructureUnavailableError,
 )
 from quire.server.linger import LingeringResponse
 
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 LONGEST_MESSAGE = 2000
 """Characters; an answer must not repeat a client's megabytes."""
 RESTART_SECONDS = 5
-"""When to come back while the engine core starts."""
+"""When to come back while the engine core starts, or where no structure can be checked."""
 
 
 class ErrorInfo(msgspec.Struct):
@@ -117,6 +118,9 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
             status = HTTPStatus.SERVICE_UNAVAILABLE
             message = f"{error.what} Send the request again."
             info = ErrorInfo(message, _type(status), None, error.code)
+        case StructureUnavailableError():
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            info = ErrorInfo(str(error), _type(status), error.param, error.code)
         case EngineDeadError():
             status = HTTPStatus.SERVICE_UNAVAILABLE
             message = "The engine has stopped, so that no request can be served."
@@ -138,7 +142,7 @@ def error_response(error: Exception) -> Response:
     """`error` as a JSON response."""
     status, body = describe(error)
     headers = getattr(error, "headers", None)
-    if isinstance(error, EngineRestartingError):
+    if isinstance(error, EngineRestartingError | StructureUnavailableError):
         headers = {"Retry-After": str(RESTART_SECONDS)}
     too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     kind = LingeringResponse if too_large else Response

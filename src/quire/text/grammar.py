@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
+from hashlib import blake2b
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,14 @@ _SCHEMAS = ("items", "prefixItems", "additionalItems", "additionalProperties", "
 
 
 def grammar_key(params: StructuredOutputsParams) -> bytes:
-    """Equal for equal grammars."""
-    return msgspec.msgpack.encode(msgspec.structs.replace(params, field=None))
+    """A digest of 16 bytes, equal for equal grammars."""
+    data = msgspec.msgpack.encode(msgspec.structs.replace(params, field=None))
+    return blake2b(data, digest_size=16).digest()
+
+
+def structure_key(params: StructuredOutputsParams) -> bytes:
+    """`grammar_key` of the structure alone, whatever reasoning it stands behind."""
+    return grammar_key(msgspec.structs.replace(params, reasoning=None))
 
 
 def grammar_text(params: StructuredOutputsParams, specials: Specials | None = None) -> str:
@@ -72,7 +79,7 @@ def grammar_text(params: StructuredOutputsParams, specials: Specials | None = No
     try:
         written = write_calls(tag, specials or {})
     except ValueError as error:
-        raise _refused(str(error), params) from None
+        raise refused(str(error), params) from None
     grammars = {name: _json(schema, params) for name, schema in written.schemas.items()}
     return composed(written.lark, grammars, params.reasoning, specials or {})
 
@@ -105,7 +112,7 @@ def _structural_tag(params: StructuredOutputsParams) -> StructuralTag | Function
             return msgspec.convert(given, FunctionCalls)
         return msgspec.convert(given, StructuralTag)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise _refused(str(error), params) from None
+        raise refused(str(error), params) from None
 
 
 class GrammarChecker:
@@ -118,10 +125,6 @@ class GrammarChecker:
         self._good: OrderedDict[bytes, None] = OrderedDict()
         self._tokenizer: LLTokenizer | None = None
         self._lock = Lock()
-
-    def knows(self, params: StructuredOutputsParams) -> bool:
-        """Whether `check` would cost nothing."""
-        return grammar_key(params) in self._good
 
     def check(self, params: StructuredOutputsParams) -> None:
         """Raise `InvalidRequestError` where the grammar cannot be served."""
@@ -155,9 +158,9 @@ def new_matcher(
         if not matcher.is_error():
             matcher.compute_bitmask()
     except ValueError as error:
-        raise _refused(str(error), params) from None
+        raise refused(str(error), params) from None
     if matcher.is_error():
-        raise _refused(matcher.get_error(), params)
+        raise refused(matcher.get_error(), params)
     return matcher
 
 
@@ -171,7 +174,7 @@ def _limits() -> LLParserLimits:
 def _check_size(params: StructuredOutputsParams) -> None:
     size = len(msgspec.json.encode(getattr(params, params.kind)))
     if size > MAX_GRAMMAR_BYTES:
-        raise _refused(f"it has {size} bytes, more than {MAX_GRAMMAR_BYTES}", params)
+        raise refused(f"it has {size} bytes, more than {MAX_GRAMMAR_BYTES}", params)
 
 
 def _json(schema: Any, params: StructuredOutputsParams) -> Grammar:
@@ -180,13 +183,13 @@ def _json(schema: Any, params: StructuredOutputsParams) -> Grammar:
         try:
             schema = msgspec.json.decode(schema)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise _refused(f"the schema is not valid JSON: {error}", params) from None
+            raise refused(f"the schema is not valid JSON: {error}", params) from None
     if schema is False:
-        raise _refused("the schema false allows nothing", params)
+        raise refused("the schema false allows nothing", params)
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
-        raise _refused("a schema is an object or a boolean", params)
+        raise refused("a schema is an object or a boolean", params)
     _check_schema(schema, params)
     return {"json_schema": {**schema, "x-guidance": _spacing(params)}}
 
@@ -196,7 +199,7 @@ def _check_schema(schema: Any, params: StructuredOutputsParams) -> None:
     _check_depth(schema, params)
     _check_keywords(schema, params)
     if reason := too_many_remainders(schema):
-        raise _refused(reason, params)
+        raise refused(reason, params)
 
 
 def _check_keywords(schema: Any, params: StructuredOutputsParams) -> None:
@@ -205,9 +208,9 @@ def _check_keywords(schema: Any, params: StructuredOutputsParams) -> None:
         return
     for keyword in _PASSED_OVER:
         if keyword in schema:
-            raise _refused(f'Unimplemented keys: ["{keyword}"]', params)
+            raise refused(f'Unimplemented keys: ["{keyword}"]', params)
     if "$ref" in schema and "$id" in schema:
-        raise _refused("$id beside $ref", params)
+        raise refused("$id beside $ref", params)
     for keyword, value in schema.items():
         if keyword in _OF_SCHEMAS and isinstance(value, dict):
             for each in value.values():
@@ -223,7 +226,7 @@ def _check_depth(schema: Any, params: StructuredOutputsParams) -> None:
         inner: list[Any] = []
         for value in level:
             if isinstance(value, int | float) and value < MIN_NUMBER:
-                raise _refused(f"the number {value} is too small", params)
+                raise refused(f"the number {value} is too small", params)
             if isinstance(value, dict):
                 inner += value.values()
             elif isinstance(value, list):
@@ -231,7 +234,7 @@ def _check_depth(schema: Any, params: StructuredOutputsParams) -> None:
         if not inner:
             return
         level = inner
-    raise _refused(f"the schema is nested deeper than {MAX_DEPTH}", params)
+    raise refused(f"the schema is nested deeper than {MAX_DEPTH}", params)
 
 
 def _spacing(params: StructuredOutputsParams) -> Any:
@@ -256,11 +259,11 @@ def _lark(params: StructuredOutputsParams) -> str:
         _check_inner_schemas(grammar, params)
         return grammar
     if len(grammar) > MAX_GBNF_BYTES:
-        raise _refused(f"GBNF may have {MAX_GBNF_BYTES} characters", params)
+        raise refused(f"GBNF may have {MAX_GBNF_BYTES} characters", params)
     try:
         return str(gbnf_to_lark(grammar))
     except Exception as error:  # of no class of its own where a rule is not there
-        raise _refused(str(error) or repr(error), params) from None
+        raise refused(str(error) or repr(error), params) from None
 
 
 def _check_inner_schemas(grammar: str, params: StructuredOutputsParams) -> None:
@@ -269,11 +272,12 @@ def _check_inner_schemas(grammar: str, params: StructuredOutputsParams) -> None:
         try:
             schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
         except (ValueError, RecursionError):
-            raise _refused("%json is followed by no JSON", params) from None
+            raise refused("%json is followed by no JSON", params) from None
         _check_schema(schema, params)
 
 
-def _refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError:
+def refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError:
+    """The error for a structure that cannot be served, and why."""
     what = params.field or f"structured_outputs.{params.kind}"
     reason = reason.replace("<non-verbose/>", "").strip().rstrip(".")
     return InvalidRequestError(

@@ -19,6 +19,7 @@ from quire.engine.input import InputProcessor
 from quire.engine.resolve import Resolved
 from quire.executor.base import Executor
 from quire.text.dummy import DummyTokenizer
+from quire.text.grammar import GrammarChecker
 
 EOS = 257
 VOCAB_SIZE = 258
@@ -123,7 +124,9 @@ def ready(num_blocks: int = NUM_BLOCKS) -> Ready:
 
 
 def input_processor(num_blocks: int = NUM_BLOCKS, **generation_config: Any) -> InputProcessor:
-    return InputProcessor(resolved(**generation_config), ByteTokenizer(), ready(num_blocks))
+    return InputProcessor(
+        resolved(**generation_config), ByteTokenizer(), ready(num_blocks), GrammarChecker()
+    )
 
 
 def load_echo(config: EngineConfig) -> tuple[EngineCore, Ready]:

@@ -12,13 +12,21 @@ from typing import Any
 import pytest
 
 from quire.core.config import EngineArgs
-from quire.core.errors import EngineDeadError, EngineRestartingError
+from quire.core.errors import (
+    EngineDeadError,
+    EngineRestartingError,
+    InvalidRequestError,
+    StructureUnavailableError,
+)
+from quire.core.native_marks import make_marks
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.engine import supervisor
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.engine import structures, supervisor
 from quire.engine.async_engine import AsyncLLM
 from quire.engine.client import ProcessClient
 from quire.engine.watchdog import TICKS, Watchdog
+from quire.text.grammar import structure_key
 from tests.unit.engine.fakes import ByteTokenizer, resolved
 from tests.unit.engine.test_async_engine import running
 from tests.unit.engine.test_client import FAKE_CORE, PATIENCE, gone, until
@@ -99,6 +107,69 @@ async def test_a_request_is_retried_once() -> None:
         kill(engine)
         with pytest.raises(EngineRestartingError):
             await asyncio.wait_for(request, PATIENCE)
+
+
+async def structured(engine: AsyncLLM, regex: str) -> asyncio.Task[list[RequestOutput]]:
+    """A request under way whose structure native code is said to be at."""
+    wanted = StructuredOutputsParams(regex=regex)
+    before = engine.num_unfinished
+    request = ask(engine, output_kind=FINAL, structured_outputs=wanted, **LONG)
+    await until(lambda: engine.num_unfinished == before + 1)
+    assert isinstance(engine._core.client, ProcessClient)
+    [mark] = make_marks(str(engine._core.client._suspects.path), 0, 1)
+    mark.enter(structure_key(wanted))
+    return request
+
+
+async def test_whose_structure_crashed_the_core_is_told_and_not_retried() -> None:
+    async with running("slow") as engine:
+        request = await structured(engine, "[a-z]+")
+        other = ask(engine, "b", output_kind=FINAL, max_tokens=20)
+        await until(lambda: engine.num_unfinished == 2)
+        os.kill(pid(engine), signal.SIGSEGV)
+        with pytest.raises(InvalidRequestError, match=r"regex cannot be served: .* engine core"):
+            await asyncio.wait_for(request, PATIENCE)
+        [output] = await asyncio.wait_for(other, PATIENCE)
+        assert output.outputs[0].text == "cdefghijklmnopqrstuv"
+        await restored(engine, 1)
+        wanted = StructuredOutputsParams(regex="[a-z]+")
+        with pytest.raises(InvalidRequestError, match="engine core"):
+            await ask(engine, structured_outputs=wanted)
+        assert engine.stats.restarts == 1
+
+
+async def test_a_core_that_was_killed_blames_no_structure() -> None:
+    async with running("slow") as engine:
+        request = await structured(engine, "[a-z]+")
+        kill(engine)
+        await restored(engine, 1)
+        assert engine.stats.retried == 1
+        request.cancel()
+
+
+async def test_whoever_varies_a_deadly_structure_ends_no_more_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last death that they are allowed takes all that are under way."""
+    monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.0, 0.0, 0.0))
+    async with running("slow") as engine:
+        for count in range(1, structures.MOST_DEATHS + 1):
+            plain = ask(engine, "b", output_kind=FINAL, max_tokens=3)
+            deadly = [await structured(engine, f"[a-z]+{count}{kind}") for kind in "ab"]
+            os.kill(pid(engine), signal.SIGSEGV)
+            await restored(engine, count)
+            assert (await asyncio.wait_for(plain, PATIENCE))[0].outputs[0].text == "cde"
+            with pytest.raises(InvalidRequestError, match="engine core"):
+                await deadly[1]
+            if count < structures.MOST_DEATHS:
+                deadly[0].cancel()
+                continue
+            with pytest.raises(StructureUnavailableError):
+                await deadly[0]
+            with pytest.raises(StructureUnavailableError):
+                await ask(engine, structured_outputs=StructuredOutputsParams(regex="new"))
+        [*_, last] = await ask(engine, max_tokens=3)
+        assert last.outputs[0].text == "bcd"
 
 
 async def test_an_abort_meanwhile_is_not_sent_on() -> None:

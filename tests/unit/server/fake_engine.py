@@ -65,6 +65,7 @@ class LoopClient:
         self._task: asyncio.Task[None] | None = None
 
     prepared = True
+    suspects = ()
 
     def prepare(self) -> None: ...
 

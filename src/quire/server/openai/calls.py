@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.server.openai.protocol import FunctionDefinition, ToolDefinition
-from quire.text.grammar import GrammarChecker
 
 if TYPE_CHECKING:
+    from quire.server.engine import Engine
     from quire.server.openai.tools import Reading
 
 
@@ -57,13 +57,14 @@ def structure_of_calls(
     return StructuredOutputsParams(structural_tag=tag, field="tools")
 
 
-def at_fault(tools: Sequence[ToolDefinition], error: InvalidRequestError) -> InvalidRequestError:
+async def at_fault(
+    tools: Sequence[ToolDefinition], engine: Engine, error: InvalidRequestError
+) -> InvalidRequestError:
     """The error that names the tool whose schema cannot be served, where it is one of several."""
-    checker = GrammarChecker()
     if error.param == "tools":
         for index, tool in enumerate(tools):
             try:
-                checker.check(_arguments_schema(index, tool.function))
+                await engine.check_structure(_arguments_schema(index, tool.function))
             except InvalidRequestError as found:
                 return found
     return error

@@ -78,7 +78,7 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
         trace_headers=trace_headers(request),
-        blame=partial(at_fault, body.tools) if body.tools else None,
+        blame=partial(at_fault, body.tools, engine) if body.tools else None,
     )
     return call, reading
 

@@ -35,7 +35,7 @@ from quire.server.state import ServerState, engine_request_id
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
 
-Blame = Callable[[InvalidRequestError], InvalidRequestError]
+Blame = Callable[[InvalidRequestError], Awaitable[InvalidRequestError]]
 _MARK = "\0text\0"
 
 
@@ -213,7 +213,7 @@ async def _blamed(started: Awaitable[None], blame: Blame) -> None:
     try:
         await started
     except InvalidRequestError as error:
-        raise await asyncio.to_thread(blame, error) from None
+        raise await blame(error) from None
 
 
 def _failed(output: RequestOutput) -> bool:

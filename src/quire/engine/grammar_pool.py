@@ -1,0 +1,157 @@
+"""Processes that check structures, so that none of them ends the server's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from quire.core.errors import EngineDeadError, StructureUnavailableError
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.engine.child import LOST, Child
+from quire.engine.grammar_worker import ADDRESS_BYTES, CPU_SECONDS, READY, Checked
+from quire.engine.pipe import frame
+
+logger = logging.getLogger(__name__)
+
+WORKER_COMMAND = (sys.executable, "-m", "quire.engine.grammar_worker")
+MOST_PROCESSES = 2
+"""So many structures may be hard to compile at a time; more, and new ones wait in line."""
+BUSY_SECONDS = 0.1
+"""A structure that waits longer gets a process more; most take milliseconds."""
+START_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
+"""On the clock: for a process that sleeps, or was stopped. One that computes ends itself."""
+LONGEST_ANSWER = 2**20
+OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+"""Ended so, it was the system's or somebody's wish, and no fault of a structure."""
+
+
+class DeadlyError(Exception):
+    """A structure that has ended the process in which it was checked; says how."""
+
+
+class GrammarPool:
+    """Starts a process with the first structure, and another where one takes long.
+
+    One stays while nobody asks; one that ends is replaced when the next is needed.
+
+    Attributes:
+        num_lost: processes that ended before they had answered.
+    """
+
+    def __init__(self, command: Sequence[str] = WORKER_COMMAND) -> None:
+        self.num_lost = 0
+        self._command = command
+        self._decoder = msgspec.msgpack.Decoder(Checked)
+        self._workers: set[Child] = set()
+        self._starting = 0
+        self._idle: asyncio.Queue[Child] = asyncio.Queue()
+        self._closed = False
+
+    async def check(self, wanted: StructuredOutputsParams) -> Checked:
+        """What llguidance says of a structure. Not to be cancelled, for its process goes on.
+
+        Raises:
+            DeadlyError: it has ended its process.
+            StructureUnavailableError: there is no process to check it.
+        """
+        request = frame(wanted)
+        for _ in range(2):
+            worker = await self._take()
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    answer = await worker.ask(request, LONGEST_ANSWER)
+                    checked = self._decoder.decode(answer)
+            except TimeoutError:
+                self._lose(worker)
+                raise DeadlyError(f"it was not checked in {ANSWER_SECONDS:.0f} s") from None
+            except ValueError:  # msgspec's errors are of this class
+                self._lose(worker)
+                raise DeadlyError("checking it ended in nonsense") from None
+            except LOST:
+                status = self._lose(worker)
+                if -status not in OUTSIDE:
+                    raise DeadlyError(_story(status)) from None
+            else:
+                self._give_back(worker)
+                return checked
+        raise StructureUnavailableError("The process that checks structures was ended twice.")
+
+    def shutdown(self) -> None:
+        """Stop the processes. Harmless when repeated."""
+        self._closed = True
+        while self._workers:
+            self._workers.pop().end()
+
+    async def _take(self) -> Child:
+        """A process that is idle; another, where there is none, or they take long."""
+        while not self._closed:
+            if self._count() == 0:
+                return await self._start()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BUSY_SECONDS):
+                    return await self._idle.get()
+            if not self._starting and self._count() < MOST_PROCESSES:
+                return await self._start()
+        raise EngineDeadError("The engine has been shut down.")
+
+    def _count(self) -> int:
+        return len(self._workers) + self._starting
+
+    async def _start(self) -> Child:
+        self._starting += 1
+        worker = None
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                worker = await Child.start(self._command)
+                if msgspec.msgpack.decode(await worker.hear(LONGEST_ANSWER)) != READY:
+                    raise ValueError("it did not say that it is ready")
+        except BaseException as error:
+            if worker is not None:
+                worker.end()
+            if not isinstance(error, (*LOST, ValueError, TimeoutError)):
+                raise
+            logger.error("no process to check structures can be started: %r", error)
+            raise StructureUnavailableError(
+                "The process that checks structures cannot be started."
+            ) from None
+        finally:
+            self._starting -= 1
+        self._workers.add(worker)
+        if self._closed:
+            self.shutdown()
+        return worker
+
+    def _give_back(self, worker: Child) -> None:
+        if self._closed or self._idle.empty():
+            self._idle.put_nowait(worker)
+        else:  # what took long is over: one is enough
+            self._workers.discard(worker)
+            worker.end()
+
+    def _lose(self, worker: Child) -> int:
+        """End a process that is lost; its exit status."""
+        if self._closed:
+            raise EngineDeadError("The engine has been shut down.") from None
+        self.num_lost += 1
+        self._workers.discard(worker)
+        status = worker.end()
+        logger.warning(
+            "a process that checks structures ended with status %d; the next gets another", status
+        )
+        return status
+
+
+def _story(status: int) -> str:
+    """How a structure has ended its process."""
+    if status == -signal.SIGPROF:
+        return f"it takes more than {CPU_SECONDS:.0f} s to compile"
+    how = signal.Signals(-status).name if status < 0 else f"status {status}"
+    gib = ADDRESS_BYTES / 2**30
+    return f"it crashes its compiler, or needs more than {gib:.0f} GiB of memory there ({how})"

@@ -1,0 +1,103 @@
+"""A process that checks structures: `python -m quire.engine.grammar_worker`. No torch.
+
+llguidance is native code, and compiles what clients send. Here it can crash, hang, or take all the
+memory it may, and end nothing but this process. It says `READY` once it can begin; then each
+`StructuredOutputsParams` that comes in a frame (see `engine.pipe`) is answered with a `Checked`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import BinaryIO
+
+import msgspec
+
+from quire.core.errors import InvalidRequestError
+from quire.core.log import setup_logging
+from quire.core.parent import end_with
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.engine.pipe import frame, read_frame
+from quire.text.grammar import new_matcher
+from quire.text.vocabulary import byte_tokenizer
+
+logger = logging.getLogger(__name__)
+
+READY = "ready"
+CPU_SECONDS = 5.0
+"""For one structure, after which the system ends the process. Time on the CPU, which does not pass
+faster where others want it, too; the worst that llguidance's own bounds let through takes 0.5 s."""
+ADDRESS_BYTES = 2**30
+"""All that the process may have; 0.1 GiB are its code and what it begins with."""
+STACK_BYTES = 4 * 2**20
+"""Half of what the engine core's threads have, so that what is found to be good has room there."""
+
+Check = Callable[[StructuredOutputsParams], object]
+"""Raises `InvalidRequestError` where a structure cannot be served."""
+
+
+class Checked(msgspec.Struct):
+    """What became of a structure; without an error it is good."""
+
+    error: str | None = None
+    error_param: str | None = None
+    unexpected: bool = False
+    """The error is no fault of the structure's."""
+
+
+def answer(check: Check, wanted: StructuredOutputsParams) -> Checked:
+    try:
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process
+        check(wanted)
+        return Checked()
+    except InvalidRequestError as error:
+        return Checked(str(error), error.param)
+    except MemoryError:
+        os.abort()  # as native code does that gets none
+    except Exception as error:
+        logger.exception("a structure could not be checked")
+        return Checked(f"{type(error).__name__}: {error}", unexpected=True)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def main(source: BinaryIO, sink: BinaryIO, check: Check | None = None) -> int:
+    """Answer until the input ends.
+
+    Args:
+        check: instead of llguidance's.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    end_with(os.getppid())
+    setup_logging()
+    if check is None:
+        tokenizer = byte_tokenizer()
+
+        def check(wanted: StructuredOutputsParams) -> object:
+            return new_matcher(tokenizer, wanted)
+
+    _bound(resource.RLIMIT_AS, ADDRESS_BYTES)
+    _bound(resource.RLIMIT_STACK, STACK_BYTES)
+    _bound(resource.RLIMIT_CORE, 0)  # a client is not to fill the disk
+    decoder = msgspec.msgpack.Decoder(StructuredOutputsParams)
+    sink.write(frame(READY))
+    sink.flush()
+    while data := read_frame(source):
+        sink.write(frame(answer(check, decoder.decode(data))))
+        sink.flush()
+    return 0
+
+
+def _bound(what: int, most: int) -> None:
+    """Let the process have no more than `most`, or what it may have already."""
+    hard = resource.getrlimit(what)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (most, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.stdin.buffer, sys.stdout.buffer))

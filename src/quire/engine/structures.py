@@ -1,0 +1,133 @@
+"""What is known of the structures that requests ask for: good ones, and those that ended processes.
+
+A structure is llguidance's, native code's, to compile and to follow. `GrammarPool` tries the first
+in processes of its own. The second is the engine core's: where it is lost of it, the structure
+whose turn it was is known (see `core.native_marks`), and not taken again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from functools import partial
+
+from quire.core.errors import InvalidRequestError, QuireError, StructureUnavailableError
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.engine.grammar_pool import DeadlyError, GrammarPool
+from quire.engine.grammar_worker import Checked
+from quire.text.grammar import CHECKED_KEPT, grammar_key, refused, structure_key
+
+DEADLY_KEPT = 1024
+"""Structures that ended a process; who asks for one again is refused at once."""
+MOST_DEATHS = 2
+HOLD_SECONDS = 600.0
+"""So many cores lost of structures in so long, and no structure is taken that is not known to be
+good: whoever varies one that kills cannot end one core after the other."""
+_ENDED_CORE = "following it has ended the engine core"
+
+
+class Structures:
+    """Checks each structure once.
+
+    Args:
+        pool: where new ones are checked.
+    """
+
+    def __init__(self, pool: GrammarPool | None = None) -> None:
+        self._pool = pool or GrammarPool()
+        self._good: OrderedDict[bytes, None] = OrderedDict()
+        self._deadly: OrderedDict[bytes, str] = OrderedDict()
+        self._running: dict[tuple[bytes, str | None], asyncio.Task[None]] = {}
+        self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
+
+    async def check(self, wanted: StructuredOutputsParams) -> None:
+        """Whoever is cancelled does not wait; equal ones that come together are checked once.
+
+        Raises:
+            InvalidRequestError: an output cannot be held to this.
+            StructureUnavailableError: that cannot be told now.
+        """
+        if (refusal := self.refusal(wanted)) is not None:
+            raise refusal
+        key = grammar_key(wanted)
+        if key in self._good:
+            self._good.move_to_end(key)
+            return
+        if self._held:
+            raise _held_error(wanted)
+        name = key, wanted.field
+        task = self._running.get(name)
+        if task is None:
+            task = self._running[name] = asyncio.create_task(self._check(key, wanted))
+            task.add_done_callback(partial(self._checked, name))
+        await asyncio.shield(task)
+
+    def refusal(self, wanted: StructuredOutputsParams) -> QuireError | None:
+        """Why a structure is not to be tried again; None where it may be."""
+        if not self._deadly:
+            return None
+        reason = self._deadly.get(structure_key(wanted))
+        return None if reason is None else refused(reason, wanted)
+
+    def blame(self, keys: Iterable[bytes]) -> None:
+        """The core is lost, in native code that followed, or compiled, one of these structures.
+
+        Args:
+            keys: of `text.grammar.structure_key`.
+        """
+        for key in keys:
+            self._remember(key, _ENDED_CORE)
+            self._deaths.append(time.monotonic())
+
+    def after_death(self, wanted: StructuredOutputsParams) -> QuireError | None:
+        """Why a request that was under way is not to be tried again; None where it may be."""
+        return self.refusal(wanted) or (_held_error(wanted) if self._held else None)
+
+    @property
+    def _held(self) -> bool:
+        """Whether new structures are not taken now."""
+        full = len(self._deaths) == MOST_DEATHS
+        return full and time.monotonic() - self._deaths[0] < HOLD_SECONDS
+
+    def shutdown(self) -> None:
+        self._pool.shutdown()
+
+    async def _check(self, key: bytes, wanted: StructuredOutputsParams) -> None:
+        try:
+            checked = await self._pool.check(wanted)
+        except DeadlyError as error:
+            self._remember(structure_key(wanted), str(error))
+            raise refused(str(error), wanted) from None
+        if checked.error is not None:
+            raise _error_of(checked)
+        self._good[key] = None
+        if len(self._good) > CHECKED_KEPT:
+            self._good.popitem(last=False)
+
+    def _checked(self, name: tuple[bytes, str | None], task: asyncio.Task[None]) -> None:
+        del self._running[name]
+        if not task.cancelled():
+            task.exception()  # nobody may be left to hear it
+
+    def _remember(self, key: bytes, reason: str) -> None:
+        self._deadly[key] = reason
+        self._deadly.move_to_end(key)
+        if len(self._deadly) > DEADLY_KEPT:
+            self._deadly.popitem(last=False)
+
+
+def _held_error(wanted: StructuredOutputsParams) -> StructureUnavailableError:
+    return StructureUnavailableError(
+        "The engine core was lost of structures that requests asked for; no new ones are taken "
+        "for some minutes.",
+        param=wanted.field or "structured_outputs",
+    )
+
+
+def _error_of(checked: Checked) -> Exception:
+    assert checked.error is not None
+    if checked.unexpected:
+        return RuntimeError(f"The structure could not be checked: {checked.error}")
+    return InvalidRequestError(checked.error, param=checked.error_param)

@@ -1,0 +1,42 @@
+"""Whose structure an engine core was at when it was lost."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from quire.core.native_marks import Note, make_file, read_notes
+
+CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+"""Signals that a process ends itself by; others are somebody's wish."""
+
+
+class Suspects:
+    """Of one core.
+
+    Args:
+        path: where to make the file in which it notes what native code is at.
+
+    Attributes:
+        keys: the structures that may have ended it (see `text.grammar.structure_key`); none where
+            it was ended by somebody else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.keys: frozenset[bytes] = frozenset()
+        self._seen: set[Note] = set()
+        make_file(path)
+
+    def on_exit(self, status: int) -> None:
+        """It has ended: of a crash, in one of the calls that had not returned?"""
+        if -status in CRASHES:
+            self.keys = frozenset(note.key for note in read_notes(self.path))
+
+    def look(self) -> None:
+        """It says nothing any more. A call that has not returned some time later is why."""
+        self._seen = read_notes(self.path)
+
+    def on_stuck(self) -> None:
+        """That time has passed."""
+        self.keys = frozenset(note.key for note in self._seen & read_notes(self.path))
