@@ -38,7 +38,7 @@ from quire.engine.timeline import Timelines
 from quire.engine.tokenizer_pool import TokenizerPool
 from quire.engine.tokenizer_worker import ChatPrompt
 from quire.engine.tracing import request_tracer
-from quire.engine.watchdog import Watchdog
+from quire.engine.watchdog import TICKS, Watchdog
 from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -134,6 +134,7 @@ class AsyncLLM:
             limit,
             busy=lambda: self.is_ready and bool(self.num_unfinished or self._calls),
             stuck=lambda: self._core.end_stuck(limit),
+            hung=lambda: self._core.client.suspects.hung(TICKS),
         )
         try:
             await self._intake.start()
@@ -395,7 +396,7 @@ class AsyncLLM:
         those whose structure the core was lost of."""
         now = time.monotonic()
         structures = self._intake.structures
-        structures.blame(self._core.client.suspects)
+        structures.blame(self._core.client.suspects.keys)
         self.stats.forget_core()
         self._fail_calls(error)
         for request_id in self._output.request_ids():

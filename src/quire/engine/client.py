@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -57,7 +57,13 @@ DeathHandler = Callable[[QuireError], None]
 
 
 class CoreClient(Protocol):
-    """Starts a core, sends it messages, hands on what it says."""
+    """Starts a core, sends it messages, hands on what it says.
+
+    Attributes:
+        suspects: whose structure it was at when it was lost; there once it is started.
+    """
+
+    suspects: Suspects
 
     def prepare(self) -> None:
         """Begin what can be done ahead of `start`, without holding up anybody."""
@@ -65,10 +71,6 @@ class CoreClient(Protocol):
     @property
     def prepared(self) -> bool:
         """Whether that is done."""
-
-    @property
-    def suspects(self) -> Collection[bytes]:
-        """See `Suspects.keys`."""
 
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
@@ -137,7 +139,7 @@ class ProcessClient:
             threading.Thread(
                 target=self._watch, args=(process,), name="core-watch", daemon=True
             ).start()
-            config = replace(config, marks_path=str(self._suspects.path))
+            config = replace(config, marks_path=str(self.suspects.path))
             _give(process, msgspec.msgpack.encode(config))
             self._loop.add_reader(self._outbox, self._read)
             self._reading = True
@@ -149,10 +151,6 @@ class ProcessClient:
         except BaseException:
             self.shutdown()
             raise
-
-    @property
-    def suspects(self) -> Collection[bytes]:
-        return self._suspects.keys
 
     @property
     def pid(self) -> int:
@@ -175,7 +173,7 @@ class ProcessClient:
 
     def end_stuck(self, error: QuireError) -> None:
         """Have the core dump its threads' stacks to the log, and die of `error` soon after."""
-        self._suspects.look()
+        self.suspects.look()
         if self._process is not None:
             # The dump is made by a signal's handler in C, also where Python's lock is held; a
             # process that was stopped makes it when it goes on.
@@ -207,7 +205,7 @@ class ProcessClient:
             Path(folder).rmdir()
             folder = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
         self._directory = Path(folder)
-        self._suspects = Suspects(self._directory / "marks")
+        self.suspects = Suspects(self._directory / "marks")
         self._inbox = self._context.socket(zmq.PUSH)
         self._outbox = self._context.socket(zmq.PULL)
         self._sockets = [self._inbox, self._outbox]
@@ -237,7 +235,7 @@ class ProcessClient:
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         error = EngineDeadError(f"The engine core has ended {how}.", fix="Start the engine again.")
         if self._error is None:
-            self._suspects.on_exit(status)
+            self.suspects.on_exit(status)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(
                 self._loop.call_later, LAST_WORDS_SECONDS, self._die, error
@@ -295,7 +293,7 @@ class ProcessClient:
 
     def _die_stuck(self, error: QuireError) -> None:
         if self._error is None:
-            self._suspects.on_stuck()
+            self.suspects.on_stuck()
         self._die(error)
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import partial
 
 from quire.core.errors import InvalidRequestError, QuireError, StructureUnavailableError
@@ -71,7 +71,7 @@ class Structures:
         reason = self._deadly.get(structure_key(wanted))
         return None if reason is None else refused(reason, wanted)
 
-    def blame(self, keys: Iterable[bytes]) -> None:
+    def blame(self, keys: Collection[bytes]) -> None:
         """The core is lost, in native code that followed, or compiled, one of these structures.
 
         Args:
@@ -79,6 +79,7 @@ class Structures:
         """
         for key in keys:
             self._remember(key, _ENDED_CORE)
+        if keys:
             self._deaths.append(time.monotonic())
 
     def after_death(self, wanted: StructuredOutputsParams) -> QuireError | None:

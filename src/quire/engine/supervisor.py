@@ -102,12 +102,12 @@ class Supervisor:
         return ready
 
     def end_stuck(self, seconds: float) -> None:
-        """The core has not said anything for so long: log its stacks, and start another."""
+        """The core has not said anything, or hung in one call, for so long: log its stacks, and
+        start another."""
         if self.state is CoreState.READY:
-            logger.error("no step has ended for %.0f s; the engine core's stacks are:", seconds)
-            self.client.end_stuck(
-                EngineDeadError(f"The engine core was stuck: no step ended for {seconds:.0f} s.")
-            )
+            why = f"no step has ended for {seconds:.0f} s, or native code is at one grammar so long"
+            logger.error("%s; the engine core's stacks are:", why)
+            self.client.end_stuck(EngineDeadError(f"The engine core was stuck: {why}."))
 
     def shutdown(self) -> None:
         """Stop the core for good. Harmless when repeated."""

@@ -26,12 +26,19 @@ class Suspects:
         self.path = path
         self.keys: frozenset[bytes] = frozenset()
         self._seen: set[Note] = set()
+        self._looks: dict[Note, int] = {}
         make_file(path)
 
     def on_exit(self, status: int) -> None:
         """It has ended: of a crash, in one of the calls that had not returned?"""
         if -status in CRASHES:
             self.keys = frozenset(note.key for note in read_notes(self.path))
+
+    def hung(self, looks: int) -> bool:
+        """To be asked at intervals: whether more than so many have found it in one call, though
+        its steps go on, for grammars are compiled beside them."""
+        self._looks = {note: 1 + self._looks.get(note, 0) for note in read_notes(self.path)}
+        return max(self._looks.values(), default=0) > looks
 
     def look(self) -> None:
         """It says nothing any more. A call that has not returned some time later is why."""

@@ -1,4 +1,4 @@
-"""Notices that a core which has work says nothing any more."""
+"""Notices that a core which has work says nothing any more, or hangs in a part of it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ class Watchdog:
     Args:
         seconds: of silence, until `stuck` is called; 0 is never.
         busy: whether there is work.
+        hung: asked at each tick; true is as good as silence for so long.
 
     Attributes:
         silent: ticks since the last sign of life; who hears one sets it to 0.
     """
 
-    def __init__(self, seconds: float, busy: Callable[[], bool], stuck: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        busy: Callable[[], bool],
+        stuck: Callable[[], None],
+        hung: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.silent = 0
         self._seconds = seconds
         self._busy = busy
         self._stuck = stuck
+        self._hung = hung
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -47,7 +55,7 @@ class Watchdog:
         if not self._busy():
             return
         self.silent += 1
-        if self.silent > TICKS:
+        if self.silent > TICKS or self._hung():
             self.silent = 0
             self._stuck()
         self._schedule()

@@ -199,7 +199,11 @@ async def test_after_so_many_cores_no_unknown_structure_is_taken(
 ) -> None:
     async with running() as (checked, _):
         await checked.check(asked("good"))
-        checked.blame(bytes([number] * 16) for number in range(structures.MOST_DEATHS))
+        checked.blame([])
+        checked.blame([bytes([1] * 16), bytes([2] * 16)])  # of one core
+        await checked.check(asked("fine"))
+        for number in range(structures.MOST_DEATHS - 1):
+            checked.blame([bytes([number] * 16)])
         await checked.check(asked("good"))
         with pytest.raises(StructureUnavailableError, match="no new ones") as caught:
             await checked.check(asked("new", "guided_regex"))
@@ -216,7 +220,7 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
         for text in "abc":
             await checked.check(asked(text))
         assert len(checked._good) == 2
-        checked.blame(structure_key(asked(text)) for text in "xyz")
+        checked.blame([structure_key(asked(text)) for text in "xyz"])
         assert [checked.refusal(asked(text)) is None for text in "xyz"] == [True, False, False]
 
 

@@ -116,7 +116,7 @@ async def structured(engine: AsyncLLM, regex: str) -> asyncio.Task[list[RequestO
     request = ask(engine, output_kind=FINAL, structured_outputs=wanted, **LONG)
     await until(lambda: engine.num_unfinished == before + 1)
     assert isinstance(engine._core.client, ProcessClient)
-    [mark] = make_marks(str(engine._core.client._suspects.path), 0, 1)
+    [mark] = make_marks(str(engine._core.client.suspects.path), 0, 1)
     mark.enter(structure_key(wanted))
     return request
 
@@ -136,6 +136,20 @@ async def test_whose_structure_crashed_the_core_is_told_and_not_retried() -> Non
         with pytest.raises(InvalidRequestError, match="engine core"):
             await ask(engine, structured_outputs=wanted)
         assert engine.stats.restarts == 1
+
+
+async def test_whose_structure_it_hangs_in_is_told_though_steps_go_on() -> None:
+    config = resolved("slow")
+    config = replace(config, config=replace(config.config, step_timeout=0.5))
+    engine = AsyncLLM(config, ByteTokenizer(), EngineArgs(), partial(ProcessClient, FAKE_CORE))
+    await engine.start_core()
+    try:
+        request = await structured(engine, "[a-z]+")
+        with pytest.raises(InvalidRequestError, match="engine core"):
+            await asyncio.wait_for(request, PATIENCE)
+        await restored(engine, 1)
+    finally:
+        engine.shutdown()
 
 
 async def test_a_core_that_was_killed_blames_no_structure() -> None:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -65,7 +66,7 @@ class LoopClient:
         self._task: asyncio.Task[None] | None = None
 
     prepared = True
-    suspects = ()
+    suspects: Any = SimpleNamespace(keys=(), hung=lambda: False)
 
     def prepare(self) -> None: ...
 
