@@ -28,9 +28,10 @@ void refuse_recording(const Pool& pool) {
   if (pool.recording != nullptr) throw std::invalid_argument("plans cannot record this operation");
 }
 
-// `ends` are of the layer's parts; `entries` is the address of LoraEntry [adapters, parts].
-void lora_add(const Kernels& kernels, Pool& pool, int dtype, uintptr_t y, int64_t y_stride,
-              uintptr_t x, int64_t x_stride, uintptr_t entries, int64_t adapters,
+// `wide`: y is float32. `ends` are of the layer's parts; `entries` is the address of LoraEntry
+// [adapters, parts].
+void lora_add(const Kernels& kernels, Pool& pool, int dtype, bool wide, uintptr_t y,
+              int64_t y_stride, uintptr_t x, int64_t x_stride, uintptr_t entries, int64_t adapters,
               const std::vector<int64_t>& ends, uintptr_t adapter, int64_t rows, int64_t k) {
   const DType type = dtype_of(dtype);
   const auto parts = static_cast<int64_t>(ends.size());
@@ -39,7 +40,8 @@ void lora_add(const Kernels& kernels, Pool& pool, int dtype, uintptr_t y, int64_
                    static_cast<const int64_t*>(pointer(adapter)), nullptr, rows, k, ends.back(), 0,
                    adapters, parts, {}, y_stride, x_stride};
   std::copy(ends.begin(), ends.end(), args.ends);
-  submit(pool, LoraOp{kernels.lora.shrink[type], kernels.lora.expand[type], args, type});
+  const auto expand = wide ? kernels.lora.expand_wide[type] : kernels.lora.expand[type];
+  submit(pool, LoraOp{kernels.lora.shrink[type], expand, args, type, wide ? kFloat32 : type});
 }
 
 Moe moe_of(const std::vector<const PackedWeight*>& gate_up,

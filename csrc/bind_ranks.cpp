@@ -1,4 +1,4 @@
-// Binding of the sums over a group of processes.
+// Bindings of what a group of processes computes together.
 #include "bind_ranks.h"
 
 #include <stdexcept>
@@ -21,6 +21,23 @@ void all_reduce(const Kernels& kernels, Pool& pool, RankGroup& group, int dtype,
                            static_cast<const float*>(pointer(x)), rows, cols});
 }
 
+// `weight` is null where the rank's rows are in `table`.
+void vocab_embedding(Pool& pool, RankGroup& group, const PackedWeight* weight, uintptr_t table,
+                     int64_t table_stride, int dtype, uintptr_t y, uintptr_t ids, int64_t rows,
+                     int64_t cols, int64_t first, int64_t count, int64_t vocab) {
+  if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
+  submit(pool, SharedLookupOp{&group, weight, pointer(table), table_stride,
+                              static_cast<DType>(dtype), pointer(y),
+                              static_cast<const int64_t*>(pointer(ids)), rows, cols, first, count,
+                              vocab});
+}
+
+void all_gather(Pool& pool, RankGroup& group, uintptr_t y, uintptr_t x, int64_t rows, int64_t cols,
+                int64_t first, int64_t width) {
+  submit(pool, AllGatherOp{&group, static_cast<float*>(pointer(y)),
+                           static_cast<const float*>(pointer(x)), rows, cols, first, width});
+}
+
 }  // namespace
 
 void bind_ranks(nb::module_& m) {
@@ -32,6 +49,10 @@ void bind_ranks(nb::module_& m) {
       .def("lose", &RankGroup::lose);
   m.def("rank_group_bytes", &RankGroup::bytes);
   m.def("all_reduce", &all_reduce);
+  m.def("vocab_embedding", &vocab_embedding, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
+        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg());
+  m.def("all_gather", &all_gather);
 }
 
 }  // namespace quire

@@ -67,8 +67,8 @@ void dots_of(const LoraArgs& a, int64_t row, int64_t part, const LoraEntry& entr
 }
 
 // y[R rows][columns from `begin` to `end`] += low · b; the part's columns begin at `first`, and
-// there are `width` of them.
-template <class T, int R>
+// there are `width` of them. y is of Y.
+template <class T, class Y, int R>
 void add_products(const LoraArgs& a, int64_t row, int64_t part, const LoraEntry& entry,
                   int64_t first, int64_t width, int64_t begin, int64_t end) {
   const T* b = static_cast<const T*>(entry.b) - first;
@@ -82,18 +82,18 @@ void add_products(const LoraArgs& a, int64_t row, int64_t part, const LoraEntry&
       for (int r = 0; r < R; ++r) sums[r] = fma(broadcast(lows[r][n]), w, sums[r]);
     }
     for (int r = 0; r < R; ++r) {
-      T* y = row_at<T>(a.y, row + r, a.y_stride) + i;
+      Y* y = row_at<Y>(a.y, row + r, a.y_stride) + i;
       write(y, add(read(y), sums[r]));
     }
   };
   int64_t i = begin;
   for (; i + kLanes <= end; i += kLanes) {
-    step(i, [](const T* p) { return load(p); }, [](T* p, Vec v) { store(p, v); });
+    step(i, [](const auto* p) { return load(p); }, [](Y* p, Vec v) { store(p, v); });
   }
   const int64_t left = end - i;
   if (left > 0) {
-    step(i, [left](const T* p) { return load(p, left); },
-         [left](T* p, Vec v) { store(p, v, left); });
+    step(i, [left](const auto* p) { return load(p, left); },
+         [left](Y* p, Vec v) { store(p, v, left); });
   }
 }
 
@@ -116,7 +116,7 @@ void lora_shrink(const LoraArgs& a, int64_t task) {
            });
 }
 
-template <class T>
+template <class T, class Y>
 void lora_expand(const LoraArgs& a, int64_t task) {
   const int64_t pieces = (a.n + kLoraColumns - 1) / kLoraColumns, block = task / pieces;
   const int64_t begin = task % pieces * kLoraColumns;
@@ -128,21 +128,22 @@ void lora_expand(const LoraArgs& a, int64_t task) {
     if (from >= to) continue;
     each_run(a, block, part, [&](int64_t count, int64_t row, const LoraEntry& entry) {
       switch (count) {
-        case 1: return add_products<T, 1>(a, row, part, entry, first, width, from, to);
-        case 2: return add_products<T, 2>(a, row, part, entry, first, width, from, to);
-        case 3: return add_products<T, 3>(a, row, part, entry, first, width, from, to);
-        default: return add_products<T, 4>(a, row, part, entry, first, width, from, to);
+        case 1: return add_products<T, Y, 1>(a, row, part, entry, first, width, from, to);
+        case 2: return add_products<T, Y, 2>(a, row, part, entry, first, width, from, to);
+        case 3: return add_products<T, Y, 3>(a, row, part, entry, first, width, from, to);
+        default: return add_products<T, Y, 4>(a, row, part, entry, first, width, from, to);
       }
     });
   }
 }
 
-#define QUIRE_INSTANCES(T)                                  \
-  template void lora_shrink<T>(const LoraArgs&, int64_t); \
-  template void lora_expand<T>(const LoraArgs&, int64_t);
-
-QUIRE_INSTANCES(float)
-QUIRE_INSTANCES(bf16)
-QUIRE_INSTANCES(f16)
+template void lora_shrink<float>(const LoraArgs&, int64_t);
+template void lora_shrink<bf16>(const LoraArgs&, int64_t);
+template void lora_shrink<f16>(const LoraArgs&, int64_t);
+template void lora_expand<float, float>(const LoraArgs&, int64_t);
+template void lora_expand<bf16, bf16>(const LoraArgs&, int64_t);
+template void lora_expand<f16, f16>(const LoraArgs&, int64_t);
+template void lora_expand<bf16, float>(const LoraArgs&, int64_t);
+template void lora_expand<f16, float>(const LoraArgs&, int64_t);
 
 }  // namespace quire::QUIRE_ISA

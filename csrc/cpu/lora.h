@@ -20,6 +20,7 @@ struct LoraEntry {
 };
 
 // Every tensor has the table entry's dtype unless its type is written out; strides are in elements.
+// With expand_wide y is float32.
 // Sums are float32, in an order that K and the rank alone decide; y is rounded once.
 struct LoraArgs {
   void* y;                   // [rows, n]: the parts of a merged layer, one beside the other
@@ -37,6 +38,7 @@ struct LoraArgs {
 struct LoraKernels {
   void (*shrink[kDTypeCount])(const LoraArgs&, int64_t task);
   void (*expand[kDTypeCount])(const LoraArgs&, int64_t task);
+  void (*expand_wide[kDTypeCount])(const LoraArgs&, int64_t task);
 };
 
 }  // namespace quire

@@ -7,7 +7,7 @@ namespace quire::QUIRE_ISA {
 
 template <class T>
 void lora_shrink(const LoraArgs& a, int64_t task);
-template <class T>
+template <class T, class Y>  // Y: of y
 void lora_expand(const LoraArgs& a, int64_t task);
 
 }  // namespace quire::QUIRE_ISA

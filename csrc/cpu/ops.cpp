@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include <string.h>
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -76,6 +78,39 @@ void run_op(Pool& pool, AllReduceOp& op) {
   op.group->sum(*op.kernels, pool, op.y, op.dtype, op.x, op.rows * op.cols);
 }
 
+void run_op(Pool& pool, SharedLookupOp& op) {
+  const int64_t item = item_bytes(op.dtype), row_bytes = op.cols * item;
+  uint8_t* const y = static_cast<uint8_t*>(op.y);
+  const auto own = [&](int64_t row) -> int64_t {  // its place here, or -1
+    const int64_t at = op.ids[row] - op.first;
+    return at < op.count ? std::max<int64_t>(at, -1) : -1;
+  };
+  const int64_t task_rows = rows_a_task(op.rows, kScatteredBytes * row_bytes);
+  run_tasks(pool, row_tasks(op.rows, task_rows), [&](int64_t task) {
+    const int64_t begin = task * task_rows, end = std::min(op.rows, begin + task_rows);
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t at = own(row);
+      if (at < 0) continue;
+      if (op.weight != nullptr) {
+        op.weight->lookup(&at, 1, op.dtype, y + row * row_bytes);
+      } else {
+        memcpy(y + row * row_bytes,
+               static_cast<const uint8_t*>(op.table) + at * op.table_stride * item,
+               static_cast<size_t>(row_bytes));
+      }
+    }
+  });
+  op.group->gather(pool, y, op.rows, row_bytes, [&](int64_t row) {
+    return RankGroup::Part{0, own(row) < 0 ? 0 : row_bytes, y + row * row_bytes};
+  });
+}
+
+void run_op(Pool& pool, AllGatherOp& op) {
+  op.group->gather(pool, op.y, op.rows, op.width * 4, [&](int64_t row) {
+    return RankGroup::Part{op.first * 4, op.cols * 4, op.x + row * op.cols};
+  });
+}
+
 template <class Args>
 int64_t bytes(const RowOp<Args>& op) {
   return op.args.rows * op.row_bytes;
@@ -98,16 +133,24 @@ int64_t bytes(const AttentionOp& op) {
 
 int64_t bytes(const LoraOp& op) {
   const LoraArgs& a = op.args;
-  int64_t elements = a.rows * (a.k + 2 * a.n);
+  int64_t elements = a.rows * a.k;
   each_entry(a, [&](const LoraEntry& e, int64_t columns, int64_t) {
     elements += e.rank * (a.k + columns);
   });
-  return elements * item_bytes(op.dtype);
+  return elements * item_bytes(op.dtype) + 2 * a.rows * a.n * item_bytes(op.y_dtype);
 }
 
 int64_t bytes(const AllReduceOp& op) {  // reads x, writes its slot, reads all slots, writes y
   return op.rows * op.cols * (4 * (2 + op.group->ranks()) + item_bytes(op.dtype));
 }
+
+// Reads its rows, writes them to y, from there to the slots; reads all slots, writes y.
+int64_t bytes(const SharedLookupOp& op) {
+  const int64_t ranks = op.group->ranks();
+  return op.rows * op.cols * item_bytes(op.dtype) * (4 + 2 * ranks) / ranks;
+}
+
+int64_t bytes(const AllGatherOp& op) { return op.rows * 8 * (op.cols + op.width); }
 
 template <class Args>
 int64_t elements(const RowOp<Args>& op) {
@@ -160,6 +203,8 @@ int64_t flops(const LoraOp& op) {
 }
 
 int64_t flops(const AllReduceOp& op) { return op.rows * op.cols * (op.group->ranks() - 1); }
+int64_t flops(const SharedLookupOp&) { return 0; }
+int64_t flops(const AllGatherOp&) { return 0; }
 
 template <class Args>
 const char* name(const RowOp<Args>& op) {
@@ -170,6 +215,8 @@ const char* name(const LinearOp&) { return "linear"; }
 const char* name(const AttentionOp&) { return "paged_attention"; }
 const char* name(const LoraOp&) { return "lora_add"; }
 const char* name(const AllReduceOp&) { return "all_reduce"; }
+const char* name(const SharedLookupOp&) { return "vocab_embedding"; }
+const char* name(const AllGatherOp&) { return "all_gather"; }
 
 template <class Args>
 int64_t& rows(RowOp<Args>& op) {
@@ -180,6 +227,8 @@ int64_t& rows(LinearOp& op) { return op.rows; }
 int64_t& rows(AttentionOp& op) { return op.rows; }
 int64_t& rows(LoraOp& op) { return op.args.rows; }
 int64_t& rows(AllReduceOp& op) { return op.rows; }
+int64_t& rows(SharedLookupOp& op) { return op.rows; }
+int64_t& rows(AllGatherOp& op) { return op.rows; }
 
 // What an op of rows writes, if that is one matrix.
 template <class Args>
@@ -192,6 +241,8 @@ const void* result(const LinearOp&) { return nullptr; }
 const void* result(const AttentionOp&) { return nullptr; }
 const void* result(const LoraOp&) { return nullptr; }
 const void* result(const AllReduceOp&) { return nullptr; }
+const void* result(const SharedLookupOp&) { return nullptr; }
+const void* result(const AllGatherOp&) { return nullptr; }
 
 // Whole blocks of kPrepareRows rows a task.
 template <class Args>
@@ -211,6 +262,8 @@ void run_and_prepare_op(Pool&, LinearOp&, const Linear&) {}
 void run_and_prepare_op(Pool&, AttentionOp&, const Linear&) {}
 void run_and_prepare_op(Pool&, LoraOp&, const Linear&) {}
 void run_and_prepare_op(Pool&, AllReduceOp&, const Linear&) {}
+void run_and_prepare_op(Pool&, SharedLookupOp&, const Linear&) {}
+void run_and_prepare_op(Pool&, AllGatherOp&, const Linear&) {}
 
 }  // namespace
 

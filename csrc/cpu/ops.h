@@ -60,7 +60,7 @@ struct LoraOp {
   void (*shrink)(const LoraArgs&, int64_t task);
   void (*expand)(const LoraArgs&, int64_t task);
   LoraArgs args;
-  DType dtype;
+  DType dtype, y_dtype;
 };
 
 // y [rows, cols] = the sum over a group's ranks of their x, contiguous both (rank_group.h).
@@ -73,10 +73,32 @@ struct AllReduceOp {
   int64_t rows, cols;
 };
 
+// Rows `ids` of a table of `vocab` rows as an embedding, of which this rank has `count` from `first`
+// on: in `weight`, or where that is null, in `table`. y is [rows, cols], contiguous.
+struct SharedLookupOp {
+  RankGroup* group;
+  const PackedWeight* weight;
+  const void* table;
+  int64_t table_stride;  // in elements
+  DType dtype;           // y's, and that of `table`
+  void* y;
+  const int64_t* ids;
+  int64_t rows, cols, first, count, vocab;
+};
+
+// y [rows, width] from the ranks' x [rows, cols], whose columns are those from `first` on; contiguous
+// both.
+struct AllGatherOp {
+  RankGroup* group;
+  float* y;
+  const float* x;
+  int64_t rows, cols, first, width;
+};
+
 using Op = std::variant<RowOp<RmsNormArgs>, RowOp<AddRmsNormArgs>, RowOp<LayerNormArgs>,
                         RowOp<AddLayerNormArgs>, RowOp<UnaryArgs>, RowOp<AddArgs>,
                         RowOp<EmbeddingArgs>, RowOp<RotaryArgs>, RowOp<RopeKvArgs>, LookupOp,
-                        LinearOp, AttentionOp, LoraOp, AllReduceOp>;
+                        LinearOp, AttentionOp, LoraOp, AllReduceOp, SharedLookupOp, AllGatherOp>;
 
 // Indices, one a row, into a table of `limit` rows; from `least` on, which may stand for none.
 struct IndexCheck {
@@ -153,6 +175,13 @@ template <class F>
 void each_index_of(const AttentionOp&, const F&) {}
 template <class F>
 void each_index_of(const AllReduceOp&, const F&) {}
+template <class F>
+void each_index_of(const AllGatherOp&, const F&) {}
+
+template <class F>
+void each_index_of(const SharedLookupOp& op, const F& f) {
+  f(IndexCheck{"token id", op.ids, op.vocab});
+}
 
 template <class F>
 void each_index_of(const LoraOp& op, const F& f) {
@@ -228,6 +257,16 @@ void each_operand_of(LoraOp& op, const F& f) {
 
 template <class F>
 void each_operand_of(AllReduceOp& op, const F& f) {
+  each_field(f, op.y, op.x);
+}
+
+template <class F>
+void each_operand_of(SharedLookupOp& op, const F& f) {
+  each_field(f, op.y, op.ids);
+}
+
+template <class F>
+void each_operand_of(AllGatherOp& op, const F& f) {
   each_field(f, op.y, op.x);
 }
 

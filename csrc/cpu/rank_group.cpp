@@ -22,7 +22,7 @@ constexpr timespec kSleep = {0, 100'000'000};  // should a bell not be heard
 // A task's numbers, and how many tasks a chunk has: a chunk of every rank fits into the second-level
 // cache, and a decoding step is one task.
 constexpr int64_t kPiece = 8192, kPieces = 16;
-constexpr int64_t kChunk = kPiece * kPieces;
+constexpr int64_t kChunk = kPiece * kPieces, kPieceBytes = kPiece * 4;
 
 }  // namespace
 
@@ -37,8 +37,10 @@ RankGroup::RankGroup(void* memory, int rank, int ranks)
   }
 }
 
-float* RankGroup::slots(int set) const {
-  return reinterpret_cast<float*>(shared_ + 1) + set * ranks_ * kChunk;
+float* RankGroup::next_slots() {
+  float* const slots = reinterpret_cast<float*>(shared_ + 1) + set_ * ranks_ * kChunk;
+  set_ = 1 - set_;
+  return slots;
 }
 
 void RankGroup::begin(uint32_t step) {
@@ -60,16 +62,12 @@ void RankGroup::sum_chunk(const Kernels& kernels, Pool& pool, void* y, DType dty
                           int64_t n) {
   const int64_t item = dtype == kFloat32 ? 4 : 2;
   const int64_t tasks = (n + kPiece - 1) / kPiece;
-  float* const all = slots(set_);
-  set_ = 1 - set_;
+  float* const all = next_slots();
   run_tasks(pool, tasks, [&](int64_t task) {
     const int64_t begin = task * kPiece, count = std::min(kPiece, n - begin);
     memcpy(all + begin * ranks_ + rank_ * count, x + begin, static_cast<size_t>(count) * 4);
   });
-  ++position_;
-  shared_->ranks[rank_].arrived.store(position_);
-  ring();
-  wait(position_);
+  meet();
   int64_t place[kMaxRanks];
   float ones[kMaxRanks];
   for (int r = 0; r < ranks_; ++r) place[r] = r, ones[r] = 1.0f;
@@ -79,6 +77,43 @@ void RankGroup::sum_chunk(const Kernels& kernels, Pool& pool, void* y, DType dty
                         ranks_, count},
                        0);
   });
+}
+
+// All slots are one piece of y, into which each rank writes what it has of it.
+void RankGroup::gather(Pool& pool, void* y, int64_t rows, int64_t row_bytes,
+                       const std::function<Part(int64_t row)>& part) {
+  const int64_t all_bytes = rows * row_bytes, chunk_bytes = ranks_ * kChunk * 4;
+  for (int64_t chunk = 0; chunk < all_bytes; chunk += chunk_bytes) {
+    const int64_t chunk_end = std::min(all_bytes, chunk + chunk_bytes);
+    const int64_t tasks = (chunk_end - chunk + kPieceBytes - 1) / kPieceBytes;
+    uint8_t* const slots = reinterpret_cast<uint8_t*>(next_slots());
+    run_tasks(pool, tasks, [&](int64_t task) {
+      const int64_t begin = chunk + task * kPieceBytes;
+      const int64_t end = std::min(chunk_end, begin + kPieceBytes);
+      for (int64_t row = begin / row_bytes; row * row_bytes < end; ++row) {
+        const Part own = part(row);
+        const int64_t at = row * row_bytes + own.first;
+        const int64_t from = std::max(begin, at), to = std::min(end, at + own.count);
+        if (from >= to) continue;
+        memcpy(slots + (from - chunk), static_cast<const uint8_t*>(own.from) + (from - at),
+               static_cast<size_t>(to - from));
+      }
+    });
+    meet();
+    run_tasks(pool, tasks, [&](int64_t task) {
+      const int64_t begin = chunk + task * kPieceBytes;
+      const int64_t end = std::min(chunk_end, begin + kPieceBytes);
+      memcpy(static_cast<uint8_t*>(y) + begin, slots + (begin - chunk),
+             static_cast<size_t>(end - begin));
+    });
+  }
+}
+
+void RankGroup::meet() {
+  ++position_;
+  shared_->ranks[rank_].arrived.store(position_);
+  ring();
+  wait(position_);
 }
 
 void RankGroup::fail() {

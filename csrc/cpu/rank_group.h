@@ -1,4 +1,5 @@
-// Sums over the processes that compute a model together, in memory that they share.
+// What the processes that compute a model together tell each other, in memory that they share: sums,
+// and rows of which each has a part.
 //
 // A rank puts its numbers into a slot of its own, says so, waits until all others have, and adds up
 // all slots in the order of the ranks, in float: every rank gets the same bits, in every run. There
@@ -9,6 +10,7 @@
 #include <stdint.h>
 
 #include <atomic>
+#include <functional>
 
 #include "kernels.h"
 #include "pool.h"
@@ -32,6 +34,15 @@ class RankGroup {
   // y[i] = the sum over all ranks of their x[i], rounded once to dtype. All ranks ask for the same
   // sums in the same order. Throws std::runtime_error where a rank has failed or is lost.
   void sum(const Kernels& kernels, Pool& pool, void* y, DType dtype, const float* x, int64_t n);
+  // What of a row is this rank's: its bytes [first, first + count), and where they lie.
+  struct Part {
+    int64_t first, count;
+    const void* from;
+  };
+  // y, contiguous rows, on all ranks: every byte from the rank whose part of its row it is. A part may
+  // lie in y itself. As for `sum`, whose exceptions it throws.
+  void gather(Pool& pool, void* y, int64_t rows, int64_t row_bytes,
+              const std::function<Part(int64_t row)>& part);
   // This rank ends its step here; nobody waits for it.
   void fail();
   // A rank is gone for good; nobody waits for anyone any more.
@@ -50,7 +61,9 @@ class RankGroup {
   };
 
   void sum_chunk(const Kernels& kernels, Pool& pool, void* y, DType dtype, const float* x, int64_t n);
-  float* slots(int set) const;
+  float* next_slots();
+  // Says that this rank's numbers are in the slots, and waits for all others'.
+  void meet();
   void ring();
   void wait(uint64_t arrived);
   bool all_have(uint64_t arrived) const;

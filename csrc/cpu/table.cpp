@@ -56,7 +56,11 @@ const Kernels kTable = {
         exp2_floats,
     },
     &kSample,
-    {QUIRE_ALL(lora_shrink), QUIRE_ALL(lora_expand)},
+    {
+        QUIRE_ALL(lora_shrink),
+        {lora_expand<float, float>, lora_expand<bf16, bf16>, lora_expand<f16, f16>},
+        {lora_expand<float, float>, lora_expand<bf16, float>, lora_expand<f16, float>},
+    },
     QUIRE_ALL(mix_rows),
 };
 }  // namespace

@@ -277,10 +277,39 @@ def all_reduce(
     Raises RuntimeError where another rank has failed, or is gone.
     """
 
+def vocab_embedding(
+    pool: Pool,
+    group: RankGroup,
+    weight: PackedWeight | None,
+    table: int,
+    table_stride: int,
+    dtype: int,
+    y: int,
+    ids: int,
+    rows: int,
+    cols: int,
+    first: int,
+    count: int,
+    vocab: int,
+    /,
+) -> None:
+    """y [rows, cols] = rows `ids` of a table of `vocab` rows, of which this rank has `count` from
+    `first` on: in `weight`, or in `table`. Raises IndexError, and as `all_reduce`.
+    """
+
+def all_gather(
+    pool: Pool, group: RankGroup, y: int, x: int, rows: int, cols: int, first: int, width: int, /
+) -> None:
+    """y [rows, width] = the ranks' float32 x [rows, cols], this one's from column `first` on.
+
+    Raises as `all_reduce`.
+    """
+
 def lora_add(
     kernels: Kernels,
     pool: Pool,
     dtype: int,
+    wide: bool,
     y: int,
     y_stride: int,
     x: int,
@@ -293,6 +322,7 @@ def lora_add(
     k: int,
 ) -> None:
     """`entries` are those of `ops.lora.LoraTable`; `ends` the column behind each part, 3 at most.
+    y is float32 if `wide`, else of `dtype` as the rest.
 
     Raises IndexError for an adapter that is neither below `adapters` nor -1.
     """

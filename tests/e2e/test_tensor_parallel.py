@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from quire import LLM, SamplingParams
+from quire import LLM, LoRARequest, SamplingParams
 from quire.core.hardware import detect
 from quire.core.structured_outputs import StructuredOutputsParams
+from tests.e2e.tiny_adapter import write_tiny_adapter
+from tests.e2e.tiny_model import write_tiny_model
+from tests.golden.tiny_encoders import TEXTS, make_encoder
 
 pytestmark = pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
 
@@ -33,6 +37,39 @@ def answers(ranks: int, **fields: Any) -> list[list[list[int]]]:
         outputs = [*llm.generate(PROMPTS, PARAMS), *llm.generate(PROMPTS, PARAMS)]
         llm._core.scheduler.check_integrity()
         return [[list(o.token_ids) for o in output.outputs] for output in outputs]
+
+
+def adapted(ranks: int, folder: Path) -> list[list[int]]:
+    """Tokens with two adapters and without, in one batch."""
+    flags = {"enable_lora": True, "max_loras": 2, "num_gpu_blocks_override": 256}
+    with LLM(str(folder / "model"), tensor_parallel_size=ranks, **flags) as llm:
+        adapters = [LoRARequest(f"a{i}", i, str(folder / f"a{i}")) for i in (1, 2)]
+        greedy = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+        outputs = llm.generate(PROMPTS, greedy, lora_request=[*adapters, None, adapters[0]])
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def test_adapters(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "model")
+    for i in (1, 2):
+        write_tiny_adapter(tmp_path / f"a{i}", i)
+    one, two = (adapted(ranks, tmp_path) for ranks in (1, 2))
+    assert one == two
+    assert len({*map(tuple, one)}) == 4
+
+
+@pytest.mark.parametrize("labels", [0, 1])
+def test_texts_are_pooled(labels: int, tmp_path: Path) -> None:
+    """An encoder's embeddings, and a cross-encoder's scores."""
+    make_encoder(tmp_path, "bert", labels=labels, num_attention_heads=4)
+
+    def vectors(ranks: int) -> np.ndarray:
+        with LLM(str(tmp_path), tensor_parallel_size=ranks) as llm:
+            if labels:
+                return np.array([out.outputs.score for out in llm.score(TEXTS[0], TEXTS)])
+            return np.array([out.outputs.embedding for out in llm.embed(TEXTS)])
+
+    np.testing.assert_allclose(vectors(2), vectors(1), atol=1e-5)
 
 
 def test_two_ranks_give_one_ranks_answers(tmp_path: Path) -> None:

@@ -128,9 +128,9 @@ def test_row_42_the_api_process_dies(server: Server) -> None:
 
 
 def test_sharing_that_cannot_be_is_refused_before_anything_starts(model: Path) -> None:
-    command = [*QUIRE, "serve", str(model), "--port", "0", "-tp", "2", "--enable-lora"]
+    command = [*QUIRE, "serve", str(model), "--port", "0", "-tp", "2", "--ops", "reference"]
     refused = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
     assert refused.returncode == 2
     line = refused.stderr.decode().strip()
-    assert "tensor_parallel_size is 2; adapters are for one process only." in line
+    assert "tensor_parallel_size is 2; the reference ops are for one process only." in line
     assert json.dumps(line).count("\\n") == 0

@@ -17,7 +17,7 @@ from quire.models.sharded import SharedParameters
 from quire.models.shares import shared_model
 from quire.models.stored import StoredParameters
 from quire.ops.rank_group import RankGroup
-from quire.ops.table import load_ops
+from quire.ops.table import OpTable, load_ops
 from tests.golden.harness import PagedModel, Sequence
 from tests.golden.ranks import run_ranks
 from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
@@ -31,24 +31,28 @@ def prompts() -> list[list[int]]:
     return [[draw.randrange(2, VOCAB_SIZE) for _ in range(n)] for n in (1, 9, 40)]
 
 
-def build(
-    folder: Path,
-    group: RankGroup | None,
-    dtype: torch.dtype = torch.float32,
-    packing: str | None = None,
-) -> PagedModel:
+def load(
+    folder: Path, group: RankGroup | None, dtype: torch.dtype, packing: str | None
+) -> tuple[Decoder, OpTable]:
     """The model in a folder, or a rank's share of it."""
     source = resolve(str(folder))
     model = model_config(source.config)
     ops = load_ops("cpu", quantization=packing, group=group)
     stored = StoredParameters(open_weights(source), model, dtype)
     if group is None:
-        decoder = Decoder(model, stored, MAX_POSITIONS, ops)
-    else:
-        share = RankShare(group.rank, group.ranks, model, {})
-        decoder = Decoder(
-            shared_model(model, group.ranks), SharedParameters(stored, share), MAX_POSITIONS, ops
-        )
+        return Decoder(model, stored, MAX_POSITIONS, ops), ops
+    parameters = SharedParameters(stored, RankShare(group.rank, group.ranks, model, {}))
+    shared = shared_model(model, group.rank, group.ranks)
+    return Decoder(shared, parameters, MAX_POSITIONS, ops), ops
+
+
+def build(
+    folder: Path,
+    group: RankGroup | None,
+    dtype: torch.dtype = torch.float32,
+    packing: str | None = None,
+) -> PagedModel:
+    decoder, ops = load(folder, group, dtype, packing)
     return PagedModel(decoder, ops, block_size=16, num_blocks=BLOCKS, seed=1, dtype=dtype)
 
 
@@ -71,6 +75,37 @@ def test_two_ranks_give_one_ranks_tokens(name: str, tmp_path: Path) -> None:
         assert torch.equal(one, two)
         torch.testing.assert_close(one, logits, rtol=0, atol=tolerance(model, logits))
         assert first.tokens == second.tokens == expected.tokens
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])  # the second is tied, and has a softcap
+@pytest.mark.parametrize(
+    ("dtype", "packing"),
+    [
+        (torch.float32, None),
+        (torch.bfloat16, None),
+        (torch.float16, None),
+        (torch.bfloat16, "int8"),
+        (torch.float32, "int4_g32"),
+    ],
+)
+def test_embeddings_and_logits_have_one_ranks_bits(
+    name: str, dtype: torch.dtype, packing: str | None, tmp_path: Path
+) -> None:
+    """Though each rank has a part of the vocabulary."""
+    make_tiny(name, seed=3, folder=tmp_path)
+    ids = torch.tensor([0, VOCAB_SIZE - 1, VOCAB_SIZE // 4, VOCAB_SIZE // 4 - 1, 7, 7])
+
+    @torch.inference_mode()
+    def both(group: RankGroup | None) -> tuple[torch.Tensor, torch.Tensor]:
+        decoder, ops = load(tmp_path, group, dtype, packing)
+        embeddings = decoder.embed(ops, ids)
+        return embeddings, decoder.compute_logits(ops, embeddings)
+
+    embeddings, logits = both(None)
+    assert logits.shape == (len(ids), VOCAB_SIZE)
+    for shared in run_ranks(4, both):
+        assert torch.equal(shared[0], embeddings)
+        assert torch.equal(shared[1], logits)
 
 
 @pytest.mark.parametrize(

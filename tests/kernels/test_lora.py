@@ -78,6 +78,19 @@ def test_it_is_the_formula(isa: str, dtype: torch.dtype) -> None:
         assert_same_bits(y[adapter < 0], before[adapter < 0])
 
 
+@each_isa
+@each_dtype
+def test_float32_sums_may_be_added_to(isa: str, dtype: torch.dtype) -> None:
+    """As ranks do, before they add up theirs."""
+    g, kernels = new_generator(), NativeKernels(isa)
+    adapter, y, x, table = arguments(g, dtype, 9, 70, (300, 33), 5, 3)
+    wide = y.float()
+    lora_add(kernels, POOLS[2], adapter, wide, x, table)
+    plain = lora.lora_add(adapter, y.float(), x, table)
+    assert_close(wide, plain.double(), 100 * U * (1 + plain.double().abs()))
+    assert_same_bits(wide.to(dtype), lora_add(kernels, POOLS[2], adapter, y, x, table))
+
+
 @each_dtype
 def test_a_rows_bits_are_its_own(dtype: torch.dtype) -> None:
     g, kernels = new_generator(), NativeKernels(None)

@@ -269,6 +269,8 @@ class ModelConfig:
     sliding_layers: tuple[bool, ...] | None = None
     """Which layers slide; None is all, where `sliding_window` is set."""
     tie_word_embeddings: bool = False
+    vocab_run: tuple[int, int] | None = None
+    """First, and how many: the tokens whose embeddings and logits a rank computes; None is all."""
     encoder: bool = False
     """BERT's kind: norms stand behind the residual sums, and one behind the embeddings."""
     causal: bool = True

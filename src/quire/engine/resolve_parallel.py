@@ -33,9 +33,7 @@ def with_ranks(
     for asked, what in (
         (config.device != "cpu", "a GPU is for one process only; --device cpu leaves it alone."),
         (args.ops == "reference", "the reference ops are for one process only."),
-        (args.enable_lora, "adapters are for one process only."),
         (bool(args.cpu_offload_gb), "weights in files are for one process only."),
-        (config.pooling is not None, "embeddings and scores are for one process only."),
     ):
         if asked:
             raise _error(ranks, what)

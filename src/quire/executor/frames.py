@@ -1,18 +1,22 @@
 """What an executor and the workers of its other ranks say to each other, as msgpack.
 
-executor → worker   Start, Agreed, then Prepare and Step
-worker → executor   Fit, Loaded, then an Outcome for each Step; or Failed, its last word
+executor → worker   Start, Agreed, then Prepare, Step and Call
+worker → executor   Fit, Loaded, then an Outcome for each Step and an Answer for each Call; or
+                    Failed, its last word
 """
 
 from __future__ import annotations
 
 from array import array
+from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
 
-from quire.core.batch import BlockCopies, Column, NewSequence, SchedulerOutput
+from quire.core.batch import BlockCopies, Column, ModelOutput, NewSequence, SchedulerOutput
 from quire.core.config import EngineConfig
+from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 
 
@@ -51,6 +55,14 @@ class Prepare(msgspec.Struct, tag=True, array_like=True):
 
     params: SamplingParams
     eos_token_ids: tuple[int, ...]
+    lora_request: LoRARequest | None
+
+
+class Call(msgspec.Struct, tag=True, array_like=True):
+    """See `Worker.call`; between two steps."""
+
+    method: str
+    args: list[Any]
 
 
 class Sequence(msgspec.Struct, array_like=True):
@@ -63,6 +75,7 @@ class Sequence(msgspec.Struct, array_like=True):
     eos_token_ids: tuple[int, ...]
     second_text: int
     prompt_embeds: bytes | None
+    lora_request: LoRARequest | None
 
 
 class Step(msgspec.Struct, tag=True, array_like=True):
@@ -122,17 +135,38 @@ class Outcome(msgspec.Struct, tag=True, array_like=True):
 
     Attributes:
         tokens: `ModelOutput.sampled_token_ids`, int64.
+        pooled: a checksum of `ModelOutput.pooled`.
         failed_loads: see `ModelOutput`.
         error: what the step raised.
     """
 
     tokens: bytes = b""
+    pooled: int = 0
     failed_loads: list[int] = []
     error: str | None = None
 
+    @classmethod
+    def of(cls, output: ModelOutput) -> Outcome:
+        tokens = output.sampled_token_ids.tobytes()
+        return cls(tokens, pooled_sum(output), output.failed_loads)
 
-ToWorker = Start | Agreed | Prepare | Step
-FromWorker = Fit | Loaded | Failed | Outcome
+
+class Answer(msgspec.Struct, tag=True, array_like=True):
+    """What a call returned."""
+
+    value: Any
+
+
+ToWorker = Start | Agreed | Prepare | Step | Call
+FromWorker = Fit | Loaded | Failed | Outcome | Answer
+
+
+def pooled_sum(output: ModelOutput) -> int:
+    """A checksum of what a step has pooled."""
+    total = 0
+    for numbers in output.pooled.values():
+        total = crc32(numbers, total)
+    return total
 
 
 def column(packed: bytes) -> Column:
@@ -149,6 +183,7 @@ def _sequence(new: NewSequence) -> Sequence:
         new.eos_token_ids,
         new.second_text,
         new.prompt_embeds,
+        new.lora_request,
     )
 
 
@@ -161,4 +196,5 @@ def _new_sequence(new: Sequence) -> NewSequence:
         new.eos_token_ids,
         new.second_text,
         new.prompt_embeds,
+        new.lora_request,
     )

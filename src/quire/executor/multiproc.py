@@ -15,7 +15,7 @@ from quire.core.errors import EngineDeadError
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import Executor, ForwardError
-from quire.executor.frames import Outcome, Prepare, Step, column
+from quire.executor.frames import Call, Outcome, Prepare, Step, column, pooled_sum
 from quire.executor.team import Team, lost
 from quire.executor.uniproc import UniprocExecutor
 from quire.models.shares import shared_config
@@ -110,18 +110,42 @@ class MultiprocExecutor(UniprocExecutor):
         eos_token_ids: tuple[int, ...],
         lora_request: LoRARequest | None = None,
     ) -> Future[Any] | None:
-        if params.structured_outputs is not None:
-            self._team.tell(Prepare(params, eos_token_ids))
+        if params.structured_outputs is not None or lora_request is not None:
+            self._team.tell(Prepare(params, eos_token_ids, lora_request))
         return super().prepare(params, eos_token_ids, lora_request)
 
-    def call(self, method: str, args: list[Any]) -> Any:
-        """See `Executor.call`; rank 0 is watched for all, each of which does as much as it."""
-        result = super().call(method, args)
+    def _call(self, method: str, args: list[Any]) -> Any:
+        """Adapters are every rank's; else rank 0 is watched for all, each of which does as much."""
+        if method == "add_lora":
+            return self._add_adapter(args)
+        result = super()._call(method, args)
+        if method == "remove_lora":
+            self._call_others(method, args)
         if method == "stop_op_profile":
             for op in result["ops"]:
                 op["nbytes"] *= self._ranks
                 op["flops"] *= self._ranks
         return result
+
+    def _add_adapter(self, args: list[Any]) -> Any:
+        """The answer of all ranks, which read the files at the same time: once rank 0 has them, the
+        others are waited for."""
+        self._team.tell(Prepare(SamplingParams(), (), LoRARequest(*args)))
+        result = super()._call("add_lora", args)
+        if result is None:
+            return None
+        answers = [result, *self._call_others("load_lora", args)]
+        found = next((answer for answer in answers if "error" in answer), None)
+        if found is None and any(answer != result for answer in answers):
+            found = {"error": "The files have changed while they were read."}
+        if found is not None:
+            super()._call("remove_lora", args[1:2])
+            self._call_others("remove_lora", args[1:2])
+        return result if found is None else found
+
+    def _call_others(self, method: str, args: list[Any]) -> list[Any]:
+        self._team.tell(Call(method, args))
+        return self._team.answers()
 
     def shutdown(self) -> None:
         self._worker.lose_group()
@@ -151,6 +175,8 @@ def _same_tokens(rank: int, outcome: Outcome, output: ModelOutput) -> None:
     tokens = output.sampled_token_ids
     if not np.array_equal(column(outcome.tokens), tokens.reshape(-1)):
         raise _apart(f"rank {rank} sampled other tokens than rank 0")
+    if outcome.pooled != pooled_sum(output):
+        raise _apart(f"rank {rank} has other hidden states than rank 0")
 
 
 def _apart(what: str) -> EngineDeadError:

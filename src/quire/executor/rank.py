@@ -21,6 +21,8 @@ from quire.core.log import setup_logging
 from quire.core.parent import end_with
 from quire.executor.frames import (
     Agreed,
+    Answer,
+    Call,
     Failed,
     Fit,
     FromWorker,
@@ -86,7 +88,9 @@ class RankProcess:
     def _handle(self, message: ToWorker) -> None:
         match message:
             case Prepare():
-                self._worker.prepare(message.params, message.eos_token_ids)
+                self._worker.prepare(message.params, message.eos_token_ids, message.lora_request)
+            case Call():
+                self._say(Answer(self._worker.call(message.method, message.args)))
             case Step():
                 if message.request_ids is not None:
                     self._request_ids = message.request_ids
@@ -98,7 +102,7 @@ class RankProcess:
         except Exception as error:  # rank 0 raises it as well, and tells
             logger.debug("a step failed", exc_info=True)
             return Outcome(error=f"{type(error).__name__}: {error}")
-        return Outcome(output.sampled_token_ids.tobytes(), output.failed_loads)
+        return Outcome.of(output)
 
     def _hear(self) -> ToWorker:
         message: ToWorker = self._decoder.decode(self._line.recv_bytes())

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from quire.core.errors import EngineDeadError, QuireError, class_of_code
 from quire.core.hardware import core_cpus
 from quire.executor.frames import (
     Agreed,
+    Answer,
     Failed,
     Fit,
     FromWorker,
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5.0
 
-Kind = TypeVar("Kind", Fit, Loaded, Outcome)
+Kind = TypeVar("Kind", Fit, Loaded, Outcome, Answer)
 
 
 class Team:
@@ -107,6 +108,10 @@ class Team:
     def outcomes(self) -> list[Outcome]:
         """What became of the last step on every rank but the first."""
         return [self._hear(line, Outcome) for line in self._lines]
+
+    def answers(self) -> list[Any]:
+        """What the last call returned on every rank but the first."""
+        return [self._hear(line, Answer).value for line in self._lines]
 
     def close(self) -> None:
         """End the processes, by force after `SHUTDOWN_SECONDS`."""

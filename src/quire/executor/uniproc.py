@@ -60,7 +60,10 @@ class UniprocExecutor(Executor):
 
     def call(self, method: str, args: list[Any]) -> Any:
         if self._async:  # on the thread that computes the steps, between two of them
-            return self._thread.submit(self._worker.call, method, args).result()
+            return self._thread.submit(self._call, method, args).result()
+        return self._call(method, args)
+
+    def _call(self, method: str, args: list[Any]) -> Any:
         return self._worker.call(method, args)
 
     def shutdown(self) -> None:

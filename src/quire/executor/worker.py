@@ -22,7 +22,7 @@ from quire.core.stopwatch import Stopwatch
 from quire.executor.base import ForwardError
 from quire.executor.facts import worker_facts
 from quire.executor.memory import cannot_allocate, plan_memory, resident_bytes, rounded
-from quire.models.adapters import lora_tables, lora_targets
+from quire.models.adapters import lora_tables, lora_targets, shared_delta
 from quire.models.offload import WeightOffload, held_weight_bytes
 from quire.models.pack_cache import PackCache, open_cache
 from quire.text.tokenizer import Tokenizer, load_tokenizer
@@ -138,8 +138,13 @@ class Worker:
         logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
         tables = lora_tables(config, device.torch)
         if config.lora is not None:
+            whole = config.share.model if config.share else config.model
             self._adapters = AdapterPool(
-                tables, lora_targets(config.model), config.lora, getattr(torch, config.dtype)
+                tables,
+                lora_targets(whole),
+                config.lora,
+                getattr(torch, config.dtype),
+                partial(shared_delta, config.share) if config.share else None,
             )
         moved: WeightOffload | HostOffload | None = offload
         if config.cpu_offload_bytes and there:
@@ -233,12 +238,13 @@ class Worker:
     def call(self, method: str, args: list[Any]) -> Any:
         """Run a method of `profile.profiling.Profiling`, or of adapters, between two steps."""
         assert self._profiling is not None, "the worker is not started"
-        if method in ("add_lora", "remove_lora", "list_loras"):
+        if method in ("add_lora", "load_lora", "remove_lora", "list_loras"):
             return self._call_adapters(method, args)
         return self._profiling.call(method, args)
 
     def _call_adapters(self, method: str, args: list[Any]) -> Any:
-        """Calls of `AdapterPool`. What is wrong with an adapter is an answer: {"error": text}."""
+        """Calls of `AdapterPool`; `load_lora` is an `add_lora` that waits. What is wrong with an
+        adapter is an answer: {"error": text}."""
         if self._adapters is None:
             raise InvalidRequestError("adapters are off.", fix="Start with --enable-lora.")
         if method == "list_loras":
@@ -246,7 +252,7 @@ class Worker:
         if method == "remove_lora":
             return self._adapters.remove(args[0])
         try:
-            digest = self._adapters.add(LoRARequest(*args))
+            digest = self._adapters.add(LoRARequest(*args), wait=method == "load_lora")
         except QuireError as error:
             return {"error": str(error)}
         return None if digest is None else {"digest": digest}

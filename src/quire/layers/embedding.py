@@ -34,9 +34,36 @@ class Embedding:
     ) -> Tensor:
         """int64 [T], int64 [T] → [T, hidden]; `embeds` [T, hidden] are taken for what is looked up
         for `input_ids`."""
-        hidden = ops.embedding(input_ids, self.weight) if embeds is None else embeds
+        hidden = self.look_up(ops, input_ids) if embeds is None else embeds
         if self.scale is not None:
             hidden = ops.scale(hidden, self.scale)
         if self.positions is None:
             return hidden
         return ops.add(hidden, ops.embedding(positions, self.positions))
+
+    def look_up(self, ops: OpTable, input_ids: Tensor) -> Tensor:
+        """int64 [T] → rows of `weight`, [T, hidden]."""
+        return ops.embedding(input_ids, self.weight)
+
+
+class VocabParallelEmbedding(Embedding):
+    """An embedding of whose `weight` each rank has a run of rows; every rank gets the same rows."""
+
+    __slots__ = ("first", "vocab_size")
+
+    def __init__(
+        self,
+        weight: Tensor | LinearWeight,
+        positions: Tensor | None,
+        offset: int,
+        scale: float | None,
+        *,
+        first: int,
+        vocab_size: int,
+    ) -> None:
+        super().__init__(weight, positions, offset, scale)
+        self.first = first
+        self.vocab_size = vocab_size
+
+    def look_up(self, ops: OpTable, input_ids: Tensor) -> Tensor:
+        return ops.vocab_embedding(input_ids, self.weight, self.first, self.vocab_size)

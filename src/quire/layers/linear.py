@@ -36,12 +36,33 @@ class Linear:
 class RowParallelLinear(Linear):
     """A linear layer of whose inputs, and columns of `weight`, each rank has its own.
 
-    Every rank gets the whole product, all the same bits: the ranks' parts, added up in float32,
-    and rounded once.
+    Every rank gets the whole product, all the same bits: the ranks' parts, those of adapters too,
+    added up in float32, and rounded once.
     """
 
     __slots__ = ()
 
     def forward(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
         """[T, in / ranks] → [T, out]."""
-        return ops.all_reduce(ops.linear(x, self.weight, torch.float32), x.dtype)
+        y = ops.linear(x, self.weight, torch.float32)
+        if adapter is not None and self.adapters is not None:
+            y = ops.lora_add(adapter, y, x, self.adapters)
+        return ops.all_reduce(y, x.dtype)
+
+
+class VocabParallelLinear(Linear):
+    """An output projection of whose rows, one a token, each rank has a run.
+
+    Every rank gets all logits, which have the bits that one rank alone would compute.
+    """
+
+    __slots__ = ("first", "vocab_size")
+
+    def __init__(self, weight: LinearWeight, first: int, vocab_size: int) -> None:
+        super().__init__(weight)
+        self.first = first
+        self.vocab_size = vocab_size
+
+    def logits(self, ops: OpTable, x: Tensor) -> Tensor:
+        """[N, in] → float32 [N, vocab]."""
+        return ops.all_gather(ops.logits(x, self.weight), self.first, self.vocab_size)

@@ -61,7 +61,7 @@ class LoRATarget:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """scale · Bᵀ · A, float32: what an adapter adds to a layer's weight.
+    """scale · Bᵀ · A, float32: what an adapter adds to a layer's weight, or a rank's part of it.
 
     Attributes:
         module: the layer's name in the model.

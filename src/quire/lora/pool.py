@@ -11,7 +11,7 @@ step. Beside a GPU it is copied there when it gets its number.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from quire.core.errors import CheckpointError, QuireError
 from quire.core.lora import LoRAConfig, LoRARequest
-from quire.lora.peft import LoRATarget, read_adapter
+from quire.lora.peft import Delta, LoRATarget, read_adapter
 from quire.ops.lora import LoraTable
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class AdapterPool:
         tables: stem of a layer → its adapters, with `max_cpu_loras` numbers.
         targets: module of the model → the layer and the part that it is.
         dtype: the model's.
+        cut: what of a layer's change is for these tables, where they are a part of the model's.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class AdapterPool:
         targets: Mapping[str, LoRATarget],
         limits: LoRAConfig,
         dtype: torch.dtype,
+        cut: Callable[[Delta], Delta] | None = None,
     ) -> None:
+        self._cut = cut
         self._tables = tables
         self._targets = targets
         self._limits = limits
@@ -80,8 +83,8 @@ class AdapterPool:
         self._thread = ThreadPoolExecutor(1, "quire-lora")  # starts with the first adapter
         self._lock = RLock()
 
-    def add(self, request: LoRARequest) -> bytes | None:
-        """Load an adapter; its digest once that is done, None before: ask again.
+    def add(self, request: LoRARequest, *, wait: bool = False) -> bytes | None:
+        """Load an adapter; its digest once that is done, None before: ask again, or `wait`.
 
         Where all that are held are in use, it is read again when a sequence wants it.
 
@@ -92,8 +95,10 @@ class AdapterPool:
             name = request.lora_int_id
             if name in self._held:
                 return self._held[name].digest
-            if not self._begin(request).done():
+            future = self._begin(request)
+            if not (wait or future.done()):
                 return None
+            future.exception()  # waits
             loaded = self._loading.pop(name).result()
             self._install(name, loaded)
             return loaded.digest
@@ -189,7 +194,8 @@ class AdapterPool:
                     fix="Unload the adapter, and load it again.",
                 )
             parts = []
-            for delta in adapter.deltas:
+            for whole in adapter.deltas:
+                delta = self._cut(whole) if self._cut else whole
                 a, b = (torch.from_numpy(half).to(self._dtype) for half in (delta.a, delta.b))
                 if not bool(a.isfinite().all() & b.isfinite().all()):
                     raise CheckpointError(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from quire.core.config import EngineConfig, ModelConfig
-from quire.lora.peft import LoRATarget
+import numpy as np
+
+from quire.core.config import EngineConfig, ModelConfig, RankShare
+from quire.lora.peft import Delta, LoRATarget
 from quire.models.memory import DTYPE_BYTES
 from quire.models.parameters import Parameter, parameters
 from quire.models.registry import architecture
+from quire.models.shares import column_run, row_runs
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +33,26 @@ def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
             zip(names.sources(p.name), _parts(model, p), strict=True)
         )
     }
+
+
+def shared_delta(share: RankShare, delta: Delta) -> Delta:
+    """What a rank has of an adapter's change of a layer: B's rows or A's columns, as it has of the
+    layer's weight."""
+    name = f"{delta.target.stem}.weight"
+    if (run := column_run(name, share)) is not None:
+        return replace(delta, a=delta.a[:, run[0] : run[0] + run[1]])
+    runs = row_runs(name, share)
+    assert runs is not None, f"{name} is not dealt out"
+    (parameter,) = (p for p in _linears(share.model) if p.name == name)
+    parts = _parts(share.model, parameter)
+    begin = sum(parts[: delta.target.part])
+    end = begin + parts[delta.target.part]
+    pieces = [
+        delta.b[:, max(first, begin) - begin : min(first + count, end) - begin]
+        for first, count in runs
+        if first < end and begin < first + count
+    ]
+    return replace(delta, b=np.concatenate(pieces, axis=1))
 
 
 def lora_bytes(config: EngineConfig) -> int:

@@ -11,8 +11,8 @@ from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.layers.attention import Attention
 from quire.layers.classifier import Classifier
-from quire.layers.embedding import Embedding
-from quire.layers.linear import Linear, RowParallelLinear
+from quire.layers.embedding import Embedding, VocabParallelEmbedding
+from quire.layers.linear import Linear, RowParallelLinear, VocabParallelLinear
 from quire.layers.mlp import MLP, Activation
 from quire.layers.norm import LayerNorm, Norm, RMSNorm
 from quire.layers.rotary import rope_table
@@ -107,13 +107,11 @@ class Decoder:
         """
         self.config = config
         build = Builder(config, source, max_len, ops, stored or {}, place, adapters or {})
-        tied = config.tie_word_embeddings
         self._lm_head = build.head()
-        self._embedding = Embedding(
-            self._lm_head.weight if tied and self._lm_head else build.tensor("embed.weight"),
+        self._embedding = build.embedding(
+            self._lm_head if config.tie_word_embeddings else None,
             build.optional("positions.weight"),
             config.learned_positions_offset or 0,
-            config.embedding_scale,
         )
         self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
         self._norm = build.norm("norm")
@@ -176,7 +174,7 @@ class Decoder:
 
     def embed(self, ops: OpTable, input_ids: Tensor) -> Tensor:
         """int64 [T] → [T, hidden], as the checkpoint has them."""
-        return ops.embedding(input_ids, self._embedding.weight)
+        return self._embedding.look_up(ops, input_ids)
 
     def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
         """[N, hidden] → float32 [N, vocab], or [N, labels] where it classifies."""
@@ -295,7 +293,20 @@ class Builder:
         """What makes logits, if the model does."""
         if not self._config.lm_head:
             return None
-        return self.linear("embed" if self._config.tie_word_embeddings else "lm_head", head=True)
+        linear = self.linear("embed" if self._config.tie_word_embeddings else "lm_head", head=True)
+        if self._config.vocab_run is None:
+            return linear
+        first, _ = self._config.vocab_run
+        return VocabParallelLinear(linear.weight, first, self._config.vocab_size)
+
+    def embedding(self, tied: Linear | None, positions: Tensor | None, offset: int) -> Embedding:
+        """See `Embedding`; `tied` is the head whose weight it shares."""
+        weight = tied.weight if tied else self.tensor("embed.weight")
+        given = weight, positions, offset, self._config.embedding_scale
+        if self._config.vocab_run is None:
+            return Embedding(*given)
+        first, _ = self._config.vocab_run
+        return VocabParallelEmbedding(*given, first=first, vocab_size=self._config.vocab_size)
 
     def classifier(self) -> Classifier | None:
         if not self._config.num_labels:
@@ -310,7 +321,7 @@ class Builder:
     def _summed(self, stem: str) -> Linear:
         """A layer whose inputs are dealt out among the ranks, if there are several."""
         linear = self.linear(stem)
-        return linear if self._ops.ranks == 1 else RowParallelLinear(linear.weight)
+        return linear if self._ops.ranks == 1 else RowParallelLinear(linear.weight, linear.adapters)
 
     def linear(self, stem: str, epilogue: Epilogue = "none", *, head: bool = False) -> Linear:
         name = f"{stem}.weight"

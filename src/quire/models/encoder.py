@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from quire.core.config import ModelConfig
-from quire.layers.embedding import Embedding
 from quire.models.decoder import Builder, Place
 from quire.models.parameters import ParameterSource
 from quire.ops.metadata import AttentionMetadata, KVCache
@@ -35,9 +34,7 @@ class Encoder:
         """See `Decoder`."""
         self.config = config
         build = Builder(config, source, max_len, ops, stored or {}, place)
-        self._embedding = Embedding(
-            build.tensor("embed.weight"), _positions(config, source).to(ops.device.torch)
-        )
+        self._embedding = build.embedding(None, _positions(config, source).to(ops.device.torch), 0)
         self._embed_norm = build.norm("embed_norm")
         self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
         self._classifier = build.classifier()

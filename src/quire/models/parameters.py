@@ -76,7 +76,8 @@ def parameters(config: ModelConfig) -> list[Parameter]:
 
 
 def _parameters(config: ModelConfig) -> Iterator[Parameter]:
-    hidden, vocab = config.hidden_size, config.vocab_size
+    hidden = config.hidden_size
+    vocab = config.vocab_size if config.vocab_run is None else config.vocab_run[1]
     yield _one("embed.weight", vocab, hidden)
     if config.learned_positions_offset is not None:
         rows = config.max_position_embeddings + config.learned_positions_offset

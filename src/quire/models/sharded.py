@@ -12,7 +12,7 @@ from quire.core.config import RankShare
 from quire.core.errors import CheckpointError
 from quire.models.parameters import ParameterSource
 from quire.models.shares import Run, column_run, is_summed, row_runs
-from quire.ops.quantized import QuantizedWeight, Weight
+from quire.ops.quantized import QuantizedWeight, Weight, dense
 
 
 class SharedParameters:
@@ -41,9 +41,9 @@ class SharedParameters:
         return cast("list[Tensor] | list[QuantizedWeight]", parts)
 
     def tensor(self, name: str) -> Tensor:
+        if row_runs(name, self._share) is not None:  # never whole in memory, where it need not be
+            return torch.cat([dense(part, self.dtype) for part in self.parts(name)])
         whole = self._source.tensor(name)
-        if (runs := row_runs(name, self._share)) is not None:
-            return torch.cat([whole[first : first + count] for first, count in runs])
         if (run := column_run(name, self._share)) is not None:
             return whole[:, run[0] : run[0] + run[1]].contiguous()
         return whole

@@ -3,11 +3,14 @@
     attn.qkv, mlp.gate_up, mlp.up    rows: whole heads, and a run of the inner layer
     attn.out, mlp.down               columns: the same heads, the same run; the ranks' products are
                                      added up, the bias with rank 0's
+    embed, lm_head                   rows: a run of the vocabulary; the ranks' rows and logits are
+                                     brought together
     everything else                  all of it
 
 A rank's share of a decoder is a decoder with fewer heads and a narrower inner layer, so that its
 weights, its KV cache and its memory follow from its `ModelConfig` as any model's do. Where there
-are fewer key-value heads than ranks, several ranks have the same one.
+are fewer key-value heads than ranks, several ranks have the same one. Runs of the vocabulary, which
+need not be divisible, differ by a row at most.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ def shared_config(config: EngineConfig, rank: int) -> EngineConfig:
         ConfigError: the model cannot be shared among so many ranks; says why.
     """
     ranks = config.tensor_parallel_size
-    model = shared_model(config.model, ranks)
+    model = shared_model(config.model, rank, ranks)
     cache = config.kv_cache_memory_bytes
     return replace(
         config,
@@ -45,8 +48,8 @@ def shared_config(config: EngineConfig, rank: int) -> EngineConfig:
     )
 
 
-def shared_model(model: ModelConfig, ranks: int) -> ModelConfig:
-    """The shape of any rank's share; raises as `shared_config`."""
+def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
+    """The shape of a rank's share; raises as `shared_config`."""
     heads, kv_heads = model.num_attention_heads, model.num_key_value_heads
     if heads % ranks:
         raise _error(ranks, f"the model's {heads} attention heads cannot be dealt out evenly.")
@@ -55,17 +58,22 @@ def shared_model(model: ModelConfig, ranks: int) -> ModelConfig:
     if model.intermediate_size % ranks:
         width = model.intermediate_size
         raise _error(ranks, f"the model's inner layer of {width} cannot be dealt out evenly.")
+    if model.vocab_size < ranks:
+        raise _error(ranks, f"the model's vocabulary has {model.vocab_size} tokens.")
     return replace(
         model,
         num_attention_heads=heads // ranks,
         num_key_value_heads=max(1, kv_heads // ranks),
         intermediate_size=model.intermediate_size // ranks,
+        vocab_run=_run(model.vocab_size, rank, ranks),
     )
 
 
 def row_runs(name: str, share: RankShare) -> list[Run] | None:
     """The rows that a rank has of the parameter `name`; None where it has all of them."""
     model, rank, ranks = share.model, share.rank, share.ranks
+    if name in ("embed.weight", "lm_head.weight"):
+        return [_run(model.vocab_size, rank, ranks)]
     stem = _stem(name)
     if stem == "attn.qkv":
         dim, heads, kv_heads = model.head_dim, model.num_attention_heads, model.num_key_value_heads
@@ -78,7 +86,7 @@ def row_runs(name: str, share: RankShare) -> list[Run] | None:
             (v_row + kv_first * dim, kv_count * dim),
         ]
     width = model.intermediate_size
-    run = (rank * width // ranks, width // ranks)
+    run = _run(width, rank, ranks)
     if stem == "mlp.gate_up":
         return [run, (width + run[0], run[1])]
     return [run] if stem == "mlp.up" else None
@@ -90,13 +98,18 @@ def column_run(name: str, share: RankShare) -> Run | None:
         return None
     model, rank, ranks = share.model, share.rank, share.ranks
     heads, width = model.num_attention_heads * model.head_dim, model.intermediate_size
-    columns = heads if _stem(name) == "attn.out" else width
-    return rank * columns // ranks, columns // ranks
+    return _run(heads if _stem(name) == "attn.out" else width, rank, ranks)
 
 
 def is_summed(name: str) -> bool:
     """Whether the ranks' products with this layer are added up."""
     return _stem(name) in ("attn.out", "mlp.down")
+
+
+def _run(count: int, rank: int, ranks: int) -> Run:
+    """A rank's part of `count` that are dealt out as evenly as can be."""
+    first = rank * count // ranks
+    return first, (rank + 1) * count // ranks - first
 
 
 def _stem(name: str) -> str:

@@ -47,7 +47,7 @@ def cpu_ops(
     """Operations on the kernels of `isa`, the most capable if None.
 
     With a `quantization` (`core.quantization` has their names) linear weights are quantized when
-    they are packed. `all_reduce` sums over `group`.
+    they are packed. `group` are the processes that the model is dealt out among.
 
     Raises:
         ValueError: this machine cannot run `isa`, or nobody knows it.
@@ -100,6 +100,14 @@ def cpu_ops(
         if isinstance(table, PackedLinear):
             return table.lookup(ids)
         return fused.embedding(ids, table.weight if isinstance(table, DenseWeight) else table)
+
+    def vocab_embedding(
+        ids: Tensor, table: Tensor | LinearWeight, first: int, vocab: int
+    ) -> Tensor:
+        if group is None:
+            return embedding(ids, table)
+        held = table.weight if isinstance(table, DenseWeight) else table
+        return group.vocab_embedding(pool, ids, held, first, vocab)
 
     def linear(x: Tensor, packed: LinearWeight, dtype: torch.dtype | None = None) -> Tensor:
         if isinstance(packed, PackedLinear):
@@ -161,6 +169,8 @@ def cpu_ops(
         embedding=embedding,
         add=fused.add,
         all_reduce=partial(group.all_reduce, kernels, pool) if group else reference.all_reduce,
+        all_gather=partial(group.all_gather, pool) if group else reference.all_gather,
+        vocab_embedding=vocab_embedding,
         pack_linear=pack_linear,
         linear=linear,
         logits=logits,

@@ -92,7 +92,7 @@ def lora_add(adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable) -> Tensor:
     Args:
         adapter: int64 [T], numbers in `table`; -1 leaves its row as it is. Or [0]: all rows are
             left as they are.
-        y: [T, N], what the layer gives without adapters, in the model's dtype.
+        y: [T, N], what the layer gives without adapters, in the model's dtype or float32.
         x: [T, K], what went into the layer.
 
     Returns:

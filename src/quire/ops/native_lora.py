@@ -23,22 +23,23 @@ def lora_add(
     Raises ValueError for dtypes, shapes and layouts that do not fit, IndexError for an adapter
     that is not there.
     """
-    code, n = matrix("y", y)
-    x_code, k = matrix("x", x)
+    y_code, n = matrix("y", y)
+    code, k = matrix("x", x)
     rows = indices("adapter", adapter)
     if rows == 0:
         return y
-    if x_code != code or x.shape[0] != y.shape[0]:
+    if y_code not in (code, _native.FLOAT32) or x.shape[0] != y.shape[0]:
         raise misfit("x", x, "y", y)
     if rows != y.shape[0]:
         raise misfit("adapter", adapter, "y", y)
-    if table.dtype != y.dtype or (table.columns, table.ends[-1]) != (k, n):
+    if table.dtype != x.dtype or (table.columns, table.ends[-1]) != (k, n):
         raise ValueError(
             f"the adapters are {table.dtype} [{table.columns}] → [{table.ends[-1]}]; "
             f"x is {describe(x)}, y is {describe(y)}"
         )
     _native.lora_add(
-        kernels.handle, pool, code, y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0),
-        table.entries.ctypes.data, len(table.entries), table.ends, adapter.data_ptr(), rows, k,
+        kernels.handle, pool, code, y_code != code, y.data_ptr(), y.stride(0), x.data_ptr(),
+        x.stride(0), table.entries.ctypes.data, len(table.entries), table.ends, adapter.data_ptr(),
+        rows, k,
     )  # fmt: skip
     return y

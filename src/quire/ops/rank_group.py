@@ -1,4 +1,4 @@
-"""Sums over the processes that compute a model together (tensor parallelism), in shared memory."""
+"""What the processes that compute a model together tell each other (tensor parallelism)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.native import NativeKernels
-from quire.ops.native_checks import CACHE_CODES, describe
+from quire.ops.native_checks import CACHE_CODES, describe, indices, matrix
+from quire.ops.native_gemm import PackedLinear
 from quire.ops.rank_memory import rank_group_bytes
 
 
@@ -52,11 +53,61 @@ class RankGroup:
             ValueError: x is not a contiguous float32 matrix.
             RuntimeError: another rank has failed, or is gone.
         """
-        if x.dtype != torch.float32 or not x.is_cpu or x.ndim != 2 or not x.is_contiguous():
-            raise ValueError(f"x is {describe(x)}; wanted a contiguous float32 [rows, cols]")
+        _check(x)
         y = torch.empty(x.shape, dtype=dtype)
         _native.all_reduce(
             kernels.handle, pool, self._handle, CACHE_CODES[dtype], y.data_ptr(), x.data_ptr(),
             *x.shape,
         )  # fmt: skip
         return y
+
+    def vocab_embedding(
+        self,
+        pool: _native.Pool,
+        ids: Tensor,
+        table: Tensor | PackedLinear,
+        first: int,
+        vocab: int,
+    ) -> Tensor:
+        """`ops.reference.vocab_embedding`: each row from the rank that has it, to the bit. Every
+        rank calls it with the same ids.
+
+        Raises:
+            ValueError: ids or table are of another dtype or layout.
+            IndexError: an id is not below `vocab`.
+            RuntimeError: another rank has failed, or is gone.
+        """
+        rows = indices("ids", ids)
+        if isinstance(table, PackedLinear):
+            weight, address, stride = table.packed, 0, 0
+            code = CACHE_CODES[table.dtype]
+        else:
+            weight, address, stride = None, table.data_ptr(), table.stride(0)
+            code, _ = matrix("table", table)
+        count, cols = table.shape
+        y = torch.empty(rows, cols, dtype=table.dtype)
+        _native.vocab_embedding(
+            pool, self._handle, weight, address, stride, code, y.data_ptr(), ids.data_ptr(),
+            rows, cols, first, count, vocab,
+        )  # fmt: skip
+        return y
+
+    def all_gather(self, pool: _native.Pool, x: Tensor, first: int, width: int) -> Tensor:
+        """`ops.reference.all_gather`; the ranks' columns do not overlap, and are all of `width`.
+
+        Raises:
+            ValueError: x is not a contiguous float32 matrix, or lies beyond `width`.
+            RuntimeError: another rank has failed, or is gone.
+        """
+        _check(x)
+        rows, cols = x.shape
+        if not 0 <= first <= width - cols:
+            raise ValueError(f"columns [{first}, {first + cols}) are not among {width}")
+        y = torch.empty(rows, width)
+        _native.all_gather(pool, self._handle, y.data_ptr(), x.data_ptr(), rows, cols, first, width)
+        return y
+
+
+def _check(x: Tensor) -> None:
+    if x.dtype != torch.float32 or not x.is_cpu or x.ndim != 2 or not x.is_contiguous():
+        raise ValueError(f"x is {describe(x)}; wanted a contiguous float32 [rows, cols]")

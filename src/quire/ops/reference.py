@@ -119,6 +119,19 @@ def all_reduce(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype)
 
 
+def vocab_embedding(ids: Tensor, table: Tensor | DenseWeight, first: int, vocab: int) -> Tensor:
+    """`embedding` from a table of `vocab` rows that is dealt out among the ranks of a
+    tensor-parallel group: this one's `table` begins with row `first`. Here, where there is one
+    rank, it has all."""
+    return embedding(ids, table)
+
+
+def all_gather(x: Tensor, first: int, width: int) -> Tensor:
+    """[N, width] from the ranks' x, float32 [N, some], this one's in the columns from `first` on;
+    here, where there is one rank, x itself."""
+    return x
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / rms(x) · weight over the last dimension; in float32, rounded before and after `weight`.
 

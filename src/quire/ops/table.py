@@ -43,7 +43,7 @@ class OpTable:
         provider: "reference" or "cpu".
         sources: op → who computes it: "reference" or "native avx512" …
         note: why this provider was chosen, where the choice was "auto".
-        ranks: processes over which `all_reduce` sums.
+        ranks: processes among which layers are dealt out: over which `all_reduce` sums.
         new_plan: makes an empty plan that these ops can be recorded into (see `ops.plan`); None
             where nothing is native.
         device: where they compute: of all their tensors, unless the op says "on the host".
@@ -55,6 +55,8 @@ class OpTable:
     linear: Callable[..., Tensor] = reference.linear
     logits: Callable[..., Tensor] = reference.logits
     all_reduce: Callable[..., Tensor] = reference.all_reduce
+    all_gather: Callable[..., Tensor] = reference.all_gather
+    vocab_embedding: Callable[..., Tensor] = reference.vocab_embedding
     rms_norm: Callable[..., Tensor] = reference.rms_norm
     add_rms_norm: Callable[..., tuple[Tensor, Tensor]] = reference.add_rms_norm
     layer_norm: Callable[..., Tensor] = reference.layer_norm
@@ -101,7 +103,7 @@ def load_ops(
         quantization: how `pack_linear` quantizes (`core.quantization`); native kernels alone can.
         isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
         device: where; native kernels run on the CPU alone.
-        group: over which `all_reduce` sums; for native kernels alone.
+        group: the processes that the model is dealt out among; for native kernels alone.
 
     Raises:
         ConfigError: the native module or the instruction set was asked for and is not there.

@@ -49,10 +49,7 @@ def test_the_context_is_what_fits_beside_every_ranks_weights() -> None:
         ({"tensor_parallel_size": 6}, "a core of its own, and there are 5"),
         ({"num_threads": 1}, "num_threads is 1"),
         ({"ops": "reference"}, "the reference ops"),
-        ({"enable_lora": True}, "adapters"),
         ({"cpu_offload_gb": 1.0}, "weights in files"),
-        ({"runner": "pooling"}, "embeddings and scores"),
-        ({"model": "bge-small-en-v1.5"}, "embeddings and scores"),
         ({"tensor_parallel_size": 3}, "16 attention heads"),
         ({"quantization": "gptq_actorder"}, "act-order"),
     ],
@@ -61,6 +58,11 @@ def test_what_cannot_be(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why) as refused:
         resolved(**fields)
     assert refused.value.param == "tensor_parallel_size"
+
+
+def test_adapters_and_pooling_are_for_ranks_too() -> None:
+    assert resolved(enable_lora=True).lora is not None
+    assert resolved(model="bge-small-en-v1.5").pooling is not None
 
 
 def test_a_gpu_is_left_alone() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,12 +26,16 @@ from quire.core.batch import (
 )
 from quire.core.errors import EngineDeadError, OutOfMemoryError
 from quire.core.hardware import core_cpus, detect
+from quire.core.lora import LoRAConfig
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import Executor, ForwardError
 from quire.executor.frames import Outcome, Step
 from quire.executor.multiproc import MultiprocExecutor, _all_failed, _same_tokens, make_executor
 from quire.executor.team import rank_cpus
 from quire.executor.uniproc import UniprocExecutor
+from quire.models.registry import model_config
+from tests.e2e.tiny_adapter import write_tiny_adapter
+from tests.e2e.tiny_model import CONFIG
 from tests.unit.executor.configs import config
 
 two_cores = pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
@@ -117,6 +124,39 @@ def test_ranks_in_processes() -> None:
     assert os.sched_getaffinity(0) == affinity
 
 
+def added(executor: Executor, name: str, number: int, folder: Path) -> Any:
+    """The answer to an `add_lora`, once there is one."""
+    while (answer := executor.call("add_lora", [name, number, str(folder)])) is None:
+        time.sleep(0.01)
+    return answer
+
+
+@two_cores
+@pytest.mark.parametrize("overlap", [False, True])
+def test_adapters_are_on_all_ranks(overlap: bool, tmp_path: Path) -> None:
+    """Loaded, or refused, and unloaded, whichever rank meets with it."""
+    model = model_config(CONFIG)
+    lora = LoRAConfig(1, 8, 1)
+    executor = MultiprocExecutor(config(model=model, lora=lora, async_scheduling=overlap, **TP2))
+    executor.start()
+    for number in (1, 2):
+        write_tiny_adapter(tmp_path / str(number), number)
+        assert "digest" in added(executor, "a", number, tmp_path / str(number))
+    assert executor.call("list_loras", []) == {2: 0}  # which has taken the other one's place
+    executor.call("remove_lora", [2])
+    assert executor.call("list_loras", []) == {}
+    write_tiny_adapter(tmp_path / "bad", 3, use_dora=True)
+    assert "use_dora" in added(executor, "a", 3, tmp_path / "bad")["error"]
+    assert executor._call_others("list_loras", []) == [{}]
+    # The ranks find different files.
+    executor._call_others("load_lora", ["a", 4, str(tmp_path / "1")])
+    answer = added(executor, "a", 4, tmp_path / "2")
+    assert answer == {"error": "The files have changed while they were read."}
+    assert executor.call("list_loras", []) == {}
+    assert executor._call_others("list_loras", []) == [{}]
+    executor.shutdown()
+
+
 @two_cores
 def test_a_rank_that_is_killed_is_noticed() -> None:
     lost: list[bool] = []
@@ -167,6 +207,7 @@ def test_steps_survive_their_way() -> None:
     [
         lambda output: _same_tokens(1, Outcome(error="MemoryError: "), output),
         lambda output: _same_tokens(1, Outcome(np.array([8]).tobytes()), output),
+        lambda output: _same_tokens(1, Outcome(np.array([7]).tobytes(), pooled=1), output),
         lambda output: _all_failed(ForwardError([], 0.0), [Outcome()]),
     ],
 )

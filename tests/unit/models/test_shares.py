@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 
+from quire.checkpoint.presets import preset_config
 from quire.core.config import ModelConfig, RankShare
 from quire.core.errors import CheckpointError, ConfigError
 from quire.core.quantization import Form
+from quire.lora.peft import Delta
+from quire.models.adapters import lora_targets, shared_delta
 from quire.models.parameters import parameters
+from quire.models.registry import model_config
 from quire.models.sharded import SharedParameters
-from quire.models.shares import shared_config, shared_model
+from quire.models.shares import column_run, row_runs, shared_config, shared_model
 from quire.ops.quantized import QuantizedWeight, dense
 from quire.ops.table import load_ops
 from quire.quant.names import NAMES, RANDOM_ONLY, rounding
@@ -67,9 +73,8 @@ def whole(parts: list[Tensor] | list[QuantizedWeight]) -> Tensor:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_shares_fit_their_model(ranks: int) -> None:
-    model = shared_model(MODEL, ranks)
-    wanted = {p.name: p.shape for p in parameters(model)}
     for rank, share in enumerate(shares(Random(MODEL, pieces=5), ranks)):
+        wanted = {p.name: p.shape for p in parameters(shared_model(MODEL, rank, ranks))}
         for name, shape in wanted.items():
             if rank and name.endswith((".attn.out.bias", ".mlp.down.bias")):
                 assert not share.has(name)
@@ -91,6 +96,52 @@ def test_ranks_have_whole_heads(ranks: int) -> None:
         assert torch.equal(
             share.tensor(f"{PREFIX}attn.qkv.weight"), torch.cat([q[rows], k[kv], v[kv]])
         )
+
+
+def test_ranks_have_runs_of_the_vocabulary() -> None:
+    """Which need not be divisible."""
+    model = replace(MODEL, vocab_size=70)
+    source = Random(model)
+    for name in ("embed.weight", "lm_head.weight"):
+        parts = [
+            SharedParameters(source, RankShare(rank, 4, model, {})).tensor(name)
+            for rank in range(4)
+        ]
+        assert [len(part) for part in parts] == [17, 18, 17, 18]
+        assert torch.equal(torch.cat(parts), source.tensor(name))
+    assert [shared_model(model, rank, 4).vocab_run for rank in range(2)] == [(0, 17), (17, 18)]
+
+
+@pytest.mark.parametrize("preset", ["llama-3.2-1b", "gpt2", "opt-125m", "phi-3-mini"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_adapters_are_cut_as_their_layers(preset: str, ranks: int) -> None:
+    """What a rank adds to its part of a weight is the part of what one process adds."""
+    hf = preset_config(preset)
+    assert hf is not None
+    model = replace(model_config(hf), num_hidden_layers=1)
+    random = np.random.default_rng(1)
+
+    def normal(rows: int, columns: int) -> npt.NDArray[np.float32]:
+        return random.standard_normal((rows, columns), dtype=np.float32)
+
+    layers: dict[str, list[Delta]] = {}
+    for module, target in lora_targets(model).items():
+        delta = Delta(module, target, normal(2, target.columns), normal(2, target.rows), 1.0)
+        layers.setdefault(target.stem, []).append(delta)
+    for stem, deltas in layers.items():
+        product = np.concatenate([delta.b.T @ delta.a for delta in deltas])
+        for rank in range(ranks):
+            share = RankShare(rank, ranks, model, {})
+            cut = [shared_delta(share, delta) for delta in deltas]
+            runs = row_runs(f"{stem}.weight", share) or [(0, len(product))]
+            first, count = column_run(f"{stem}.weight", share) or (0, product.shape[1])
+            rows = np.concatenate([product[at : at + count] for at, count in runs])
+            np.testing.assert_allclose(
+                np.concatenate([delta.b.T @ delta.a for delta in cut]),
+                rows[:, first : first + count],
+                rtol=1e-5,
+                atol=1e-5,
+            )
 
 
 @pytest.mark.parametrize("name", sorted(NAMES.keys() - RANDOM_ONLY))
@@ -121,11 +172,12 @@ def test_quantized_weights_are_cut_as_they_are(name: str) -> None:
         ({"num_attention_heads": 3, "num_key_value_heads": 3}, "3 attention heads"),
         ({"num_attention_heads": 6, "num_key_value_heads": 3}, "3 key-value heads"),
         ({"intermediate_size": 25}, "inner layer of 25"),
+        ({"vocab_size": 1}, "vocabulary has 1 tokens"),
     ],
 )
 def test_models_that_cannot_be_dealt_out(changes: dict[str, int], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        shared_model(replace(TINY, **changes), 2)
+        shared_model(replace(TINY, **changes), 0, 2)
 
 
 def form_of(form: Form, ranks: int = 2) -> Form | None:

@@ -1,22 +1,27 @@
-"""Sums over ranks: the same bits on all of them, and nobody waits for one that does not come."""
+"""What ranks tell each other: the same bits on all, and nobody waits for one that does not come."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
 
 from quire import _native
 from quire.ops.native import NativeKernels
+from quire.ops.native_gemm import PackedLinear, WeightKind
 from quire.ops.rank_group import RankGroup
 from quire.ops.rank_memory import rank_group_bytes
 from quire.parallel.shared_memory import anonymous_file
 from tests.golden.ranks import run_ranks
 
 KERNELS = NativeKernels()
+KINDS: dict[torch.dtype, WeightKind] = {
+    torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"
+}  # fmt: skip
 
 
 def reduce(group: RankGroup, x: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -46,6 +51,46 @@ def test_sums_are_in_the_order_of_the_ranks(
     sums = run_ranks(ranks, lambda group: reduce(group, given[group.rank], dtype))
     for result in sums:
         assert torch.equal(result, in_order(given).to(dtype))
+
+
+def runs(count: int, ranks: int) -> list[tuple[int, int]]:
+    """Each rank's part of `count`: first, and how many."""
+    ends = [count * rank // ranks for rank in range(ranks + 1)]
+    return [(begin, end - begin) for begin, end in pairwise(ends)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("shape", [(1, 5), (0, 16), (7, 99), (70, 4100), (2, 700_001)])
+def test_columns_are_brought_together(ranks: int, shape: tuple[int, int]) -> None:
+    """The largest are several chunks, of several rows or of parts of one."""
+    [whole] = parts(1, *shape)
+    dealt = runs(shape[1], ranks)
+
+    def work(group: RankGroup) -> torch.Tensor:
+        first, count = dealt[group.rank]
+        own = whole[:, first : first + count].contiguous()
+        return group.all_gather(_native.Pool(2), own, first, shape[1])
+
+    assert all(torch.equal(found, whole) for found in run_ranks(ranks, work))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("packed", [False, True])
+def test_rows_are_looked_up_where_they_are(ranks: int, dtype: torch.dtype, packed: bool) -> None:
+    table = parts(1, 100, 72)[0].to(dtype)
+    ids = torch.randint(100, (300,), generator=torch.Generator().manual_seed(1))
+    ids[:2] = torch.tensor([0, 99])
+    dealt = runs(100, ranks)
+
+    def work(group: RankGroup) -> torch.Tensor:
+        pool = _native.Pool(2)
+        first, count = dealt[group.rank]
+        own = table[first : first + count]
+        held = PackedLinear(KERNELS, pool, [own], kind=KINDS[dtype]) if packed else own
+        return group.vocab_embedding(pool, ids, held, first, 100)
+
+    assert all(torch.equal(found, table[ids]) for found in run_ranks(ranks, work))
 
 
 def test_many_sums_in_many_steps() -> None:
@@ -119,5 +164,12 @@ def test_what_cannot_be_summed(pair: tuple[RankGroup, RankGroup]) -> None:
     for x in (torch.ones(8), torch.ones(2, 8).t(), torch.ones(2, 8, dtype=torch.bfloat16)):
         with pytest.raises(ValueError, match="wanted a contiguous float32"):
             reduce(pair[0], x)
+    pool = _native.Pool(1)
+    with pytest.raises(ValueError, match="wanted a contiguous float32"):
+        pair[0].all_gather(pool, torch.ones(2, 8).t(), 0, 8)
+    with pytest.raises(ValueError, match=r"columns \[4, 12\) are not among 10"):
+        pair[0].all_gather(pool, torch.ones(2, 8), 4, 10)
+    with pytest.raises(IndexError, match="token id 10 of row 0"):
+        pair[0].vocab_embedding(pool, torch.tensor([10]), torch.ones(5, 4), 0, 10)
     with pytest.raises(ValueError, match="no rank 2 of 2"):
         _native.RankGroup(0, 2, 2)
