@@ -117,6 +117,11 @@ def test_every_architecture(name: str, tmp_path: Path, tokenizer: str, gpu: Fake
     agree(gpu, str(tmp_path), tokenizer=tokenizer, max_num_batched_tokens=32, max_num_seqs=8)
 
 
+def test_most_of_its_memory_is_for_the_model(gpu: FakeDevice) -> None:
+    with gpu.watching(), LLM("embedded", max_model_len=64, num_threads=1) as llm:
+        assert llm.resolved.config.memory_budget_bytes == int(0.9 * gpu.total_bytes)
+
+
 def test_steps_without_tokens(gpu: FakeDevice) -> None:
     """Nobody waits for the device between a long prompt's chunks, and its inputs are left alone."""
     ask = asking(SamplingParams(temperature=0.0, max_tokens=2), [list(range(3, 73))])

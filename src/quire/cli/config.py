@@ -66,7 +66,9 @@ def engine_values(
     namespace: argparse.Namespace, args: EngineArgs, resolved: Resolved
 ) -> Iterator[Value]:
     """The engine's flags, with what was chosen for those that leave the choice open."""
-    chosen = _chosen(resolved)
+    chosen = _chosen(resolved) | {
+        "gpu_memory_utilization": args.memory_share(resolved.config.device)
+    }
     reasons = dict(note.split(": ", 1) for note in resolved.notes if ": " in note)
     budget = next((note for note in resolved.notes if note.startswith("memory budget")), "")
     for field in fields(EngineArgs):
@@ -77,7 +79,7 @@ def engine_values(
             value = chosen[name]
             source = "model" if name in _FROM_MODEL else "auto"
             why = reasons.get(f"{name} {value}", "")
-        elif name == "gpu_memory_utilization":
+        if name == "gpu_memory_utilization":
             why = budget
         yield Value(name, value, source, why.rstrip("."))
 

@@ -108,9 +108,9 @@ class EngineArgs:
     less, where the memory does not hold the KV cache of a sequence of that length."""
     block_size: int = 16
     """Tokens in a KV-cache block: 8, 16 or 32."""
-    gpu_memory_utilization: float = 0.5
+    gpu_memory_utilization: float | None = None
     """Share of the device's memory (of the machine's RAM, on a CPU) that weights and KV cache may
-    use."""
+    use. Unset: 0.9 of a GPU's memory, 0.5 of the RAM, which others use as well."""
     kv_cache_memory_bytes: int | None = None
     """Size of the KV cache in bytes; overrides --gpu-memory-utilization."""
     num_gpu_blocks_override: int | None = None
@@ -203,6 +203,12 @@ class EngineArgs:
     """What start_profile records, as JSON, or a field a flag:
     --profiler-config.torch_profiler_dir=DIR. Unset, the VLLM_TORCH_PROFILER_DIR of the environment
     turns torch's profiler on."""
+
+    def memory_share(self, device: DeviceType) -> float:
+        """`gpu_memory_utilization`, or what it is on this device where it is unset."""
+        if self.gpu_memory_utilization is not None:
+            return self.gpu_memory_utilization
+        return 0.9 if device == "cuda" else 0.5
 
 
 @dataclass(frozen=True, slots=True)

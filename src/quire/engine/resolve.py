@@ -207,7 +207,7 @@ def _check_values(args: EngineArgs) -> None:
         raise ConfigError(f"An engine argument has the wrong type: {error}.") from None
     if args.block_size not in BLOCK_SIZES:
         raise _error(args, "block_size", f"it must be one of {BLOCK_SIZES}.")
-    if not 0.0 < args.gpu_memory_utilization <= 1.0:
+    if args.gpu_memory_utilization is not None and not 0.0 < args.gpu_memory_utilization <= 1.0:
         raise _error(args, "gpu_memory_utilization", "it must be in (0, 1].")
     may_be_unset = ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override")
     limits = ("max_num_seqs", "max_num_batched_tokens", "num_scheduler_steps", "num_threads")

@@ -64,15 +64,16 @@ def memory_budget(
             fix="Lower them, or free memory.",
             param="kv_offloading_size" if args.kv_offloading_size else "swap_space",
         )
+    part = args.memory_share(device)
     if device == "cuda" and hardware.gpu is not None:
         there = hardware.gpu.memory_bytes
-        budget = int(args.gpu_memory_utilization * there)
-        share = f"{args.gpu_memory_utilization:.0%} of {gib(there)} on the GPU"
+        budget = int(part * there)
+        share = f"{part:.0%} of {gib(there)} on the GPU"
         notes.append(f"memory budget {gib(budget)}: {share}, what is in use there now included.")
         return budget
-    budget = int(args.gpu_memory_utilization * hardware.memory_bytes)
+    budget = int(part * hardware.memory_bytes)
     usable -= host
-    share = f"{args.gpu_memory_utilization:.0%} of {gib(hardware.memory_bytes)}"
+    share = f"{part:.0%} of {gib(hardware.memory_bytes)}"
     if budget > usable:
         notes.append(
             f"memory budget {gib(usable)}: {share} would be {gib(budget)}, but "

@@ -261,7 +261,7 @@ def _candidates(args: EngineArgs, config: EngineConfig) -> Iterator[dict[str, ob
         wanted = blocks_per_sequence(config) * memory.block_bytes
         yield {"kv_cache_memory_bytes": wanted}
     for share in (0.75, 0.9):
-        if share > args.gpu_memory_utilization:
+        if share > args.memory_share(config.device):
             yield {"gpu_memory_utilization": share}
     if args.max_num_batched_tokens is None or args.max_num_batched_tokens > 512:
         yield {"max_num_batched_tokens": max(512, args.max_num_seqs)}

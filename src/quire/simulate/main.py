@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import msgspec
 import numpy as np
 
-from quire.core.config import EngineArgs, EngineConfig
+from quire.core.config import EngineConfig
 from quire.core.cost import PROFILES, HardwareProfile
 from quire.core.errors import ConfigError
 from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
@@ -25,8 +25,6 @@ from quire.simulate.router import new_router
 from quire.simulate.workload import Workload, generate, read_trace
 
 PERCENTILES = (50, 90, 99)
-ACCELERATOR_UTILIZATION = 0.9
-"""Share of an accelerator's memory for weights and KV cache; a CPU's other users need theirs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -188,8 +186,8 @@ def _machine(args: argparse.Namespace) -> tuple[EngineConfig, HardwareProfile]:
     if args.hardware == THIS:
         return config, profile
     there = Hardware(here.cores, profile.memory_bytes, profile.memory_bytes)
-    if profile.accelerator and args.gpu_memory_utilization == EngineArgs().gpu_memory_utilization:
-        args.gpu_memory_utilization = ACCELERATOR_UTILIZATION
+    if profile.accelerator:
+        args.gpu_memory_utilization = engine_args_from(args).memory_share("cuda")
     return resolve(engine_args_from(args), there).config, profile
 
 

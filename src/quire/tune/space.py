@@ -68,7 +68,7 @@ def search_space(
     space |= {"gpu_memory_utilization": [], **given}
     space |= {name: [] for name in held}
     return {
-        name: list(dict.fromkeys([getattr(start, name), *values])) for name, values in space.items()
+        name: list(dict.fromkeys([_value(start, name), *values])) for name, values in space.items()
     }
 
 
@@ -88,7 +88,11 @@ def configurations(space: Space) -> Iterator[Configuration]:
 
 def start_of(start: EngineArgs, space: Space) -> Configuration:
     """The start as a point of the space."""
-    return {name: getattr(start, name) for name in space}
+    return {name: _value(start, name) for name in space}
+
+
+def _value(start: EngineArgs, name: str) -> Any:
+    return start.memory_share("cpu") if name == "gpu_memory_utilization" else getattr(start, name)
 
 
 def apply(start: EngineArgs, configuration: Configuration) -> EngineArgs:

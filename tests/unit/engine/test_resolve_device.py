@@ -48,6 +48,9 @@ def test_memory_is_the_gpus() -> None:
     found = resolved(gpu_memory_utilization=0.25, swap_space=4.0)
     assert found.config.memory_budget_bytes == 20 * GIB
     assert any("A GPU" in note for note in found.notes)
+    assert resolved().config.memory_budget_bytes == int(0.9 * 80 * GIB)
+    assert resolved(CPU).config.memory_budget_bytes == 8 * GIB
+    assert resolved(device="cpu").config.memory_budget_bytes == 8 * GIB
     with pytest.raises(ConfigError, match=r"ask for 11\.0 GiB of host memory"):
         resolved(swap_space=11.0)
 

@@ -112,7 +112,7 @@ def test_a_gpu_has_its_own_memory_and_no_predicted_speed() -> None:
     args = EngineArgs(model="qwen3-0.6b", load_format="dummy", cpu_offload_gb=0.5)
     machine = replace(hardware(16), gpu=Gpu("A GPU", 6 * GIB))
     report = fit(args, machine, LIMITS)
-    assert (report.device, report.budget, report.speed) == ("cuda", 3 * GIB, [])
+    assert (report.device, report.budget, report.speed) == ("cuda", int(0.9 * 6 * GIB), [])
     assert report.runtime == GIB
     assert 0.3 * GIB < report.offloaded <= 0.5 * GIB
     text = render(report, args)
@@ -137,12 +137,11 @@ def test_other_faults_are_not_a_matter_of_memory() -> None:
 
 
 def test_ranks_count_together() -> None:
-    """Both have the embeddings, and all else once; the KV cache takes what one process's would."""
+    """Weights and KV cache take what one process's would, but for norms."""
     one, two = (of("qwen3-0.6b", 16, tensor_parallel_size=ranks) for ranks in (1, 2))
-    embeddings = 2 * 151936 * 1024
     assert two.fits
     assert two.offloaded == 0
-    assert two.weights - one.weights == pytest.approx(embeddings, rel=1e-3)
+    assert one.weights < two.weights < 1.001 * one.weights
     assert two.runtime == 2 * one.runtime
     assert two.kv_bytes_per_token == one.kv_bytes_per_token
     parts = two.weights + two.activations + two.runtime + two.kv_cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,13 +18,16 @@ from quire.tune.memory import STEP, largest
 def test_the_start_is_the_first_value_of_each_field() -> None:
     start = EngineArgs(max_num_seqs=5, num_threads=2, kv_cache_memory_bytes=10**8, block_size=32)
     fields = space.search_space(start, 4, given={}, held=[], lossy=False)
-    assert all(values[0] == getattr(start, name) for name, values in fields.items())
+    found = space.start_of(start, fields)
+    assert all(values[0] == found[name] for name, values in fields.items())
+    assert found["max_num_seqs"] == 5
+    assert found["gpu_memory_utilization"] == 0.5  # what it is where it is unset
     assert all(len(values) == len(set(values)) for values in fields.values())
     assert fields["num_threads"] == [2, 1, 4]
     assert fields["kv_cache_memory_bytes"] == [10**8, None]
     assert "num_gpu_blocks_override" not in fields
     assert "quantization" not in fields
-    assert space.apply(start, space.start_of(start, fields)) == start
+    assert space.apply(start, found) == replace(start, gpu_memory_utilization=0.5)
 
 
 def test_held_given_and_lossy() -> None:

@@ -122,7 +122,7 @@ def _more_blocks(case: Case, blocks: int, gain: float) -> Change:
         size = math.ceil(args.kv_cache_memory_bytes * blocks / max(1, w.kv_blocks) / 2**20) * 2**20
         flag = f"--kv-cache-memory-bytes {size // 2**20}MiB"
         fields = {"kv_cache_memory_bytes": size}
-    elif (share := args.gpu_memory_utilization) < 0.85:
+    elif (share := args.memory_share(case.evidence.config.device)) < 0.85:
         more = min(0.9, round(share + 0.2, 2))
         flag, fields = f"--gpu-memory-utilization {more}", {"gpu_memory_utilization": more}
         why = "leaves the KV cache more of the memory"
