@@ -29,6 +29,8 @@ class CompletionOutput:
     Attributes:
         finish_reason: "stop", "length", "abort", "error"; None while it runs.
         stop_reason: the stop string or token id that ended it; None for end of sequence.
+        text_ends: with `logprobs`, where each token's text ends in the whole text; one that
+            completes no character adds none.
     """
 
     index: int
@@ -38,6 +40,7 @@ class CompletionOutput:
     logprobs: list[PositionLogprobs] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    text_ends: list[int] | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None

@@ -44,6 +44,9 @@ class SequenceState:
         self._new_text: list[str] = []
         self._new_token_ids: list[int] = []
         self._new_logprobs: list[PositionLogprobs] = []
+        self._text_end = 0
+        self._text_ends: list[int] = []
+        self._new_text_ends: list[int] = []
 
     def update(self, output: CoreOutput) -> None:
         """Take in a step's tokens, up to the one that completes a stop string."""
@@ -58,8 +61,13 @@ class SequenceState:
             self._new_token_ids.append(token)
             if output.logprobs is not None:
                 self._add_logprobs(output.logprobs[i])
+                self._new_text_ends.append(self._text_end)
             if self._detokenizer is not None and not (hides_last and i == last):
-                self._add_text(self._detokenizer.append([token]))
+                text = self._detokenizer.append([token])
+                if output.logprobs is not None:
+                    self._text_end += len(text)
+                    self._new_text_ends[-1] = self._text_end
+                self._add_text(text)
                 if self.finish_reason is not None:
                     return
         if output.finish_reason is not None:
@@ -77,12 +85,15 @@ class SequenceState:
         """What is new since the last time (DELTA), or everything."""
         text = "".join(self._new_text)
         token_ids, logprobs = self._new_token_ids, self._new_logprobs
+        ends, self._new_text_ends = self._new_text_ends, []
         self._new_text, self._new_token_ids, self._new_logprobs = [], [], []
         if kind is not RequestOutputKind.DELTA:
             self._text += text
             self._token_ids += token_ids
             self._logprobs += logprobs
+            self._text_ends += ends
             text, token_ids, logprobs = self._text, self._token_ids.copy(), self._logprobs.copy()
+            ends = self._text_ends.copy()
         wants_logprobs = self._params.logprobs is not None
         return CompletionOutput(
             index=self.index,
@@ -92,6 +103,7 @@ class SequenceState:
             logprobs=logprobs if wants_logprobs else None,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
+            text_ends=ends if wants_logprobs else None,
         )
 
     def _add_text(self, text: str) -> None:

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.engine.stream import OutputSink
 from quire.server.body import decode, read_body
 from quire.server.contract import OF_GENERATION, contract
@@ -172,13 +172,14 @@ class _Answer(ChatAnswer):
         """The event of a text that is more than content."""
         reader = self.reader(completion, output)
         found = reader.read(completion)
-        more = completion.logprobs or completion.finish_reason or self.body.return_token_ids
+        more = found.logprobs or completion.finish_reason or self.body.return_token_ids
         if not found and not more:
             return b""
         if found.content and not (found.calls or found.reasoning or more):
             return self.texts[completion.index].encode(found.content)
         choice = self.delta(completion)
         choice.delta = reader.delta(found)
+        choice.logprobs = self.logprobs(found.logprobs) if found.logprobs else None
         choice.finish_reason = reader.finish_reason(completion.finish_reason)
         return event(self.chunk([choice]))
 
@@ -216,14 +217,17 @@ class _Answer(ChatAnswer):
 
     def choice(self, completion: CompletionOutput, output: RequestOutput) -> ChatChoice:
         message, reason = AssistantMessage(completion.text), completion.finish_reason
+        logprobs = completion.logprobs
         if self.reading.needed:
             reader = self.reader(completion, output)
-            message = reader.message(reader.read(completion))
+            found = reader.read(completion)
+            message = reader.message(found)
+            logprobs = None if logprobs is None else found.logprobs
             reason = reader.finish_reason(reason)
         return ChatChoice(
             index=completion.index,
             message=message,
-            logprobs=self.logprobs(completion),
+            logprobs=self.logprobs(logprobs),
             finish_reason=reason,
             stop_reason=completion.stop_reason,
             token_ids=self.token_ids(completion),
@@ -233,7 +237,7 @@ class _Answer(ChatAnswer):
         choice = ChunkChoice(
             index=completion.index,
             delta=Delta(content=completion.text),
-            logprobs=self.logprobs(completion),
+            logprobs=self.logprobs(completion.logprobs),
             finish_reason=completion.finish_reason,
             token_ids=self.token_ids(completion),
         )
@@ -244,9 +248,9 @@ class _Answer(ChatAnswer):
     def token_ids(self, completion: CompletionOutput) -> list[int] | UnsetType:
         return completion.token_ids if self.body.return_token_ids else UNSET
 
-    def logprobs(self, completion: CompletionOutput) -> ChatLogprobs | None:
-        if completion.logprobs is None:
+    def logprobs(self, positions: list[PositionLogprobs] | None) -> ChatLogprobs | None:
+        if positions is None:
             return None
         return chat_logprobs(
-            completion.logprobs, self.body.top_logprobs or 0, self.call.server.engine.tokenizer
+            positions, self.body.top_logprobs or 0, self.call.server.engine.tokenizer
         )

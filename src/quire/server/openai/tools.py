@@ -27,6 +27,7 @@ from quire.server.openai.protocol import (
     ToolDefinition,
 )
 from quire.server.tools import stream
+from quire.server.tools.alignment import TokenSpans
 from quire.server.tools.table import OutputParser, Parsers
 from quire.text.json_types import allowed_types
 from quire.text.reasoning import prompt_reasoning
@@ -225,14 +226,18 @@ class ChoiceReader:
     def __init__(self, reading: Reading, tokenizer: Tokenizer, output: RequestOutput) -> None:
         self._parser = reading.parser(tokenizer, output)
         self._reading = reading
+        self._tokens = TokenSpans()
 
     def read(self, completion: CompletionOutput) -> stream.Delta:
-        """What an output, the whole or a DELTA, tells."""
+        """What an output, the whole or a DELTA, tells; content with its tokens' logprobs."""
+        self._tokens.add(completion)
         parts = self._parser.push(completion.text).parts
         if completion.finish_reason is not None:
             parts += self._parser.end().parts
         delta = stream.Delta()
         for part in parts:
+            if isinstance(part, stream.TextDelta) and part.kind == "content":
+                part.logprobs = self._tokens.take(part.spans)
             if self._is_shown(part):
                 delta.add(part)
         return delta

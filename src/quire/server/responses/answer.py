@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.server.errors import describe
 from quire.server.event_stream import Framing
 from quire.server.openai.chat import ChatAnswer
@@ -101,8 +101,7 @@ class ResponseAnswer(ChatAnswer):
     def write(self, output: RequestOutput) -> list[bytes]:
         """Add an output to the items; its events."""
         [completion] = completions(output)
-        found = self.read(completion, output)
-        events = self.writer.write(found, self.logprobs(completion, found))
+        events = self.writer.write(self.read(completion, output), self.logprobs)
         if completion.finish_reason is not None:
             status: ItemStatus = "completed" if completion.finish_reason == "stop" else "incomplete"
             if completion.finish_reason == "length":
@@ -114,19 +113,17 @@ class ResponseAnswer(ChatAnswer):
     def read(self, completion: CompletionOutput, output: RequestOutput) -> Delta:
         if not self.reading.needed:
             found = Delta()
-            found.add(TextDelta("content", completion.text))
+            text = TextDelta("content", completion.text, logprobs=completion.logprobs or [])
+            found.add(text)
             return found
         if self.reader is None:
             self.reader = self.new_reader(output)
         return self.reader.read(completion)
 
-    def logprobs(self, completion: CompletionOutput, found: Delta) -> list[TokenLogprob]:
-        """Those of the content's tokens; a piece that has reasoning or calls is taken for these."""
-        if completion.logprobs is None or found.reasoning or found.calls:
-            return []
+    def logprobs(self, positions: list[PositionLogprobs]) -> list[TokenLogprob]:
+        """As the API tells them."""
         tokenizer = self.call.server.engine.tokenizer
-        top = self.response.top_logprobs
-        return chat_logprobs(completion.logprobs, top, tokenizer).content
+        return chat_logprobs(positions, self.response.top_logprobs, tokenizer).content
 
     def finish(self) -> None:
         """Enter what is known at the end, and have it kept."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
+from quire.core.outputs import PositionLogprobs
 from quire.server.openai.protocol import TokenLogprob
 from quire.server.responses.items import new_id
 from quire.server.responses.protocol import (
@@ -45,18 +46,23 @@ class ItemWriter:
         body = {"type": kind, "sequence_number": next(self._numbers), **fields}
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(body))
 
-    def write(self, found: Delta, logprobs: Sequence[TokenLogprob] = ()) -> list[bytes]:
+    def write(
+        self, found: Delta, logprobs: Callable[[list[PositionLogprobs]], list[TokenLogprob]]
+    ) -> list[bytes]:
         """Add what a piece of the answer told; its events.
 
         Args:
-            logprobs: of the tokens of its content.
+            logprobs: as the API tells those of its content.
         """
-        parts = found.parts or ([TextDelta("content", "")] if logprobs else [])
-        return [event for part in parts for event in self._write(part, logprobs)]
+        return [
+            event
+            for part in found.parts
+            for event in self._write(
+                part, logprobs(part.logprobs) if isinstance(part, TextDelta) else []
+            )
+        ]
 
-    def _write(
-        self, part: TextDelta | CallDelta, logprobs: Sequence[TokenLogprob]
-    ) -> Iterator[bytes]:
+    def _write(self, part: TextDelta | CallDelta, logprobs: list[TokenLogprob]) -> Iterator[bytes]:
         if isinstance(part, CallDelta):
             if part.name is not None:
                 yield from self._begin(OutputCall(new_id("fc"), self._new_call_id(), part.name))

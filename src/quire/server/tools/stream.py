@@ -14,6 +14,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from quire.core.outputs import PositionLogprobs
+
 Emit = Callable[[str], None]
 Wait = Generator[None, None, None]
 
@@ -32,12 +34,19 @@ class Input:
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
+        self._begin = 0
         self.ended = False
 
     def __len__(self) -> int:
         return len(self._text) - self._at
 
+    @property
+    def position(self) -> int:
+        """Characters that were read, from the beginning."""
+        return self._begin + self._at
+
     def add(self, text: str) -> None:
+        self._begin += self._at
         self._text = self._text[self._at :] + text
         self._at = 0
 
@@ -83,12 +92,23 @@ class CallDelta:
     arguments: str = ""
 
 
+Span = tuple[int, int]
+"""Of the text that was read: from a character to one behind its last."""
+
+
 @dataclass(slots=True)
 class TextDelta:
-    """More of the content, or of the reasoning."""
+    """More of the content, or of the reasoning.
+
+    Attributes:
+        spans: where it was read, in order.
+        logprobs: those of its tokens, where they are asked for.
+    """
 
     kind: Literal["content", "reasoning"]
     text: str
+    spans: list[Span] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -109,7 +129,9 @@ class Delta:
         if isinstance(part, TextDelta):
             if isinstance(last, TextDelta) and last.kind == part.kind:
                 last.text += part.text
-            elif part.text:
+                last.spans += part.spans
+                last.logprobs += part.logprobs
+            elif part.text or part.logprobs:
                 self.parts.append(part)
         elif isinstance(last, CallDelta) and part.name is None:
             last.arguments += part.arguments
@@ -125,6 +147,12 @@ class Delta:
         return self._text("reasoning")
 
     @property
+    def logprobs(self) -> list[PositionLogprobs]:
+        """Of the content's tokens."""
+        texts = (part for part in self.parts if isinstance(part, TextDelta))
+        return [one for part in texts if part.kind == "content" for one in part.logprobs]
+
+    @property
     def calls(self) -> list[CallDelta]:
         return [part for part in self.parts if isinstance(part, CallDelta)]
 
@@ -136,27 +164,36 @@ class Delta:
 class _Trimmed:
     """Text whose white space at the end is held back until more comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Literal["content", "reasoning"]) -> None:
+        self._kind: Literal["content", "reasoning"] = kind
         self._begun = False
-        self._space: list[str] = []
+        self._space: list[tuple[str, int]] = []
 
-    def push(self, text: str, *, strip: bool) -> str:
-        """What may be shown; `strip` drops white space at the very beginning."""
+    def push(self, text: str, begin: int, *, strip: bool) -> TextDelta | None:
+        """What may be shown of a text that was read from `begin` on, and of what was held back;
+        `strip` drops white space at the very beginning."""
         kept = text.rstrip()
         if not kept:
-            self._space.append(text)
-            return ""
-        shown = "".join([*self._space, kept])
-        self._space = [text[len(kept) :]]
+            self._space.append((text, begin))
+            return None
+        end = begin + len(kept)
         if strip and not self._begun:
-            shown = shown.lstrip()
+            stripped = kept.lstrip()
+            shown = [(stripped, end - len(stripped))]
+        else:
+            shown = [*self._space, (kept, begin)]
+        self._space = [(text[len(kept) :], end)]
         self._begun = True
-        return shown
+        return self._delta(shown)
 
-    def drop(self) -> str:
+    def drop(self) -> TextDelta:
         """Forget the white space held back, which is returned, and begin anew."""
-        held, self._space, self._begun = "".join(self._space), [], False
-        return held
+        held, self._space, self._begun = self._space, [], False
+        return self._delta(held)
+
+    def _delta(self, pieces: list[tuple[str, int]]) -> TextDelta:
+        text = "".join(piece for piece, _ in pieces)
+        return TextDelta(self._kind, text, [(at, at + len(piece)) for piece, at in pieces if piece])
 
 
 ValueTypes = Mapping[str, Mapping[str, frozenset[str]]]
@@ -164,28 +201,33 @@ ValueTypes = Mapping[str, Mapping[str, frozenset[str]]]
 
 
 class Output:
-    """What has been read. White space beside calls, or around reasoning, is no content."""
+    """What has been read. White space beside calls, or around reasoning, is no content.
 
-    def __init__(self, types: ValueTypes | None = None) -> None:
+    Text is told of when the last of it has just been read from `source`.
+    """
+
+    def __init__(self, source: Input, types: ValueTypes | None = None) -> None:
         self.types = types or {}
         self.num_calls = 0
+        self._source = source
         self._new = Delta()
-        self._content = _Trimmed()
-        self._reasoning = _Trimmed()
+        self._content = _Trimmed("content")
+        self._reasoning = _Trimmed("reasoning")
         self._reasoned = False
 
     def content(self, text: str) -> None:
-        shown = self._content.push(text, strip=self._reasoned or self.num_calls > 0)
+        begin = self._source.position - len(text)
+        shown = self._content.push(text, begin, strip=self._reasoned or self.num_calls > 0)
         if shown:
             self._reasoning.drop()
-            self._new.add(TextDelta("content", shown))
+            self._new.add(shown)
 
     def reasoning(self, text: str) -> None:
         self._reasoned = True
-        shown = self._reasoning.push(text, strip=True)
+        shown = self._reasoning.push(text, self._source.position - len(text), strip=True)
         if shown:
             self._content.drop()
-            self._new.add(TextDelta("reasoning", shown))
+            self._new.add(shown)
 
     def call(self, name: str) -> None:
         """Begin a tool call."""
@@ -203,7 +245,7 @@ class Output:
         """No more comes."""
         held = self._content.drop()
         if not self.num_calls and not self._reasoned:
-            self._new.add(TextDelta("content", held))
+            self._new.add(held)
 
     def take(self) -> Delta:
         """What is new."""

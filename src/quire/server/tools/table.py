@@ -221,7 +221,7 @@ class OutputParser:
         types: ValueTypes | None = None,
     ) -> None:
         self._source = Input()
-        self._out = Output(types)
+        self._out = Output(self._source, types)
         if named is not None or required:
             rule = formats.required if named is None else _arguments_of(named)
             if parsers.reasoning is not None and parsers.reasoning.begins:

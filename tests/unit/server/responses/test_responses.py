@@ -159,6 +159,30 @@ async def test_logprobs() -> None:
         assert found[-1]["response"]["output"][0]["content"][0]["logprobs"] == logprobs
 
 
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("<think>Hm.</think>\nYes, é.", ["Yes, é."]),
+        (f"Let me see. {CALL} Well, {CALL}", ["Let me see.", "Well,"]),
+        (CALL, []),
+    ],
+)
+async def test_each_messages_logprobs_are_its_own(text: str, texts: list[str]) -> None:
+    """Beside reasoning and calls, whole and in events."""
+    fields = {"include": ["message.output_text.logprobs"], "top_logprobs": 1, "tools": [TOOL]}
+    async with saying(text, chat_template=THINKING) as app:
+        whole, events = await ask(app, **fields), await stream(app, **fields)
+        told = [e["logprobs"] for e in events if e["type"] == "response.output_text.delta"]
+        parts = [i["content"][0] for i in whole["output"] if i["type"] == "message"]
+        assert [part["text"] for part in parts] == texts
+        for part in parts:
+            written = bytes(b for token in part["logprobs"] for b in token["bytes"])
+            assert written.decode() == part["text"]
+        assert [t for each in told for t in each] == [t for p in parts for t in p["logprobs"]]
+        last = [i["content"][0] for i in events[-1]["response"]["output"] if i["type"] == "message"]
+        assert last == parts
+
+
 async def test_items_reach_the_template() -> None:
     items = [
         {"role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.errors import ConfigError
+from quire.server.tools.stream import TextDelta
 from quire.server.tools.table import (
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -195,6 +196,16 @@ def cuts(text: str, positions: list[int]) -> list[str]:
 def test_any_cut_gives_the_same(example: tuple[str, str], positions: list[int]) -> None:
     name, text = example
     assert read(tools(name), cuts(text, positions)) == read(tools(name), [text])
+
+
+@pytest.mark.parametrize(("name", "text"), ALL_TEXTS)
+def test_it_is_known_where_content_stood(name: str, text: str) -> None:
+    for pieces in ([text], list(text)):
+        parser = tools(name)
+        found = [p for d in [*map(parser.push, pieces), parser.end()] for p in d.parts]
+        for part in found:
+            if isinstance(part, TextDelta):
+                assert "".join(text[begin:end] for begin, end in part.spans) == part.text
 
 
 @settings(max_examples=300, deadline=None)
