@@ -18,12 +18,13 @@ import msgspec
 
 from quire.text.composition import Specials, pieces, until
 from quire.text.json_types import ALL, allowed_types, alternatives, resolved
+from quire.text.string_formats import FORMATS
 
 _ANY = "/(?s:.*)/"
 _OF_OBJECTS = {"type", "properties", "required", "additionalProperties"}
 _NOTES = {"title", "description", "default", "examples", "$defs", "definitions", "$schema", "$id",
           "$comment", "deprecated"}  # fmt: skip
-_OF_TEXTS = {"type", "pattern", "minLength", "maxLength", "enum", "const"}
+_OF_TEXTS = {"type", "pattern", "minLength", "maxLength", "format", "enum", "const"}
 _MARK = "</parameter>"
 
 
@@ -210,6 +211,14 @@ def _text_of(schema: dict[str, Any], where: str) -> str:
         end = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
         inner = pattern.removeprefix("^").removesuffix("$" if not end else "")
         parts.append(f"/{begin}({_slashes(inner)}){end}/")
+    if form := _typed(schema, "format", str, ""):
+        if form not in FORMATS:
+            known = ", ".join(FORMATS)
+            raise ValueError(
+                f"{where} has the format {form!r}, which texts in this format of calls are not "
+                f"held to; known: {known}"
+            )
+        parts += [f"/{_slashes(expression)}/" for expression in FORMATS[form]]
     return f"({' & '.join(parts)})"
 
 
