@@ -20,18 +20,9 @@ constexpr int kDimSteps = kAttentionHeadDim / 32;    // of 32 columns, as the in
 constexpr int kDimTiles = kAttentionHeadDim / kSide;
 constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 inline void configure_tiles() {
-  const TileConfig config;
-  __asm__ volatile("" : : "r"(&config) : "memory");  // GCC 12 may drop the stores to `config`
-  _tile_loadconfig(&config);
+  configure(TileConfig{.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                       .rows = {16, 16, 16, 16, 16, 16, 16, 16}});
 }
 
 // A partial result: acc / sum, both times 2^-top. acc lies in whole tiles.

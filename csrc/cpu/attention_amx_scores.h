@@ -60,15 +60,15 @@ inline void score_tiles(const bf16* k0, const bf16* k1, int64_t dim, int steps,
   const int64_t stride = 2 * dim;
   for (int step = 0; step < steps; ++step) {
     ahead.fetch(kLines);
-    _tile_loadd(4, k0 + 32 * step, stride);
-    _tile_loadd(6, q0[step], 64);
+    QUIRE_TILE_LOAD(4, k0 + 32 * step, stride);
+    QUIRE_TILE_LOAD(6, q0[step], 64);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (KeyTiles == 2) {
-      _tile_loadd(5, k1 + 32 * step, stride);
+      QUIRE_TILE_LOAD(5, k1 + 32 * step, stride);
       _tile_dpbf16ps(1, 5, 6);
     }
     if constexpr (Slabs == 2) {
-      _tile_loadd(7, q1[step], 64);
+      QUIRE_TILE_LOAD(7, q1[step], 64);
       _tile_dpbf16ps(2, 4, 7);
       if constexpr (KeyTiles == 2) _tile_dpbf16ps(3, 5, 7);
     }
@@ -113,7 +113,7 @@ inline void cap_scores(Work& w, int slab, float scale, int j, int end) {
   }
 }
 
-// Hides the keys [j, end) of a slab that its rows may not see. True if that is any.
+// Hides the keys [j, end) of a slab that its rows may not see.
 template <class T>
 inline void hide(Work& w, int slab, int64_t start, int64_t window, const Keys<T>& keys, int j, int end) {
   const __m512i high = _mm512_sub_epi32(_mm512_load_si512(w.at + slab * kSide),

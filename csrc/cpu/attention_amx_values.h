@@ -39,23 +39,23 @@ inline void add_values(Work& w, State& state, int slab, int step, int end,
         _tile_zero(3);
       }
     } else {
-      _tile_loadd(0, acc, 64);
-      _tile_loadd(1, acc + kCells, 64);
+      QUIRE_TILE_LOAD(0, acc, 64);
+      QUIRE_TILE_LOAD(1, acc + kCells, 64);
       if constexpr (Slabs == 2) {
-        _tile_loadd(2, below, 64);
-        _tile_loadd(3, below + kCells, 64);
+        QUIRE_TILE_LOAD(2, below, 64);
+        QUIRE_TILE_LOAD(3, below + kCells, 64);
       }
     }
     for (int i = step; i < end; ++i) {
       ahead.fetch(kLines);
       ahead.fetch(kLines);
-      _tile_loadd(4, w.weights[slab][i], 64);
-      _tile_loadd(6, v[i - step][d], 64);
-      _tile_loadd(7, v[i - step][d + 1], 64);
+      QUIRE_TILE_LOAD(4, w.weights[slab][i], 64);
+      QUIRE_TILE_LOAD(6, v[i - step][d], 64);
+      QUIRE_TILE_LOAD(7, v[i - step][d + 1], 64);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       if constexpr (Slabs == 2) {
-        _tile_loadd(5, w.weights[slab + 1][i], 64);
+        QUIRE_TILE_LOAD(5, w.weights[slab + 1][i], 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
       }

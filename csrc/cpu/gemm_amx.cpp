@@ -4,8 +4,7 @@
 // x is in tiles too: a tile of 16 rows (fewer at the end) is a sequence of steps, a step 64 bytes of
 // each row, so that a tile register is loaded from consecutive lines. Few rows of bf16 are loaded
 // where they are.
-#include "gemm_parts.h"
-#include "simd_float8.h"
+#include "gemm_amx_kinds.h"
 
 #if defined(QUIRE_TILES)
 
@@ -18,76 +17,14 @@ constexpr int64_t kInPlaceRows = 32;          // at most so many rows of bf16 ar
 constexpr int64_t kChunkBytes = 1 << 20;      // of x a task: half of a common L2 cache
 constexpr int64_t kAhead = 8192;              // bytes of W fetched ahead when it is read once
 
-// Tile registers: 0 1 / 2 3 the sums of 32 x 32 outputs, 4 / 5 rows of x, 6 7 rows of W.
-struct TileConfig {
-  uint8_t palette, start_row, reserved[14];
-  uint16_t row_bytes[16];
-  uint8_t rows[16];
-};
-
-// Loads the shape of the registers for `upper` and `lower` rows of x.
+// Tile registers: 0 1 / 2 3 the sums of 32 x 32 outputs, 4 / 5 rows of x, 6 7 rows of W. Their shape
+// for `upper` and `lower` rows of x.
 void configure(int64_t upper, int64_t lower) {
   const uint8_t u = static_cast<uint8_t>(upper);
   const uint8_t l = static_cast<uint8_t>(lower > 0 ? lower : 1);
-  const TileConfig config = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {u, u, l, l, u, l, 16, 16}};
-  __asm__ volatile("" : : "r"(&config) : "memory");  // GCC 12 may drop the stores otherwise
-  _tile_loadconfig(&config);
+  configure(TileConfig{.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                       .rows = {u, u, l, l, u, l, 16, 16}});
 }
-
-// What is multiplied: bytes of a value of x, bytes of W a step, and the step's two tiles as the
-// registers want them.
-struct BF16 {
-  using Sum = float;
-  static constexpr bool kGroups = false;
-  static constexpr int64_t kBytes = 2, kWeightStep = 2 * kTileBytes;
-  const uint8_t* tiles(const uint8_t* weight) const { return weight; }
-};
-struct S8 {
-  using Sum = int32_t;
-  static constexpr bool kGroups = false;
-  static constexpr int64_t kBytes = 1, kWeightStep = 2 * kTileBytes;
-  const uint8_t* tiles(const uint8_t* weight) const { return weight; }
-};
-struct S8A16 {
-  using Sum = float;
-  static constexpr bool kGroups = false;
-  static constexpr int64_t kBytes = 2, kWeightStep = kTileBytes;
-  alignas(64) uint8_t converted[2 * kTileBytes];
-  const uint8_t* tiles(const uint8_t* weight) {
-    for (int64_t i = 0; i < kWeightStep; i += 32) {
-      _mm512_store_si512(converted + 2 * i, reinterpret_cast<__m512i>(s8_pairs(weight + i)));
-    }
-    return converted;
-  }
-};
-
-template <class F8>
-struct F8A16 {
-  using Sum = float;
-  static constexpr bool kGroups = true;
-  static constexpr int64_t kBytes = 2, kWeightStep = kTileBytes;
-  alignas(64) uint8_t converted[2 * kTileBytes];
-  const Float8Pairs<F8> pairs;
-  const uint8_t* tiles(const uint8_t* weight) {
-    for (int64_t quad = 0; quad < 8; ++quad) {
-      for (int64_t tile = 0; tile < 2; ++tile, weight += 64) {
-        __m512i lines[2];
-        pairs.widen(_mm512_loadu_si512(weight), lines[0], lines[1]);
-        uint8_t* const to = converted + tile * kTileBytes + quad * 128;
-        _mm512_store_si512(to, lines[0]);
-        _mm512_store_si512(to + 64, lines[1]);
-      }
-    }
-    return converted;
-  }
-};
-
-#define QUIRE_DOT(T, c, x, w)      \
-  if constexpr (T::kBytes == 2) {  \
-    _tile_dpbf16ps(c, x, w);       \
-  } else {                         \
-    _tile_dpbssd(c, x, w);         \
-  }
 
 // Rows of x as tiles.
 struct Rows {
@@ -118,12 +55,12 @@ void two_tiles(typename T::Sum* sums, Rows upper, Rows lower, const uint8_t* wei
   for (int64_t s = 0; s < steps; ++s, weight += T::kWeightStep) {
     fetch.step();
     const uint8_t* w = kind.tiles(weight);
-    _tile_loadd(4, upper.at + s * upper.step_stride, upper.row_stride);
-    _tile_loadd(6, w, 64);
+    QUIRE_TILE_LOAD(4, upper.at + s * upper.step_stride, upper.row_stride);
+    QUIRE_TILE_LOAD(6, w, 64);
     QUIRE_DOT(T, 0, 4, 6)
-    _tile_loadd(7, w + kTileBytes, 64);
+    QUIRE_TILE_LOAD(7, w + kTileBytes, 64);
     QUIRE_DOT(T, 1, 4, 7)
-    _tile_loadd(5, lower.at + s * lower.step_stride, lower.row_stride);
+    QUIRE_TILE_LOAD(5, lower.at + s * lower.step_stride, lower.row_stride);
     QUIRE_DOT(T, 2, 5, 6)
     QUIRE_DOT(T, 3, 5, 7)
   }
@@ -141,10 +78,10 @@ void one_tile(typename T::Sum* sums, Rows upper, const uint8_t* weight, int64_t 
   for (int64_t s = 0; s < steps; ++s, weight += T::kWeightStep) {
     fetch.step();
     const uint8_t* w = kind.tiles(weight);
-    _tile_loadd(4, upper.at + s * upper.step_stride, upper.row_stride);
-    _tile_loadd(6, w, 64);
+    QUIRE_TILE_LOAD(4, upper.at + s * upper.step_stride, upper.row_stride);
+    QUIRE_TILE_LOAD(6, w, 64);
     QUIRE_DOT(T, 0, 4, 6)
-    _tile_loadd(7, w + kTileBytes, 64);
+    QUIRE_TILE_LOAD(7, w + kTileBytes, 64);
     QUIRE_DOT(T, 1, 4, 7)
   }
   _tile_stored(0, sums, kBlockRows * 4);

@@ -14,23 +14,12 @@ namespace {
 constexpr int64_t kFewRows = 4;
 constexpr int64_t kAhead = 8192;  // bytes of W fetched ahead
 
-struct TileConfig {
-  uint8_t palette, start_row, reserved[14];
-  uint16_t row_bytes[16];
-  uint8_t rows[16];
-};
-
 // Tile registers: 0 1 the sums of 16 x 32 outputs, 2 3 rows of x, 4 5 / 6 7 a step of W each.
 void configure(int64_t group) {
   const uint16_t bytes = static_cast<uint16_t>(smaller(group, kStepBytes));
   const uint8_t lines = static_cast<uint8_t>(bytes / 4);
-  const TileConfig config = {1,
-                             0,
-                             {},
-                             {64, 64, bytes, bytes, 64, 64, 64, 64},
-                             {16, 16, 16, 16, lines, lines, lines, lines}};
-  __asm__ volatile("" : : "r"(&config) : "memory");  // GCC 12 may drop the stores otherwise
-  _tile_loadconfig(&config);
+  configure(TileConfig{.row_bytes = {64, 64, bytes, bytes, 64, 64, 64, 64},
+                       .rows = {16, 16, 16, 16, lines, lines, lines, lines}});
 }
 
 // The codes of a group as steps of two tiles of bytes.
@@ -55,11 +44,11 @@ template <int kSteps>
 inline void tile_dots(int32_t* dots, const int8_t* x, int64_t stride) {
   _tile_zero(0);
   _tile_zero(1);
-  _tile_loadd(2, x, stride);
+  QUIRE_TILE_LOAD(2, x, stride);
   _tile_dpbsud(0, 2, 4);
   _tile_dpbsud(1, 2, 5);
   if constexpr (kSteps == 2) {
-    _tile_loadd(3, x + kStepBytes, stride);
+    QUIRE_TILE_LOAD(3, x + kStepBytes, stride);
     _tile_dpbsud(0, 3, 6);
     _tile_dpbsud(1, 3, 7);
   }
@@ -98,11 +87,11 @@ void block(const GemmArgs& a, const GroupedX& x, int64_t first, int64_t rows, co
   for (int64_t j = 0; j < rows * kBlockRows; ++j) sums[j] = 0.0f;
   for (int64_t g = 0; g < x.groups; ++g, weight += group_bytes<C>(a)) {
     unpack(codes, steps, weight + head_bytes(a), a.group, ahead);
-    _tile_loadd(4, steps, 64);
-    _tile_loadd(5, steps + kTileBytes, 64);
+    QUIRE_TILE_LOAD(4, steps, 64);
+    QUIRE_TILE_LOAD(5, steps + kTileBytes, 64);
     if constexpr (kSteps == 2) {
-      _tile_loadd(6, steps + 2 * kTileBytes, 64);
-      _tile_loadd(7, steps + 3 * kTileBytes, 64);
+      QUIRE_TILE_LOAD(6, steps + 2 * kTileBytes, 64);
+      QUIRE_TILE_LOAD(7, steps + 3 * kTileBytes, 64);
     }
     for (int64_t r = 0; r < rows; r += kGroupedTileRows) {
       int32_t* const out = dots[r / kGroupedTileRows % 2];

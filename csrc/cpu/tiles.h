@@ -1,8 +1,9 @@
 // AMX's tile intrinsics; with QUIRE_EMULATE_TILES, a stand-in in software under the same names.
 //
 // The stand-in lets any machine with AVX-512 BF16 test the tile kernels. It follows the instructions'
-// published definitions (Intel SDM, volume 2) down to their faults: shapes that do not fit, or a use
-// before the configuration is loaded, trap. It is slow, and never chosen by itself.
+// published definitions (Intel SDM, volume 2), the order of sums and what happens to subnormal
+// numbers included, down to their faults: shapes that do not fit, or a use before the configuration
+// is loaded, trap. It is slow, and never chosen by itself.
 #pragma once
 
 #if defined(__AMX_TILE__) || defined(QUIRE_EMULATE_TILES)
@@ -37,6 +38,10 @@ inline void clear(EmulatedTile& tile) { __builtin_memset(tile.bytes, 0, sizeof t
 inline void emulate_loadconfig(const void* memory) {
   const uint8_t* config = static_cast<const uint8_t*>(memory);
   require(config[0] == 1);
+  for (int i = 0; i < 64; ++i) {
+    const bool reserved = (i >= 2 && i < 16) || (i >= 32 && i < 48) || i >= 56;
+    require(!reserved || config[i] == 0);
+  }
   for (int t = 0; t < 8; ++t) {
     EmulatedTile& tile = emulated_tiles[t];
     uint16_t row_bytes;
@@ -72,44 +77,71 @@ inline void emulate_store(int t, void* base, int64_t stride) {
   }
 }
 
-// c += a x b, `dot` adding the products of 4 bytes of a row of a with one line of b.
-template <class Dot>
-inline void emulate_dot(int c_, int a_, int b_, const Dot& dot) {
+// c += a x b: of a row of a, each 4 bytes meet a line of b. Products has
+//   add(x, w)   takes their products in
+//   onto(sum)   sum + all of them
+template <class Products>
+inline void emulate_dot(int c_, int a_, int b_) {
   EmulatedTile &c = configured(c_), &a = configured(a_), &b = configured(b_);
   require(c_ != a_ && c_ != b_ && a_ != b_ && a.rows == c.rows && b.row_bytes == c.row_bytes &&
           a.row_bytes == 4 * b.rows);
   for (int m = 0; m < c.rows; ++m) {
-    __m512i sum = _mm512_load_si512(c.bytes[m]);
+    Products products;
     for (int k = 0; k < b.rows; ++k) {
       int32_t four;
       __builtin_memcpy(&four, a.bytes[m] + 4 * k, sizeof four);
-      sum = dot(sum, _mm512_set1_epi32(four), _mm512_load_si512(b.bytes[k]));
+      products.add(_mm512_set1_epi32(four), _mm512_load_si512(b.bytes[k]));
     }
+    const __m512i sum = products.onto(_mm512_load_si512(c.bytes[m]));
     __builtin_memcpy(c.bytes[m], &sum, static_cast<unsigned>(c.row_bytes));
   }
 }
 
-inline void emulate_dpbf16ps(int c, int a, int b) {
-  emulate_dot(c, a, b, [](__m512i sum, __m512i x, __m512i w) {
-    return _mm512_castps_si512(
-        _mm512_dpbf16_ps(_mm512_castsi512_ps(sum), reinterpret_cast<__m512bh>(x),
-                         reinterpret_cast<__m512bh>(w)));
-  });
+// v without subnormal numbers, which are zeros to the instruction, going in and coming out.
+inline __m512 flushed(__m512 v) {
+  const __m512i bits = _mm512_castps_si512(v);
+  const __mmask16 small = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+  const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000u));
+  return _mm512_castsi512_ps(_mm512_mask_and_epi32(bits, small, bits, sign));
 }
+
+// Products of even columns and those of odd ones are summed apart, from zero; then both together are
+// added.
+struct BF16Products {
+  __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+
+  // AVX-512's instruction flushes as AMX's does; of a pair it is given one half.
+  static __m512 fma(__m512 sum, __m512i x, __m512i w, uint32_t half) {
+    const __m512i mask = _mm512_set1_epi32(static_cast<int>(half));
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_and_si512(x, mask)),
+                            reinterpret_cast<__m512bh>(_mm512_and_si512(w, mask)));
+  }
+  void add(__m512i x, __m512i w) {
+    even = fma(even, x, w, 0x0000ffff);
+    odd = fma(odd, x, w, 0xffff0000);
+  }
+  __m512i onto(__m512i sum) const {
+    const __m512 both = flushed(_mm512_add_ps(even, odd));
+    return _mm512_castps_si512(
+        flushed(_mm512_add_ps(flushed(_mm512_castsi512_ps(sum)), both)));
+  }
+};
 
 // Bytes of both sides extended to 32 bits, multiplied and added: exact.
 template <bool kSignedX, bool kSignedW>
-inline void emulate_dpb(int c, int a, int b) {
-  emulate_dot(c, a, b, [](__m512i sum, __m512i x, __m512i w) {
+struct ByteProducts {
+  __m512i total = _mm512_setzero_si512();
+
+  void add(__m512i x, __m512i w) {
     for (unsigned shift = 0; shift < 32; shift += 8) {
       const __m512i left = _mm512_slli_epi32(x, shift), right = _mm512_slli_epi32(w, shift);
       const __m512i p = kSignedX ? _mm512_srai_epi32(left, 24) : _mm512_srli_epi32(left, 24);
       const __m512i q = kSignedW ? _mm512_srai_epi32(right, 24) : _mm512_srli_epi32(right, 24);
-      sum = _mm512_add_epi32(sum, _mm512_mullo_epi32(p, q));
+      total = _mm512_add_epi32(total, _mm512_mullo_epi32(p, q));
     }
-    return sum;
-  });
-}
+  }
+  __m512i onto(__m512i sum) const { return _mm512_add_epi32(sum, total); }
+};
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA
@@ -130,10 +162,41 @@ inline void emulate_dpb(int c, int a, int b) {
 #define _tile_loadd(t, base, stride) emulate_load(t, base, stride)
 #define _tile_stream_loadd(t, base, stride) emulate_load(t, base, stride)
 #define _tile_stored(t, base, stride) emulate_store(t, base, stride)
-#define _tile_dpbf16ps(c, a, b) emulate_dpbf16ps(c, a, b)
-#define _tile_dpbssd(c, a, b) (emulate_dpb<true, true>(c, a, b))
-#define _tile_dpbsud(c, a, b) (emulate_dpb<true, false>(c, a, b))
-#define _tile_dpbusd(c, a, b) (emulate_dpb<false, true>(c, a, b))
-#define _tile_dpbuud(c, a, b) (emulate_dpb<false, false>(c, a, b))
+#define _tile_dpbf16ps(c, a, b) (emulate_dot<BF16Products>(c, a, b))
+#define _tile_dpbssd(c, a, b) (emulate_dot<ByteProducts<true, true>>(c, a, b))
+#define _tile_dpbsud(c, a, b) (emulate_dot<ByteProducts<true, false>>(c, a, b))
+#define _tile_dpbusd(c, a, b) (emulate_dot<ByteProducts<false, true>>(c, a, b))
+#define _tile_dpbuud(c, a, b) (emulate_dot<ByteProducts<false, false>>(c, a, b))
+
+#endif
+
+#if defined(QUIRE_TILES)
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// The shapes of the tile registers, as the instruction reads them.
+struct TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+inline void configure(const TileConfig& config) {
+  __asm__ volatile("" : : "r"(&config) : "memory");  // see QUIRE_TILE_LOAD
+  _tile_loadconfig(&config);
+}
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA
+
+// GCC's intrinsics are assembly that does not say which memory it reads: it may drop stores to what a
+// tile is loaded from, or move them behind the load (GCC 12 did so with a configuration).
+#define QUIRE_TILE_LOAD(t, base, stride)   \
+  do {                                     \
+    __asm__ volatile("" : : : "memory");   \
+    _tile_loadd(t, base, stride);          \
+  } while (0)
 
 #endif

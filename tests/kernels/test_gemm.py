@@ -148,6 +148,17 @@ def test_s8_is_the_same_on_every_isa(generator: torch.Generator) -> None:
     assert all(torch.equal(results[0], other) for other in results)
 
 
+@pytest.mark.parametrize("isa", [i for i in available_isas() + emulated_isas() if "amx" in i])
+def test_tiles_add_as_the_manual_says(isa: str) -> None:
+    """TDPBF16PS adds even columns and odd ones apart, and takes subnormal numbers for zero."""
+    huge, tiny = 2.0**24, 2.0**-70
+    weight = torch.tensor([[huge, 1, -huge, 1], [1, huge, 1, -huge], [tiny, 0, 2.0**-130, 0]])
+    linear = PackedLinear(NativeKernels(isa), POOLS[1], weight, kind="bf16")
+    ones, others = linear.forward(torch.tensor([[1.0, 1, 1, 1], [tiny, 0, 2.0**100, 0]]))
+    assert ones.tolist() == [2, 2, tiny]  # one after the other they would be 0 and 1
+    assert others[2].item() == 0  # 2^-140, and 2^100 times what counts as zero
+
+
 def test_s8_at_its_limits(kernels: NativeKernels) -> None:
     """The largest sums: every product 127 * 127, of either sign, at the largest k."""
     weight = torch.ones(2, 65536)
