@@ -20,7 +20,7 @@ const CpuFeatures& cpu_features();
 struct IsaEntry {
   const char* name;
   bool available;  // on this machine
-  bool emulated;   // in software, in part: for tests, never chosen by itself
+  bool emulated;   // by signals (emulated_tiles.cpp): for tests, never chosen by itself
   const Kernels& (*table)();
 };
 

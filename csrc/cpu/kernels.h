@@ -77,7 +77,7 @@ const Kernels& table();
 namespace amx {  // + tiles of bf16 and int8
 const Kernels& table();
 }
-namespace amx_emulated {  // the kernels of amx, their tiles in software (tiles.h): for tests
+namespace amx_emulated {  // those of amx, their tile instructions in software: for tests
 const Kernels& table();
 }
 

@@ -731,7 +731,10 @@ def exp2(kernels: Kernels, y: int, x: int, count: int, /) -> None:
     """y[i] = 2^x[i] as the softmax of attention computes it; x <= 127."""
 
 def emulated() -> list[str]:
-    """Names of the tables here that are partly emulated in software, for tests."""
+    """Names of the tables here of which some instructions are emulated by signals, for tests.
+
+    `table` of one installs the handler, once.
+    """
 
 def detect() -> list[str]:
     """Names of the instruction sets that this machine can run, least capable first."""

@@ -46,6 +46,11 @@ def pools() -> list[_native.Pool]:
     return [_native.Pool(1), _native.Pool(2), _native.Pool(3)]
 
 
+def emulated(isa: str) -> bool:
+    """Every instruction on tiles costs a signal then: some tests do less."""
+    return isa.endswith("_emulated")
+
+
 def pick(generator: torch.Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high + 1, (), generator=generator))
 
@@ -227,12 +232,13 @@ def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
     assert torch.equal(actual.contiguous().view(kind), expected.contiguous().view(kind))
 
 
-def random_shape(generator: torch.Generator, **given: object) -> Shape:
+def random_shape(generator: torch.Generator, isa: str, **given: object) -> Shape:
     kv_heads = choose(generator, 1, 2, 3)
+    groups = (1, 2, 3, 4, 7, 8, 16, 17, 48, 64)
     dtypes = list(UNIT)
     drawn: dict[str, object] = {
         "kv_heads": kv_heads,
-        "heads": kv_heads * choose(generator, 1, 2, 3, 4, 7, 8, 16, 17, 48, 64),
+        "heads": kv_heads * choose(generator, *groups[: 8 if emulated(isa) else None]),
         "head_dim": 8 * pick(generator, 4, 32),
         "block_size": choose(generator, 8, 16, 32),
         "dtype": dtypes[pick(generator, 0, 2)],
@@ -282,7 +288,7 @@ SHAPES: list[dict[str, object]] = [
 def test_ragged_batches(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
-    shape = random_shape(generator, **given)
+    shape = random_shape(generator, isa, **given)
     print(shape)
     lens = [1, 16, 128, 129, *(pick(generator, 1, 300) for _ in range(4))]
     world = make_world(generator, shape, lens)
@@ -297,13 +303,14 @@ def test_capped_scores(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
     """Gemma 2's; with queries large enough for the cap to matter."""
-    shape = random_shape(generator, **given)
+    shape = random_shape(generator, isa, **given)
     print(shape)
     lens = [1, 129, pick(generator, 1, 300), 1100]
     world = make_world(generator, shape, lens)
     for q in world.q:
         q *= 5.0
-    for softcap, window in ((50.0, None), (1.5, pick(generator, 1, 200))):
+    caps = [(50.0, None), (1.5, pick(generator, 1, 200))]
+    for softcap, window in caps[1:] if emulated(isa) else caps:
         spans = random_spans(generator, lens)
         outs = world.run(isa, pools[1], spans, window, softcap=softcap)
         assert_attended(world, isa, outs, spans, window, softcap)
@@ -316,7 +323,7 @@ def test_capped_scores(
 def test_long_contexts(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
-    shape = random_shape(generator, **given)
+    shape = random_shape(generator, isa, **given)
     world = make_world(generator, shape, [2200, 1025])
     spans = [(0, 2199, 2200), (1, 1000, 1025), (0, 1010, 1050), (0, 2047, 2049)]
     for window in (None, 1500):
@@ -327,13 +334,13 @@ def test_long_contexts(
 def test_a_token_is_the_same_in_every_batch_and_chunking(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
-    shape = random_shape(generator, **given)
+    shape = random_shape(generator, isa, **given)
     print(shape)
     n = pick(generator, 140, 330)
     world = make_world(generator, shape, [n, *(pick(generator, 1, 200) for _ in range(3))])
     for window in (None, pick(generator, 1, 180)):
         (whole,) = world.run(isa, pools[0], [(0, 0, n)], window)
-        for pool in pools:
+        for pool in pools[1:2] if emulated(isa) else pools:
             cuts = sorted({0, n, *(pick(generator, 0, n) for _ in range(5))})
             for first, last in itertools.pairwise(cuts):
                 others = [span for span in random_spans(generator, world.lens) if span[0] != 0]
@@ -349,19 +356,21 @@ def test_a_token_is_the_same_in_every_batch_and_chunking(
 def test_a_token_is_the_same_alone_in_a_long_context(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
-    world = make_world(generator, random_shape(generator, **given), [2100])
+    first = 1990 if emulated(isa) else 990
+    positions = [1023, 1024, 1025, 2047, 2048, 2099, pick(generator, first, 2099)]
+    world = make_world(generator, random_shape(generator, isa, **given), [2100])
     for window in (None, 1030):
-        (whole,) = world.run(isa, pools[1], [(0, 990, 2100)], window)
-        for position in (1023, 1024, 1025, 2047, 2048, 2099, pick(generator, 990, 2099)):
+        (whole,) = world.run(isa, pools[1], [(0, first, 2100)], window)
+        for position in filter(lambda at: at >= first, positions):
             (alone,) = world.run(isa, pools[1], [(0, position, position + 1)], window)
-            assert_same_bits(alone[0], whole[position - 990])
+            assert_same_bits(alone[0], whole[position - first])
 
 
 @pytest.mark.parametrize("given", SHAPES[:13], ids=str)
 def test_threads_that_share_a_sequence_change_nothing(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
 ) -> None:
-    shape = random_shape(generator, **given)
+    shape = random_shape(generator, isa, **given)
     print(shape)
     lens = [pick(generator, 1025, 3200), pick(generator, 1, 1500), 1024, 2048]
     world = make_world(generator, shape, lens)
@@ -376,7 +385,8 @@ def test_threads_that_share_a_sequence_change_nothing(
     for window in (None, pick(generator, 1, 2000)):
         whole = world.run(isa, pools[0], spans, window, split=False)
         assert_attended(world, isa, whole, spans, window)
-        for pool, split in itertools.product((*pools, _native.Pool(9)), (None, True)):
+        ways = list(itertools.product((*pools, _native.Pool(9)), (None, True)))
+        for pool, split in ways[::5] if emulated(isa) else ways:
             for out, expected in zip(
                 world.run(isa, pool, spans, window, split), whole, strict=True
             ):
