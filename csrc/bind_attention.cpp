@@ -24,15 +24,15 @@ void paged_attention(const Kernels& kernels, Pool& pool, int q_dtype, int kv_dty
                      int64_t kv_heads, int64_t head_dim, int64_t block_size, int64_t out_stride,
                      int64_t q_stride, int64_t k_block_stride, int64_t v_block_stride,
                      int64_t window, float scale, float softcap, float v_unit, int split, int64_t thread_tasks,
-                     int64_t tall_rows) {
+                     int64_t tall_rows, int64_t ahead_bytes) {
   if (q_dtype < 0 || q_dtype >= kDTypeCount || kv_dtype < 0 || kv_dtype >= kCacheDTypeCount) {
     throw std::invalid_argument("unknown dtype code");
   }
   if (split < 0 || split > static_cast<int>(AttentionSplit::kAlways)) {
     throw std::invalid_argument("unknown split");
   }
-  const AttentionTuning tuning = {thread_tasks, tall_rows};
-  if (thread_tasks < 0 || thread_tasks > kMostThreadTasks || tall_rows < 0) {
+  const AttentionTuning tuning = {thread_tasks, tall_rows, ahead_bytes};
+  if (thread_tasks < 0 || thread_tasks > kMostThreadTasks || tall_rows < 0 || ahead_bytes < 0) {
     throw std::invalid_argument("no such tuning of attention");
   }
   if (attention_tile_positions(heads, kv_heads) == 0) {

@@ -10,6 +10,9 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
+constexpr int kHeads = 16;            // most that are taken together
+constexpr int64_t kLead = 10 << 10;   // bytes from what few rows read to what is fetched, if not tuned
+
 // A tile's query rows: floats, or for attention_pairs.h the elements of its products.
 template <class E>
 struct Queries {
@@ -17,43 +20,12 @@ struct Queries {
   float worth[kAttentionRows];  // what a row's scores are to be multiplied by
 };
 
-// One key tile for R rows from `first` on.
-template <int R, class E, class T>
-void attend_rows(const Rows& rows, int first, const Queries<E>& q, const Keys<T>& keys,
-                 const E* values, const Scales* scales, Ahead& ahead, int64_t start,
-                 int64_t window, Scaling scaling, float* scores, State& state) {
-  const E* row = q.rows + first * kWidth;
-  score<R>(row, keys, scales, ahead, scores);
-  const int begin = first_group(keys), end = end_group(keys);
-  float scales_[R], keep[R];
-  for (int r = 0; r < R; ++r) {
-    scales_[r] = scaling.scale * q.worth[first + r];
-    if (scaling.cap > 0.0f) {
-      cap_scores(scores + r * kKeys, begin, end, scales_[r]);
-      scales_[r] = scaling.cap;
-    }
-    const int64_t high = rows.at(first + r) - start;
-    const int64_t low = window > 0 ? high - window + 1 : 0;
-    hide(scores + r * kKeys, begin, end, low, high);
-  }
-  weigh<R>(scores, begin, end, scales_, state.top + first, state.sum + first, keep);
-  add_weighted<R>(state.acc + first * kWidth, scores, keep, keys, scales, ahead, row,
-                  values);
-}
-
-// One key tile for all rows; `values` are those of a Tall, or null.
-template <class E, class T>
-void attend_keys(const Rows& rows, const Queries<E>& q, const Keys<T>& keys, const E* values,
-                 const Scales* scales, Ahead& ahead, int64_t start, int64_t window, Scaling scaling,
-                 State& state) {
-  alignas(64) float scores[4 * kKeys];
-  const auto some = [&]<int R>(int first) {
-    attend_rows<R>(rows, first, q, keys, values, scales, ahead, start, window, scaling, scores,
-                   state);
-  };
+// Calls some<R>(r) for the rows [0, count), up to four at a time.
+template <class Some>
+void each_rows(int count, const Some& some) {
   int r = 0;
-  for (; r + 4 <= rows.count; r += 4) some.template operator()<4>(r);
-  switch (rows.count - r) {
+  for (; r + 4 <= count; r += 4) some.template operator()<4>(r);
+  switch (count - r) {
     case 3: return some.template operator()<3>(r);
     case 2: return some.template operator()<2>(r);
     case 1: return some.template operator()<1>(r);
@@ -61,12 +33,124 @@ void attend_keys(const Rows& rows, const Queries<E>& q, const Keys<T>& keys, con
   }
 }
 
+// One key tile on its way into the sums of some rows: scores, weights, weighted values. `row` is one of
+// the task's, and `slot` its place in here.
+template <class E, class T>
+struct Step {
+  const Rows& rows;
+  const Queries<E>& q;
+  Ahead& ahead;
+  int64_t start, window;
+  Scaling scaling;
+  State& state;
+
+  Step(const Rows& rows_, const Queries<E>& q_, Ahead& ahead_, int64_t start_,
+       const AttentionArgs& a, State& state_)
+      : rows(rows_), q(q_), ahead(ahead_), start(start_), window(a.window), scaling(a),
+        state(state_) {}
+
+  alignas(64) float scores[kAttentionRows * kKeys];
+  alignas(64) E weights[kIsFloat<E> ? 1 : kAttentionRows * kKeys];
+  alignas(64) int32_t whole[kIsInt16<E> ? kAttentionRows * kWidth : 1];
+  float keep[kAttentionRows], worth[kAttentionRows];
+
+  E* weights_of(int slot) {
+    if constexpr (kIsFloat<E>) {
+      return scores + slot * kKeys;
+    } else {
+      return weights + slot * kKeys;
+    }
+  }
+
+  template <int R, class K>
+  void score(int row, int slot, const Keys<K>& keys, const Scales* scales, int begin, int end) {
+    QUIRE_ISA::score<R>(q.rows + row * kWidth, keys, scales, ahead, begin, end,
+                        scores + slot * kKeys);
+  }
+
+  template <int R, class K>
+  void weigh(int row, int slot, const Keys<K>& keys, const Scales* scales) {
+    const int begin = first_group(keys), end = end_group(keys);
+    float* const s = scores + slot * kKeys;
+    float factors[R];
+    for (int r = 0; r < R; ++r) {
+      factors[r] = scaling.scale * q.worth[row + r];
+      if (scaling.cap > 0.0f) {
+        cap_scores(s + r * kKeys, begin, end, factors[r]);
+        factors[r] = scaling.cap;
+      }
+      const int64_t high = rows.at((row + r) % rows.count) - start;
+      const int64_t low = window > 0 ? high - window + 1 : 0;
+      hide(s + r * kKeys, begin, end, low, high);
+    }
+    QUIRE_ISA::weigh<R>(s, begin, end, factors, state.top + row, state.sum + row, keep + slot);
+    for (int r = 0; r < R; ++r) {
+      worth[slot + r] = round_weights(s + r * kKeys, begin, end, scales, weights_of(slot + r));
+    }
+  }
+
+  template <int R, class K>
+  void add(int row, int slot, const Keys<K>& keys, const E* values, int begin, int end) {
+    int32_t* const sums = kIsInt16<E> ? whole + slot * kWidth : nullptr;
+    add_weighted<R>({state.acc + row * kWidth, sums, keep + slot, worth + slot}, weights_of(slot),
+                    keys, ahead, values, begin, end);
+  }
+
+  // All rows of the head whose keys these are; `values` are those of a Tall, or null.
+  template <class K>
+  void attend(const Keys<K>& keys, const E* values, const Scales* scales) {
+    const int begin = first_group(keys), end = end_group(keys);
+    each_rows(rows.count, [&]<int R>(int r) {
+      score<R>(r, 0, keys, scales, begin, end);
+      weigh<R>(r, 0, keys, scales);
+      add<R>(r, 0, keys, values, begin, end);
+    });
+  }
+
+  // The rows of all heads, in runs of keys: in a block the heads lie one after the other.
+  void attend_heads(Keys<T> keys) {
+    const int begin = first_group(keys), end = end_group(keys);
+    const int block = 1 << keys.shift, run = block > kGroup ? block : kGroup;
+    Scales scales[kHeads];
+    const bool scaled = keys.k_scales[keys.first >> keys.shift] != nullptr;
+    const auto each_head = [&](const auto& some) {
+      for (int h = 0; h < rows.heads; ++h) {
+        keys.set_head(h);
+        const Scales* const of_head = scaled ? scales + h : nullptr;
+        each_rows(rows.count,
+                  [&]<int R>(int r) { some.template operator()<R>(h * rows.count + r, of_head); });
+      }
+    };
+    if (scaled) {
+      for (int h = 0; h < rows.heads; ++h) {
+        keys.set_head(h);
+        scales[h].read(keys);
+      }
+    }
+    const auto run_end = [&](int j) { return j + run < end ? j + run : end; };
+    for (int j = begin; j < end; j += run) {
+      each_head([&]<int R>(int r, const Scales* s) { score<R>(r, r, keys, s, j, run_end(j)); });
+    }
+    each_head([&]<int R>(int r, const Scales* s) { weigh<R>(r, r, keys, s); });
+    for (int j = begin; j < end; j += run) {
+      each_head([&]<int R>(int r, const Scales*) {
+        add<R>(r, r, keys, static_cast<const E*>(nullptr), j, run_end(j));
+      });
+    }
+  }
+};
+
+// Elements from the first head's first row to row r, of q or out.
+int64_t row_offset(const Rows& rows, int r, int64_t stride) {
+  const int head = r / rows.count, in_head = r % rows.count;
+  return in_head / rows.group * stride + (head * rows.group + in_head % rows.group) * rows.dim;
+}
+
 // q[r] of the tile's rows.
 template <class Q, class E>
 void load_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, Queries<E>& q) {
-  for (int r = 0; r < rows.count; ++r) {
-    const Q* from = static_cast<const Q*>(a.q) + offset + r / rows.group * a.q_stride +
-                    r % rows.group * rows.dim;
+  for (int r = 0; r < rows.total(); ++r) {
+    const Q* from = static_cast<const Q*>(a.q) + offset + row_offset(rows, r, a.q_stride);
     q.worth[r] = load_query(from, rows.dim, q.rows + r * kWidth);
   }
 }
@@ -74,9 +158,8 @@ void load_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, Queries
 // acc / sum; adding zero makes -0 of an underflow 0, whose sign depends on the tiling.
 template <class Q>
 void store_rows(const AttentionArgs& a, const Rows& rows, int64_t offset, const State& state) {
-  for (int r = 0; r < rows.count; ++r) {
-    Q* to = static_cast<Q*>(a.out) + offset + r / rows.group * a.out_stride +
-            r % rows.group * rows.dim;
+  for (int r = 0; r < rows.total(); ++r) {
+    Q* to = static_cast<Q*>(a.out) + offset + row_offset(rows, r, a.out_stride);
     const Vec scale = broadcast(a.v_unit / state.sum[r]);
     for (int64_t d = 0; d < rows.dim; d += kLanes) {
       const Vec v = add(mul(load(state.acc + r * kWidth + d), scale), zero());
@@ -108,10 +191,22 @@ struct Work {
     tile.both_ways = a.window == kBothWays;
   }
 
-  int rows() const { return tile.count; }
+  // A head's keys are converted once where many rows read them; else heads are taken together.
+  bool tall() const { return tile.count >= (a.tuning.tall_rows > 0 ? a.tuning.tall_rows : kTall); }
+  int heads() const {
+    const int fitting = kAttentionRows / tile.count;
+    return tall() ? 1 : fitting < kHeads ? fitting : kHeads;
+  }
+
+  int64_t lead() const {
+    return tall() ? kWholeTile : a.tuning.ahead_bytes > 0 ? a.tuning.ahead_bytes : kLead;
+  }
+
+  int rows() const { return tile.total(); }
   int64_t column(int64_t head) const { return head * tile.group * a.head_dim; }
 
-  void load(int64_t head) {
+  void load(int64_t head, int heads) {
+    tile.heads = heads;
     const int64_t offset = task.row * a.q_stride + column(head);
     if constexpr (kIsFloat<E>) {
       switch (a.q_dtype) {
@@ -125,26 +220,19 @@ struct Work {
   }
 
   void attend(const Keys<T>& keys, Ahead& ahead, int64_t start, State& state) {
-    if constexpr (sizeof(T) == 1) {
-      if (a.k_scale != nullptr) {
-        const Scales scales(keys);
-        return attend(keys, &scales, ahead, start, state);
-      }
-    }
-    attend(keys, nullptr, ahead, start, state);
-  }
-  void attend(const Keys<T>& keys, const Scales* scales, Ahead& ahead, int64_t start,
-              State& state) {
-    const Scaling scaling(a);
+    Step<E, T> step(tile, q, ahead, start, a, state);
+    if (tile.heads > 1) return step.attend_heads(keys);
+    Scales scales;
+    const bool scaled = sizeof(T) == 1 && a.k_scale != nullptr;
+    if (scaled) scales.read(keys);
+    const Scales* const read = scaled ? &scales : nullptr;
     if constexpr (!kIsFloat<T>) {
-      if (tile.count >= (a.tuning.tall_rows > 0 ? a.tuning.tall_rows : kTall)) {
-        const Tall<E, T> tall(keys);
-        return attend_keys(tile, q, tall.keys, tall.values, scales, ahead, start, a.window, scaling,
-                           state);
+      if (tall()) {
+        const Tall<E, T> wide(keys);
+        return step.attend(wide.keys, static_cast<const E*>(wide.values), read);
       }
     }
-    attend_keys(tile, q, keys, static_cast<const E*>(nullptr), scales, ahead, start, a.window,
-                scaling, state);
+    step.attend(keys, static_cast<const E*>(nullptr), read);
   }
 
   void clear(State& state) { QUIRE_ISA::clear(tile, state); }
@@ -153,7 +241,7 @@ struct Work {
   void restore(const float* from, State& state) { QUIRE_ISA::restore(tile, from, state); }
 
   void store(int64_t head, State& state) {
-    for (int r = 0; r < tile.count; ++r) order_columns(state.acc + r * kWidth, tile.dim, q.rows);
+    for (int r = 0; r < tile.total(); ++r) order_columns(state.acc + r * kWidth, tile.dim, q.rows);
     const int64_t offset = task.row * a.out_stride + column(head);
     switch (a.q_dtype) {
       case kBFloat16: return store_rows<bf16>(a, tile, offset, state);

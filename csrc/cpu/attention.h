@@ -22,10 +22,11 @@ struct AttentionTask {
   int32_t rows;
   int32_t head, end_head;
   int32_t begin, end;   // keys
-  int32_t merge, part;  // where the keys are cut: for which head, the first part; else merge is -1
+  int32_t merge, part;  // where the keys are cut: for the first head, the first part; else merge is -1
 };
 
 // The parts of a tile and head. The task that finishes the last of them merges all, in their order.
+// Of heads that are taken together it is the first's, and the room of the others lies behind it.
 struct AttentionMerge {
   int64_t at;  // of the first part's partial result, in floats; the others follow
   int32_t parts;

@@ -148,14 +148,17 @@ struct TileWork {
     set_rows(a, task, w);
   }
 
+  int heads() const { return 1; }
+  int64_t lead() const { return kWholeTile; }
   int rows() const { return w.rows; }
   int64_t column(int64_t head) const { return head * w.group * a.head_dim; }
 
-  void load(int64_t head) { pack_queries(a, task.row * a.q_stride + column(head), w); }
+  void load(int64_t head, int) { pack_queries(a, task.row * a.q_stride + column(head), w); }
   void attend(const Keys<T>& keys, Ahead& ahead, int64_t start, State& state) {
     if constexpr (sizeof(T) == 1) {
       if (a.k_scale != nullptr) {
-        const Scales scales(keys);
+        Scales scales;
+        scales.read(keys);
         return QUIRE_ISA::attend(a, w, keys, &scales, ahead, start, state);
       }
     }

@@ -65,14 +65,15 @@ inline float round_weights(const float* weights, int begin, int end, const Scale
   return 1.0f;
 }
 
-// scores[r][j] = q[r] . k[j], times the key's scale where there is one.
+// scores[r][j] = q[r] . k[j], times the key's scale where there is one, for the groups of keys
+// [begin, end).
 template <int R, IsFloat8 F8>
-void score(const Halved* q, const Keys<F8>& keys, const Scales* scales, Ahead& ahead,
-           float* scores) {
+void score(const Halved* q, const Keys<F8>& keys, const Scales* scales, Ahead& ahead, int begin,
+           int end, float* scores) {
   const Float8Pairs<F8> pairs;
   using P = Pairs<Halved>;
   const int64_t dim = keys.dim;
-  for (int j = first_group(keys); j < keys.last; j += kGroup) {
+  for (int j = begin; j < end; j += kGroup) {
     Vec folded[R][kGroup / 4];
     for (int i = 0; i < kGroup; i += 4) {
       ahead.fetch(ahead.pace);

@@ -20,11 +20,12 @@ float load_query(const Q* from, int64_t dim, float* q) {
   return 1.0f;
 }
 
-// scores[r][j] = q[r] . k[j] for R rows and all kLanes-wide groups of keys that touch the tile's.
+// scores[r][j] = q[r] . k[j] for R rows and the groups of keys [begin, end).
 template <int R, class T>
-void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, float* scores) {
+void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, int begin,
+           int end, float* scores) {
   const int64_t dim = keys.dim;
-  for (int j = first_group(keys); j < keys.last; j += kGroup) {
+  for (int j = begin; j < end; j += kGroup) {
     Vec folded[R][kGroup / 4];
     for (int i = 0; i < kGroup; i += 4) {
       ahead.fetch(ahead.pace);
@@ -59,18 +60,30 @@ void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahe
   }
 }
 
-// acc[r] = acc[r] * keep[r] + sum over keys of weight[r][j] * v[j] for R rows and C vectors from
-// column d on. With n != 0 only the first n < kLanes columns of one vector count.
+// The weights of a row as `add_values` takes them, in place; returns what a product with them is worth.
+inline float round_weights(float* weights, int begin, int end, const Scales* scales, float*) {
+  for (int j = begin; scales != nullptr && j < end; j += kGroup) {
+    store(weights + j, mul(load(weights + j), load(scales->v + j)));
+  }
+  return 1.0f;
+}
+
+// For R rows and C vectors from column d on: acc[r] += weight[r][j] * v[j], over those of the keys
+// [begin, end) that the tile has; with the first of them, acc is multiplied by `keep` before. With
+// n != 0 only the first n < kLanes columns of one vector count.
 template <int R, int C, class T>
-void add_values(float* acc, const float* weights, const float* keep, const Keys<T>& keys,
-                Ahead& ahead, int64_t d, int64_t n) {
+void add_values(const Sums& sums, const float* weights, const Keys<T>& keys, Ahead& ahead,
+                int begin, int end, int64_t d, int64_t n) {
   Vec s[R][C];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
-      s[r][c] = mul(load(acc + r * kWidth + d + c * kLanes), broadcast(keep[r]));
+      s[r][c] = load(sums.acc + r * kWidth + d + c * kLanes);
+      if (begin <= keys.first) s[r][c] = mul(s[r][c], broadcast(sums.keep[r]));
     }
   }
-  for (int j = keys.first; j < keys.last; ++j) {
+  const int first = begin > keys.first ? begin : keys.first;
+  const int last = end < keys.last ? end : keys.last;
+  for (int j = first; j < last; ++j) {
     if (j % 4 == 0) ahead.fetch(ahead.pace);
     const T* v = keys.value(j) + d;
     Vec x[C];
@@ -81,33 +94,24 @@ void add_values(float* acc, const float* weights, const float* keep, const Keys<
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) store(acc + r * kWidth + d + c * kLanes, s[r][c]);
+    for (int c = 0; c < C; ++c) store(sums.acc + r * kWidth + d + c * kLanes, s[r][c]);
   }
 }
 
 constexpr int kFloatColumns = kLanes >= 16 ? 4 : 2;  // accumulators of add_values stay in registers
 
-// The weights of R rows times the tile's values.
 template <int R, class T>
-void add_weighted(float* acc, float* weights, const float* keep, const Keys<T>& keys,
-                  const Scales* scales, Ahead& ahead, const float*, const float*) {
+void add_weighted(const Sums& sums, const float* weights, const Keys<T>& keys, Ahead& ahead,
+                  const float*, int begin, int end) {
   const int64_t dim = keys.dim;
-  if (scales != nullptr) {
-    for (int r = 0; r < R; ++r) {
-      for (int j = first_group(keys); j < keys.last; j += kGroup) {
-        float* w = weights + r * kKeys + j;
-        store(w, mul(load(w), load(scales->v + j)));
-      }
-    }
-  }
   int64_t d = 0;
   for (; d + kFloatColumns * kLanes <= dim; d += kFloatColumns * kLanes) {
-    add_values<R, kFloatColumns>(acc, weights, keep, keys, ahead, d, 0);
+    add_values<R, kFloatColumns>(sums, weights, keys, ahead, begin, end, d, 0);
   }
   for (; d + kLanes <= dim; d += kLanes) {
-    add_values<R, 1>(acc, weights, keep, keys, ahead, d, 0);
+    add_values<R, 1>(sums, weights, keys, ahead, begin, end, d, 0);
   }
-  if (d < dim) add_values<R, 1>(acc, weights, keep, keys, ahead, d, dim - d);
+  if (d < dim) add_values<R, 1>(sums, weights, keys, ahead, begin, end, d, dim - d);
 }
 
 // Puts the columns of acc in order, from that in which `add_weighted` of the elements leaves them.

@@ -21,7 +21,7 @@ struct Scaling {
 };
 
 // One tile of keys: where its blocks lie, null for those outside [first, last); all zero is none.
-// T is the cache's dtype.
+// T is the cache's dtype. A block's heads lie one after the other: `set_head` picks one.
 template <class T>
 struct Keys {
   const T* k[kMaxBlocks];
@@ -30,12 +30,14 @@ struct Keys {
   int first, last;
   int shift;  // log2 of the block size
   int64_t dim;
+  int64_t offset;  // elements from where `k` and `v` point to the head that is set
 
   int at(int j) const { return j & ((1 << shift) - 1); }
-  const T* key(int j) const { return k[j >> shift] + at(j) * dim; }
-  const T* value(int j) const { return v[j >> shift] + at(j) * dim; }
+  const T* key(int j) const { return k[j >> shift] + offset + at(j) * dim; }
+  const T* value(int j) const { return v[j >> shift] + offset + at(j) * dim; }
   bool has(int j) const { return j >= first && j < last; }
   bool has_block(int j) const { return k[j >> shift] != nullptr; }
+  void set_head(int head) { offset = head * (dim << shift); }
 };
 
 template <class T>
@@ -67,13 +69,14 @@ struct Scales {
   alignas(64) float k[kKeys + kLanes], v[kKeys + kLanes];  // whole vectors are written
 
   template <class T>
-  explicit Scales(const Keys<T>& keys) {
+  void read(const Keys<T>& keys) {
     const int size = 1 << keys.shift;
     for (int i = 0; i < kKeys >> keys.shift; ++i) {
       if (keys.k[i] == nullptr) continue;
       for (int at = 0; at < size; at += static_cast<int>(kLanes)) {
         const int64_t n = size - at;
-        const bf16 *from_k = keys.k_scales[i] + at, *from_v = keys.v_scales[i] + at;
+        const int64_t offset = keys.offset / keys.dim + at;
+      const bf16 *from_k = keys.k_scales[i] + offset, *from_v = keys.v_scales[i] + offset;
         store(k + i * size + at, n < kLanes ? load(from_k, n) : load(from_k));
         store(v + i * size + at, n < kLanes ? load(from_v, n) : load(from_v));
       }
@@ -84,43 +87,69 @@ struct Scales {
 };
 
 constexpr int kLines = 8;  // a few; more than the smallest blocks have, which does no harm
+constexpr int64_t kWholeTile = 1ll << 40;  // as a lead: what is asked for is the next tile
 
-// The blocks of the tile that comes next, asked for a few lines at a time between the steps of the
-// present one: all at once would fill the line buffers and stop the work that they should overlap.
-// They go to the second cache: two tiles are more than the first holds.
+// Keys and values that lie `lead` bytes behind those in use, asked for a few lines at a time between
+// the steps of a tile: all at once would fill the line buffers and stop the work that they should
+// overlap. They go to the second cache. Heads that are taken together are one run in every block.
 struct Ahead {
-  const char* blocks[2 * kMaxBlocks];
+  const char* blocks[4 * kMaxBlocks];
   int count = 0, block = 0;
-  int64_t at = 0, size;  // bytes of a block
+  int64_t at = 0, size;  // bytes of a block's run
+  int64_t left;          // bytes to ask for
   int pace;              // lines that four keys take, or four values
 
+  // The beginning of `keys`, which come first.
   template <class T>
-  explicit Ahead(const Keys<T>& next)
-      : size((next.dim << next.shift) * static_cast<int64_t>(sizeof(T))),
-        pace(static_cast<int>((4 * next.dim * static_cast<int64_t>(sizeof(T)) + 63) / 64)) {
+  Ahead(const Keys<T>& keys, int heads, int64_t lead)
+      : size(heads * (keys.dim << keys.shift) * static_cast<int64_t>(sizeof(T))),
+        left(lead),
+        pace(static_cast<int>((4 * keys.dim * static_cast<int64_t>(sizeof(T)) + 63) / 64)) {
+    add(keys, heads);
+  }
+
+  // While `keys` are in use, and `next`, which may be none, come behind them.
+  template <class T>
+  Ahead(const Keys<T>& keys, const Keys<T>& next, int heads, int64_t lead)
+      : Ahead(keys, heads, lead) {
+    const int in_use = count;
+    add(next, heads);
+    if (lead == kWholeTile) {
+      block = in_use;
+    } else {
+      left = in_use * size;
+      block = static_cast<int>(lead / size);
+      at = lead % size;
+    }
+  }
+
+  template <class T>
+  void add(const Keys<T>& keys, int heads) {
     for (int i = 0; i < kMaxBlocks; ++i) {
-      if (next.k[i] == nullptr) continue;
-      blocks[count++] = reinterpret_cast<const char*>(next.k[i]);
-      if (sizeof(T) == 1 && next.k_scales[i] != nullptr) {
-        __builtin_prefetch(next.k_scales[i], 0, 2);
-        __builtin_prefetch(next.v_scales[i], 0, 2);
+      if (keys.k[i] == nullptr) continue;
+      blocks[count++] = reinterpret_cast<const char*>(keys.k[i]);
+      if (sizeof(T) != 1 || keys.k_scales[i] == nullptr) continue;
+      for (int64_t n = 0; n < heads << keys.shift; n += 32) {
+        __builtin_prefetch(keys.k_scales[i] + n, 0, 2);
+        __builtin_prefetch(keys.v_scales[i] + n, 0, 2);
       }
     }
     for (int i = 0; i < kMaxBlocks; ++i) {
-      if (next.v[i] != nullptr) blocks[count++] = reinterpret_cast<const char*>(next.v[i]);
+      if (keys.v[i] != nullptr) blocks[count++] = reinterpret_cast<const char*>(keys.v[i]);
     }
   }
 
   void fetch(int lines) {
-    if (block == count) return;
+    if (block >= count || left <= 0) return;
     for (int i = 0; i < lines; ++i, at += 64) __builtin_prefetch(blocks[block] + at, 0, 2);
+    left -= 64 * lines;
     if (at >= size) {
       at = 0;
       ++block;
     }
   }
   void fetch_rest() {
-    while (block != count) fetch(kLines);
+    while (block < count && left > 0) fetch(kLines);
   }
 };
 

@@ -63,11 +63,6 @@ struct PairOf<int8_t> {
   using Element = int16_t;
 };
 
-template <class T>
-constexpr bool kIsInt16 = false;
-template <>
-constexpr bool kIsInt16<int16_t> = true;
-
 // Whether these products compute the shape; `columns` is what they take at once.
 inline bool fits_pairs(const AttentionArgs& a, int64_t columns) {
   return a.q_dtype == kBFloat16 && a.head_dim % columns == 0;
@@ -99,12 +94,13 @@ inline float load_query(const bf16* from, int64_t dim, int16_t* q) {
   return unit_of(most) + sum(nothing);
 }
 
-// scores[r][j] = q[r] . k[j], of int8 times the key's scale.
+// scores[r][j] = q[r] . k[j], of int8 times the key's scale, for the groups of keys [begin, end).
 template <int R, class E, class T>
-void score(const E* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, float* scores) {
+void score(const E* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, int begin, int end,
+           float* scores) {
   const int64_t dim = keys.dim;
   using P = Pairs<E>;
-  for (int j = first_group(keys); j < keys.last; j += kGroup) {
+  for (int j = begin; j < end; j += kGroup) {
     Vec folded[R][kGroup / 4];
     for (int i = 0; i < kGroup; i += 4) {
       ahead.fetch(ahead.pace);
@@ -172,25 +168,30 @@ inline const T* value_or_zeros(const Keys<T>& keys, int j, int64_t d) {
   return keys.has(j) ? keys.value(j) + d : reinterpret_cast<const T*>(kZeros);
 }
 
-// acc[r] = acc[r] * keep[r] + sum over keys of weight[r][j] * v[j] for R rows and C vectors from
-// column d on. Every 32 columns of acc lie in the order in which `interleave` leaves them; with Ready,
-// `values` are what it made of the tile.
+// For R rows and C vectors from column d on: acc[r] += weight[r][j] * v[j], over those of the keys
+// [begin, end) that the tile has; with the first of them, acc is multiplied by `keep` before. Sums of
+// integers join acc with the last. Every 32 columns of acc lie in the order in which `interleave` leaves
+// them; with Ready, `values` are what it made of the tile.
 template <int R, int C, bool Ready, class E, class T>
-void add_values(float* acc, const E* weights, const float* keep, const float* worth,
-                const Keys<T>& keys, Ahead& ahead, const E* values, int64_t d) {
+void add_values(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& ahead,
+                const E* values, int begin, int end, int64_t d) {
   using P = Pairs<E>;
-  constexpr bool kWhole = kIsInt16<E>;  // sums of integers begin at 0
+  constexpr bool kWhole = kIsInt16<E>;
+  const bool first = begin <= keys.first, last = end >= keys.last;
   typename P::Sum s[R][C];
   QUIRE_UNROLL for (int r = 0; r < R; ++r) {
     QUIRE_UNROLL for (int c = 0; c < C; ++c) {
+      const int64_t at = r * kWidth + d + c * kLanes;
       if constexpr (kWhole) {
-        s[r][c] = P::zero();
+        s[r][c] = first ? P::zero() : _mm512_load_si512(sums.whole + at);
       } else {
-        s[r][c] = mul(load(acc + r * kWidth + d + c * kLanes), broadcast(keep[r]));
+        s[r][c] = load(sums.acc + at);
+        if (first) s[r][c] = mul(s[r][c], broadcast(sums.keep[r]));
       }
     }
   }
-  for (int j = keys.first / 2 * 2; j < keys.last; j += 2) {
+  const int end_key = last ? keys.last : end;
+  for (int j = first ? keys.first / 2 * 2 : begin; j < end_key; j += 2) {
     if (j % 4 == 0) ahead.fetch(ahead.pace);
     __m512i x[C];
     if constexpr (Ready) {
@@ -212,46 +213,43 @@ void add_values(float* acc, const E* weights, const float* keep, const float* wo
   }
   QUIRE_UNROLL for (int r = 0; r < R; ++r) {
     QUIRE_UNROLL for (int c = 0; c < C; ++c) {
-      float* to = acc + r * kWidth + d + c * kLanes;
-      if constexpr (kWhole) {
-        const Vec added = mul(P::floats(s[r][c]), broadcast(worth[r]));
-        store(to, add(mul(load(to), broadcast(keep[r])), added));
-      } else {
+      const int64_t at = r * kWidth + d + c * kLanes;
+      float* const to = sums.acc + at;
+      if constexpr (!kWhole) {
         store(to, s[r][c]);
+      } else if (last) {
+        const Vec added = mul(P::floats(s[r][c]), broadcast(sums.worth[r]));
+        store(to, add(mul(load(to), broadcast(sums.keep[r])), added));
+      } else {
+        _mm512_store_si512(sums.whole + at, s[r][c]);
       }
     }
   }
 }
 
 template <int R, bool Ready, class E, class T>
-void add_columns(float* acc, const E* weights, const float* keep, const float* worth,
-                 const Keys<T>& keys, Ahead& ahead, const E* values) {
+void add_columns(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& ahead,
+                 const E* values, int begin, int end) {
   constexpr int kColumns = R * kInterleaved<T> <= 4 ? 8 : 4;  // as registers hold
   int64_t d = 0;
   for (; d + kColumns * kLanes <= keys.dim; d += kColumns * kLanes) {
-    add_values<R, kColumns, Ready>(acc, weights, keep, worth, keys, ahead, values, d);
+    add_values<R, kColumns, Ready>(sums, weights, keys, ahead, values, begin, end, d);
   }
   for (; d < keys.dim; d += kInterleaved<T> * kLanes) {
-    add_values<R, kInterleaved<T>, Ready>(acc, weights, keep, worth, keys, ahead, values, d);
+    add_values<R, kInterleaved<T>, Ready>(sums, weights, keys, ahead, values, begin, end, d);
   }
 }
 
 // The weights of R rows times the tile's values: `values`, if they are ready.
 template <int R, class E, class T>
-void add_weighted(float* acc, float* weights, const float* keep, const Keys<T>& keys,
-                  const Scales* scales, Ahead& ahead, const E*, const E* values) {
-  alignas(64) E rounded[R * kKeys];
-  float worth[R];
-  for (int r = 0; r < R; ++r) {
-    worth[r] = round_weights(weights + r * kKeys, first_group(keys), end_group(keys), scales,
-                             rounded + r * kKeys);
-  }
+void add_weighted(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& ahead,
+                  const E* values, int begin, int end) {
   if constexpr (!kWidened<T>) {
     if (values == nullptr) {
-      return add_columns<R, false>(acc, rounded, keep, worth, keys, ahead, values);
+      return add_columns<R, false>(sums, weights, keys, ahead, values, begin, end);
     }
   }
-  add_columns<R, true>(acc, rounded, keep, worth, keys, ahead, values);
+  add_columns<R, true>(sums, weights, keys, ahead, values, begin, end);
 }
 
 // A tile's values as `add_values` wants them ready, and its keys: in place, or widened.

@@ -9,6 +9,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kThreadTasks = 8;  // if not tuned
+constexpr int64_t kRun = 8192;       // elements that few heads read together, if they can
 constexpr int64_t kPartFloats = 1 << 20, kParts = 512;  // most of split tiles, a thread
 
 // A task for one head, not cut, and what it costs: keys times rows; one row costs as much as a few,
@@ -51,15 +52,16 @@ std::vector<Tile> cut_rows(const AttentionArgs& a) {
   return tiles;
 }
 
-// When the last of the tiles' tasks, a head each, ends if each goes to the thread that is free first.
-int64_t finish(const std::vector<Tile>& tiles, int64_t heads, int threads) {
+// When the last of the tiles' tasks, of so many heads each, ends if each goes to the thread that is
+// free first.
+int64_t finish(const AttentionArgs& a, const std::vector<Tile>& tiles, int64_t heads, int threads) {
   std::vector<int64_t> free_at(static_cast<size_t>(threads), 0);
   const auto later = std::greater<int64_t>();
   int64_t last = 0;
   for (const Tile& tile : tiles) {
-    for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t head = 0; head < a.kv_heads; head += heads) {
       std::pop_heap(free_at.begin(), free_at.end(), later);
-      free_at.back() += tile.cost;
+      free_at.back() += tile.cost * std::min(heads, a.kv_heads - head);
       last = std::max(last, free_at.back());
       std::push_heap(free_at.begin(), free_at.end(), later);
     }
@@ -71,14 +73,33 @@ int64_t thread_tasks(const AttentionArgs& a) {
   return a.tuning.thread_tasks > 0 ? a.tuning.thread_tasks : kThreadTasks;
 }
 
+bool are_few(const AttentionArgs& a, const std::vector<Tile>& tiles, int threads) {
+  return static_cast<int64_t>(tiles.size()) * a.kv_heads <= 2 * thread_tasks(a) * threads;
+}
+
+// Heads that a decoding sequence's tasks have at least. In a block they lie one after the other, and
+// memory gives long runs faster; but as many tasks of so many heads may leave a thread waiting.
+int64_t least_heads(const AttentionArgs& a, const std::vector<Tile>& tiles, int threads) {
+  int64_t heads = 1;
+  while (heads < a.kv_heads && heads * a.block_size * a.head_dim < kRun) {
+    heads = std::min(2 * heads, a.kv_heads);
+  }
+  if (threads == 1 || !are_few(a, tiles, threads)) return heads;
+  const int64_t best = finish(a, tiles, 1, threads);
+  while (heads > 1 && 24 * finish(a, tiles, heads, threads) > 25 * best) heads /= 2;
+  return heads;
+}
+
 // Marks the tiles that are cut into parts: those that a thread could be left with while others idle.
 // Not where that gains a twelfth at most: a part's first keys are not fetched ahead of time.
 void choose_splits(const AttentionArgs& a, int threads, AttentionSplit split, int64_t total,
                    int64_t share, std::vector<Tile>& tiles) {
   const bool always = split == AttentionSplit::kAlways;
   if (split == AttentionSplit::kNever || (threads == 1 && !always)) return;
-  const bool few = static_cast<int64_t>(tiles.size()) * a.kv_heads <= 2 * thread_tasks(a) * threads;
-  if (!always && few && 12 * threads * finish(tiles, a.kv_heads, threads) <= 13 * total) return;
+  if (!always && are_few(a, tiles, threads) &&
+      12 * threads * finish(a, tiles, 1, threads) <= 13 * total) {
+    return;
+  }
   int64_t parts = kParts * threads, floats = kPartFloats * threads;
   for (Tile& tile : tiles) {
     if (tile.parts() == 1 || (!always && tile.cost <= share)) continue;
@@ -112,8 +133,10 @@ struct Writer {
     const int64_t part_cost = kAttentionPartition * (task.rows + 8);
     const int32_t parts_a_task = static_cast<int32_t>(std::clamp<int64_t>(share / part_cost, 1, parts));
     task.merge = static_cast<int32_t>(num_merges);
-    merges[num_merges++] = {floats, parts, parts};
-    floats += parts * attention_partial_floats(task.rows * (a.heads / a.kv_heads), a.head_dim);
+    for (; head < end_head; ++head) {
+      merges[num_merges++] = {floats, parts, parts};
+      floats += parts * attention_partial_floats(task.rows * (a.heads / a.kv_heads), a.head_dim);
+    }
     for (; task.part < parts; task.part += parts_a_task) {
       const int32_t end_part = task.begin / kAttentionPartition + parts_a_task;
       task.end = std::min(end_part * kAttentionPartition, tile.task.end);
@@ -177,11 +200,12 @@ int64_t plan_attention(AttentionArgs& a, int64_t tokens, void* memory, int threa
   for (int64_t head = 0; head < a.kv_heads; ++head) {
     for (int64_t i = 0; i < chunks; ++i) to.write(tiles[static_cast<size_t>(i)], head, head + 1);
   }
+  const int64_t least = least_heads(a, tiles, threads);
   for (size_t i = static_cast<size_t>(chunks); i < tiles.size(); ++i) {
     const Tile& tile = tiles[i];
     const int64_t heads = tile.split     ? 1
                           : threads == 1 ? a.kv_heads
-                                         : std::clamp<int64_t>(share / tile.cost, 1, a.kv_heads);
+                                         : std::clamp(share / tile.cost, least, a.kv_heads);
     for (int64_t head = 0; head < a.kv_heads; head += heads) {
       to.write(tile, head, std::min(head + heads, a.kv_heads));
     }

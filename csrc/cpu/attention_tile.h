@@ -18,6 +18,11 @@ constexpr bool kIsFloat = false;
 template <>
 constexpr bool kIsFloat<float> = true;
 
+template <class T>
+constexpr bool kIsInt16 = false;
+template <>
+constexpr bool kIsInt16<int16_t> = true;
+
 constexpr int kWidth = kAttentionHeadDim;
 constexpr int kGroup = static_cast<int>(kLanes);  // keys whose dot products are reduced together
 constexpr float kNothing = -1e30f;  // `top` of a row that has seen no key: exp2(kNothing - x) is 0
@@ -37,13 +42,15 @@ int end_group(const Keys<T>& keys) {
 constexpr int kTall = 12;
 
 struct Rows {
-  int count;
+  int heads;         // that are computed at once: their rows follow each other
+  int count;         // of a head
   int group;         // heads a position
   int64_t position;  // of row 0
   int64_t dim;
   bool both_ways;    // all rows see all keys, as if all were at `position`, the last
 
-  int64_t at(int r) const { return both_ways ? position : position + r / group; }
+  int total() const { return heads * count; }
+  int64_t at(int r) const { return both_ways ? position : position + r / group; }  // of a head's
 };
 
 // A partial result of softmax(s) v, s in units of log 2: acc / sum, both times 2^-top.
@@ -53,14 +60,22 @@ struct State {
   alignas(64) float acc[kAttentionRows * kWidth];
 };
 
+// Where the weighted values of some rows are summed.
+struct Sums {
+  float* acc;
+  int32_t* whole;     // sums of integers, while a tile's keys come in runs
+  const float* keep;  // a row's factor of what acc has before the tile
+  const float* worth;  // what a row's products are worth
+};
+
 inline float exp2(float x) { return largest(exp2(broadcast(x))); }
 
 inline void clear(const Rows& rows, State& state) {
-  for (int r = 0; r < rows.count; ++r) {
+  for (int r = 0; r < rows.total(); ++r) {
     state.top[r] = kNothing;
     state.sum[r] = 0.0f;
   }
-  __builtin_memset(state.acc, 0, sizeof(float) * kWidth * static_cast<uint64_t>(rows.count));
+  __builtin_memset(state.acc, 0, sizeof(float) * kWidth * static_cast<uint64_t>(rows.total()));
 }
 
 // Replaces the scores s of the groups of keys [begin, end) by tanh(scale · s).
@@ -120,7 +135,7 @@ void weigh(float* scores, int begin, int end, const float* scale, float* top_, f
 
 // Adds a partial result to the total. An empty one on either side changes nothing.
 inline void merge(const Rows& rows, State& total, const State& part) {
-  for (int r = 0; r < rows.count; ++r) {
+  for (int r = 0; r < rows.total(); ++r) {
     const float new_top = total.top[r] > part.top[r] ? total.top[r] : part.top[r];
     const float old_scale = exp2(total.top[r] - new_top), scale = exp2(part.top[r] - new_top);
     total.top[r] = new_top;
@@ -136,7 +151,7 @@ inline void merge(const Rows& rows, State& total, const State& part) {
 // A partial result to plain floats and back.
 inline void save(const Rows& rows, const State& state, float* to) {
   const int64_t width = (rows.dim + 15) / 16 * 16;
-  for (int r = 0; r < rows.count; ++r, to += width + 2) {
+  for (int r = 0; r < rows.total(); ++r, to += width + 2) {
     to[0] = state.top[r];
     to[1] = state.sum[r];
     __builtin_memcpy(to + 2, state.acc + r * kWidth, sizeof(float) * static_cast<uint64_t>(rows.dim));
@@ -144,7 +159,7 @@ inline void save(const Rows& rows, const State& state, float* to) {
 }
 inline void restore(const Rows& rows, const float* from, State& state) {
   const int64_t width = (rows.dim + 15) / 16 * 16;
-  for (int r = 0; r < rows.count; ++r, from += width + 2) {
+  for (int r = 0; r < rows.total(); ++r, from += width + 2) {
     state.top[r] = from[0];
     state.sum[r] = from[1];
     __builtin_memcpy(state.acc + r * kWidth, from + 2,

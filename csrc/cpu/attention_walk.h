@@ -16,17 +16,16 @@ namespace {
 
 // Saves the partial result of part `index`.
 template <class W>
-void save_part(const AttentionArgs& a, const AttentionTask& task, int64_t index, W& work,
+void save_part(const AttentionArgs& a, const AttentionMerge& merge, int64_t index, W& work,
                const typename W::State& part) {
   const int64_t size = attention_partial_floats(work.rows(), a.head_dim);
-  work.save(part, a.partials + a.merges[task.merge].at + index * size);
+  work.save(part, a.partials + merge.at + index * size);
 }
 
 // Counts `done` parts as finished. Merges all into `total` if they were the last.
 template <class W>
-bool merge_parts(const AttentionArgs& a, const AttentionTask& task, int done, W& work,
+bool merge_parts(const AttentionArgs& a, AttentionMerge& merge, int done, W& work,
                  typename W::State& total, typename W::State& part) {
-  AttentionMerge& merge = a.merges[task.merge];
   if (__atomic_sub_fetch(&merge.left, done, __ATOMIC_ACQ_REL) != 0) return false;
   const int64_t size = attention_partial_floats(work.rows(), a.head_dim);
   const float* partial = a.partials + merge.at;
@@ -39,8 +38,10 @@ bool merge_parts(const AttentionArgs& a, const AttentionTask& task, int done, W&
 }
 
 // W, the work on a tile of rows, has a State of the sums over some keys, and
-//   rows()                                  of a head
-//   load(head)  store(head, state)          queries and results
+//   heads()                                 how many it takes together at most
+//   lead()                                  of what is asked for ahead of time (Ahead)
+//   load(head, heads)  store(head, state)   queries and results, of so many heads
+//   rows()                                  of those heads
 //   clear(state)  merge(total, part)
 //   attend(keys, ahead, start, state)       adds the key tile that begins at `start`
 //   save(state, floats)  restore(floats, state)
@@ -49,18 +50,26 @@ void walk(const AttentionArgs& a, const AttentionTask& task, W& work) {
   typename W::State states[2];
   const int32_t* table = a.block_tables + task.seq * a.block_table_stride;
   const int64_t begin = task.begin, end = task.end, first = begin / kKeys * kKeys;
+  // As many heads at once as are left.
+  const auto heads_from = [&](int64_t head) {
+    const int64_t left = task.end_head - head;
+    return static_cast<int>(left < work.heads() ? left : work.heads());
+  };
   Keys<T> keys = find_keys<T>(a, table, task.head, first, begin, end);
-  Ahead(keys).fetch_rest();
+  int heads = heads_from(task.head);
+  Ahead(keys, heads, work.lead()).fetch_rest();
   const bool whole = task.merge < 0;
-  for (int64_t head = task.head; head < task.end_head; ++head) {
-    work.load(head);
+  for (int64_t head = task.head; head < task.end_head; head += heads) {
+    heads = heads_from(head);
+    work.load(head, heads);
+    AttentionMerge* const merge = whole ? nullptr : a.merges + task.merge + (head - task.head);
     typename W::State *part = &states[0], *total = nullptr;
     int parts = 0;
     work.clear(*part);
     for (int64_t start = first; start < end; start += kKeys) {
       if (start % kAttentionPartition == 0 && start > begin) {
         if (!whole) {
-          save_part(a, task, task.part + parts++, work, *part);
+          save_part(a, *merge, task.part + parts++, work, *part);
         } else if (total == nullptr) {
           total = part;
           part = &states[1];
@@ -72,18 +81,18 @@ void walk(const AttentionArgs& a, const AttentionTask& task, W& work) {
       Keys<T> next{};
       if (start + kKeys < end) {
         next = find_keys<T>(a, table, head, start + kKeys, begin, end);
-      } else if (head + 1 < task.end_head) {
-        next = find_keys<T>(a, table, head + 1, first, begin, end);
+      } else if (head + heads < task.end_head) {
+        next = find_keys<T>(a, table, head + heads, first, begin, end);
       }
-      Ahead ahead(next);
+      Ahead ahead(keys, next, heads, work.lead());
       work.attend(keys, ahead, start, *part);
       ahead.fetch_rest();
       keys = next;
     }
     if (total != nullptr) work.merge(*total, *part);
     if (!whole) {
-      save_part(a, task, task.part + parts++, work, *part);
-      if (!merge_parts(a, task, parts, work, states[0], states[1])) continue;
+      save_part(a, *merge, task.part + parts++, work, *part);
+      if (!merge_parts(a, *merge, parts, work, states[0], states[1])) continue;
     }
     work.store(head, states[0]);
   }

@@ -23,6 +23,7 @@ struct GemmTuning {
 struct AttentionTuning {
   int64_t thread_tasks;  // tasks a thread from which their differences matter little
   int64_t tall_rows;     // query rows from which a tile's keys and values are converted once for all
+  int64_t ahead_bytes;   // from what fewer rows read of the cache to what is fetched
 };
 
 }  // namespace quire

@@ -719,6 +719,7 @@ def paged_attention(
     split: int,
     thread_tasks: int,
     tall_rows: int,
+    ahead_bytes: int,
     /,
 ) -> None:
     """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t.

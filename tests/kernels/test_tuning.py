@@ -61,8 +61,8 @@ def test_attention(kernels: NativeKernels, dtype: torch.dtype) -> None:
 
     expected = attended(AttentionTuning())
     for thread_tasks in (1, 2, 30, 1024):
-        for tall_rows in (1, 5, 1000):
-            tuning = AttentionTuning(thread_tasks=thread_tasks, tall_rows=tall_rows)
+        for tall_rows, ahead_bytes in ((1, 0), (5, 64), (1000, 1 << 20)):
+            tuning = AttentionTuning(thread_tasks, tall_rows, ahead_bytes)
             assert torch.equal(attended(tuning), expected)
 
 

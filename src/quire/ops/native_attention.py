@@ -118,6 +118,7 @@ def paged_attention(
         _SPLIT[split],
         tuning.thread_tasks,
         tuning.tall_rows,
+        tuning.ahead_bytes,
     )
     return out
 

@@ -55,10 +55,12 @@ class AttentionTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     Attributes:
         thread_tasks: tasks a thread from which their differences matter little.
         tall_rows: query rows from which a tile's keys are converted once for all of them.
+        ahead_bytes: from what fewer rows read of the cache to what is fetched.
     """
 
     thread_tasks: _Tasks = 0
     tall_rows: _Size = 0
+    ahead_bytes: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
 
 
 class TunedGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

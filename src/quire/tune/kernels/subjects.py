@@ -109,7 +109,11 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
     found = [c for group in attention_cases.attention(replace(setting, ops=ops)) for c in group]
     subject = Subject(
         [case.call for case in found],
-        {"thread_tasks": _THREAD_TASKS, "tall_rows": (4, 8, 16, 32)},
+        {
+            "thread_tasks": _THREAD_TASKS,
+            "tall_rows": (4, 8, 16, 32),
+            "ahead_bytes": (4096, 20480, 40960),
+        },
         apply,
     )
 
