@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from quire.core.errors import EngineDeadError, StructureUnavailableError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.child import LOST, Child
-from quire.engine.grammar_worker import ADDRESS_BYTES, CPU_SECONDS, READY, Checked
+from quire.engine.grammar_worker import ADDRESS_BYTES, CPU_SECONDS, READY, Checked, Setup
 from quire.engine.pipe import frame
 
 logger = logging.getLogger(__name__)
@@ -41,12 +41,18 @@ class GrammarPool:
 
     One stays while nobody asks; one that ends is replaced when the next is needed.
 
+    Args:
+        specials: the names of the model's control tokens.
+
     Attributes:
         num_lost: processes that ended before they had answered.
     """
 
-    def __init__(self, command: Sequence[str] = WORKER_COMMAND) -> None:
+    def __init__(
+        self, specials: Iterable[str] = (), command: Sequence[str] = WORKER_COMMAND
+    ) -> None:
         self.num_lost = 0
+        self._setup = frame(Setup(list(specials)))
         self._command = command
         self._decoder = msgspec.msgpack.Decoder(Checked)
         self._workers: set[Child] = set()
@@ -110,7 +116,7 @@ class GrammarPool:
         try:
             async with asyncio.timeout(START_SECONDS):
                 worker = await Child.start(self._command)
-                if msgspec.msgpack.decode(await worker.hear(LONGEST_ANSWER)) != READY:
+                if msgspec.msgpack.decode(await worker.ask(self._setup, LONGEST_ANSWER)) != READY:
                     raise ValueError("it did not say that it is ready")
         except BaseException as error:
             if worker is not None:

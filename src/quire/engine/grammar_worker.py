@@ -1,8 +1,9 @@
 """A process that checks structures: `python -m quire.engine.grammar_worker`. No torch.
 
 llguidance is native code, and compiles what clients send. Here it can crash, hang, or take all the
-memory it may, and end nothing but this process. It says `READY` once it can begin; then each
-`StructuredOutputsParams` that comes in a frame (see `engine.pipe`) is answered with a `Checked`.
+memory it may, and end nothing but this process. Frames (see `engine.pipe`) come on standard input
+and leave on standard output: first a `Setup`, answered with `READY` once it can begin, then a
+`Checked` for each `StructuredOutputsParams`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import BinaryIO
 
 import msgspec
@@ -23,7 +25,7 @@ from quire.core.parent import end_with
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.pipe import frame, read_frame
 from quire.text.grammar import new_matcher
-from quire.text.vocabulary import byte_tokenizer
+from quire.text.vocabulary import FIRST_SPECIAL, byte_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,12 @@ STACK_BYTES = 4 * 2**20
 
 Check = Callable[[StructuredOutputsParams], object]
 """Raises `InvalidRequestError` where a structure cannot be served."""
+
+
+class Setup(msgspec.Struct):
+    """The names of the model's control tokens."""
+
+    specials: list[str] = []
 
 
 class Checked(msgspec.Struct):
@@ -74,12 +82,8 @@ def main(source: BinaryIO, sink: BinaryIO, check: Check | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     end_with(os.getppid())
     setup_logging()
-    if check is None:
-        tokenizer = byte_tokenizer()
-
-        def check(wanted: StructuredOutputsParams) -> object:
-            return new_matcher(tokenizer, wanted)
-
+    setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
+    check = check or _checks(setup)
     _bound(resource.RLIMIT_AS, ADDRESS_BYTES)
     _bound(resource.RLIMIT_STACK, STACK_BYTES)
     _bound(resource.RLIMIT_CORE, 0)  # a client is not to fill the disk
@@ -90,6 +94,12 @@ def main(source: BinaryIO, sink: BinaryIO, check: Check | None = None) -> int:
         sink.write(frame(answer(check, decoder.decode(data))))
         sink.flush()
     return 0
+
+
+def _checks(setup: Setup) -> Check:
+    tokenizer = byte_tokenizer(len(setup.specials))
+    specials = {name: token for token, name in enumerate(setup.specials, FIRST_SPECIAL)}
+    return partial(new_matcher, tokenizer, specials=specials)
 
 
 def _bound(what: int, most: int) -> None:

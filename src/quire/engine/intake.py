@@ -33,10 +33,10 @@ class Intake:
         structures: which of them may be asked for.
     """
 
-    def __init__(self, front: FrontTimes) -> None:
+    def __init__(self, front: FrontTimes, structures: Structures) -> None:
         self.processor: InputProcessor | None = None
         self.num_arriving = 0
-        self.structures = Structures()
+        self.structures = structures
         self._front = front
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._pool: TokenizerPool | None = None

@@ -8,6 +8,7 @@ whose turn it was is known (see `core.native_marks`), and not taken again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Collection
@@ -18,6 +19,10 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.grammar_pool import DeadlyError, GrammarPool
 from quire.engine.grammar_worker import Checked
 from quire.text.grammar import CHECKED_KEPT, grammar_key, refused, structure_key
+from quire.text.tokenizer import Tokenizer
+from quire.text.vocabulary import special_tokens
+
+logger = logging.getLogger(__name__)
 
 DEADLY_KEPT = 1024
 """Structures that ended a process; who asks for one again is refused at once."""
@@ -35,12 +40,16 @@ class Structures:
         pool: where new ones are checked.
     """
 
-    def __init__(self, pool: GrammarPool | None = None) -> None:
-        self._pool = pool or GrammarPool()
+    def __init__(self, pool: GrammarPool) -> None:
+        self._pool = pool
         self._good: OrderedDict[bytes, None] = OrderedDict()
         self._deadly: OrderedDict[bytes, str] = OrderedDict()
         self._running: dict[tuple[bytes, str | None], asyncio.Task[None]] = {}
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
+
+    @classmethod
+    def of_model(cls, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> Structures:
+        return cls(GrammarPool(special_tokens(tokenizer, eos_token_ids)))
 
     async def check(self, wanted: StructuredOutputsParams) -> None:
         """Whoever is cancelled does not wait; equal ones that come together are checked once.
@@ -78,6 +87,7 @@ class Structures:
             keys: of `text.grammar.structure_key`.
         """
         for key in keys:
+            logger.error("native code was at the structure %s; it is not taken again", key.hex())
             self._remember(key, _ENDED_CORE)
         if keys:
             self._deaths.append(time.monotonic())

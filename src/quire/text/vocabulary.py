@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _SPECIAL = b"\xff"
 """Begins the name of a control token, so that no text can be one."""
+FIRST_SPECIAL = 257
+"""Of `byte_tokenizer`: the first control token behind the one that ends the text."""
 
 
 def matcher_tokenizer(
@@ -45,12 +47,17 @@ def special_tokens(tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> dict
     return {tokenizer.id_to_token(i) or f"<{i}>": i for i in ids}
 
 
-def byte_tokenizer() -> LLTokenizer:
-    """Bytes for tokens, and one that ends the text: enough to tell whether a grammar is sound."""
+def byte_tokenizer(num_special: int = 0) -> LLTokenizer:
+    """Bytes for tokens, and one that ends the text: enough to tell whether a grammar is sound.
+
+    Args:
+        num_special: control tokens behind these, from `FIRST_SPECIAL` on.
+    """
     from llguidance import LLTokenizer
 
-    tokens = [*(bytes([byte]) for byte in range(256)), b"\xff</s>"]
-    return LLTokenizer(_Vocabulary(tokens, 256, [256]), eos_token=256)  # type: ignore[arg-type]
+    special = list(range(256, FIRST_SPECIAL + num_special))
+    tokens = [*(bytes([byte]) for byte in range(256)), *map(_special_name, special)]
+    return LLTokenizer(_Vocabulary(tokens, 256, special), eos_token=256)  # type: ignore[arg-type]
 
 
 class _Vocabulary:
@@ -86,6 +93,8 @@ class _Vocabulary:
 
 
 def _token(tokenizer: Tokenizer, token_id: int, special: bool) -> bytes:
-    if special:
-        return _SPECIAL + f"<{token_id}>".encode()
-    return tokenizer.token_bytes(token_id)
+    return _special_name(token_id) if special else tokenizer.token_bytes(token_id)
+
+
+def _special_name(token_id: int) -> bytes:
+    return _SPECIAL + f"<{token_id}>".encode()

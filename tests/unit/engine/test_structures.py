@@ -8,15 +8,20 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import numpy as np
 import pytest
+from llguidance import LLMatcher
 
 from quire.core.errors import EngineDeadError, InvalidRequestError, StructureUnavailableError
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.engine import grammar_pool, structures
 from quire.engine.grammar_pool import GrammarPool
+from quire.engine.grammar_worker import Setup, _checks
 from quire.engine.structures import Structures
 from quire.text.grammar import structure_key
+from quire.text.vocabulary import FIRST_SPECIAL
 from tests.unit.engine.test_client import gone, until
 
 FAKE = """
@@ -59,7 +64,7 @@ def asked(regex: str, field: str | None = None) -> StructuredOutputsParams:
 
 @asynccontextmanager
 async def running(code: str = FAKE) -> AsyncIterator[tuple[Structures, GrammarPool]]:
-    pool = GrammarPool((sys.executable, "-c", code))
+    pool = GrammarPool(command=(sys.executable, "-c", code))
     checked = Structures(pool)
     try:
         yield checked, pool
@@ -68,7 +73,7 @@ async def running(code: str = FAKE) -> AsyncIterator[tuple[Structures, GrammarPo
 
 
 async def test_what_llguidance_says() -> None:
-    pool = GrammarPool()
+    pool = GrammarPool(["<eos>"])
     checked = Structures(pool)
     try:
         await checked.check(asked("[ab]+"))
@@ -81,6 +86,20 @@ async def test_what_llguidance_says() -> None:
     finally:
         checked.shutdown()
     assert gone(worker.process.pid)
+
+
+@pytest.mark.parametrize("specials", [[], ["<|call|>", "<|end|>"]])
+def test_marks_that_are_control_tokens_are_checked_as_such(specials: list[str]) -> None:
+    """As the engine core compiles them: no text can be one."""
+    schema: dict[str, Any] = {"type": "object"}
+    tag = {
+        "structures": [{"begin": "<|call|>", "schema": schema, "end": "<|end|>"}],
+        "triggers": ["<|call|>"],
+    }
+    matcher = _checks(Setup(specials))(StructuredOutputsParams(structural_tag=tag))
+    assert isinstance(matcher, LLMatcher)
+    allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    assert allowed[FIRST_SPECIAL : FIRST_SPECIAL + 2].tolist() == ([1, 0] if specials else [0, 0])
 
 
 async def test_nothing_runs_before_the_first_and_what_is_good_is_remembered() -> None:
