@@ -38,7 +38,8 @@ COMPILING = {
     "SEGFAULT": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "HANG": hang,
     "MEMORY": lambda: bytearray(2**31),
-    "NOISE": lambda: os.write(1, bytes(range(1, 100))),
+    "NOISE": lambda: os.write(0, bytes(range(1, 100))),  # the socket that it is asked on
+    "CHATTER": lambda: os.write(1, bytes(range(1, 100))),
 }
 FOLLOWING = {"FALL": os.abort, "STALL": lambda: time.sleep(600)}
 
@@ -118,7 +119,7 @@ def restarts(server: Server) -> int:
 
 def test_row_20_nothing_is_started_before_a_structure_is_asked_for(server: Server) -> None:
     assert not checkers(server)
-    served(server, "[ab]{3}")
+    served(server, "[ab]{3}|CHATTER")
     [checker] = checkers(server)
     assert not any("torch" in Path(each.path).name for each in checker.memory_maps())
 

@@ -7,7 +7,6 @@ import logging
 import signal
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 import msgspec
 
@@ -100,11 +99,16 @@ class GrammarPool:
         while not self._closed:
             if self._count() == 0:
                 return await self._start()
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(BUSY_SECONDS):
-                    return await self._idle.get()
-            if not self._starting and self._count() < MOST_PROCESSES:
-                return await self._start()
+                    worker = await self._idle.get()
+            except TimeoutError:
+                if not self._starting and self._count() < MOST_PROCESSES:
+                    return await self._start()
+            else:
+                if worker.process.poll() is None:
+                    return worker
+                self._lose(worker)  # while nobody asked it anything
         raise EngineDeadError("The engine has been shut down.")
 
     def _count(self) -> int:

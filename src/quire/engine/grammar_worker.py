@@ -14,7 +14,9 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -87,6 +89,8 @@ def main(source: BinaryIO, sink: BinaryIO, check: Check | None = None) -> int:
     _bound(resource.RLIMIT_AS, ADDRESS_BYTES)
     _bound(resource.RLIMIT_STACK, STACK_BYTES)
     _bound(resource.RLIMIT_CORE, 0)  # a client is not to fill the disk
+    with suppress(OSError):  # where there is such a file: who is ended first if memory runs out
+        Path("/proc/self/oom_score_adj").write_text("1000")
     decoder = msgspec.msgpack.Decoder(StructuredOutputsParams)
     sink.write(frame(READY))
     sink.flush()
@@ -110,4 +114,6 @@ def _bound(what: int, most: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.stdin.buffer, sys.stdout.buffer))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what native code may print is no answer
+    sys.exit(main(sys.stdin.buffer, answers))

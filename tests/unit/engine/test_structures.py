@@ -167,13 +167,20 @@ async def test_others_do_not_wait_for_one_that_takes_long(monkeypatch: pytest.Mo
         sleeping.cancel()
 
 
-async def test_what_was_ended_from_outside_is_tried_again_and_blames_nobody() -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+async def test_what_ends_while_nobody_asks_blames_nobody(number: signal.Signals) -> None:
     async with running() as (checked, pool):
         await checked.check(asked("a"))
         [worker] = pool._workers
-        os.kill(worker.process.pid, signal.SIGKILL)
+        os.kill(worker.process.pid, number)
+        await until(lambda: gone(worker.process.pid))
         await checked.check(asked("b"))
-        for count in (3, 5):
+        assert pool.num_lost == 1
+
+
+async def test_what_was_ended_from_outside_is_tried_again_and_blames_nobody() -> None:
+    async with running() as (checked, pool):
+        for count in (2, 4):
             with pytest.raises(StructureUnavailableError, match="ended twice"):
                 await checked.check(asked("killed"))
             assert pool.num_lost == count
