@@ -224,7 +224,7 @@ def _fill(work: Sequence[tuple[SequenceMatcher, TokenRow]], mark: Mark) -> None:
         mark.enter(matcher.key)
         try:
             matcher.fill(output)
-        except Exception as error:
+        except BaseException as error:  # a panic in Rust is no Exception
             logger.exception("a mask could not be filled")
             matcher.error = repr(error)
         finally:

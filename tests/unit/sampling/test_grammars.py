@@ -99,6 +99,28 @@ def test_an_output_outside_the_structure_is_that_rows_error(grammars: Grammars) 
     assert sound.edits(VOCAB) is not None
 
 
+class Panic(BaseException):
+    """As Rust's: no Exception."""
+
+
+def test_a_panic_of_native_code_is_that_rows_error(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filler = MaskFiller(grammars, 2)
+    lost, sound = state("{"), state("{")
+    allowed(filler, lost)
+
+    def fill(output: Any) -> None:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(lost.matcher, "fill", fill)
+    filler.begin({0: lost, 1: sound})
+    filler.end()
+    with pytest.raises(InvalidRequestError, match="index out of bounds"):
+        lost.edits(VOCAB)
+    assert sound.edits(VOCAB) is not None
+
+
 def test_a_grammar_that_cannot_be_served_is_that_requests_error(grammars: Grammars) -> None:
     wrong = StructuredOutputsParams(regex="(")
     with pytest.raises(InvalidRequestError, match="regex"):
