@@ -23,8 +23,8 @@ void paged_attention(const Kernels& kernels, Pool& pool, int q_dtype, int kv_dty
                      int64_t tokens, int64_t num_seqs, int64_t block_table_stride, int64_t heads,
                      int64_t kv_heads, int64_t head_dim, int64_t block_size, int64_t out_stride,
                      int64_t q_stride, int64_t k_block_stride, int64_t v_block_stride,
-                     int64_t window, float scale, float softcap, float v_unit, int split, int64_t thread_tasks,
-                     int64_t tall_rows, int64_t ahead_bytes) {
+                     int64_t window, bool causal, float scale, float softcap, float v_unit,
+                     int split, int64_t thread_tasks, int64_t tall_rows, int64_t ahead_bytes) {
   if (q_dtype < 0 || q_dtype >= kDTypeCount || kv_dtype < 0 || kv_dtype >= kCacheDTypeCount) {
     throw std::invalid_argument("unknown dtype code");
   }
@@ -43,7 +43,8 @@ void paged_attention(const Kernels& kernels, Pool& pool, int q_dtype, int kv_dty
                            pointer<int32_t>(query_start_loc), pointer<int32_t>(seq_lens),
                            pointer<int32_t>(block_tables), num_seqs, block_table_stride, heads,
                            kv_heads, head_dim, block_size, out_stride, q_stride, k_block_stride,
-                           v_block_stride, window, scale, softcap, v_unit, q_dtype, tuning, nullptr, nullptr, nullptr};
+                           v_block_stride, window, causal, scale, softcap, v_unit, q_dtype, tuning,
+                           nullptr, nullptr, nullptr};
   const int64_t head_bytes = kv_dtype >= kInt8 ? head_dim + (k_scale != 0 ? 2 : 0)
                                                : head_dim * (kv_dtype == kFloat32 ? 4 : 2);
   submit(pool, AttentionOp{kernels.attention.paged_attention[kv_dtype], args, tokens,
@@ -58,7 +59,6 @@ void exp2_floats(const Kernels& kernels, uintptr_t y, uintptr_t x, int64_t count
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-  m.attr("BOTH_WAYS") = kBothWays;
   m.def("paged_attention", &paged_attention);
   m.def("exp2", &exp2_floats);
 }

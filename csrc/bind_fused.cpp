@@ -99,6 +99,10 @@ void gelu_tanh_mul(const Kernels& k, Pool& pool, int dtype, Address y, Address x
   unary("gelu_tanh_mul", k.fused.gelu_tanh_mul, pool, dtype, y, x, rows, cols, y_stride, x_stride,
         2);
 }
+void gelu_mul(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
+              int64_t cols, int64_t y_stride, int64_t x_stride) {
+  unary("gelu_mul", k.fused.gelu_mul, pool, dtype, y, x, rows, cols, y_stride, x_stride, 2);
+}
 void gelu(const Kernels& k, Pool& pool, int dtype, Address y, Address x, int64_t rows,
           int64_t cols, int64_t y_stride, int64_t x_stride) {
   unary("gelu", k.fused.gelu, pool, dtype, y, x, rows, cols, y_stride, x_stride, 1);
@@ -211,6 +215,7 @@ void bind_fused(nb::module_& m) {
   m.def("add_layer_norm", &add_layer_norm);
   m.def("silu_mul", &silu_mul);
   m.def("gelu_tanh_mul", &gelu_tanh_mul);
+  m.def("gelu_mul", &gelu_mul);
   m.def("gelu", &gelu);
   m.def("gelu_tanh", &gelu_tanh);
   m.def("relu", &relu);

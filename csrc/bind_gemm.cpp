@@ -201,6 +201,7 @@ void bind_gemm(nb::module_& m) {
   m.attr("GELU_TANH") = static_cast<int>(kGeluTanh);
   m.attr("RELU") = static_cast<int>(kRelu);
   m.attr("GELU_TANH_MUL") = static_cast<int>(kGeluTanhMul);
+  m.attr("GELU_MUL") = static_cast<int>(kGeluMul);
 
   nb::class_<Pool>(m, "Pool")
       .def(nb::init<int>())

@@ -51,6 +51,11 @@ void gelu_tanh_mul(const UnaryArgs& a, int64_t task) {
 }
 
 template <class T>
+void gelu_mul(const UnaryArgs& a, int64_t task) {
+  gated<T, GeluTimes>(a, task);
+}
+
+template <class T>
 void gelu(const UnaryArgs& a, int64_t task) {
   unary<T, Gelu>(a, task);
 }
@@ -94,6 +99,7 @@ void add_rows(const AddArgs& a, int64_t task) {
 #define QUIRE_INSTANCES(T)                                \
   template void silu_mul<T>(const UnaryArgs&, int64_t);  \
   template void gelu_tanh_mul<T>(const UnaryArgs&, int64_t);  \
+  template void gelu_mul<T>(const UnaryArgs&, int64_t);  \
   template void gelu<T>(const UnaryArgs&, int64_t);      \
   template void gelu_tanh<T>(const UnaryArgs&, int64_t); \
   template void relu<T>(const UnaryArgs&, int64_t);      \

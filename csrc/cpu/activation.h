@@ -10,6 +10,8 @@ void silu_mul(const UnaryArgs& a, int64_t task);
 template <class T>
 void gelu_tanh_mul(const UnaryArgs& a, int64_t task);
 template <class T>
+void gelu_mul(const UnaryArgs& a, int64_t task);
+template <class T>
 void gelu(const UnaryArgs& a, int64_t task);
 template <class T>
 void gelu_tanh(const UnaryArgs& a, int64_t task);

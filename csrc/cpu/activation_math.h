@@ -46,5 +46,9 @@ struct GeluTanhTimes {
   static Vec of(Vec gate, Vec up) { return mul(GeluTanh::of(gate), up); }
 };
 
+struct GeluTimes {
+  static Vec of(Vec gate, Vec up) { return mul(Gelu::of(gate), up); }
+};
+
 }  // namespace
 }  // namespace quire::QUIRE_ISA

@@ -40,14 +40,13 @@ struct Step {
   const Rows& rows;
   const Queries<E>& q;
   Ahead& ahead;
-  int64_t start, window;
+  int64_t start;
   Scaling scaling;
   State& state;
 
   Step(const Rows& rows_, const Queries<E>& q_, Ahead& ahead_, int64_t start_,
        const AttentionArgs& a, State& state_)
-      : rows(rows_), q(q_), ahead(ahead_), start(start_), window(a.window), scaling(a),
-        state(state_) {}
+      : rows(rows_), q(q_), ahead(ahead_), start(start_), scaling(a), state(state_) {}
 
   alignas(64) float scores[kAttentionRows * kKeys];
   alignas(64) E weights[kIsFloat<E> ? 1 : kAttentionRows * kKeys];
@@ -79,9 +78,8 @@ struct Step {
         cap_scores(s + r * kKeys, begin, end, factors[r]);
         factors[r] = scaling.cap;
       }
-      const int64_t high = rows.at((row + r) % rows.count) - start;
-      const int64_t low = window > 0 ? high - window + 1 : 0;
-      hide(s + r * kKeys, begin, end, low, high);
+      const int in_head = (row + r) % rows.count;
+      hide(s + r * kKeys, begin, end, rows.low(in_head) - start, rows.high(in_head) - start);
     }
     QUIRE_ISA::weigh<R>(s, begin, end, factors, state.top + row, state.sum + row, keep + slot);
     for (int r = 0; r < R; ++r) {
@@ -188,7 +186,9 @@ struct Work {
     tile.count = task.rows * tile.group;
     tile.position = task.position;
     tile.dim = a.head_dim;
-    tile.both_ways = a.window == kBothWays;
+    tile.window = a.window;
+    tile.ahead = attention_ahead(a);
+    tile.last = a.seq_lens[task.seq] - 1;
   }
 
   // A head's keys are converted once where many rows read them; else heads are taken together.

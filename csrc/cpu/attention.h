@@ -11,14 +11,13 @@ constexpr int kAttentionRows = 64;        // most query rows (positions * heads 
 constexpr int kAttentionKeys = 128;       // keys of a tile; tiles begin at multiples of it
 constexpr int kAttentionPartition = 1024; // keys after which a partial result is merged
 constexpr int kAttentionHeadDim = 256;    // largest head size
-constexpr int64_t kBothWays = -1;         // as a window: all of the sequence, later tokens included
 
 // Query rows of one sequence that are computed together, for some kv heads one after the other, over
 // all the keys that they see; or for one head, over some partitions of them: parts.
 struct AttentionTask {
   int32_t seq;
   int32_t row;       // first row of q
-  int32_t position;  // its position in the sequence; of all rows the last, where all see all
+  int32_t position;  // its position in the sequence
   int32_t rows;
   int32_t head, end_head;
   int32_t begin, end;   // keys
@@ -33,7 +32,8 @@ struct AttentionMerge {
   int32_t left;  // that are not finished
 };
 
-// out[t, h] = softmax(scale * q[t, h] . k) v over the cached tokens of t's sequence up to t itself.
+// out[t, h] = softmax(scale * q[t, h] . k) v over the cached tokens of t's sequence up to t itself, or,
+// if that is not causal, over later ones too, which are all there then.
 // q and out are [tokens, heads, head_dim] with their own dtype, heads contiguous within a token;
 // k and v [blocks, kv_heads, block_size, head_dim] have the table entry's dtype, a block is
 // contiguous. Where there are scales, [blocks, kv_heads, block_size], an element is worth its product
@@ -51,7 +51,8 @@ struct AttentionArgs {
   int64_t heads, kv_heads, head_dim, block_size;
   int64_t out_stride, q_stride;  // elements, from token to token
   int64_t k_block_stride, v_block_stride;
-  int64_t window;  // attend to the last `window` tokens only; 0 is all up to itself; kBothWays
+  int64_t window;  // attend to tokens less than so far away only; 0 is all
+  bool causal;
   float scale;     // positive
   float softcap;   // scores s become softcap · tanh(s / softcap); 0 leaves them
   float v_unit;    // what an element of v is worth besides; 1 but for 8-bit floats without scales
@@ -61,6 +62,11 @@ struct AttentionArgs {
   AttentionMerge* merges;
   float* partials;
 };
+
+// Tokens behind a row's own that it sees; as many as there can be where it sees all.
+static inline int64_t attention_ahead(const AttentionArgs& a) {
+  return a.causal ? 0 : a.window > 0 ? a.window - 1 : int64_t{1} << 30;
+}
 
 // Floats of one partial result: each row's maximum, sum and weighted values, in the kernel's order,
 // with as many rows as fill vectors.

@@ -42,7 +42,7 @@ void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Scales* 
   for (int slab = 0; slab < w.slabs; ++slab) {
     if (scales != nullptr) scale_scores(w, slab, *scales, 32 * step, 32 * end);
     if (capped) cap_scores(w, slab, scaling.scale, 32 * step, 32 * end);
-    hide(w, slab, start, a.window, keys, 32 * step, 32 * end);
+    hide(w, slab, start, keys, 32 * step, 32 * end);
     weigh(w, slab, scales, state, capped ? scaling.cap : scaling.scale, step, end, ahead);
   }
   if (w.slabs == 1) {  // one step's values at a time stay in the first cache; the sums are the same
@@ -130,9 +130,11 @@ void set_rows(const AttentionArgs& a, const AttentionTask& tile, Work& w) {
   w.dim_steps = static_cast<int>(a.head_dim / 32);
   w.dim_tiles = 2 * w.dim_steps;
   for (int r = 0; r < w.slabs * kSide; ++r) {
-    const int further = a.window == kBothWays ? 0 : (r < w.rows ? r : w.rows - 1) / w.group;
-    w.at[r] = tile.position + further;
+    w.at[r] = tile.position + (r < w.rows ? r : w.rows - 1) / w.group;
   }
+  w.window = a.window > 0 && a.window < kEverything ? static_cast<int>(a.window) : kEverything;
+  w.ahead = static_cast<int>(attention_ahead(a));
+  w.last = a.seq_lens[tile.seq] - 1;
 }
 
 // What `walk` asks for.

@@ -115,11 +115,12 @@ inline void cap_scores(Work& w, int slab, float scale, int j, int end) {
 
 // Hides the keys [j, end) of a slab that its rows may not see.
 template <class T>
-inline void hide(Work& w, int slab, int64_t start, int64_t window, const Keys<T>& keys, int j, int end) {
-  const __m512i high = _mm512_sub_epi32(_mm512_load_si512(w.at + slab * kSide),
-                                        _mm512_set1_epi32(static_cast<int>(start)));
-  const int reach = window > 0 && window < 1 << 30 ? static_cast<int>(window) : 1 << 30;
-  const __m512i low = _mm512_sub_epi32(high, _mm512_set1_epi32(reach));
+inline void hide(Work& w, int slab, int64_t start, const Keys<T>& keys, int j, int end) {
+  const int first = static_cast<int>(start);
+  const __m512i at = _mm512_sub_epi32(_mm512_load_si512(w.at + slab * kSide), _mm512_set1_epi32(first));
+  const __m512i high = _mm512_min_epi32(_mm512_add_epi32(at, _mm512_set1_epi32(w.ahead)),
+                                        _mm512_set1_epi32(w.last - first));
+  const __m512i low = _mm512_sub_epi32(at, _mm512_set1_epi32(w.window));
   const int lowest = _mm512_reduce_min_epi32(high), highest = _mm512_reduce_max_epi32(low);
   const int computed = (keys.last + kSide - 1) / kSide * kSide;
   const int begun = keys.first / kSide * kSide;

@@ -47,10 +47,16 @@ struct Rows {
   int group;         // heads a position
   int64_t position;  // of row 0
   int64_t dim;
-  bool both_ways;    // all rows see all keys, as if all were at `position`, the last
+  int64_t window, ahead;  // tokens that a row sees up to its own, 0 is all; and behind it
+  int64_t last;           // of the sequence's positions
 
   int total() const { return heads * count; }
-  int64_t at(int r) const { return both_ways ? position : position + r / group; }  // of a head's
+  // The keys that row r of a head sees: [low, high].
+  int64_t low(int r) const { return window > 0 ? position + r / group - window + 1 : 0; }
+  int64_t high(int r) const {
+    const int64_t furthest = position + r / group + ahead;
+    return furthest < last ? furthest : last;
+  }
 };
 
 // A partial result of softmax(s) v, s in units of log 2: acc / sum, both times 2^-top.

@@ -13,8 +13,8 @@ namespace quire {
 struct RmsNormArgs;
 struct AddRmsNormArgs;
 
-// y[r] = f(x[r]); y may be x. silu_mul and gelu_tanh_mul read 2 · cols of a row, gate and then up,
-// into cols.
+// y[r] = f(x[r]); y may be x. silu_mul, gelu_tanh_mul and gelu_mul read 2 · cols of a row, gate and then
+// up, into cols.
 struct UnaryArgs {
   void* y;
   const void* x;
@@ -129,6 +129,7 @@ struct FusedKernels {
   void (*add_layer_norm[kDTypeCount])(const AddLayerNormArgs&, int64_t task);
   void (*silu_mul[kDTypeCount])(const UnaryArgs&, int64_t task);
   void (*gelu_tanh_mul[kDTypeCount])(const UnaryArgs&, int64_t task);
+  void (*gelu_mul[kDTypeCount])(const UnaryArgs&, int64_t task);
   void (*gelu[kDTypeCount])(const UnaryArgs&, int64_t task);
   void (*gelu_tanh[kDTypeCount])(const UnaryArgs&, int64_t task);
   void (*relu[kDTypeCount])(const UnaryArgs&, int64_t task);

@@ -85,9 +85,12 @@ enum Epilogue : int {
   kGeluTanh,
   kRelu,
   kGeluTanhMul,
+  kGeluMul,
   kEpilogueCount
 };
-static inline bool is_gated(Epilogue e) { return e == kSiluMul || e == kGeluTanhMul; }
+static inline bool is_gated(Epilogue e) {
+  return e == kSiluMul || e == kGeluTanhMul || e == kGeluMul;
+}
 
 constexpr int64_t kBlockRows = 32;    // output rows of a block
 constexpr int64_t kStepBytes = 64;    // of one row, kinds bf16 and s8

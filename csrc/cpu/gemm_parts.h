@@ -120,6 +120,7 @@ inline void finish_as(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, co
   switch (a.epilogue) {
     case kSiluMul: return finish_gated<T, SiluTimes>(a, r, rows, n0, sums);
     case kGeluTanhMul: return finish_gated<T, GeluTanhTimes>(a, r, rows, n0, sums);
+    case kGeluMul: return finish_gated<T, GeluTimes>(a, r, rows, n0, sums);
     case kGelu: return finish_each<T, Gelu>(a, r, rows, n0, sums);
     case kGeluTanh: return finish_each<T, GeluTanh>(a, r, rows, n0, sums);
     case kRelu: return finish_each<T, Relu>(a, r, rows, n0, sums);

@@ -183,13 +183,10 @@ int64_t flops(const AttentionOp& op) {
   for (int64_t s = 0; s < a.num_seqs; ++s) {
     const int64_t rows = a.query_start_loc[s + 1] - a.query_start_loc[s];
     const int64_t last = a.seq_lens[s], first = last - rows + 1;  // what its last and first row see
-    if (a.window == kBothWays) {
-      pairs += rows * last;
-      continue;
-    }
     const int64_t window = a.window > 0 ? a.window : last;
     const int64_t whole = std::max<int64_t>(0, std::min(rows, window - first + 1));
-    pairs += whole * first + whole * (whole - 1) / 2 + (rows - whole) * window;
+    const int64_t behind = whole * first + whole * (whole - 1) / 2 + (rows - whole) * window;
+    pairs += a.causal ? behind : 2 * behind - rows;  // ahead it is the mirror image
   }
   return 4 * pairs * a.heads * a.head_dim;
 }

@@ -30,6 +30,7 @@ const Kernels kTable = {
         QUIRE_ALL(add_layer_norm),
         QUIRE_ALL(silu_mul),
         QUIRE_ALL(gelu_tanh_mul),
+        QUIRE_ALL(gelu_mul),
         QUIRE_ALL(gelu),
         QUIRE_ALL(gelu_tanh),
         QUIRE_ALL(relu),

@@ -4,8 +4,6 @@ from typing import Protocol, final, overload
 
 FLOAT32: int
 BFLOAT16: int
-BOTH_WAYS: int
-"""Instead of a window of attention: all of the sequence, later tokens included."""
 
 WEIGHT_F32: int
 WEIGHT_F16: int
@@ -30,6 +28,7 @@ GELU: int
 GELU_TANH: int
 RELU: int
 GELU_TANH_MUL: int
+GELU_MUL: int
 FLOAT16: int
 INT8: int
 FLOAT8_E4M3: int
@@ -393,6 +392,7 @@ class Unary(Protocol):
 gelu: Unary
 gelu_tanh: Unary
 gelu_tanh_mul: Unary
+gelu_mul: Unary
 relu: Unary
 silu_mul: Unary
 """x is gate and up, 2 · cols wide."""
@@ -713,6 +713,7 @@ def paged_attention(
     k_block_stride: int,
     v_block_stride: int,
     window: int,
+    causal: bool,
     scale: float,
     softcap: float,
     v_unit: float,
@@ -722,10 +723,11 @@ def paged_attention(
     ahead_bytes: int,
     /,
 ) -> None:
-    """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t.
+    """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t, or, if
+    that is not `causal`, behind it as well.
 
-    `window` 0 is no window, BOTH_WAYS is all tokens of the sequence; the last two are
-    AttentionTuning (csrc/cpu/tuning.h). Raises ValueError for more than 64 heads a kv head.
+    `window` 0 is no window; the last two are AttentionTuning (csrc/cpu/tuning.h). Raises ValueError
+    for more than 64 heads a kv head.
     """
 
 def exp2(kernels: Kernels, y: int, x: int, count: int, /) -> None:

@@ -32,7 +32,9 @@ def embeddings(llm: LLM, prompts: Any, **options: Any) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "xlm-roberta", "llama", "qwen3"])
+@pytest.mark.parametrize(
+    "kind", ["bert", "distilbert", "modernbert", "roberta", "xlm-roberta", "llama", "qwen3"]
+)
 @pytest.mark.parametrize("how", ["CLS", "MEAN", "LAST"])
 def test_embeddings(kind: str, how: str, tmp_path: Path) -> None:
     model = make_encoder(tmp_path, kind)
@@ -46,7 +48,7 @@ def test_embeddings(kind: str, how: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ops", ["cpu", "reference"])
 @pytest.mark.parametrize("labels", [1, 3])
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "qwen3"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "modernbert", "roberta", "qwen3"])
 def test_classifiers(kind: str, labels: int, ops: str, tmp_path: Path) -> None:
     model = make_encoder(tmp_path, kind, labels=labels)
     tokenizer = wordpiece()
@@ -77,6 +79,20 @@ def test_cross_encoders_tell_the_texts_of_a_pair_apart(kind: str, tmp_path: Path
         np.testing.assert_allclose(score, expected.item(), atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_modernberts_options(pooling: str, tmp_path: Path) -> None:
+    """Biases everywhere, the pooling of its classifier, and a text of several windows."""
+    biases = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
+    options = {"classifier_pooling": pooling, **dict.fromkeys(biases, True)}
+    model = make_encoder(tmp_path, "modernbert", labels=2, **options)
+    ids = np.random.default_rng(1).integers(5, 100, 60).tolist()
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0].softmax(0)
+    with LLM(str(tmp_path)) as llm:
+        [answer] = llm.classify([ids], use_tqdm=False)
+    np.testing.assert_allclose(answer.outputs.probs, expected.numpy(), atol=TOLERANCE)
+
+
 def test_scores_of_embeddings_are_cosines(tmp_path: Path) -> None:
     make_encoder(tmp_path, "bert")
     with LLM(str(tmp_path)) as llm:
@@ -100,8 +116,9 @@ def test_bits_do_not_depend_on_batch_chunks_or_cache(tmp_path: Path) -> None:
         assert (whole == chunked).all(), how
 
 
-def test_an_encoders_bits_do_not_depend_on_the_batch(tmp_path: Path) -> None:
-    make_encoder(tmp_path, "bert")
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_an_encoders_bits_do_not_depend_on_the_batch(kind: str, tmp_path: Path) -> None:
+    make_encoder(tmp_path, kind)
     lengths = np.random.default_rng(0).integers(1, 64, 40).tolist()
     ids = [np.random.default_rng(n).integers(5, 100, n).tolist() for n in lengths]
     with LLM(str(tmp_path)) as llm:

@@ -46,10 +46,13 @@ _SHAPE: dict[str, Any] = {
 def make_encoder(folder: Path, kind: str, *, labels: int = 0, **config: Any) -> PreTrainedModel:
     """A `bert`, `xlm-roberta` … of random weights, saved with a tokenizer; with `labels` its
     sequence classifier."""
-    encoder = kind in ("bert", "distilbert", "roberta", "xlm-roberta")
+    encoder = kind in ("bert", "distilbert", "modernbert", "roberta", "xlm-roberta")
     shape = _SHAPE | {"max_position_embeddings": MAX_LEN if encoder else 256}
     if not encoder:
         shape |= {"num_key_value_heads": 3, "head_dim": 16}
+    if kind == "modernbert":  # every other layer sees four tokens to either side
+        shape |= {"num_hidden_layers": 4, "global_attn_every_n_layers": 2, "local_attention": 8}
+        shape |= {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
     if kind == "distilbert":  # which takes the one name for the other, but for this one
         shape["hidden_dim"] = shape.pop("intermediate_size")
     if labels:

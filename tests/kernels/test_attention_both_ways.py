@@ -1,4 +1,4 @@
-"""Attention to all of a sequence, later tokens included: native and in plain torch."""
+"""Attention to later tokens as well, to all or to those nearby: native and in plain torch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from quire.ops.native import available_isas, emulated_isas
 
 LENGTHS = (1, 5, 16, 70, 129, 300, 1100)
 HEADS, KV_HEADS, BLOCK = 4, 2, 16
+WINDOWS = (None, 1, 9, 65, 500)
+"""Tokens less than so far away are seen."""
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 Attend = Callable[[Tensor, KVCache, AttentionMetadata], Tensor]
 
@@ -22,12 +24,13 @@ Attend = Callable[[Tensor, KVCache, AttentionMetadata], Tensor]
 class Texts:
     """Sequences whose keys and values lie in blocks of their own; NaN lies everywhere else."""
 
-    def __init__(self, dtype: torch.dtype, dim: int) -> None:
+    def __init__(self, dtype: torch.dtype, dim: int, window: int | None = None) -> None:
         generator = torch.Generator().manual_seed(dim)
         blocks = [-(-n // BLOCK) for n in LENGTHS]
         order = torch.randperm(sum(blocks) + 3, generator=generator).tolist()
         shape = (len(order), KV_HEADS, BLOCK, dim)
         self.scale = dim**-0.5
+        self.window = window
         self.cache = KVCache(
             torch.full(shape, torch.nan, dtype=dtype), torch.full(shape, torch.nan, dtype=dtype)
         )
@@ -47,7 +50,9 @@ class Texts:
                 self.cache.v[block, :, offset] = v[position]
             self.q.append(q)
             wide = (t.double().transpose(0, 1).unsqueeze(0) for t in (q, k, v))
-            out = torch.nn.functional.scaled_dot_product_attention(*wide, enable_gqa=True)
+            at = torch.arange(length)
+            seen = (at[:, None] - at).abs() < (window or length)
+            out = torch.nn.functional.scaled_dot_product_attention(*wide, seen, enable_gqa=True)
             self.expected.append(out[0].transpose(0, 1))
 
     def run(self, attend: Attend, which: Sequence[int]) -> list[Tensor]:
@@ -65,46 +70,42 @@ class Texts:
         return list(out.split(lengths))
 
 
-def native(isa: str, threads: int, split: bool | None, scale: float) -> Attend:
+def native(isa: str, threads: int, split: bool | None, texts: Texts) -> Attend:
     pool = _native.Pool(threads)
 
     def attend(q: Tensor, cache: KVCache, meta: AttentionMetadata) -> Tensor:
         return native_attention.paged_attention(
-            _native.table(isa), pool, q, cache, meta, scale, causal=False, split=split
-        )
+            _native.table(isa), pool, q, cache, meta, texts.scale, texts.window, causal=False,
+            split=split,
+        )  # fmt: skip
 
     return attend
 
 
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("isa", available_isas() + emulated_isas())
-def test_native(isa: str, dtype: torch.dtype) -> None:
-    texts = Texts(dtype, 32)
+def test_native(isa: str, dtype: torch.dtype, window: int | None) -> None:
+    texts = Texts(dtype, 32, window)
     everyone = range(len(LENGTHS))
-    together = texts.run(native(isa, 2, None, texts.scale), everyone)
+    together = texts.run(native(isa, 2, None, texts), everyone)
     for out, expected in zip(together, texts.expected, strict=True):
         torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=0)
     for threads, split in ((1, None), (3, True)):
-        attend = native(isa, threads, split, texts.scale)
+        attend = native(isa, threads, split, texts)
         for i in everyone:
             assert torch.equal(texts.run(attend, [i])[0], together[i]), LENGTHS[i]
 
 
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_plain(dtype: torch.dtype) -> None:
-    texts = Texts(dtype, 32)
+def test_plain(dtype: torch.dtype, window: int | None) -> None:
+    texts = Texts(dtype, 32, window)
 
     def attend(q: Tensor, cache: KVCache, meta: AttentionMetadata) -> Tensor:
-        return paged_attention.paged_attention(q, cache, meta, texts.scale, causal=False)
+        return paged_attention.paged_attention(q, cache, meta, texts.scale, window, causal=False)
 
     together = texts.run(attend, range(len(LENGTHS)))
     for i, expected in enumerate(texts.expected):
         torch.testing.assert_close(together[i].double(), expected, atol=TOLERANCE[dtype], rtol=0)
         assert torch.equal(texts.run(attend, [i])[0], together[i])
-
-
-def test_a_window_is_refused() -> None:
-    texts = Texts(torch.float32, 16)
-    meta = AttentionMetadata(*(torch.zeros(1, dtype=torch.int32),) * 4, 0, BLOCK)
-    with pytest.raises(ValueError, match="has none"):
-        paged_attention.paged_attention(texts.q[0], texts.cache, meta, 1.0, window=4, causal=False)

@@ -32,7 +32,7 @@ from tests.kernels.fused_common import (
 # exp(-t) overflows where t < -88.7, and the result is then 0 instead of less than this times x.
 UNDERFLOW = 2.0**-127
 
-GATED = ["silu_mul", "gelu_tanh_mul"]
+GATED = ["silu_mul", "gelu_tanh_mul", "gelu_mul"]
 CAP = 30.0
 ACTIVATIONS = [*GATED, "gelu", "gelu_tanh", "relu"]
 
@@ -74,6 +74,14 @@ def check_gelu_tanh_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
     assert_close(kernels.gelu_tanh_mul(gate_up), exact, error)
 
 
+def check_gelu_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
+    gate, up = gate_up.chunk(2, dim=-1)
+    exact = torch.nn.functional.gelu(gate.double()) * up.double()
+    # As of gelu, which is held to its own error, and one product.
+    gates = kernels.gelu(gate.float().contiguous()).double() * up.double()
+    assert_close(kernels.gelu_mul(gate_up), exact, U * exact.abs() + (gates - exact).abs())
+
+
 def check_softcap(kernels: FusedKernels, x: Tensor) -> None:
     exact = CAP * torch.tanh(x.double() / CAP)
     # tanh, the quotient before it, whose error it does not raise, and the product behind it; of
@@ -82,7 +90,11 @@ def check_softcap(kernels: FusedKernels, x: Tensor) -> None:
     assert_close(kernels.softcap(x, CAP), exact, error)
 
 
-GATED_CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [check_silu_mul, check_gelu_tanh_mul]
+GATED_CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [
+    check_silu_mul,
+    check_gelu_tanh_mul,
+    check_gelu_mul,
+]
 CHECKS = [*GATED_CHECKS, check_gelu, check_gelu_tanh, check_softcap]
 
 

@@ -265,7 +265,9 @@ def test_inputs_need_not_be_contiguous(
     assert linear.forward(torch.empty(0, 2, 64, dtype=dtype)).shape == (0, 2, 41)
 
 
-@pytest.mark.parametrize("epilogue", ["silu_mul", "gelu_tanh_mul", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize(
+    "epilogue", ["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
+)
 def test_an_epilogue_is_the_operation_of_its_name(
     kernels: NativeKernels,
     kind: WeightKind,

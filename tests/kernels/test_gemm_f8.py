@@ -133,7 +133,9 @@ def test_all_codes(kernels: NativeKernels, codes: torch.dtype, rows: int) -> Non
     assert torch.equal(linear.lookup(ids)[:, 0].nan_to_num(7), expected[ids].nan_to_num(7))
 
 
-@pytest.mark.parametrize("epilogue", ["silu_mul", "gelu_tanh_mul", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize(
+    "epilogue", ["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
+)
 def test_an_activation_is_applied_as_on_its_own(
     kernels: NativeKernels, epilogue: Epilogue, generator: torch.Generator
 ) -> None:

@@ -246,6 +246,8 @@ class ModelConfig:
     """The checkpoint's own: "float32", "bfloat16" or "float16"."""
     norm: Literal["rms_norm", "layer_norm"] = "rms_norm"
     norm_eps: float = 1e-6
+    norm_bias: bool = True
+    """LayerNorms add one."""
     norm_plus_one: bool = False
     """RMSNorms multiply by 1 + weight (Gemma)."""
     post_norms: bool = False
@@ -271,14 +273,18 @@ class ModelConfig:
     qk_norm: bool = False
     """RMSNorm over each head of q and k, before RoPE (Qwen3)."""
     sliding_window: int | None = None
-    """Tokens each position attends to, itself included; None is all."""
+    """Tokens each position attends to, itself included; None is all. Where it looks ahead, too, as
+    many on that side."""
     sliding_layers: tuple[bool, ...] | None = None
     """Which layers slide; None is all, where `sliding_window` is set."""
     tie_word_embeddings: bool = False
     vocab_run: tuple[int, int] | None = None
     """First, and how many: the tokens whose embeddings and logits a rank computes; None is all."""
     encoder: bool = False
-    """BERT's kind: norms stand behind the residual sums, and one behind the embeddings."""
+    """BERT's kind: a norm stands behind the embeddings, and behind each residual sum."""
+    pre_norms: bool = False
+    """An encoder's norms stand before attention and feed-forward instead, but before the first
+    layer, and one behind the last (ModernBERT)."""
     causal: bool = True
     """A token attends to no later one. Else a prompt is computed in one step, and no longer
     needs its keys and values then."""
@@ -288,8 +294,10 @@ class ModelConfig:
     """Whether it makes logits."""
     num_labels: int = 0
     """Outputs of the classification head that stands in the lm_head's place; 0 is none."""
-    classifier_activation: Literal["tanh", "relu"] = "tanh"
+    classifier_activation: Literal["tanh", "relu", "gelu", "gelu_tanh"] = "tanh"
     """Between the two layers of an encoder's classification head."""
+    classifier_bias: bool = True
+    """Of the first of these two."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -302,7 +310,7 @@ class ModelConfig:
     def common_window(self) -> int | None:
         """The window beyond which no layer looks back; None if any looks back to the start."""
         everywhere = self.sliding_layers is None or all(self.sliding_layers)
-        return self.sliding_window if everywhere else None
+        return self.sliding_window if everywhere and self.causal else None
 
     @property
     def kv_layers(self) -> int:

@@ -65,7 +65,7 @@ def resolve_pooling(
     model = replace(
         model, lm_head=False, tie_word_embeddings=False, num_labels=labels, causal=causal
     )
-    if not causal and model.sliding_window is not None:
+    if not causal and model.sliding_window is not None and not model.encoder:
         raise UnsupportedModelError("attention both ways within a sliding window is not known.")
     pooling = _config(args, source.config, model, task, files)
     how = "normalized" if pooling.normalize else "as they are"
@@ -123,6 +123,8 @@ def _config(
     said = _pooler_config(args)
     usual: PoolingType = "LAST" if model.causal else "CLS"
     if not model.encoder and not model.causal:
+        usual = "MEAN"
+    if task == "classify" and config.get("classifier_pooling") == "mean":  # ModernBERT's field
         usual = "MEAN"
     activation: Activation = "none"
     if task == "classify":

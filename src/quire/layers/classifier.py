@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from quire.layers.linear import Linear
+from quire.layers.norm import Norm
 from quire.ops.table import OpTable
 
 
@@ -12,13 +13,22 @@ class Classifier:
     """out(x), or out(tanh(dense(x))) as BERT has it; weights [labels, hidden], [hidden, hidden].
 
     Args:
+        norm: behind the activation (ModernBERT).
         tanh: else dense's weight has an activation of its own.
     """
 
-    __slots__ = ("dense", "out", "tanh")
+    __slots__ = ("dense", "norm", "out", "tanh")
 
-    def __init__(self, out: Linear, dense: Linear | None = None, *, tanh: bool = True) -> None:
+    def __init__(
+        self,
+        out: Linear,
+        dense: Linear | None = None,
+        norm: Norm | None = None,
+        *,
+        tanh: bool = True,
+    ) -> None:
         self.dense = dense
+        self.norm = norm
         self.out = out
         self.tanh = tanh
 
@@ -27,4 +37,6 @@ class Classifier:
         if self.dense is not None:
             x = self.dense.forward(ops, x)
             x = ops.softcap(x, 1.0) if self.tanh else x  # which is tanh
+        if self.norm is not None:
+            x = self.norm.forward(ops, x)
         return self.out.logits(ops, x)

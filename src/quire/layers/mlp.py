@@ -9,15 +9,15 @@ from torch import Tensor
 from quire.layers.linear import Linear
 from quire.ops.table import OpTable
 
-Activation = Literal["silu_mul", "gelu_tanh_mul", "gelu", "gelu_tanh", "relu"]
+Activation = Literal["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
 
 
 class MLP:
     """down(activation(up(x))).
 
     Where there is a gate, `up` is gate and up in one matrix, and the layer computes
-    down(silu(gate(x)) · up(x)) (SwiGLU, Shazeer 2020), or the same with gelu_tanh. `activation` is
-    the op between the two, None where `up` was packed with it as its epilogue.
+    down(silu(gate(x)) · up(x)) (SwiGLU, Shazeer 2020), or the same with gelu or gelu_tanh.
+    `activation` is the op between the two, None where `up` was packed with it as its epilogue.
     """
 
     __slots__ = ("activation", "down", "up")

@@ -1,10 +1,11 @@
-"""The one decoder that every architecture is a variant of."""
+"""The one decoder that every architecture is a variant of, but for encoders of BERT's kind."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from quire.core.config import ModelConfig, RopeConfig
@@ -19,7 +20,7 @@ from quire.layers.rotary import rope_table
 from quire.models.parameters import ParameterSource
 from quire.ops.lora import LoraTable
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.reference import Epilogue
+from quire.ops.reference import GATED_BY, Epilogue
 from quire.ops.table import LinearWeight, OpTable
 
 Place = Callable[[str, LinearWeight], LinearWeight]
@@ -28,14 +29,15 @@ Place = Callable[[str, LinearWeight], LinearWeight]
 class Layer:
     """Attention and feed-forward, each behind a norm and beside a residual stream.
 
-    In some architectures each has a norm in front of the residual stream, too.
+    In some architectures each has a norm in front of the residual stream, too; ModernBERT's first
+    layer lacks the norm before attention.
     """
 
     __slots__ = ("attn", "attn_norm", "attn_post_norm", "mlp", "mlp_norm", "mlp_post_norm")
 
     def __init__(
         self,
-        attn_norm: Norm,
+        attn_norm: Norm | None,
         attn: Attention,
         attn_post_norm: Norm | None,
         mlp_norm: Norm,
@@ -113,8 +115,12 @@ class Decoder:
             build.optional("positions.weight"),
             config.learned_positions_offset or 0,
         )
+        self._embed_norm = build.norm("embed_norm") if config.encoder else None
         self._layers = [build.layer(i) for i in range(config.num_hidden_layers)]
         self._norm = build.norm("norm")
+        later = [layer.attn_norm for layer in self._layers[1:] if layer.attn_norm is not None]
+        self._following: list[Norm] = [*later, self._norm]
+        """The norm behind each layer."""
         self._classifier = build.classifier()
         self.kv_units = [_kv_units(source, i) for i in range(config.num_hidden_layers)]
         """Of k and v of each layer: what one unit of an 8-bit float is worth in its cache."""
@@ -130,6 +136,8 @@ class Decoder:
         }
         if embedding.positions is not None:
             found[id(embedding.positions)] = "positions"
+        if self._embed_norm is not None:
+            found[id(self._embed_norm.weight)] = "embed_norm"
         for i, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
             found |= layer.modules(f"layers.{i}", cache, gated=self.config.gated_mlp)
         return found
@@ -154,7 +162,10 @@ class Decoder:
         [T, hidden], these stand for the embeddings of `input_ids`.
         """
         residual = self._embedding.forward(ops, input_ids, positions, embeds)
-        x = self._layers[0].attn_norm.forward(ops, residual)
+        if self._embed_norm is not None:
+            residual = self._embed_norm.forward(ops, residual)
+        first = self._layers[0].attn_norm
+        x = residual if first is None else first.forward(ops, residual)
         for i, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
             x = layer.attn.forward(ops, x, positions, cache, meta, adapter)
             if rows is not None and i + 1 == len(self._layers):
@@ -168,8 +179,7 @@ class Decoder:
             x = layer.mlp.forward(ops, x, adapter)
             if layer.mlp_post_norm is not None:
                 x = layer.mlp_post_norm.forward(ops, x)
-            following = self._layers[i + 1].attn_norm if i + 1 < len(self._layers) else self._norm
-            x, residual = following.add_forward(ops, x, residual)
+            x, residual = self._following[i].add_forward(ops, x, residual)
         return x
 
     def embed(self, ops: OpTable, input_ids: Tensor) -> Tensor:
@@ -234,8 +244,9 @@ class Builder:
     def layer(self, index: int) -> Layer:
         prefix = f"layers.{index}."
         post = self._config.post_norms
+        bare = index == 0 and self._config.pre_norms
         return Layer(
-            self.norm(f"{prefix}attn_norm"),
+            None if bare else self.norm(f"{prefix}attn_norm"),
             self._attention(f"{prefix}attn", self._config.window(index)),
             self.norm(f"{prefix}attn_post_norm") if post else None,
             self.norm(f"{prefix}mlp_norm"),
@@ -247,7 +258,8 @@ class Builder:
         eps = self._config.norm_eps
         if self._config.norm == "rms_norm":
             return RMSNorm(self._gain(f"{stem}.weight"), eps)
-        return LayerNorm(self.tensor(f"{stem}.weight"), self.tensor(f"{stem}.bias"), eps)
+        weight, bias = self.tensor(f"{stem}.weight"), self.optional(f"{stem}.bias")
+        return LayerNorm(weight, torch.zeros_like(weight) if bias is None else bias, eps)
 
     def _gain(self, name: str) -> Tensor:
         """What an RMSNorm multiplies by: the weight in the model's dtype, or 1 + it in float32."""
@@ -279,8 +291,9 @@ class Builder:
         config = self._config
         activation: Activation
         if config.gated_mlp:
-            name = f"{stem}.gate_up"
-            activation = "gelu_tanh_mul" if config.activation == "gelu_tanh" else "silu_mul"
+            if config.activation not in GATED_BY:
+                raise UnsupportedModelError("a feed-forward gated by relu is not known.")
+            name, activation = f"{stem}.gate_up", GATED_BY[config.activation]
         elif config.activation == "silu":
             raise UnsupportedModelError("a feed-forward with silu but without a gate is not known.")
         else:
@@ -314,9 +327,10 @@ class Builder:
         out = self.linear("head.out", head=True)
         if not self._config.encoder:
             return Classifier(out)
-        relu = self._config.classifier_activation == "relu"
-        dense = self.linear("head.dense", "relu" if relu else "none", head=True)
-        return Classifier(out, dense, tanh=not relu)
+        activation = self._config.classifier_activation
+        dense = self.linear("head.dense", "none" if activation == "tanh" else activation, head=True)
+        norm = self.norm("head.norm") if self._config.pre_norms else None
+        return Classifier(out, dense, norm, tanh=activation == "tanh")
 
     def _summed(self, stem: str) -> Linear:
         """A layer whose inputs are dealt out among the ranks, if there are several."""

@@ -1,4 +1,5 @@
-"""The one encoder of BERT's kind: attention both ways, a norm behind each residual sum."""
+"""The one encoder of BERT's kind: attention both ways, a norm behind each residual sum. (Those with
+norms before their layers are a `Decoder` that looks both ways.)"""
 
 from __future__ import annotations
 
@@ -69,6 +70,7 @@ class Encoder:
             if rows is not None and i + 1 == len(self._layers):
                 # Nothing looks at other rows from here on.
                 attended, x = ops.embedding(rows, attended), ops.embedding(rows, x)
+            assert layer.attn_norm is not None
             x, _ = layer.attn_norm.add_forward(ops, layer.attn.out.forward(ops, attended), x)
             x, _ = layer.mlp_norm.add_forward(ops, layer.mlp.forward(ops, x), x)
         return x

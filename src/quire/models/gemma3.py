@@ -29,16 +29,12 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 def _ropes(config: hf.HFConfig) -> tuple[RopeConfig, RopeConfig]:
     """Of the layers that attend to all, and of those that slide; old and new spellings."""
-    head_dim = hf.integer(config, "head_dim", default=gemma.DEFAULT_HEAD_DIM)
-    max_len = hf.integer(config, "max_position_embeddings")
-    both = config.get("rope_parameters") or {}
-    full = both.get("full_attention") or config.get("rope_scaling") or {}
-    local = both.get("sliding_attention") or {}
-    full = {"rope_theta": config.get("rope_theta") or _THETA} | full
-    local = {"rope_theta": config.get("rope_local_base_freq") or _LOCAL_THETA} | local
-    return (
-        hf.rope({"rope_parameters": full}, head_dim, max_len),
-        hf.rope({"rope_parameters": local}, head_dim, max_len),
+    return hf.ropes(
+        config,
+        {"rope_theta": config.get("rope_theta") or _THETA} | hf.table(config, "rope_scaling"),
+        {"rope_theta": config.get("rope_local_base_freq") or _LOCAL_THETA},
+        hf.integer(config, "head_dim", default=gemma.DEFAULT_HEAD_DIM),
+        hf.integer(config, "max_position_embeddings"),
     )
 
 

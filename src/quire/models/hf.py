@@ -167,6 +167,28 @@ def rope(hf: HFConfig, head_dim: int, max_position_embeddings: int) -> RopeConfi
     return RopeConfig(theta, rotary_dim, scaling, keep if scaling != "default" else {})
 
 
+def ropes(
+    hf: HFConfig, full: HFConfig, local: HFConfig, head_dim: int, max_len: int
+) -> tuple[RopeConfig, RopeConfig]:
+    """RoPE of the layers that attend to all, and of those that slide: as `rope_parameters` says for
+    each, over what older configurations say elsewhere."""
+    given = table(hf, "rope_parameters")
+    first = {**full, **table(given, "full_attention")}
+    second = {**local, **table(given, "sliding_attention")}
+    return (
+        rope({"rope_parameters": first}, head_dim, max_len),
+        rope({"rope_parameters": second}, head_dim, max_len),
+    )
+
+
+def table(hf: HFConfig, name: str) -> dict[str, Any]:
+    """The table under `name`, empty where there is none."""
+    found = hf.get(name) or {}
+    if not isinstance(found, dict):
+        raise _wrong(name, found, "a table")
+    return found
+
+
 def _longrope(hf: HFConfig, rotary_dim: int, max_position_embeddings: int) -> dict[str, Any]:
     """LongRoPE's numbers, those that the config leaves to be inferred included."""
     found: dict[str, Any] = {}

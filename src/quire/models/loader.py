@@ -53,8 +53,9 @@ def load_model(
         ModelNotFoundError: there are no weights.
         ConfigError: what `place` moves cannot be kept there.
     """
+    is_post_norm = config.model.encoder and not config.model.pre_norms
     build = partial(
-        Encoder if config.model.encoder else partial(Decoder, adapters=adapters),
+        Encoder if is_post_norm else partial(Decoder, adapters=adapters),
         config.model,
         parameter_source(config, progress),
         config.scheduler.max_model_len,

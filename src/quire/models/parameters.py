@@ -87,23 +87,27 @@ def _parameters(config: ModelConfig) -> Iterator[Parameter]:
     if config.encoder:
         yield from _norm(config, "embed_norm", hidden)
     for layer in range(config.num_hidden_layers):
-        yield from _layer(config, f"layers.{layer}.")
-    if not config.encoder:
+        yield from _layer(config, layer)
+    if not config.encoder or config.pre_norms:
         yield from _norm(config, "norm", hidden)
     if config.lm_head and not config.tie_word_embeddings:
         yield _one("lm_head.weight", vocab, hidden)
     if config.num_labels and config.encoder:
-        yield from _linear("head.dense", (hidden,), hidden, bias=True)
+        yield from _linear("head.dense", (hidden,), hidden, bias=config.classifier_bias)
+        if config.pre_norms:
+            yield from _norm(config, "head.norm", hidden)
         yield from _linear("head.out", (config.num_labels,), hidden, bias=True)
     elif config.num_labels:
         yield from _linear("head.out", (config.num_labels,), hidden, bias=False)
 
 
-def _layer(config: ModelConfig, prefix: str) -> Iterator[Parameter]:
+def _layer(config: ModelConfig, index: int) -> Iterator[Parameter]:
+    prefix = f"layers.{index}."
     hidden, width = config.hidden_size, config.intermediate_size
     q = config.num_attention_heads * config.head_dim
     kv = config.num_key_value_heads * config.head_dim
-    yield from _norm(config, f"{prefix}attn_norm", hidden)
+    if index > 0 or not config.pre_norms:
+        yield from _norm(config, f"{prefix}attn_norm", hidden)
     yield from _linear(f"{prefix}attn.qkv", (q, kv, kv), hidden, config.qkv_bias)
     if config.qk_norm:
         yield _one(f"{prefix}attn.q_norm.weight", config.head_dim)
@@ -123,7 +127,7 @@ def _layer(config: ModelConfig, prefix: str) -> Iterator[Parameter]:
 
 def _norm(config: ModelConfig, stem: str, width: int) -> Iterator[Parameter]:
     yield _one(f"{stem}.weight", width)
-    if config.norm == "layer_norm":
+    if config.norm == "layer_norm" and config.norm_bias:
         yield _one(f"{stem}.bias", width)
 
 

@@ -26,6 +26,7 @@ _DECODERS = {
 _ENCODERS = {
     "Bert": "bert",
     "DistilBert": "distilbert",
+    "ModernBert": "modernbert",
     "Roberta": "roberta",
     "XLMRoberta": "xlm-roberta",
 }

@@ -182,6 +182,7 @@ def cpu_ops(
         paged_attention=attention,
         silu_mul=fused.silu_mul,
         gelu_tanh_mul=fused.gelu_tanh_mul,
+        gelu_mul=fused.gelu_mul,
         gelu=fused.gelu,
         gelu_tanh=fused.gelu_tanh,
         relu=fused.relu,

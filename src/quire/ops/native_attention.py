@@ -65,9 +65,9 @@ def paged_attention(
         cache: k and v of one dtype, which may differ from q's, or of 8 bits with scales (int8
             always); each block contiguous.
         scale: multiplies q · k; positive.
-        window: attend to the last `window` tokens only; None is all.
+        window: attend to tokens less than `window` away only; None is all.
         softcap: scores s become softcap · tanh(s / softcap); None leaves them.
-        causal: attend to no later token; else to all of the sequence, and there is no window.
+        causal: attend to no later token; else to later ones as to earlier ones.
         out: takes the result, if given; like q, and apart from it.
         split: whether threads share the keys of one sequence and head; None is where it pays.
         tuning: how the work is cut, which changes no result.
@@ -111,7 +111,8 @@ def paged_attention(
         q.stride(0),
         k.stride(0),
         v.stride(0),
-        (window or 0) if causal else _native.BOTH_WAYS,
+        window or 0,
+        causal,
         scale * k_unit,
         softcap or 0.0,
         v_unit,
@@ -155,8 +156,6 @@ def _check(
         raise ValueError(f"scale is {scale} and window {window}; both must be positive")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap is {softcap}; it must be positive")
-    if window is not None and not causal:
-        raise ValueError("a window looks back; attention to later tokens has none")
 
 
 def _heads_together(t: Tensor) -> bool:

@@ -169,6 +169,10 @@ class FusedKernels:
         """gelu_tanh(gate) · up of [..., 2 · width] → [..., width]."""
         return self._gated(_native.gelu_tanh_mul, gate_up)
 
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """gelu(gate) · up of [..., 2 · width] → [..., width]."""
+        return self._gated(_native.gelu_mul, gate_up)
+
     def _gated(self, kernel: _native.Unary, gate_up: Tensor) -> Tensor:
         code, both = floats("gate_up", gate_up)
         if both % 2:

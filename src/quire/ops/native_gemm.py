@@ -42,6 +42,7 @@ _EPILOGUES: dict[Epilogue, int] = {
     "none": _native.NO_EPILOGUE,
     "silu_mul": _native.SILU_MUL,
     "gelu_tanh_mul": _native.GELU_TANH_MUL,
+    "gelu_mul": _native.GELU_MUL,
     "gelu": _native.GELU,
     "gelu_tanh": _native.GELU_TANH,
     "relu": _native.RELU,
@@ -75,8 +76,8 @@ class PackedLinear:
         made by `from_codes` and `from_float8` alone.
     group: of "u4": 16, 32, 64 or 128.
     epilogue: what is done to the product, rounded to the result's dtype: the same bits as the
-        operation of that name on its own. If it is gated ("silu_mul", "gelu_tanh_mul"), weight
-        is [gate rows; up rows], and the result has N / 2 columns.
+        operation of that name on its own. If it is gated ("silu_mul", "gelu_tanh_mul",
+        "gelu_mul"), weight is [gate rows; up rows], and the result has N / 2 columns.
 
     A row of the result depends on its row of x alone, to the last bit: not on the number of rows,
     their order, or the number of threads. The layers of a pool share its scratch memory: one

@@ -42,16 +42,14 @@ def paged_attention(
         q: [T, num_heads, head_dim]; head h reads kv head h // (num_heads / num_kv_heads).
         cache: holds the keys and values of this step's tokens too.
         scale: multiplies q · k.
-        window: attend to the last `window` tokens only; None is all.
+        window: attend to tokens less than `window` away only; None is all.
         softcap: scores s become softcap · tanh(s / softcap) (Gemma 2); None leaves them.
-        causal: attend to no later token; else to all of the sequence, all of which is in the
-            step, and there is no window.
+        causal: attend to no later token; else to later ones as to earlier ones, and all of the
+            sequence is in the step.
 
     Returns:
         [T, num_heads, head_dim] of q's dtype; scores, softmax and sums are float32.
     """
-    if window is not None and not causal:
-        raise ValueError("a window looks back; attention to later tokens has none")
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for span, table in zip(meta.spans, meta.block_tables, strict=False):
         _one_sequence(q, out, cache, span, table, scale, window, softcap, causal)
@@ -76,7 +74,8 @@ def _one_sequence(
         rows = min(QUERY_ROWS, span.end - row)
         position = first + row - span.start
         tile = _query_tile(q[row : row + rows], cache.k.shape[1], scale)
-        end = position + rows if causal else span.seq_len
+        ahead = 0 if causal else span.seq_len if window is None else window - 1
+        end = min(position + rows + ahead, span.seq_len)
         attended = _attend(tile, keys, position, end, window, softcap, causal)
         out[row : row + rows] = _rows_of(attended, rows)
 
@@ -139,6 +138,8 @@ def _hidden(
     hidden = (column >= end).expand(QUERY_ROWS, -1)
     if causal:
         hidden = hidden | (column > row)
+    elif window is not None:
+        hidden = hidden | (column >= row + window)
     return hidden if window is None else hidden | (column <= row - window)
 
 

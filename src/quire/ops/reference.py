@@ -39,10 +39,15 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-Epilogue = Literal["none", "silu_mul", "gelu_tanh_mul", "gelu", "gelu_tanh", "relu"]
+Epilogue = Literal["none", "silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
 """The operation that `linear` applies to its result."""
-GATED: frozenset[Epilogue] = frozenset({"silu_mul", "gelu_tanh_mul"})
-"""Those which halve the columns: [gate, up] → activation(gate) · up."""
+GATED_BY: dict[str, Literal["silu_mul", "gelu_tanh_mul", "gelu_mul"]] = {
+    "silu": "silu_mul",
+    "gelu_tanh": "gelu_tanh_mul",
+    "gelu": "gelu_mul",
+}
+"""Activation → those which halve the columns: [gate, up] → activation(gate) · up."""
+GATED: frozenset[Epilogue] = frozenset(GATED_BY.values())
 
 
 class DenseWeight(NamedTuple):
@@ -277,6 +282,12 @@ def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
     return (gelu_tanh(gate) * up).to(gate_up.dtype)
 
 
+def gelu_mul(gate_up: Tensor) -> Tensor:
+    """gelu(gate) · up of [T, 2 · width] → [T, width]; computed in float32, rounded once."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (gelu(gate) * up).to(gate_up.dtype)
+
+
 def scale(x: Tensor, factor: float) -> Tensor:
     """x · factor, the factor rounded to x's dtype as well."""
     return x * torch.tensor(factor, dtype=x.dtype)
@@ -308,6 +319,7 @@ def relu(x: Tensor) -> Tensor:
 _EPILOGUES: dict[Epilogue, Callable[[Tensor], Tensor]] = {
     "silu_mul": silu_mul,
     "gelu_tanh_mul": gelu_tanh_mul,
+    "gelu_mul": gelu_mul,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": relu,

@@ -65,6 +65,7 @@ class OpTable:
     paged_attention: Callable[..., Tensor] = paged_attention
     silu_mul: Callable[..., Tensor] = reference.silu_mul
     gelu_tanh_mul: Callable[..., Tensor] = reference.gelu_tanh_mul
+    gelu_mul: Callable[..., Tensor] = reference.gelu_mul
     scale: Callable[..., Tensor] = reference.scale
     softcap: Callable[..., Tensor] = reference.softcap
     gelu: Callable[..., Tensor] = reference.gelu

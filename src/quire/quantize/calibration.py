@@ -134,6 +134,7 @@ class Calibration:
         blocks = meta.block_tables.numel()
         shape = (blocks, config.num_key_value_heads, meta.block_size, config.head_dim)
         cache = KVCache(torch.zeros(shape), torch.zeros(shape))
+        assert layer.attn_norm is not None, "only encoders lack it"
         x = layer.attn_norm.forward(ops, batch.hidden)
         x = layer.attn.forward(ops, x, batch.positions, cache, meta)
         x = layer.attn.out.forward(ops, x)

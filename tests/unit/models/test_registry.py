@@ -301,3 +301,53 @@ def test_mistakes_are_named(config: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message) as caught:
         model_config(config)
     assert not isinstance(caught.value, UnsupportedModelError)
+
+
+MODERNBERT: dict[str, Any] = {
+    "architectures": ["ModernBertForSequenceClassification"],
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+
+
+def test_modernberts_two_spellings_are_the_same() -> None:
+    old = {"global_attn_every_n_layers": 2, "global_rope_theta": 9e4, "local_rope_theta": 2e4}
+    kinds = ["full_attention", "sliding_attention"]
+    new = {
+        "layer_types": kinds * 2,
+        "rope_parameters": dict(
+            zip(kinds, ({"rope_theta": 9e4}, {"rope_theta": 2e4}), strict=True)
+        ),
+    }
+    parsed = model_config(MODERNBERT | old)
+    assert parsed == model_config(MODERNBERT | new)
+    assert [parsed.window(layer) for layer in range(4)] == [None, 65, None, 65]
+    assert [rope and rope.theta for rope in (parsed.rope, parsed.local_rope)] == [9e4, 2e4]
+    assert parsed.common_window is None
+    usual = model_config(MODERNBERT)
+    assert usual.sliding_layers == (False, True, True, False)
+    everywhere = model_config(MODERNBERT | {"layer_types": ["sliding_attention"] * 4})
+    assert everywhere.common_window is None  # a prompt's blocks are all there at once
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"rope_parameters": [1]}, "rope_parameters"),
+        ({"rope_parameters": {"full_attention": 3}}, "full_attention"),
+        ({"rope_scaling": "x"}, "rope_scaling"),
+        ({"hidden_activation": "relu"}, "hidden_activation"),
+        ({"classifier_activation": "silu"}, "classifier_activation"),
+        ({"norm_bias": 3}, "norm_bias"),
+        ({"local_attention": 0}, "local_attention"),
+        ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers"),
+    ],
+)
+def test_modernbert_mistakes(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises((CheckpointError, UnsupportedModelError)) as refused:
+        model_config(MODERNBERT | fields)
+    assert refused.value.param == param

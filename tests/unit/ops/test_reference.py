@@ -52,7 +52,9 @@ def test_linear_equals_torch() -> None:
     assert reference.linear(x[:0], reference.pack_linear(weight)).shape == (0, 30)
 
 
-@pytest.mark.parametrize("epilogue", ["silu_mul", "gelu_tanh_mul", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize(
+    "epilogue", ["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
+)
 def test_an_epilogue_is_the_operation_of_its_name(epilogue: reference.Epilogue) -> None:
     x, weight = draw(20, 48), draw(30, 48, seed=1)
     fused = reference.linear(x, reference.pack_linear(weight, epilogue=epilogue))
@@ -120,6 +122,7 @@ ROW_WISE: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "silu_mul": silu_gate,
     "gelu_tanh_mul": lambda x: reference.gelu_tanh_mul(torch.cat([x, torch.ones_like(x)], dim=-1)),
+    "gelu_mul": lambda x: reference.gelu_mul(torch.cat([x, torch.ones_like(x)], dim=-1)),
     "scale": lambda x: reference.scale(x, 6.5),
     "gelu": reference.gelu,
     "gelu_tanh": reference.gelu_tanh,

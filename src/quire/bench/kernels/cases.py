@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quire.bench.kernels.case import Call, Case, Variant, copies, noise
 from quire.core.config import ModelConfig
-from quire.ops.reference import GATED, Epilogue
+from quire.ops.reference import GATED, GATED_BY, Epilogue
 from quire.ops.table import LinearWeight, OpTable
 
 
@@ -227,6 +227,7 @@ def activation(s: Setting) -> Cases:
         "gelu_tanh_mul": lambda x: (
             F.gelu(x[:, : width // 2], approximate="tanh") * x[:, width // 2 :]
         ),
+        "gelu_mul": lambda x: F.gelu(x[:, : width // 2]) * x[:, width // 2 :],
         "gelu": F.gelu,
         "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
         "relu": F.relu,
@@ -247,6 +248,7 @@ def activation(s: Setting) -> Cases:
 
 def _activation(model: ModelConfig) -> Epilogue:
     if model.gated_mlp:
-        return "gelu_tanh_mul" if model.activation == "gelu_tanh" else "silu_mul"
+        assert model.activation != "relu", "no architecture is gated by it"
+        return GATED_BY[model.activation]
     assert model.activation != "silu", "no architecture has it without a gate"
     return model.activation

@@ -1,0 +1,98 @@
+"""ModernBERT: an encoder with norms before its layers, RoPE, gated feed-forwards, and local layers
+between those that attend to all."""
+
+from __future__ import annotations
+
+from quire.core.config import ModelConfig
+from quire.core.errors import UnsupportedModelError
+from quire.models import hf, qwen2
+from quire.models.architecture import Architecture, WeightNames
+
+_THETA, _LOCAL_THETA = 160_000.0, 10_000.0
+_EVERY, _WINDOW = 3, 128
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    hidden_size = hf.integer(config, "hidden_size")
+    heads, _, head_dim = hf.heads(config, hidden_size, None)
+    layers = hf.integer(config, "num_hidden_layers")
+    slides = qwen2.sliding_layers(config)
+    if slides is None:
+        every = hf.integer(config, "global_attn_every_n_layers", default=_EVERY)
+        slides = tuple(layer % every != 0 for layer in range(layers))
+    reach = hf.integer(config, "local_attention", default=_WINDOW) // 2  # to either side
+    positions = hf.integer(config, "max_position_embeddings")
+    theta = config.get("global_rope_theta") or _THETA
+    local_theta = config.get("local_rope_theta") or _LOCAL_THETA
+    scaling = hf.table(config, "rope_scaling")
+    rope, local_rope = hf.ropes(
+        config,
+        {"rope_theta": theta} | scaling,
+        {"rope_theta": local_theta} | scaling,
+        head_dim,
+        positions,
+    )
+    activation = hf.activation(config, "hidden_activation", "gelu")
+    classifier = hf.activation(config, "classifier_activation", "gelu")
+    if activation == "relu" or classifier == "silu":
+        field = "hidden_activation" if activation == "relu" else "classifier_activation"
+        raise UnsupportedModelError(
+            f"config.json: {field} is {config.get(field)!r}, which is not known of ModernBERT.",
+            param=field,
+        )
+    attention_bias = hf.boolean(config, "attention_bias", default=False)
+    return ModelConfig(
+        architecture="modernbert",
+        vocab_size=hf.integer(config, "vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=hf.integer(config, "intermediate_size"),
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=head_dim,
+        max_position_embeddings=positions,
+        dtype=hf.dtype(config),
+        norm="layer_norm",
+        norm_eps=hf.number(config, "norm_eps", default=1e-5),
+        norm_bias=hf.boolean(config, "norm_bias", default=False),
+        activation=activation,
+        rope=rope,
+        local_rope=local_rope,
+        qkv_bias=attention_bias,
+        output_bias=attention_bias,
+        mlp_bias=hf.boolean(config, "mlp_bias", default=False),
+        sliding_window=reach + 1 if any(slides) else None,
+        sliding_layers=slides if any(slides) else None,
+        encoder=True,
+        pre_norms=True,
+        causal=False,
+        lm_head=False,
+        classifier_activation=classifier,
+        classifier_bias=hf.boolean(config, "classifier_bias", default=False),
+    )
+
+
+ARCHITECTURE = Architecture(
+    parse,
+    WeightNames(
+        top={
+            "embed": "model.embeddings.tok_embeddings",
+            "embed_norm": "model.embeddings.norm",
+            "norm": "model.final_norm",
+            "head.dense": "model.head.dense",
+            "head.norm": "model.head.norm",
+            "head.out": "model.classifier",
+        },
+        layer={
+            "attn_norm": ("attn_norm",),
+            "attn.qkv": ("attn.Wqkv",),
+            "attn.out": ("attn.Wo",),
+            "mlp_norm": ("mlp_norm",),
+            "mlp.gate_up": ("mlp.Wi",),
+            "mlp.down": ("mlp.Wo",),
+        },
+        layer_prefix="model.layers.{}.",
+        base_prefix="model.",
+        ignored=r"(model\.)?(head|decoder|classifier)\b.*",
+    ),
+)
