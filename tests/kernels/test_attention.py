@@ -406,6 +406,29 @@ def test_more_parts_than_there_is_room_for(
         assert_same_bits(out, expected)
 
 
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(18, 18), (80, 10)])
+def test_more_heads_than_are_taken_together(
+    isa: str,
+    generator: torch.Generator,
+    pools: list[_native.Pool],
+    heads: int,
+    kv_heads: int,
+    kv_dtype: torch.dtype,
+) -> None:
+    """At most 16 heads and 64 rows are; a single thread has all heads of a sequence in one task."""
+    dtype = torch.float32 if kv_dtype == torch.float32 else torch.bfloat16
+    world = make_world(generator, Shape(heads, kv_heads, 64, 16, dtype, kv_dtype), [1050, 20])
+    spans = [(0, 1049, 1050), (1, 19, 20)]
+    outs = world.run(isa, pools[0], spans, None, split=False)
+    assert_attended(world, isa, outs, spans, None)
+    (chunk,) = world.run(isa, pools[1], [(0, 1046, 1050)], None)
+    assert_same_bits(outs[0][0], chunk[3])
+    for split in (None, True):
+        for out, expected in zip(world.run(isa, pools[2], spans, None, split), outs, strict=True):
+            assert_same_bits(out, expected)
+
+
 @pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.int8])
 def test_the_block_size_changes_nothing(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], kv_dtype: torch.dtype
