@@ -125,6 +125,8 @@ def test_what_another_machine_is_meant_for_is_set_against_this_ones_limits() -> 
     assert NO_AMX in text
     assert [row["where"] is None for row in kept] == [True, False]  # memory-bound, and not
     assert "tok/s: quire 1 20.0, vllm 2 10.0" in text
+    assert "60%" in text
+    assert "ms a step" not in text  # nothing is missed
     assert [row["where"] for row in run_bars(seen, amx=True)[2]] == [None, None]
 
 

@@ -90,7 +90,7 @@ class Run:
             print(f"\n{NO_AMX}", file=out)
         for bar in bars:
             row = rows[bar.name]
-            if isinstance(row, dict) and row["where"]:
+            if isinstance(row, dict) and row["where"] and row["met"] is False:
                 print(file=out)
                 print_where(row, out)
 
