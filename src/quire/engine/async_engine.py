@@ -33,7 +33,6 @@ from quire.engine.profiling import ProfilingClient
 from quire.engine.resolve import Resolved, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink, OutputStream
-from quire.engine.structures import Structures
 from quire.engine.supervisor import Supervisor
 from quire.engine.timeline import Timelines
 from quire.engine.tokenizer_pool import TokenizerPool
@@ -84,8 +83,7 @@ class AsyncLLM:
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
         if (lora := resolved.config.lora) is not None:
             self.stats.max_loras, self.stats.adapters = lora.max_loras, self._output.adapters
-        structures = Structures.of_model(tokenizer, resolved.config.model.eos_token_ids)
-        self._intake = Intake(self.stats.front, structures)
+        self._intake = Intake(self.stats.front, tokenizer, self.model_config)
         self._sinks: dict[str, OutputSink] = {}
         self._lag: LoopLag | None = None
         self._watchdog: Watchdog | None = None

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from quire.core.config import ModelConfig
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.engine.input import InputProcessor, ProcessedRequest, Prompt
@@ -33,10 +34,10 @@ class Intake:
         structures: which of them may be asked for.
     """
 
-    def __init__(self, front: FrontTimes, structures: Structures) -> None:
+    def __init__(self, front: FrontTimes, tokenizer: Tokenizer, model: ModelConfig) -> None:
         self.processor: InputProcessor | None = None
         self.num_arriving = 0
-        self.structures = structures
+        self.structures = Structures.of_model(tokenizer, model.eos_token_ids)
         self._front = front
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._pool: TokenizerPool | None = None

@@ -173,7 +173,7 @@ async def test_what_ends_while_nobody_asks_blames_nobody(number: signal.Signals)
         await checked.check(asked("a"))
         [worker] = pool._workers
         os.kill(worker.process.pid, number)
-        await until(lambda: gone(worker.process.pid))
+        await until(lambda: worker.process.poll() is not None)
         await checked.check(asked("b"))
         assert pool.num_lost == 1
 
