@@ -58,10 +58,10 @@ def test_adapters(tmp_path: Path) -> None:
     assert len({*map(tuple, one)}) == 4
 
 
-@pytest.mark.parametrize("labels", [0, 1])
-def test_texts_are_pooled(labels: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "labels"), [("modernbert", 0), ("bert", 1)])
+def test_texts_are_pooled(kind: str, labels: int, tmp_path: Path) -> None:
     """An encoder's embeddings, and a cross-encoder's scores."""
-    make_encoder(tmp_path, "bert", labels=labels, num_attention_heads=4)
+    make_encoder(tmp_path, kind, labels=labels, hidden_size=64, num_attention_heads=4)
 
     def vectors(ranks: int) -> np.ndarray:
         with LLM(str(tmp_path), tensor_parallel_size=ranks) as llm:
