@@ -1,5 +1,5 @@
 // Binding of paged attention.
-#include "bind_attention.h"
+#include "bind.h"
 
 #include <stdexcept>
 
@@ -12,11 +12,6 @@ namespace quire {
 
 namespace {
 
-template <class T>
-T* pointer(uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
 void paged_attention(const Kernels& kernels, Pool& pool, int q_dtype, int kv_dtype, uintptr_t out,
                      uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t k_scale, uintptr_t v_scale,
                      uintptr_t query_start_loc, uintptr_t seq_lens, uintptr_t block_tables,
@@ -25,9 +20,8 @@ void paged_attention(const Kernels& kernels, Pool& pool, int q_dtype, int kv_dty
                      int64_t q_stride, int64_t k_block_stride, int64_t v_block_stride,
                      int64_t window, bool causal, float scale, float softcap, float v_unit,
                      int split, int64_t thread_tasks, int64_t tall_rows, int64_t ahead_bytes) {
-  if (q_dtype < 0 || q_dtype >= kDTypeCount || kv_dtype < 0 || kv_dtype >= kCacheDTypeCount) {
-    throw std::invalid_argument("unknown dtype code");
-  }
+  dtype_of(q_dtype);  // checks it
+  cache_dtype_of(kv_dtype);
   if (split < 0 || split > static_cast<int>(AttentionSplit::kAlways)) {
     throw std::invalid_argument("unknown split");
   }
@@ -35,11 +29,11 @@ void paged_attention(const Kernels& kernels, Pool& pool, int q_dtype, int kv_dty
   if (thread_tasks < 0 || thread_tasks > kMostThreadTasks || tall_rows < 0 || ahead_bytes < 0) {
     throw std::invalid_argument("no such tuning of attention");
   }
-  if (attention_tile_positions(heads, kv_heads) == 0) {
-    throw std::invalid_argument("too many heads a kv head");
+  if (kv_heads < 1 || attention_tile_positions(heads, kv_heads) == 0) {
+    throw std::invalid_argument("no kv heads, or too many heads a kv head");
   }
-  const AttentionArgs args{pointer<void>(out), pointer<void>(q), pointer<void>(k),
-                           pointer<void>(v), pointer<bf16>(k_scale), pointer<bf16>(v_scale),
+  const AttentionArgs args{pointer(out), pointer(q), pointer(k), pointer(v),
+                           pointer<bf16>(k_scale), pointer<bf16>(v_scale),
                            pointer<int32_t>(query_start_loc), pointer<int32_t>(seq_lens),
                            pointer<int32_t>(block_tables), num_seqs, block_table_stride, heads,
                            kv_heads, head_dim, block_size, out_stride, q_stride, k_block_stride,

@@ -1,5 +1,5 @@
 // Binding of the copies between KV blocks and host memory.
-#include "bind_blocks.h"
+#include "bind.h"
 
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -14,16 +14,18 @@ namespace quire {
 
 namespace {
 
-uint8_t* pointer(uintptr_t address) { return reinterpret_cast<uint8_t*>(address); }
-
 std::vector<uint64_t> copy(Pool& pool,
                            const std::vector<std::tuple<uintptr_t, int64_t, int64_t>>& tensors,
                            const std::vector<std::tuple<int64_t, uintptr_t, uint64_t>>& wanted,
                            bool load) {
   std::vector<BlockPart> parts;
-  for (const auto& [data, bytes, stride] : tensors) parts.push_back({pointer(data), bytes, stride});
+  for (const auto& [data, bytes, stride] : tensors) {
+    parts.push_back({pointer<uint8_t>(data), bytes, stride});
+  }
   std::vector<BlockMove> moves;
-  for (const auto& [block, row, seed] : wanted) moves.push_back({block, pointer(row), seed, 0});
+  for (const auto& [block, row, seed] : wanted) {
+    moves.push_back({block, pointer<uint8_t>(row), seed, 0});
+  }
   {
     const nb::gil_scoped_release unlocked;
     copy_blocks(pool, parts, moves, load);

@@ -1,6 +1,6 @@
 // Bindings of what only some rows go through: low-rank adapters and mixtures of experts. Addresses,
 // sizes and strides are the caller's to check; the GIL is released.
-#include "bind_experts.h"
+#include "bind.h"
 
 #include <nanobind/stl/vector.h>
 
@@ -17,13 +17,6 @@ namespace quire {
 
 namespace {
 
-void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
-
-DType dtype_of(int code) {
-  if (code < 0 || code >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
-  return static_cast<DType>(code);
-}
-
 void refuse_recording(const Pool& pool) {
   if (pool.recording != nullptr) throw std::invalid_argument("plans cannot record this operation");
 }
@@ -36,8 +29,8 @@ void lora_add(const Kernels& kernels, Pool& pool, int dtype, bool wide, uintptr_
   const DType type = dtype_of(dtype);
   const auto parts = static_cast<int64_t>(ends.size());
   if (parts < 1 || parts > kLoraParts) throw std::invalid_argument("too many parts, or none");
-  LoraArgs args = {pointer(y), pointer(x), static_cast<const LoraEntry*>(pointer(entries)),
-                   static_cast<const int64_t*>(pointer(adapter)), nullptr, rows, k, ends.back(), 0,
+  LoraArgs args = {pointer(y), pointer(x), pointer<const LoraEntry>(entries),
+                   pointer<const int64_t>(adapter), nullptr, rows, k, ends.back(), 0,
                    adapters, parts, {}, y_stride, x_stride};
   std::copy(ends.begin(), ends.end(), args.ends);
   const auto expand = wide ? kernels.lora.expand_wide[type] : kernels.lora.expand[type];
@@ -62,8 +55,8 @@ void moe(const Kernels& kernels, Pool& pool, const std::vector<const PackedWeigh
   Moe args = moe_of(gate_up, down, dtype, rows, top_k);
   args.y = pointer(y);
   args.x = pointer(x);
-  args.experts = static_cast<const int64_t*>(pointer(experts));
-  args.weights = static_cast<const float*>(pointer(weights));
+  args.experts = pointer<const int64_t>(experts);
+  args.weights = pointer<const float>(weights);
   args.memory = pointer(memory);
   const nb::gil_scoped_release unlocked;
   run_moe(kernels, pool, args);

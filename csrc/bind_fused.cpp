@@ -1,6 +1,6 @@
 // Bindings of the small operations (cpu/fused.h): module functions (kernels, pool, dtype, addresses,
 // sizes, strides), which release the GIL.
-#include "bind_fused.h"
+#include "bind.h"
 
 #include <stdexcept>
 #include <vector>
@@ -15,21 +15,11 @@ namespace {
 
 using Address = uintptr_t;
 
-void* pointer(Address address) { return reinterpret_cast<void*>(address); }
-const int64_t* indices(Address address) { return reinterpret_cast<const int64_t*>(address); }
-const float* floats(Address address) { return reinterpret_cast<const float*>(address); }
+const int64_t* indices(Address address) { return pointer<const int64_t>(address); }
+const float* floats(Address address) { return pointer<const float>(address); }
 
 int64_t size_of(int dtype) {
-  if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
-  return dtype == kFloat32 ? 4 : 2;
-}
-
-template <class Body>
-void run(Pool& pool, int64_t tasks, const Body& body) {
-  if (tasks == 1) return body(0);  // wakes nobody
-  pool.run(
-      tasks, [](void* b, int64_t task) { (*static_cast<const Body*>(b))(task); },
-      const_cast<Body*>(&body));
+  return dtype_of(dtype) == kFloat32 ? 4 : 2;
 }
 
 void rms_norm(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
@@ -148,8 +138,7 @@ void embedding(const Kernels& kernels, Pool& pool, int dtype, Address y, Address
 // The same from a weight packed for linear layers, which a tied embedding shares with lm_head.
 void packed_embedding(Pool& pool, const PackedWeight& weight, int dtype, Address y, Address ids,
                       int64_t rows) {
-  size_of(dtype);  // checks it
-  submit(pool, LookupOp{&weight, static_cast<DType>(dtype), pointer(y), indices(ids), rows});
+  submit(pool, LookupOp{&weight, dtype_of(dtype), pointer(y), indices(ids), rows});
 }
 
 void rotary(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
@@ -166,16 +155,18 @@ void rotary(const Kernels& kernels, Pool& pool, int dtype, Address y, Address x,
 void rope_kv_write(const Kernels& kernels, Pool& pool, int dtype, Address q_out, Address q,
                    Address k, Address v, int64_t q_stride, int64_t k_stride, int64_t v_stride,
                    Address positions, Address cos_sin, Address q_norm, Address k_norm,
-                   bool wide_norms, Address k_cache, Address v_cache, int cache_dtype, Address k_scale,
-                   Address v_scale, float k_unit, float v_unit, Address slot_mapping, int64_t block_size,
-                   int64_t block_stride, int64_t head_stride, int64_t rows, int64_t heads,
-                   int64_t kv_heads, int64_t head_dim, int64_t rotary_dim, float eps,
-                   int64_t max_positions, int64_t slots) {
+                   bool wide_norms, Address k_cache, Address v_cache, int cache_dtype,
+                   Address k_scale, Address v_scale, float k_unit, float v_unit,
+                   Address slot_mapping, int64_t block_size, int64_t block_stride,
+                   int64_t head_stride, int64_t rows, int64_t heads, int64_t kv_heads,
+                   int64_t head_dim, int64_t rotary_dim, float eps, int64_t max_positions,
+                   int64_t slots) {
   const int64_t size = size_of(dtype);
   const RopeKvArgs a{pointer(q_out), pointer(q), pointer(k), pointer(v), q_stride, k_stride,
                      v_stride, indices(positions), floats(cos_sin), pointer(q_norm),
-                     pointer(k_norm), wide_norms, pointer(k_cache), pointer(v_cache), cache_dtype,
-                     static_cast<bf16*>(pointer(k_scale)), static_cast<bf16*>(pointer(v_scale)), k_unit, v_unit,
+                     pointer(k_norm), wide_norms, pointer(k_cache), pointer(v_cache),
+                     cache_dtype_of(cache_dtype), pointer<bf16>(k_scale), pointer<bf16>(v_scale),
+                     k_unit, v_unit,
                      indices(slot_mapping), block_size, block_stride, head_stride, rows, heads,
                      kv_heads, head_dim, rotary_dim, eps, max_positions, slots, 0};
   submit(pool, RowOp<RopeKvArgs>{"rope_kv_write", kernels.fused.rope_kv_write[dtype], a,
@@ -191,7 +182,7 @@ void argmax(const Kernels& kernels, Pool& pool, Address tokens, Address peaks, A
   std::vector<float> piece_peaks(static_cast<size_t>(rows * pieces));
   std::vector<int64_t> piece_tokens(static_cast<size_t>(rows * pieces));
   const ArgmaxArgs a{floats(x), rows, cols, x_stride, piece_peaks.data(), piece_tokens.data()};
-  run(pool, rows * pieces, [&](int64_t task) { kernels.fused.argmax(a, task); });
+  run_tasks(pool, rows * pieces, [&](int64_t task) { kernels.fused.argmax(a, task); });
   int64_t* token = reinterpret_cast<int64_t*>(tokens);
   float* peak = reinterpret_cast<float*>(peaks);
   for (int64_t r = 0; r < rows; ++r) {

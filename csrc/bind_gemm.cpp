@@ -1,5 +1,5 @@
 // Binding of the pool, packed weights and the linear layer.
-#include "bind_gemm.h"
+#include "bind.h"
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
@@ -27,16 +27,6 @@ namespace quire {
 
 namespace {
 
-template <class T>
-T* pointer(uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
-DType dtype_of(int code) {
-  if (code < 0 || code >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
-  return static_cast<DType>(code);
-}
-
 // parts: address, rows and stride of each.
 void make_weight(PackedWeight* self, const Kernels& kernels, Pool& pool, int kind, int epilogue,
                  const std::vector<std::tuple<uintptr_t, int64_t, int64_t>>& parts, int dtype,
@@ -56,7 +46,7 @@ void make_weight(PackedWeight* self, const Kernels& kernels, Pool& pool, int kin
 
 // kind, epilogue, n, k, group, what a group has beside its scale, zero, whether there are a permutation
 // and a bias, and the input's scale.
-typedef std::tuple<int, int, int64_t, int64_t, int64_t, int, int, bool, bool, float> Shape;
+using Shape = std::tuple<int, int, int64_t, int64_t, int64_t, int, int, bool, bool, float>;
 
 Shape shape_of(const PackedWeight& weight) {
   const PackedShape& s = weight.shape();
@@ -74,7 +64,7 @@ PackedShape checked_shape(const Shape& shape) {
 }
 
 // Addresses of what QuantizedSource has.
-typedef std::tuple<uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t> Source;
+using Source = std::tuple<uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t>;
 
 void make_quantized_weight(PackedWeight* self, Pool& pool, const Shape& shape, const Source& source,
                            uintptr_t bias) {
@@ -97,7 +87,8 @@ void make_zero_weight(PackedWeight* self, const Shape& shape) {
 }
 
 // tuned: most rows of x, and then the fields of GemmTuning.
-void tune(PackedWeight& weight, const std::vector<std::pair<int64_t, std::array<int64_t, 6>>>& tuned) {
+void tune(PackedWeight& weight,
+          const std::vector<std::pair<int64_t, std::array<int64_t, 6>>>& tuned) {
   constexpr int64_t kMostBytes = int64_t{1} << 40;
   std::vector<PackedWeight::Tuned> all;
   for (const auto& [rows, f] : tuned) {
@@ -153,7 +144,7 @@ void run_linear(const Kernels& kernels, Pool& pool, const PackedWeight& weight, 
                 int y_dtype, int64_t y_stride, uintptr_t x, int x_dtype, int64_t x_stride,
                 int64_t rows) {
   const DType y_type = dtype_of(y_dtype), x_type = dtype_of(x_dtype);
-  submit(pool, LinearOp{&kernels, &weight, pointer<void>(y), y_type, y_stride,
+  submit(pool, LinearOp{&kernels, &weight, pointer(y), y_type, y_stride,
                         pointer<const void>(x), x_type, x_stride, rows});
 }
 
@@ -172,7 +163,7 @@ void count_tasks(Pool& pool, uintptr_t counts, int64_t tasks, bool in_shares) {
   const auto body = [](void* context, int64_t task) {
     __atomic_fetch_add(static_cast<int64_t*>(context) + task, 1, __ATOMIC_RELAXED);
   };
-  pool.run(tasks, body, pointer<void>(counts), in_shares ? Deal::kShares : Deal::kQueue);
+  pool.run(tasks, body, pointer(counts), in_shares ? Deal::kShares : Deal::kQueue);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Binding of plans.
-#include "bind_plan.h"
+#include "bind.h"
 
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -13,8 +13,6 @@ namespace nb = nanobind;
 namespace quire {
 
 namespace {
-
-void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 using InputTuple = std::tuple<uintptr_t, int64_t, int64_t>;
 

@@ -1,7 +1,5 @@
 // Bindings of what a group of processes computes together.
-#include "bind_ranks.h"
-
-#include <stdexcept>
+#include "bind.h"
 
 #include "cpu/rank_group.h"
 #include "submit.h"
@@ -12,30 +10,25 @@ namespace quire {
 
 namespace {
 
-void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
-
 void all_reduce(const Kernels& kernels, Pool& pool, RankGroup& group, int dtype, uintptr_t y,
                 uintptr_t x, int64_t rows, int64_t cols) {
-  if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
-  submit(pool, AllReduceOp{&kernels, &group, pointer(y), static_cast<DType>(dtype),
-                           static_cast<const float*>(pointer(x)), rows, cols});
+  submit(pool, AllReduceOp{&kernels, &group, pointer(y), dtype_of(dtype), pointer<const float>(x),
+                           rows, cols});
 }
 
 // `weight` is null where the rank's rows are in `table`.
 void vocab_embedding(Pool& pool, RankGroup& group, const PackedWeight* weight, uintptr_t table,
                      int64_t table_stride, int dtype, uintptr_t y, uintptr_t ids, int64_t rows,
                      int64_t cols, int64_t first, int64_t count, int64_t vocab) {
-  if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
-  submit(pool, SharedLookupOp{&group, weight, pointer(table), table_stride,
-                              static_cast<DType>(dtype), pointer(y),
-                              static_cast<const int64_t*>(pointer(ids)), rows, cols, first, count,
+  submit(pool, SharedLookupOp{&group, weight, pointer(table), table_stride, dtype_of(dtype),
+                              pointer(y), pointer<const int64_t>(ids), rows, cols, first, count,
                               vocab});
 }
 
 void all_gather(Pool& pool, RankGroup& group, uintptr_t y, uintptr_t x, int64_t rows, int64_t cols,
                 int64_t first, int64_t width) {
-  submit(pool, AllGatherOp{&group, static_cast<float*>(pointer(y)),
-                           static_cast<const float*>(pointer(x)), rows, cols, first, width});
+  submit(pool, AllGatherOp{&group, pointer<float>(y), pointer<const float>(x), rows, cols, first,
+                           width});
 }
 
 }  // namespace

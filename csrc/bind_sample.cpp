@@ -1,5 +1,5 @@
 // Bindings of the sampler (cpu/sampler.h). Token ids are checked here; the GIL is released.
-#include "bind_sample.h"
+#include "bind.h"
 
 #include <stdexcept>
 #include <string>
@@ -16,8 +16,7 @@ namespace {
 using Address = uintptr_t;
 
 TokenSet tokens(const char* what, Address ids, int64_t size, Address values, int64_t vocab) {
-  const TokenSet set{reinterpret_cast<const int64_t*>(ids), size,
-                     reinterpret_cast<const float*>(values)};
+  const TokenSet set{pointer<const int64_t>(ids), size, pointer<const float>(values)};
   for (int64_t i = 0; i < size; ++i) {
     if (set.ids[i] < 0 || set.ids[i] >= vocab) {
       throw std::out_of_range(std::string(what) + " has token " + std::to_string(set.ids[i]) +
@@ -40,8 +39,7 @@ void sample(Sampler& sampler, Address logits, int64_t vocab, int64_t logit_rows,
     check_row(copied.back().row, logit_rows);
   }
   const nb::gil_scoped_release unlocked;
-  sampler.sample({reinterpret_cast<const float*>(logits), vocab, stride}, copied,
-                 reinterpret_cast<int64_t*>(tokens));
+  sampler.sample({pointer<const float>(logits), vocab, stride}, copied, pointer<int64_t>(tokens));
 }
 
 // Row i writes 1 + k ids and values at columns [0, k] of row i of [rows, 1 + k].
@@ -52,18 +50,18 @@ void logprobs(Sampler& sampler, Address logits, int64_t vocab, int64_t logit_row
   std::vector<LogprobRow> wanted(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     LogprobRow& row = wanted[static_cast<size_t>(i)];
-    row.row = reinterpret_cast<const int64_t*>(rows)[i];
+    row.row = pointer<const int64_t>(rows)[i];
     check_row(row.row, logit_rows);
-    row.token = reinterpret_cast<const int64_t*>(tokens)[i];
+    row.token = pointer<const int64_t>(tokens)[i];
     if (row.token < 0 || row.token >= vocab) throw std::out_of_range("a token is not in [0, vocab)");
     row.k = k;
-    row.ids = reinterpret_cast<int64_t*>(ids) + i * (1 + k);
-    row.values = reinterpret_cast<double*>(values) + i * (1 + k);
+    row.ids = pointer<int64_t>(ids) + i * (1 + k);
+    row.values = pointer<double>(values) + i * (1 + k);
   }
   const nb::gil_scoped_release unlocked;
-  sampler.logprobs({reinterpret_cast<const float*>(logits), vocab, stride}, wanted);
+  sampler.logprobs({pointer<const float>(logits), vocab, stride}, wanted);
   for (int64_t i = 0; i < count; ++i) {
-    reinterpret_cast<int64_t*>(ranks)[i] = wanted[static_cast<size_t>(i)].rank;
+    pointer<int64_t>(ranks)[i] = wanted[static_cast<size_t>(i)].rank;
   }
 }
 
@@ -85,7 +83,7 @@ void bind_sample(nb::module_& m) {
       .def("mask",
            [](SampleRow& self, Address words, int64_t size, int64_t vocab) {
              if (size * 32 < vocab) throw std::out_of_range("the mask ends before the vocabulary");
-             self.mask = reinterpret_cast<const uint32_t*>(words);
+             self.mask = pointer<const uint32_t>(words);
            })
       .def("allow", [](SampleRow& self, Address ids, int64_t size, int64_t vocab) {
         self.restricted = true;

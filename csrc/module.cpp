@@ -5,14 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "bind_attention.h"
-#include "bind_blocks.h"
-#include "bind_experts.h"
-#include "bind_fused.h"
-#include "bind_gemm.h"
-#include "bind_plan.h"
-#include "bind_ranks.h"
-#include "bind_sample.h"
+#include "bind.h"
 #include "cpu/isa.h"
 
 namespace nb = nanobind;
@@ -65,21 +58,17 @@ const Kernels& table(const std::string& name) {
       if (entries[i].available) return entries[i].table();
       known = true;
     }
-    if (entries[i].available && !entries[i].emulated) runnable += (runnable.empty() ? "" : ", ") + std::string(entries[i].name);
+    if (entries[i].available && !entries[i].emulated) {
+      runnable += (runnable.empty() ? "" : ", ") + std::string(entries[i].name);
+    }
   }
   throw std::invalid_argument((known ? "this machine lacks CPU ISA '" : "no kernels for CPU ISA '") +
                               name + "'; available here: " + runnable);
 }
 
-void check_dtype(int dtype) {
-  if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
-}
-
-void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
-
 void rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t x, uintptr_t weight,
               int64_t rows, int64_t cols, int64_t y_stride, int64_t x_stride, float eps) {
-  check_dtype(dtype);
+  dtype_of(dtype);  // checks it
   const nb::gil_scoped_release unlocked;
   kernels.rms_norm[dtype](
       {pointer(y), pointer(x), pointer(weight), rows, cols, y_stride, x_stride, eps, false, 0});
@@ -89,7 +78,7 @@ void add_rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t resi
                   uintptr_t x, uintptr_t residual, uintptr_t weight, int64_t rows, int64_t cols,
                   int64_t y_stride, int64_t residual_out_stride, int64_t x_stride,
                   int64_t residual_stride, float eps) {
-  check_dtype(dtype);
+  dtype_of(dtype);  // checks it
   const nb::gil_scoped_release unlocked;
   kernels.add_rms_norm[dtype]({pointer(y), pointer(residual_out), pointer(x), pointer(residual),
                                pointer(weight), rows, cols, y_stride, residual_out_stride, x_stride,

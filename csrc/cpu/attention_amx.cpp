@@ -1,5 +1,5 @@
-// Paged attention on AMX tiles, in bfloat16 (which holds int8 and 8-bit floats exactly); same tasks, tiles and promises
-// as attention.cpp.
+// Paged attention on AMX tiles, in bfloat16 (which holds int8 and 8-bit floats exactly); same tasks,
+// tiles and promises as attention.cpp.
 //
 // A tile register holds 16 rows of 64 bytes. Per 16 query rows and key tile of kAttentionKeys:
 //

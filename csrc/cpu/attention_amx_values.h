@@ -10,7 +10,8 @@ namespace {
 
 // Interleaves the values of keys 2i and 2i + 1 of a step of 32; keys that are not there are 0.
 template <class T>
-inline void pack_values(const Work& w, const Keys<T>& keys, int step, uint32_t (*v)[kCells], Ahead& ahead) {
+inline void pack_values(const Work& w, const Keys<T>& keys, int step, uint32_t (*v)[kCells],
+                        Ahead& ahead) {
   for (int i = 0; i < kSide; ++i) {
     if (i % 2 == 0) ahead.fetch(kLines);
     const int j = 32 * step + 2 * i;

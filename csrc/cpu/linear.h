@@ -7,7 +7,8 @@
 
 namespace quire {
 
-// y[rows, columns] = epilogue(x[rows, k] · Wᵀ (+ bias)); strides in elements. Three parts: `start`; x made ready, if `prepare_tasks`; `multiply`.
+// y[rows, columns] = epilogue(x[rows, k] · Wᵀ (+ bias)); strides in elements. Three parts: `start`;
+// x made ready, if `prepare_tasks`; `multiply`.
 struct Linear {
   const Gemm* gemm;
   GemmArgs args;

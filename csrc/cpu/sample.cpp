@@ -18,7 +18,7 @@ typedef int64_t I64x8 __attribute__((vector_size(8 * kDoubles)));
 //
 // With n = round(x / ln 2), exp(x) = 2^n · exp(r), and exp(r) = 1 + r + r² q(r), where q is the
 // Chebyshev interpolation over |r| <= ln 2 / 2 (error 2e-17). ln 2 is taken in two parts, of which
-// n times the first is exact. (The build fuses products with sums, where the ISA can.)
+// n times the first is exact. Every ISA has the same bits: nothing is fused.
 inline void exp(const F64x8& x, F64x8& out) {
   const F64x8 whole = x * 0x1.71547652b82fep0 + 0x1.8p52;  // its last bits are n
   const F64x8 n = whole - 0x1.8p52;
