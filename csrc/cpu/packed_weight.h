@@ -13,6 +13,8 @@
 
 namespace quire {
 
+inline bool is_int8(WeightKind kind) { return kind == kWeightS8 || kind == kWeightS8A16; }
+
 // Some rows of a weight that is about to be packed, `stride` elements apart.
 struct WeightPart {
   const void* data;

@@ -57,6 +57,8 @@ struct Logits {
   const float* row(int64_t i) const { return x + i * stride; }
 };
 
+class RowSampler;
+
 // Works on several rows at a time, a thread a row. Keeps memory for intermediate results (touched
 // as far as it is needed) for each thread.
 class Sampler {
@@ -71,13 +73,12 @@ class Sampler {
   void logprobs(const Logits& logits, std::vector<LogprobRow>& rows);
 
  private:
-  class Worker;
   template <class Body>
   void each(int64_t rows, int64_t vocab, const Body& body);
 
   const SampleKernels& kernels_;
   Pool& pool_;
-  std::vector<Worker> workers_;
+  std::vector<RowSampler> row_samplers_;  // one a thread
   std::mutex lock_;
 };
 

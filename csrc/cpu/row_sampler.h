@@ -1,0 +1,299 @@
+// One row of logits to a token, or to log-probabilities: selection by bounds and histograms, no sort.
+// For sampler.cpp alone.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <numeric>
+
+#include "sampler.h"
+
+namespace quire {
+
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr int64_t kSortable = 64;  // weights that are sorted at once
+constexpr int64_t kSampled = 1024;  // logits that tell about a row
+constexpr int kBucketBits = 11;
+
+// Uninitialized, so that pages which nobody needs are never touched.
+template <class T>
+std::unique_ptr<T[]> room(int64_t size) {
+  return std::unique_ptr<T[]>(new T[static_cast<size_t>(size)]);
+}
+
+// Floats in ascending order as ascending integers; both zeros are 0.
+inline int32_t order_of(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return static_cast<int32_t>(bits >> 31 ? 0x80000000u - bits : bits);
+}
+inline float float_at(int32_t order) {
+  const uint32_t bits = static_cast<uint32_t>(order);
+  return std::bit_cast<float>(order < 0 ? 0x80000000u - bits : bits);
+}
+
+// The least float x of which (x - peak) / temperature >= least; that quotient rises with x.
+inline float least_logit(double peak, double temperature, double least) {
+  int32_t below = order_of(kLowest), found = order_of(static_cast<float>(peak));
+  while (found - static_cast<int64_t>(below) > 1) {
+    const int32_t middle = std::midpoint(below, found);
+    const double x = (static_cast<double>(float_at(middle)) - peak) / temperature;
+    (x >= least ? found : below) = middle;
+  }
+  return float_at(found);
+}
+
+}  // namespace
+
+// What one thread does: one row after another, in memory of its own.
+class RowSampler {
+ public:
+  void reserve(int64_t vocab) {
+    if (vocab <= reserved_) return;
+    edited_ = room<float>(vocab);
+    ids_ = room<int32_t>(vocab);
+    values_ = room<float>(vocab);
+    sorted_ = room<float>(vocab);
+    weights_ = room<double>(vocab);
+    left_ = room<double>(vocab);
+    sums_ = room<double>((vocab + kRun - 1) / kRun);
+    reserved_ = vocab;
+  }
+
+  int64_t sample(const SampleKernels& kernels, const float* logits, int64_t vocab,
+                 const SampleRow& row) {
+    kernels_ = &kernels;
+    const float* x = row.edited() ? edit(logits, vocab, row) : logits;
+    const float peak = kernels.peak(x, vocab);
+    if (!std::isfinite(peak)) return -1;
+    if (row.temperature == 0) return kernels.first_from(x, vocab, peak);
+    peak_ = peak;
+    temperature_ = row.temperature;
+
+    const bool ranked = 0 < row.top_k && row.top_k < vocab;
+    int64_t count = 0;
+    if (!ranked && row.min_p == 0) {
+      if (row.top_p >= 1) return draw(x, vocab, row.u);
+      count = collect_nucleus(x, vocab, row.top_p);
+    } else {  // top_k and min_p keep the logits from a bound on; top_p then looks at those
+      float bound = kLowest;
+      if (row.min_p > 0) bound = least_logit(peak_, temperature_, std::log(row.min_p));
+      if (ranked) bound = std::max(bound, rank_bound(x, vocab, row.top_k));
+      count = collect(x, vocab, bound);
+      if (ranked) count = keep_largest(count, row.top_k);
+      if (row.top_p < 1) count = keep_nucleus(count, row.top_p * sum(values_.get(), count));
+    }
+    return ids_[draw(values_.get(), count, row.u)];
+  }
+
+  void logprobs(const SampleKernels& kernels, const float* x, int64_t vocab, LogprobRow& row) {
+    kernels_ = &kernels;
+    peak_ = kernels.peak(x, vocab);
+    temperature_ = 1;
+    const double log_total = peak_ + std::log(sum(x, vocab));
+    row.ids[0] = row.token;
+    if (row.k > 0) {
+      int64_t count = collect(x, vocab, rank_bound(x, vocab, row.k));
+      count = keep_largest(count, row.k);
+      const auto likelier = [x](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; };
+      int32_t* ids = ids_.get();
+      std::partial_sort(ids, ids + row.k, ids + count, likelier);
+      std::copy_n(ids, row.k, row.ids + 1);
+    }
+    for (int64_t i = 0; i <= row.k; ++i) {
+      row.values[i] = static_cast<double>(x[row.ids[i]]) - log_total;
+    }
+    int32_t larger = 0;
+    for (int64_t i = 0; i < vocab; ++i) larger += x[i] > x[row.token];
+    row.rank = 1 + larger;
+  }
+
+ private:
+  const float* edit(const float* logits, int64_t vocab, const SampleRow& row) {
+    float* x = edited_.get();
+    if (row.mask) logits = masked(logits, vocab, row.mask, row.restricted ? sorted_.get() : x);
+    if (row.restricted) {
+      std::fill_n(x, vocab, kLowest);
+      for (int64_t i = 0; i < row.allowed.size; ++i) {
+        x[row.allowed.ids[i]] = logits[row.allowed.ids[i]];
+      }
+    } else if (logits != x) {
+      std::copy_n(logits, vocab, x);
+    }
+    for (int64_t i = 0; i < row.banned.size; ++i) x[row.banned.ids[i]] = kLowest;
+    for (int64_t i = 0; i < row.bias.size; ++i) x[row.bias.ids[i]] += row.bias.values[i];
+    for (int64_t i = 0; i < row.counted.size; ++i) {
+      const float count = row.counted.values[i];
+      float& logit = x[row.counted.ids[i]];
+      logit = logit > 0 ? logit / row.repetition : logit * row.repetition;
+      logit -= row.frequency * count;
+      logit -= row.presence * (count > 0 ? 1.0f : 0.0f);
+    }
+    return x;
+  }
+
+  // out: x where the token's bit is set. Most words of a grammar's mask are all or nothing.
+  static const float* masked(const float* x, int64_t vocab, const uint32_t* mask, float* out) {
+    constexpr int64_t kBits = 32;
+    for (int64_t i = 0; i < vocab; i += kBits) {
+      const uint32_t word = mask[i / kBits];
+      const int64_t n = std::min(kBits, vocab - i);
+      if (word == 0) {
+        std::fill_n(out + i, n, kLowest);
+      } else if (word == ~uint32_t{0}) {
+        std::copy_n(x + i, n, out + i);
+      } else {
+        for (int64_t j = 0; j < n; ++j) out[i + j] = word >> j & 1 ? x[i + j] : kLowest;
+      }
+    }
+    return out;
+  }
+
+  // The weights of n logits, together, after their sums by runs.
+  double sum(const float* x, int64_t n) {
+    kernels_->run_sums(x, n, peak_, temperature_, sums_.get());
+    return std::accumulate(sums_.get(), sums_.get() + (n + kRun - 1) / kRun, 0.0);
+  }
+
+  // Where u lies in the cumulative distribution of the weights of n logits. One run is walked.
+  int64_t draw(const float* x, int64_t n, double u) {
+    double rest = u * sum(x, n), before = 0;
+    int64_t run = 0;
+    const int64_t last = (n - 1) / kRun;
+    while (run < last && before + sums_[run] <= rest) before += sums_[run++];
+    rest -= before;
+    double weights[kRun];
+    const int64_t begin = run * kRun, size = std::min<int64_t>(kRun, n - begin);
+    kernels_->weights(x + begin, size, peak_, temperature_, weights);
+    double mass = 0;
+    int64_t heavy = 0;  // what is left where the run's sum is rounded otherwise than its running sum
+    for (int64_t i = 0; i < size; ++i) {
+      mass += weights[i];
+      if (mass > rest) return begin + i;
+      if (weights[i] > 0) heavy = i;
+    }
+    return begin + heavy;
+  }
+
+  // A logit that k of them reach, and few more: the k-th largest of the peaks of many groups.
+  float rank_bound(const float* x, int64_t vocab, int64_t k) {
+    const int64_t size = vocab / std::max<int64_t>(8 * k, 1024);
+    if (size == 0) return kLowest;
+    float* peaks = sorted_.get();
+    const int64_t groups = kernels_->group_peaks(x, vocab, size, peaks);
+    if (groups < k) return kLowest;
+    std::nth_element(peaks, peaks + k - 1, peaks + groups, std::greater<>());
+    return peaks[k - 1];
+  }
+
+  // ids_ and values_ of the nucleus of a whole row; how many. Few tokens below it are looked at.
+  int64_t collect_nucleus(const float* x, int64_t vocab, double p) {
+    const double total = sum(x, vocab), target = p * total, rest = total - target;
+    if (vocab >= 8 * kSampled) {
+      const int64_t count = collect(x, vocab, sampled_bound(x, vocab, 0.8 * rest));
+      const int64_t kept = keep_nucleus(count, target);
+      if (mass_ >= target) return kept;
+    }
+    // So light that the whole vocabulary would weigh half of what is to be left out.
+    const double lightest = std::log(0.5 * rest / static_cast<double>(vocab));
+    constexpr double least = -std::numeric_limits<float>::max();
+    const double bound = std::max(peak_ + temperature_ * lightest, least);
+    const float below = std::nextafter(static_cast<float>(bound), kLowest);
+    return keep_nucleus(collect(x, vocab, below), target);
+  }
+
+  // A logit such that the weights of those below it add up to `mass`, as one in many tells.
+  float sampled_bound(const float* x, int64_t vocab, double mass) {
+    const int64_t step = vocab / kSampled;
+    float* sorted = sorted_.get();
+    for (int64_t i = 0; i < kSampled; ++i) sorted[i] = x[i * step];
+    std::sort(sorted, sorted + kSampled);
+    double weights[kSampled];
+    kernels_->weights(sorted, kSampled, peak_, temperature_, weights);
+    int64_t i = 0;
+    for (; i < kSampled - 1 && mass > 0; ++i) mass -= weights[i] * static_cast<double>(step);
+    return sorted[i];
+  }
+
+  // ids_ and values_ of the logits from `bound` on; how many.
+  int64_t collect(const float* x, int64_t vocab, float bound) {
+    const int64_t count = kernels_->collect(x, vocab, bound, ids_.get());
+    for (int64_t i = 0; i < count; ++i) values_[i] = x[ids_[i]];
+    return count;
+  }
+
+  // Keeps those of ids_ and values_ for which keep(i) holds; how many.
+  template <class Keep>
+  int64_t filter(int64_t count, const Keep& keep) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      if (!keep(i)) continue;
+      ids_[kept] = ids_[i];
+      values_[kept++] = values_[i];
+    }
+    return kept;
+  }
+
+  // All that are at least the k-th largest stay.
+  int64_t keep_largest(int64_t count, int64_t k) {
+    if (count <= k) return count;
+    float* sorted = sorted_.get();
+    std::copy_n(values_.get(), count, sorted);
+    std::nth_element(sorted, sorted + k - 1, sorted + count, std::greater<>());
+    const float least = sorted[k - 1];
+    return filter(count, [&](int64_t i) { return values_[i] >= least; });
+  }
+
+  // Keeps those before which, in descending order of weight with ties by id, less than `target`
+  // lies; how many. mass_ is what they weigh. The last of them is found by histograms over the bits
+  // of the weights, each of one bucket of the one before.
+  int64_t keep_nucleus(int64_t count, double target) {
+    double* weights = weights_.get();
+    kernels_->weights(values_.get(), count, peak_, temperature_, weights);
+    const auto bits = [](double weight) { return std::bit_cast<uint64_t>(weight); };
+
+    double* left = left_.get();
+    std::copy_n(weights, count, left);
+    uint64_t low = bits(*std::min_element(left, left + count)), high = bits(1.0);
+    int64_t size = count;
+    double before = 0;
+    while (size > kSortable && low < high) {
+      const int shift = std::max(0, static_cast<int>(std::bit_width(high - low)) - kBucketBits);
+      double masses[1 << kBucketBits] = {};
+      for (int64_t i = 0; i < size; ++i) masses[(high - bits(left[i])) >> shift] += left[i];
+      uint64_t last = (high - low) >> shift, bucket = 0;
+      while (masses[last] == 0) --last;
+      while (bucket < last && before + masses[bucket] < target) before += masses[bucket++];
+      double* end = std::copy_if(left, left + size, left, [&](double weight) {
+        return (high - bits(weight)) >> shift == bucket;
+      });
+      size = end - left;
+      high -= bucket << shift;
+      low = std::max(low, high - ((uint64_t{1} << shift) - 1));
+    }
+    std::sort(left, left + size, std::greater<>());
+    int64_t end = 0;
+    while (end < size && before < target) before += left[end++];
+    mass_ = before;
+    const double least = left[end - 1];
+    int64_t ties = std::count(left, left + end, least);
+    return filter(count, [&](int64_t i) {
+      return weights[i] > least || (weights[i] == least && ties-- > 0);
+    });
+  }
+
+  const SampleKernels* kernels_ = nullptr;
+  double peak_ = 0, temperature_ = 1, mass_ = 0;
+  int64_t reserved_ = 0;
+  std::unique_ptr<int32_t[]> ids_;  // of the tokens that are left
+  std::unique_ptr<float[]> values_;  // their logits
+  std::unique_ptr<float[]> edited_, sorted_;
+  std::unique_ptr<double[]> weights_, left_, sums_;
+};
+
+}  // namespace quire
