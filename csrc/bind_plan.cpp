@@ -61,6 +61,7 @@ void bind_plan(nb::module_& m) {
       .def("link", [](Plan& p, uintptr_t memory, int64_t rows) { p.link(pointer(memory), rows); })
       .def("begin", &begin)
       .def("run", &run_ops)
+      .def("precede", &Plan::precede)
       .def("count", &Plan::count)
       .def("counts", &counts)
       .def("trace", &Plan::trace)

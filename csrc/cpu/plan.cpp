@@ -1,5 +1,7 @@
 #include "plan.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
@@ -9,6 +11,18 @@
 namespace quire {
 
 namespace {
+
+constexpr int64_t kFewRows = 8;  // a step of so many waits for its weights
+constexpr int64_t kIdleBytes = 16 << 20;
+
+// What is fetched between two plans: it has to stay in the last-level cache.
+int64_t idle_bytes() {
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  return std::clamp<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE) / 2, 0, kIdleBytes);
+#else
+  return 0;
+#endif
+}
 
 uintptr_t number(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 
@@ -156,9 +170,28 @@ void Plan::begin(const std::vector<StepInput>& inputs) {
   }
 }
 
+// The weights that the plan reads first, up to so many bytes.
+std::vector<Span> Plan::first_reads(int64_t bytes) const {
+  std::vector<Span> spans;
+  for (const Step& step : steps_) {
+    const auto* linear = std::get_if<LinearOp>(&step.op);
+    if (linear == nullptr) continue;
+    if (bytes <= 0) break;
+    const int64_t read = std::min(bytes, linear->weight->nbytes());
+    spans.push_back({static_cast<const uint8_t*>(linear->weight->args().weight), read});
+    bytes -= read;
+  }
+  return spans;
+}
+
+void Plan::precede(const Plan& next) { after_ = next.first_reads(idle_bytes()); }
+
 void Plan::run(int64_t first, int64_t last) {
   if (first < 0 || last > size()) throw std::invalid_argument("no such ops");
+  pool_.set_idle({});
   for (int64_t i = first; i < last; ++i) {
+    // Before the last op: a thread that is done with it looks once for what else there is.
+    if (i + 1 == size() && rows_of(op(i)) <= kFewRows) pool_.set_idle(after_);
     if (counts_.empty() && max_runs_ == 0) {
       run_step(i, i + 1 < last);
       continue;

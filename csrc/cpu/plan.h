@@ -66,6 +66,10 @@ class Plan {
   // Runs the ops [first, last) of the step.
   void run(int64_t first, int64_t last);
 
+  // After this plan `next` runs, but not at once: its first weights are fetched in between, where a
+  // step has few rows and therefore waits for weights.
+  void precede(const Plan& next);
+
   // Ops that had no row in a step are left out of both.
   // From now on totals of each op, from zero; off forgets them.
   void count(bool on) { counts_.assign(on ? steps_.size() : 0, OpCount{}); }
@@ -105,6 +109,7 @@ class Plan {
   void add_checks(Step& step);
   void check_inputs(const std::vector<StepInput>& inputs) const;
   Op& op(int64_t index) { return steps_[static_cast<size_t>(index)].op; }
+  std::vector<Span> first_reads(int64_t bytes) const;
   void run_step(int64_t index, bool next_too);
   void note(int64_t index, int64_t begin, int64_t nanoseconds);
 
@@ -117,6 +122,7 @@ class Plan {
   int64_t num_inputs_ = 0;
   int64_t rows_input_ = -1;  // of the ops that are recorded
   Linear started_{};  // by the op before, if that prepared it
+  std::vector<Span> after_;  // what the next plan reads first
   std::vector<OpCount> counts_;
   std::vector<OpRun> runs_;
   size_t max_runs_ = 0;

@@ -23,6 +23,10 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr int64_t kAheadBytes = 192 << 10;
 constexpr int64_t kAheadStep = 8 * 64;
 
+void fetch(const uint8_t* at) {
+  for (int64_t i = 0; i < kAheadStep; i += 64) __builtin_prefetch(at + i, 0, 2);
+}
+
 void sleep_while(const std::atomic<uint32_t>& word, uint32_t value) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }
@@ -99,6 +103,18 @@ void Pool::set_ahead(const void* at, int64_t bytes) {
   ahead_bytes_.store(bytes, std::memory_order_relaxed);
 }
 
+void Pool::set_idle(const std::vector<Span>& spans) {
+  idle_spans_.store(0, std::memory_order_relaxed);
+  const size_t count = std::min(spans.size(), kIdleSpans);
+  if (count == 0) return;
+  for (size_t i = 0; i < count; ++i) {
+    idle_[i].at.store(spans[i].at, std::memory_order_relaxed);
+    idle_[i].bytes.store(spans[i].bytes, std::memory_order_relaxed);
+  }
+  idle_version_.fetch_add(1, std::memory_order_relaxed);
+  idle_spans_.store(count, std::memory_order_release);
+}
+
 void* Pool::scratch(int64_t bytes) {
   if (bytes > scratch_bytes_) {
     free(scratch_);
@@ -157,7 +173,7 @@ bool Pool::spin(int number, const Done& done) const {
   const uint8_t* const last = at + std::min(bytes / threads_, kAheadBytes);
   for (; at < last; at += kAheadStep) {
     if (done()) return true;
-    for (int64_t i = 0; i < kAheadStep; i += 64) __builtin_prefetch(at + i, 0, 2);
+    fetch(at);
   }
   do {
     for (int i = 0; i < 16; ++i) {
@@ -166,6 +182,27 @@ bool Pool::spin(int number, const Done& done) const {
     }
   } while (Clock::now() < end);
   return done();
+}
+
+// Fetches this thread's part of each idle span until `done()`, which it returns, or to the end.
+template <class Done>
+bool Pool::fetch_idle(int number, Fetched& fetched, const Done& done) const {
+  const size_t spans = idle_spans_.load(std::memory_order_acquire);
+  if (spans == 0) return false;
+  const uint32_t version = idle_version_.load(std::memory_order_relaxed);
+  if (fetched.version != version) fetched = {version, 0, 0};
+  for (; fetched.span < spans; ++fetched.span, fetched.bytes = 0) {
+    const IdleSpan& span = idle_[fetched.span];
+    const int64_t bytes = span.bytes.load(std::memory_order_relaxed);
+    const int64_t workers = threads_ - 1;
+    const int64_t begin = bytes * (number - 1) / workers, end = bytes * number / workers;
+    const uint8_t* const at = span.at.load(std::memory_order_relaxed) + begin;
+    for (; fetched.bytes < end - begin; fetched.bytes += kAheadStep) {
+      if (done()) return true;
+      fetch(at + fetched.bytes);
+    }
+  }
+  return false;
 }
 
 void Pool::wait_for_the_others() {
@@ -182,6 +219,7 @@ void* Pool::enter(void* worker) {
 }
 
 void Pool::work(int number) {
+  Fetched fetched;
   for (;;) {
     const uint32_t seen = jobs_.load();
     const uint32_t finished = help(number);
@@ -190,7 +228,7 @@ void Pool::work(int number) {
     }
     if (stopping_.load()) return;
     const auto started = [this, seen] { return jobs_.load() != seen; };
-    if (spin(number, started)) continue;
+    if (fetch_idle(number, fetched, started) || spin(number, started)) continue;
     sleepers_.fetch_add(1);
     if (!started()) sleep_while(jobs_, seen);
     sleepers_.fetch_sub(1);

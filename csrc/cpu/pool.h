@@ -14,6 +14,12 @@ namespace quire {
 
 class Plan;
 
+// Memory that is read soon.
+struct Span {
+  const uint8_t* at;
+  int64_t bytes;
+};
+
 // How the tasks of a job are dealt out: from one queue, so that the long ones can come first; or a
 // share of neighbours to each thread, which then reads memory as one stream, and helps the others.
 enum class Deal { kQueue, kShares };
@@ -41,6 +47,11 @@ class Pool {
 
   // What the next job in shares reads first: threads that wait fetch the beginning of their share.
   void set_ahead(const void* at, int64_t bytes);
+  // What later jobs read first, while the caller does something else: the other threads, once they
+  // have no task, fetch it for whoever reads it, so it should fit into the last-level cache. Of the
+  // spans at most kIdleSpans count; none ends it.
+  void set_idle(const std::vector<Span>& spans);
+  static constexpr size_t kIdleSpans = 16;
 
   // At least `bytes` of memory aligned to 64 for intermediate results, until the next call of
   // `scratch`; its content is undefined. Unlike `run`, for one thread of the process at a time.
@@ -68,6 +79,14 @@ class Pool {
   uint32_t empty(int thread);
   template <class Done>
   bool spin(int number, const Done& done) const;
+  // How far a thread has come with what it fetches while idle.
+  struct Fetched {
+    uint32_t version = 0;
+    size_t span = 0;
+    int64_t bytes = 0;
+  };
+  template <class Done>
+  bool fetch_idle(int number, Fetched& fetched, const Done& done) const;
   void wait_for_the_others();
 
   const int threads_;
@@ -86,6 +105,14 @@ class Pool {
 
   alignas(64) std::atomic<const uint8_t*> ahead_{nullptr};
   std::atomic<int64_t> ahead_bytes_{0};
+  // Read while it is written, a span may be half another's: then something else is fetched.
+  struct IdleSpan {
+    std::atomic<const uint8_t*> at{nullptr};
+    std::atomic<int64_t> bytes{0};
+  };
+  IdleSpan idle_[kIdleSpans];
+  std::atomic<size_t> idle_spans_{0};
+  std::atomic<uint32_t> idle_version_{0};
 
   std::mutex one_job_;
   std::vector<Worker> workers_;

@@ -126,6 +126,10 @@ class Plan:
     def run(self, first: int, last: int, /) -> None:
         """Run the ops [first, last) of the step."""
 
+    def precede(self, following: Plan, /) -> None:
+        """`following`, which is linked, runs next: have its first weights fetched in between,
+        if a step has few rows."""
+
     def count(self, on: bool, /) -> None:
         """From now on count what each op takes, from zero; off forgets it."""
 

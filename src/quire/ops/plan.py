@@ -153,6 +153,10 @@ class Plan:
                 self._fall_back(part, inputs, tensors)
         return self._output
 
+    def precede(self, following: Plan) -> None:
+        """`following` runs next, after some Python: its first weights are fetched meanwhile."""
+        self._native.precede(following._native)
+
     def _bind(self, tensors: list[Tensor]) -> None:
         """Look up where these inputs lie, and what they give; most steps bring the last one's."""
         self._addresses = [(t.data_ptr(), t.shape[0], t.stride(0)) for t in tensors]

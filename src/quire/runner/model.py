@@ -111,6 +111,7 @@ class PlannedModel:
                 modules,
             )
             plans.append(self._logits)
+        plans[-1].precede(plans[0])
         self.meters: list[OpMeter] = [plan.meter for plan in plans]
         self.arena_bytes = sum(plan.arena_bytes for plan in plans)
         self.description = (

@@ -63,6 +63,23 @@ def test_a_replay_has_the_bits_of_a_call(
         assert torch.equal(plan.run((x,)), chain(ops, x))
 
 
+def test_plans_that_follow_each_other_have_the_bits_of_calls(
+    ops: OpTable, chain: Callable[[OpTable, Tensor], Tensor]
+) -> None:
+    """What the threads fetch between two plans changes nothing, whenever the next one comes."""
+    first, second = recorded(ops, chain), recorded(ops, chain)
+    first.precede(second)
+    second.precede(first)
+    for turn in range(60):
+        plan = (first, second)[turn % 2]
+        x = torch.randn(1 + turn % 12, WIDTH)
+        assert torch.equal(plan.run((x,)), chain(ops, x))
+        time.sleep(turn % 3 * 1e-4)
+    del second, plan  # the other still names its weights
+    x = torch.randn(1, WIDTH)
+    assert torch.equal(first.run((x,)), chain(ops, x))
+
+
 def test_what_torch_computes_stands_between_segments(
     ops: OpTable, chain: Callable[[OpTable, Tensor], Tensor]
 ) -> None:
