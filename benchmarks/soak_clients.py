@@ -75,7 +75,12 @@ class Load:
         self.expected: list[tuple[list[int], str]] = []
 
     async def learn(self) -> None:
+        """Every prompt's answer. A structure is asked for, too: the first one starts a process."""
         self.expected = await self.answers()
+        client = HTTPClient(self.url)
+        body = {"prompt": "a", "max_tokens": 4, "structured_outputs": {"choice": ["yes", "no"]}}
+        await client.json("POST", "/v1/completions", body)
+        await client.close()
 
     async def answers(self) -> list[tuple[list[int], str]]:
         """Tokens and text that every prompt is answered, one after the other."""
