@@ -11,7 +11,8 @@ from quire.core.config import EngineConfig
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import Executor, Pending
-from quire.executor.worker import Peers, Worker
+from quire.executor.peers import Peers
+from quire.executor.worker import Worker
 
 SWITCH_SECONDS = 5e-5
 """How long a thread that comes back from a kernel waits for the one that runs Python; with

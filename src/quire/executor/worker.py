@@ -8,13 +8,14 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput, block_columns
 from quire.core.config import EngineConfig
 from quire.core.errors import InvalidRequestError, QuireError
+from quire.core.futures import both
 from quire.core.hardware import detect
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
@@ -22,6 +23,7 @@ from quire.core.stopwatch import Stopwatch
 from quire.executor.base import ForwardError
 from quire.executor.facts import worker_facts
 from quire.executor.memory import cannot_allocate, plan_memory, resident_bytes, rounded
+from quire.executor.peers import Peers
 from quire.models.adapters import lora_tables, lora_targets, shared_delta
 from quire.models.offload import WeightOffload, held_weight_bytes
 from quire.models.pack_cache import PackCache, open_cache
@@ -36,20 +38,6 @@ if TYPE_CHECKING:
     from quire.sampling.grammars import Grammars
 
 logger = logging.getLogger(__name__)
-
-
-class Peers(Protocol):
-    """The other ranks of a worker that has a share of a model.
-
-    Attributes:
-        memory: descriptor of the memory in which they meet (see `ops.rank_group`).
-    """
-
-    @property
-    def memory(self) -> int: ...
-
-    def agree(self, num_blocks: int) -> int:
-        """The most KV blocks that fit on every rank, of which so many fit on this one."""
 
 
 class Worker:
@@ -318,21 +306,6 @@ def _group(config: EngineConfig, peers: Peers | None) -> RankGroup | None:
     from quire.ops.rank_group import RankGroup
 
     return RankGroup(peers.memory, config.share.rank, config.share.ranks)
-
-
-def both(first: Future[Any], second: Future[Any]) -> Future[None]:
-    """Done when both are; it raises what the first that failed raised."""
-    done: Future[None] = Future()
-
-    def settle(_: Future[Any]) -> None:
-        error = first.exception() or second.exception()
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    first.add_done_callback(lambda _: second.add_done_callback(settle))
-    return done
 
 
 def _tokenizer(config: EngineConfig) -> Tokenizer:

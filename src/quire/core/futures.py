@@ -1,0 +1,21 @@
+"""Futures of more than one thing."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+
+def both(first: Future[Any], second: Future[Any]) -> Future[None]:
+    """Done when both are; it raises what the first that failed raised."""
+    done: Future[None] = Future()
+
+    def settle(_: Future[Any]) -> None:
+        error = first.exception() or second.exception()
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    first.add_done_callback(lambda _: second.add_done_callback(settle))
+    return done
