@@ -29,6 +29,7 @@ from starlette.applications import Starlette
 
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
+from quire.core.heap import share_one_heap
 from quire.engine.async_engine import AsyncLLM
 from quire.profile.devices import devices
 from quire.server.adapters import ServedAdapters
@@ -98,6 +99,7 @@ def serve(args: EngineArgs, options: ServeOptions, began: float) -> int:
     """
     _check_exposure(options)
     _raise_file_limit()
+    share_one_heap()
     with bind(options.host, options.port) as listener:
         return asyncio.run(_serve(args, options, listener, began))
 
