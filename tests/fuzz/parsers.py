@@ -9,7 +9,7 @@ import json
 import sys
 from random import Random
 
-from quire.server.tools.stream import CallDelta, Delta
+from quire.server.tools.deltas import CallDelta, Delta
 from quire.server.tools.table import REASONING_PARSERS, TOOL_PARSERS, OutputParser, Parsers
 from tests.fuzz.mutate import TEXTS, mutate_bytes, value
 

@@ -33,7 +33,7 @@ from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import completions, respond
 from quire.server.openai.tools import ChoiceReader, read_tools
 from quire.server.state import request_id, server_state
-from quire.server.tools.stream import CallDelta, Delta, TextDelta
+from quire.server.tools.deltas import CallDelta, Delta, TextDelta
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _KINDS = {"content": "text", "reasoning": "thinking"}

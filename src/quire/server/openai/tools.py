@@ -26,8 +26,9 @@ from quire.server.openai.protocol import (
     ToolCall,
     ToolDefinition,
 )
-from quire.server.tools import stream
+from quire.server.tools import deltas
 from quire.server.tools.alignment import TokenSpans
+from quire.server.tools.output import ValueTypes
 from quire.server.tools.table import OutputParser, Parsers
 from quire.text.json_types import allowed_types
 from quire.text.reasoning import prompt_reasoning
@@ -59,7 +60,7 @@ class Reading:
     reasoning: bool = True
     strict: bool = False
     structured: bool = False
-    types: stream.ValueTypes | None = None
+    types: ValueTypes | None = None
 
     @property
     def needed(self) -> bool:
@@ -228,22 +229,22 @@ class ChoiceReader:
         self._reading = reading
         self._tokens = TokenSpans()
 
-    def read(self, completion: CompletionOutput) -> stream.Delta:
+    def read(self, completion: CompletionOutput) -> deltas.Delta:
         """What an output, the whole or a DELTA, tells; content with its tokens' logprobs."""
         self._tokens.add(completion)
         parts = self._parser.push(completion.text).parts
         if completion.finish_reason is not None:
             parts += self._parser.end().parts
-        delta = stream.Delta()
+        delta = deltas.Delta()
         for part in parts:
-            if isinstance(part, stream.TextDelta) and part.kind == "content":
+            if isinstance(part, deltas.TextDelta) and part.kind == "content":
                 part.logprobs = self._tokens.take(part.spans)
             if self._is_shown(part):
                 delta.add(part)
         return delta
 
-    def _is_shown(self, part: stream.TextDelta | stream.CallDelta) -> bool:
-        if isinstance(part, stream.CallDelta):
+    def _is_shown(self, part: deltas.TextDelta | deltas.CallDelta) -> bool:
+        if isinstance(part, deltas.CallDelta):
             return self._reading.parallel or part.index == 0
         return self._reading.reasoning or part.kind == "content"
 
@@ -251,7 +252,7 @@ class ChoiceReader:
         """The choice's own; a stop behind a tool call is the call's."""
         return "tool_calls" if reason == "stop" and self._parser.num_calls else reason
 
-    def delta(self, found: stream.Delta) -> Delta:
+    def delta(self, found: deltas.Delta) -> Delta:
         """As an event tells it."""
         delta = Delta()
         if found.content:
@@ -262,7 +263,7 @@ class ChoiceReader:
             delta.tool_calls = [self._piece(call) for call in found.calls]
         return delta
 
-    def message(self, found: stream.Delta) -> AssistantMessage:
+    def message(self, found: deltas.Delta) -> AssistantMessage:
         """As a whole answer tells it."""
         message = AssistantMessage(found.content)
         if found.reasoning:
@@ -278,14 +279,14 @@ class ChoiceReader:
             message.content = found.content or None
         return message
 
-    def _piece(self, call: stream.CallDelta) -> ToolCall:
+    def _piece(self, call: deltas.CallDelta) -> ToolCall:
         if call.name is None:
             return ToolCall(call.index, FunctionCall(UNSET, call.arguments))
         function = FunctionCall(call.name, call.arguments)
         return ToolCall(call.index, function, self._reading.new_call_id(), "function")
 
 
-def _types(tools: Sequence[ToolDefinition]) -> stream.ValueTypes:
+def _types(tools: Sequence[ToolDefinition]) -> ValueTypes:
     """Of the functions' parameters."""
     found: dict[str, dict[str, frozenset[str]]] = {}
     for tool in tools:

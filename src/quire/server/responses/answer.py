@@ -29,7 +29,7 @@ from quire.server.responses.protocol import (
     TextFormat,
 )
 from quire.server.responses.writer import ItemWriter
-from quire.server.tools.stream import Delta, TextDelta
+from quire.server.tools.deltas import Delta, TextDelta
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from quire.server.responses.protocol import (
     OutputText,
     ReasoningText,
 )
-from quire.server.tools.stream import CallDelta, Delta, TextDelta
+from quire.server.tools.deltas import CallDelta, Delta, TextDelta
 
 
 class ItemWriter:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from quire.core.outputs import CompletionOutput, PositionLogprobs
-from quire.server.tools.stream import Span
+from quire.server.tools.deltas import Span
 
 
 class TokenSpans:

@@ -6,18 +6,9 @@ import json
 import re
 from collections.abc import Generator
 
-from quire.server.tools.stream import (
-    Input,
-    Output,
-    Wait,
-    arguments,
-    call_object,
-    peek,
-    rest,
-    space,
-    starts,
-    until,
-)
+from quire.server.tools.call_object import arguments, call_object
+from quire.server.tools.output import Output
+from quire.server.tools.stream import Input, Wait, peek, rest, space, starts, until
 from quire.text.json_types import ALL, type_of
 
 _NAME = re.compile(r"[^\s{\[<]+")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 
-from quire.server.tools.stream import Emit, Input, Output, Wait, arguments, space, starts, until
+from quire.server.tools.call_object import arguments
+from quire.server.tools.output import Output
+from quire.server.tools.stream import Emit, Input, Wait, space, starts, until
 
 _TO_FUNCTION = re.compile(r"\bto=functions\.([^\s<]+)")
 _TO = "to=functions."

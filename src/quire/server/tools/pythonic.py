@@ -9,7 +9,8 @@ import json
 import re
 from collections.abc import Generator
 
-from quire.server.tools.stream import Input, Output, Wait, peek, rest, space, starts
+from quire.server.tools.output import Output
+from quire.server.tools.stream import Input, Wait, peek, rest, space, starts
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]")
 _NUMBER = re.compile(r"[0-9+\-.eE_]")

@@ -1,26 +1,18 @@
-"""Text that arrives in pieces, and what is read of it.
+"""Text that arrives in pieces, and the primitives that read it.
 
-A format is a generator that reads from an `Input` and writes to an `Output`. It yields where it
-needs more text, and is written as if all of it were there. Each primitive decides by characters
-alone, never by where a piece ends; so any cut of a text gives the same, and in time proportional
-to it.
+A format is a generator that reads from an `Input` and writes to an `Output` (output.py). It yields
+where it needs more text, and is written as if all of it were there. Each primitive decides by
+characters alone, never by where a piece ends; so any cut of a text gives the same, and in time
+proportional to it.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
-
-from quire.core.outputs import PositionLogprobs
+from collections.abc import Callable, Generator, Sequence
 
 Emit = Callable[[str], None]
 Wait = Generator[None, None, None]
-
-MAX_NAME = 256
-"""Characters of a function's name or a key; what is longer is none."""
 
 _SPACE = " \t\n\r"
 _STRING_PART = re.compile(r'[^"\\]+')
@@ -81,176 +73,6 @@ class Input:
 
     def find(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         return pattern.search(self._text, self._at)
-
-
-@dataclass(slots=True)
-class CallDelta:
-    """What a piece of text added to a tool call; `name` the first time only."""
-
-    index: int
-    name: str | None = None
-    arguments: str = ""
-
-
-Span = tuple[int, int]
-"""Of the text that was read: from a character to one behind its last."""
-
-
-@dataclass(slots=True)
-class TextDelta:
-    """More of the content, or of the reasoning.
-
-    Attributes:
-        spans: where it was read, in order.
-        logprobs: those of its tokens, where they are asked for.
-    """
-
-    kind: Literal["content", "reasoning"]
-    text: str
-    spans: list[Span] = field(default_factory=list)
-    logprobs: list[PositionLogprobs] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Delta:
-    """What a piece of text added, in the order in which it was written.
-
-    No two neighbours are of one text, or of one call.
-    """
-
-    parts: list[TextDelta | CallDelta] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.parts)
-
-    def add(self, part: TextDelta | CallDelta) -> None:
-        """One part more, or more of the last one."""
-        last = self.parts[-1] if self.parts else None
-        if isinstance(part, TextDelta):
-            if isinstance(last, TextDelta) and last.kind == part.kind:
-                last.text += part.text
-                last.spans += part.spans
-                last.logprobs += part.logprobs
-            elif part.text or part.logprobs:
-                self.parts.append(part)
-        elif isinstance(last, CallDelta) and part.name is None:
-            last.arguments += part.arguments
-        else:
-            self.parts.append(part)
-
-    @property
-    def content(self) -> str:
-        return self._text("content")
-
-    @property
-    def reasoning(self) -> str:
-        return self._text("reasoning")
-
-    @property
-    def logprobs(self) -> list[PositionLogprobs]:
-        """Of the content's tokens."""
-        texts = (part for part in self.parts if isinstance(part, TextDelta))
-        return [one for part in texts if part.kind == "content" for one in part.logprobs]
-
-    @property
-    def calls(self) -> list[CallDelta]:
-        return [part for part in self.parts if isinstance(part, CallDelta)]
-
-    def _text(self, kind: str) -> str:
-        texts = (part for part in self.parts if isinstance(part, TextDelta))
-        return "".join(part.text for part in texts if part.kind == kind)
-
-
-class _Trimmed:
-    """Text whose white space at the end is held back until more comes."""
-
-    def __init__(self, kind: Literal["content", "reasoning"]) -> None:
-        self._kind: Literal["content", "reasoning"] = kind
-        self._begun = False
-        self._space: list[tuple[str, int]] = []
-
-    def push(self, text: str, begin: int, *, strip: bool) -> TextDelta | None:
-        """What may be shown of a text that was read from `begin` on, and of what was held back;
-        `strip` drops white space at the very beginning."""
-        kept = text.rstrip()
-        if not kept:
-            self._space.append((text, begin))
-            return None
-        end = begin + len(kept)
-        if strip and not self._begun:
-            stripped = kept.lstrip()
-            shown = [(stripped, end - len(stripped))]
-        else:
-            shown = [*self._space, (kept, begin)]
-        self._space = [(text[len(kept) :], end)]
-        self._begun = True
-        return self._delta(shown)
-
-    def drop(self) -> TextDelta:
-        """Forget the white space held back, which is returned, and begin anew."""
-        held, self._space, self._begun = self._space, [], False
-        return self._delta(held)
-
-    def _delta(self, pieces: list[tuple[str, int]]) -> TextDelta:
-        text = "".join(piece for piece, _ in pieces)
-        return TextDelta(self._kind, text, [(at, at + len(piece)) for piece, at in pieces if piece])
-
-
-ValueTypes = Mapping[str, Mapping[str, frozenset[str]]]
-"""Function → parameter → the JSON types that it may have, where the request says so."""
-
-
-class Output:
-    """What has been read. White space beside calls, or around reasoning, is no content.
-
-    Text is told of when the last of it has just been read from `source`.
-    """
-
-    def __init__(self, source: Input, types: ValueTypes | None = None) -> None:
-        self.types = types or {}
-        self.num_calls = 0
-        self._source = source
-        self._new = Delta()
-        self._content = _Trimmed("content")
-        self._reasoning = _Trimmed("reasoning")
-        self._reasoned = False
-
-    def content(self, text: str) -> None:
-        begin = self._source.position - len(text)
-        shown = self._content.push(text, begin, strip=self._reasoned or self.num_calls > 0)
-        if shown:
-            self._reasoning.drop()
-            self._new.add(shown)
-
-    def reasoning(self, text: str) -> None:
-        self._reasoned = True
-        shown = self._reasoning.push(text, self._source.position - len(text), strip=True)
-        if shown:
-            self._content.drop()
-            self._new.add(shown)
-
-    def call(self, name: str) -> None:
-        """Begin a tool call."""
-        self._content.drop()
-        self._reasoning.drop()
-        self._new.add(CallDelta(self.num_calls, name))
-        self.num_calls += 1
-
-    def arguments(self, text: str) -> None:
-        """More of the arguments of the call begun last."""
-        if text:
-            self._new.add(CallDelta(self.num_calls - 1, arguments=text))
-
-    def end(self) -> None:
-        """No more comes."""
-        held = self._content.drop()
-        if not self.num_calls and not self._reasoned:
-            self._new.add(held)
-
-    def take(self) -> Delta:
-        """What is new."""
-        new, self._new = self._new, Delta()
-        return new
 
 
 def until(source: Input, tags: Sequence[str], emit: Emit) -> Generator[None, None, str | None]:
@@ -360,88 +182,3 @@ def _atom(source: Input, emit: Emit) -> Generator[None, None, bool]:
         emit(source.take(1))
         size += 1
     return size > 0
-
-
-def call_object(source: Input, out: Output) -> Generator[None, None, str | None]:
-    """Read `{"name": …, "arguments": {…}}`, whose arguments are streamed once the name is known.
-
-    Returns:
-        None, or what was read where it is no call: the beginning of a text.
-    """
-    read: list[str] = []
-    name: str | None = None
-    held: str | None = None
-    begun = False
-    if (yield from space(source, read.append)) != "{":
-        return "".join(read)
-    read.append(source.take(1))
-    while (char := (yield from space(source, read.append))) and char != "}":
-        if char == ",":
-            read.append(source.take(1))
-            continue
-        key = yield from _text(source, read)
-        if key is None or (yield from space(source, read.append)) != ":":
-            break
-        read.append(source.take(1))
-        if key in ("arguments", "parameters") and not begun and name is not None:
-            begun = True
-            out.call(name)
-            yield from arguments(source, out)
-        elif key == "name" and name is None:
-            yield from space(source, read.append)
-            name = yield from _text(source, read)
-            if not name:
-                break
-        else:
-            start = len(read)
-            if not (yield from value(source, read.append)):
-                break
-            if key in ("arguments", "parameters") and held is None:
-                held = "".join(read[start:]).strip()
-    complete = source.peek() == "}"
-    if complete:
-        read.append(source.take(1))
-    if begun:
-        return None
-    if not complete or not name:
-        return "".join(read)
-    out.call(name)
-    out.arguments(_plain(held or ""))
-    return None
-
-
-def arguments(source: Input, out: Output) -> Wait:
-    """Stream the arguments of the call begun last; a string or null is what it stands for."""
-    char = yield from space(source)
-    if char in ("{", "["):
-        yield from value(source, out.arguments)
-        return
-    written: list[str] = []
-    yield from value(source, written.append)
-    out.arguments(_plain("".join(written)))
-
-
-def _plain(written: str) -> str:
-    """Arguments as an object's text, where they are none or a string that holds it."""
-    if written in ("", "null"):
-        return "{}"
-    if written.startswith('"'):
-        try:
-            return str(json.loads(written, strict=False))
-        except ValueError:
-            return written
-    return written
-
-
-def _text(source: Input, read: list[str]) -> Generator[None, None, str | None]:
-    """The value of a JSON string, as it is `read`; None where there is none."""
-    if source.peek() != '"':
-        return None
-    start = len(read)
-    whole = yield from string(source, read.append)
-    if not whole or sum(map(len, read[start:])) > MAX_NAME + 2:
-        return None
-    try:
-        return str(json.loads("".join(read[start:]), strict=False))
-    except ValueError:
-        return None

@@ -9,19 +9,11 @@ from typing import TypeVar
 from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
 from quire.server.tools import formats
+from quire.server.tools.deltas import Delta
 from quire.server.tools.harmony import harmony
+from quire.server.tools.output import Output, ValueTypes
 from quire.server.tools.pythonic import pythonic
-from quire.server.tools.stream import (
-    Delta,
-    Input,
-    Output,
-    ValueTypes,
-    Wait,
-    rest,
-    space,
-    starts,
-    until,
-)
+from quire.server.tools.stream import Input, Wait, rest, space, starts, until
 
 Rule = Callable[[Input, Output], Wait]
 Format = TypeVar("Format", "ToolFormat", "ReasoningFormat")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.errors import ConfigError
-from quire.server.tools.stream import TextDelta
+from quire.server.tools.deltas import TextDelta
 from quire.server.tools.table import (
     REASONING_PARSERS,
     TOOL_PARSERS,
