@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import time
 import uuid
@@ -12,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from quire.core.config import EngineArgs, ModelConfig
-from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
+from quire.core.errors import EngineDeadError, QuireError
 from quire.core.hardware import detect
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
@@ -22,6 +21,7 @@ from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.adapters import AdapterClient, assign
+from quire.engine.calls import CoreCalls
 from quire.engine.client import CoreClient, ProcessClient
 from quire.engine.input import InputProcessor, Prompt, sampling_defaults
 from quire.engine.intake import Intake
@@ -87,10 +87,9 @@ class AsyncLLM:
         self._sinks: dict[str, OutputSink] = {}
         self._lag: LoopLag | None = None
         self._watchdog: Watchdog | None = None
-        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._calls = CoreCalls(self._send_call)
         self.profiling = ProfilingClient(resolved.config.profiler, self.call)
         self._adapters = AdapterClient(resolved.config, self.call)
-        self._call_ids = itertools.count()
 
     @classmethod
     async def start(cls, args: EngineArgs) -> AsyncLLM:
@@ -315,16 +314,7 @@ class AsyncLLM:
         Raises:
             InvalidRequestError: the method failed.
         """
-        call_id = next(self._call_ids)
-        result = self._calls[call_id] = asyncio.get_running_loop().create_future()
-        try:
-            if self._core.error is not None:
-                raise self._core.error
-            self._core.client.send(Call(call_id, method, list(args)))
-            self._watch()
-            return await result
-        finally:
-            del self._calls[call_id]
+        return await self._calls.call(method, *args)
 
     async def add_lora(self, lora_request: LoRARequest) -> LoRARequest:
         """Load an adapter; see `AdapterClient.add`."""
@@ -358,6 +348,12 @@ class AsyncLLM:
         if output is not None and request_id in self._sinks:
             self._sinks[request_id].put(output)
 
+    def _send_call(self, call: Call) -> None:
+        if self._core.error is not None:
+            raise self._core.error
+        self._core.client.send(call)
+        self._watch()
+
     def _watch(self) -> None:
         """There is work: see how late the event loop is, and whether the core still lives."""
         for timer in (self._lag, self._watchdog):
@@ -368,7 +364,7 @@ class AsyncLLM:
         if self._watchdog is not None:
             self._watchdog.silent = 0
         if isinstance(message, CallResult):
-            self._on_result(message)
+            self._calls.answer(message)
             return
         front = self.stats.front
         start = time.thread_time()
@@ -382,15 +378,6 @@ class AsyncLLM:
         front.detokenize += processed - start
         front.send += time.thread_time() - processed
 
-    def _on_result(self, message: CallResult) -> None:
-        future = self._calls.get(message.call_id)
-        if future is None or future.done():
-            return
-        if message.error is not None:
-            future.set_exception(InvalidRequestError(message.error))
-        else:
-            future.set_result(message.value)
-
     def on_lost(self, error: QuireError) -> None:
         """Requests whose clients were told nothing yet wait for another core; the others fail, and
         those whose structure the core was lost of."""
@@ -398,7 +385,7 @@ class AsyncLLM:
         structures = self._intake.structures
         structures.blame(self._core.client.suspects.keys)
         self.stats.forget_core()
-        self._fail_calls(error)
+        self._calls.fail(error)
         for request_id in self._output.request_ids():
             wanted = self._output.structure(request_id)
             if wanted is not None and (fault := structures.after_death(wanted)) is not None:
@@ -415,12 +402,12 @@ class AsyncLLM:
         for message in self._output.messages():
             self._core.client.send(message)
             if (gone := self._adapters.removed(message)) is not None:
-                self._core.client.send(Call(next(self._call_ids), "remove_lora", [gone]))
+                self._calls.tell("remove_lora", gone)
         if self.num_unfinished:
             self._watch()
 
     def on_dead(self, error: QuireError) -> None:
-        self._fail_calls(error)
+        self._calls.fail(error)
         for request_id in self._output.request_ids():
             self._fail(request_id, error)
 
@@ -429,8 +416,3 @@ class AsyncLLM:
         self._output.abort(request_id, time.monotonic(), str(error))
         if sink := self._sinks.get(request_id):
             sink.fail(error)
-
-    def _fail_calls(self, error: QuireError) -> None:
-        for future in self._calls.values():
-            if not future.done():
-                future.set_exception(error)
