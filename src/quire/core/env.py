@@ -76,11 +76,6 @@ def quiet_torch_profiler() -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
-def child_environment(**overrides: str) -> dict[str, str]:
-    """A copy of this process's environment for a child process, with `overrides` set."""
-    return {**os.environ, **overrides}
-
-
 def of_child(**changes: str) -> dict[str, str]:
     """This process's environment with `changes`, for a process that it starts."""
     return {**os.environ, **changes}

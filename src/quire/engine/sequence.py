@@ -28,10 +28,7 @@ class SequenceState:
         self._matcher: StopStringMatcher | None = None
         if params.detokenize:
             self._detokenizer = IncrementalDetokenizer(
-                tokenizer,
-                prompt_token_ids,
-                params.skip_special_tokens,
-                params.spaces_between_special_tokens,
+                tokenizer, prompt_token_ids, params.skip_special_tokens
             )
         if params.stop_strings:
             self._matcher = StopStringMatcher(

@@ -32,7 +32,6 @@ from quire.quant.fp4 import Mxfp4, Nvfp4
 from quire.quant.fp8 import Fp8
 from quire.quant.scheme import FLOATS, Array, Scheme, Stored
 
-Strategy = Literal["tensor", "channel", "group", "block"]
 _STRATEGIES = {name: name for name in ("tensor", "channel", "group", "block", "tensor_group")}
 _FORMATS = {
     name: name
@@ -41,7 +40,6 @@ _FORMATS = {
         "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "dense",
     )
 }  # fmt: skip
-_ALWAYS = ("input_global_scale", "output_scale")
 _SCALAR = ((), (1,), (1, 1))
 
 

@@ -127,7 +127,7 @@ class Batch:
     async def _line(self, number: int, line: bytes, done: set[str]) -> None:
         name = f"batch_req_{secrets.token_hex(12)}"
         try:
-            request = _read(number, line)
+            request = _read(line)
             if request.custom_id in done:
                 return
             first = self._seen.setdefault(request.custom_id, number)
@@ -194,7 +194,7 @@ def keep_succeeded(path: Path) -> set[str]:
     return done
 
 
-def _read(number: int, line: bytes) -> BatchRequest:
+def _read(line: bytes) -> BatchRequest:
     """Raises `_BadLineError`."""
     custom_id: str | None = None
     try:

@@ -21,19 +21,10 @@ class IncrementalDetokenizer:
     So a character that the prompt began and the output completes is the output's. If no text
     comes before the output, a leading space that the tokenizer puts there is dropped, as it is
     from any decoded text.
-
-    Args:
-        spaces_between_special_tokens: accepted under vLLM's name. The tokenizers that Quire
-            reads put no spaces between special tokens, so either value means the same here, as
-            it does for these tokenizers in vLLM.
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        prompt_token_ids: list[int],
-        skip_special_tokens: bool = True,
-        spaces_between_special_tokens: bool = True,
+        self, tokenizer: Tokenizer, prompt_token_ids: list[int], skip_special_tokens: bool = True
     ) -> None:
         self._tokenizer = tokenizer
         self._skip = tokenizer.all_special_ids if skip_special_tokens else frozenset()

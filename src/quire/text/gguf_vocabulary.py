@@ -42,7 +42,7 @@ def tokenizer_metadata(path: Path, vocab_size: int) -> dict[str, Value]:
             f"The tokenizer is of kind {pipeline['model']['type']!r}; GGUF takes BPE alone.",
             fix="Write compressed-tensors instead.",
         )
-    tokens, types = _tokens(tokenizer, pipeline, vocab_size)
+    tokens, types = _tokens(pipeline, vocab_size)
     keys: dict[str, Value]
     if pipeline["model"]["byte_fallback"] or _is_sentencepiece(path):
         keys = _sentencepiece(tokenizer, pipeline, tokens, types, path)
@@ -68,9 +68,7 @@ def tokenizer_metadata(path: Path, vocab_size: int) -> dict[str, Value]:
     return {f"tokenizer.ggml.{key}": value for key, value in keys.items()} | templates
 
 
-def _tokens(
-    tokenizer: HFTokenizer, pipeline: dict[str, Any], vocab_size: int
-) -> tuple[list[str], list[PieceType]]:
+def _tokens(pipeline: dict[str, Any], vocab_size: int) -> tuple[list[str], list[PieceType]]:
     """Token and type of every id below `vocab_size`."""
     texts: dict[int, str] = {id_: text for text, id_ in pipeline["model"]["vocab"].items()}
     added = {token["id"]: token for token in pipeline["added_tokens"]}

@@ -92,7 +92,7 @@ class _Tuning:
 
         share = self._memory_share() if self.finds_memory else None
         start = start_of(self.start, self.space)
-        result = self._search(start, share) if self.searched else self._grid(start)
+        result = self._search(start) if self.searched else self._grid(start)
         facts = self._facts(result, share)
         self._write(result, facts)
         return result, facts
@@ -111,7 +111,7 @@ class _Tuning:
             self.space["gpu_memory_utilization"] = list(dict.fromkeys([*values, share]))
         return share
 
-    def _search(self, start: Configuration, share: float | None) -> Result:
+    def _search(self, start: Configuration) -> Result:
         from quire.tune.predict import Simulator
         from quire.tune.search import Search
         from quire.tune.server import workload_at
