@@ -200,8 +200,8 @@ void argmax(const Kernels& kernels, Pool& pool, Address tokens, Address peaks, A
 }  // namespace
 
 void bind_fused(nb::module_& m) {
-  m.def("fused_rms_norm", &rms_norm);
-  m.def("fused_add_rms_norm", &add_rms_norm);
+  m.def("rms_norm", &rms_norm);
+  m.def("add_rms_norm", &add_rms_norm);
   m.def("layer_norm", &layer_norm);
   m.def("add_layer_norm", &add_layer_norm);
   m.def("silu_mul", &silu_mul);

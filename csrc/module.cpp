@@ -66,25 +66,6 @@ const Kernels& table(const std::string& name) {
                               name + "'; available here: " + runnable);
 }
 
-void rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t x, uintptr_t weight,
-              int64_t rows, int64_t cols, int64_t y_stride, int64_t x_stride, float eps) {
-  dtype_of(dtype);  // checks it
-  const nb::gil_scoped_release unlocked;
-  kernels.rms_norm[dtype](
-      {pointer(y), pointer(x), pointer(weight), rows, cols, y_stride, x_stride, eps, false, 0});
-}
-
-void add_rms_norm(const Kernels& kernels, int dtype, uintptr_t y, uintptr_t residual_out,
-                  uintptr_t x, uintptr_t residual, uintptr_t weight, int64_t rows, int64_t cols,
-                  int64_t y_stride, int64_t residual_out_stride, int64_t x_stride,
-                  int64_t residual_stride, float eps) {
-  dtype_of(dtype);  // checks it
-  const nb::gil_scoped_release unlocked;
-  kernels.add_rms_norm[dtype]({pointer(y), pointer(residual_out), pointer(x), pointer(residual),
-                               pointer(weight), rows, cols, y_stride, residual_out_stride, x_stride,
-                               residual_stride, eps, false, 0});
-}
-
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -96,9 +77,7 @@ NB_MODULE(_native, m) {
   m.attr("FLOAT8_E5M2") = static_cast<int>(kFloat8E5M2);
 
   nb::class_<Kernels>(m, "Kernels")
-      .def_prop_ro("isa", [](const Kernels& kernels) { return kernels.isa; })
-      .def("rms_norm", &rms_norm)
-      .def("add_rms_norm", &add_rms_norm);
+      .def_prop_ro("isa", [](const Kernels& kernels) { return kernels.isa; });
 
   bind_gemm(m);
   bind_attention(m);

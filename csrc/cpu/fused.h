@@ -10,9 +10,6 @@
 
 namespace quire {
 
-struct RmsNormArgs;
-struct AddRmsNormArgs;
-
 // y[r] = f(x[r]); y may be x. silu_mul, gelu_tanh_mul and gelu_mul read 2 · cols of a row, gate and then
 // up, into cols.
 struct UnaryArgs {
@@ -30,6 +27,34 @@ struct AddArgs {
   const void *a, *b;
   int64_t rows, cols;
   int64_t y_stride, a_stride, b_stride;
+  int64_t task_rows;
+};
+
+// y[r] = weight · (x[r] / rms(x[r])), rounded to the weight's dtype before the product with it, and to
+// the table entry's after it. A wide weight is of float: then the first rounding is none.
+// y may be x; any other overlap is an error.
+struct RmsNormArgs {
+  void* y;
+  const void* x;
+  const void* weight;  // [cols]
+  int64_t rows, cols;
+  int64_t y_stride, x_stride;
+  float eps;
+  bool wide_weight;
+  int64_t task_rows;
+};
+
+// residual_out[r] = x[r] + residual[r], rounded to the dtype; y[r] = rms_norm(residual_out[r]).
+// residual_out may be residual or x, and y may be the other one; any other overlap is an error.
+struct AddRmsNormArgs {
+  void* y;
+  void* residual_out;
+  const void *x, *residual;
+  const void* weight;  // [cols]
+  int64_t rows, cols;
+  int64_t y_stride, residual_out_stride, x_stride, residual_stride;
+  float eps;
+  bool wide_weight;
   int64_t task_rows;
 };
 

@@ -16,41 +16,9 @@
 
 namespace quire {
 
-// y[r] = weight * (x[r] / rms(x[r])), rounded to the weight's dtype before the product with it, and to
-// the table entry's after it. A wide weight is of float: then the first rounding is none.
-// Every tensor has the table entry's dtype; strides are in elements and count from row to row.
-// y may be x itself; any other overlap is an error.
-struct RmsNormArgs {
-  void* y;             // [rows, cols]
-  const void* x;       // [rows, cols]
-  const void* weight;  // [cols]
-  int64_t rows, cols;
-  int64_t y_stride, x_stride;
-  float eps;
-  bool wide_weight;
-  int64_t task_rows;  // see fused.h
-};
-
-// residual_out[r] = x[r] + residual[r], rounded to the dtype; y[r] = rms_norm(residual_out[r]).
-// residual_out may be residual or x, and y may be the other one; any other overlap is an error.
-struct AddRmsNormArgs {
-  void* y;               // [rows, cols]
-  void* residual_out;    // [rows, cols]
-  const void* x;         // [rows, cols]
-  const void* residual;  // [rows, cols]
-  const void* weight;    // [cols]
-  int64_t rows, cols;
-  int64_t y_stride, residual_out_stride, x_stride, residual_stride;
-  float eps;
-  bool wide_weight;
-  int64_t task_rows;  // see fused.h
-};
-
 // One table an ISA. A row's result depends on that row alone, never on `rows` or its position.
 struct Kernels {
   const char* isa;
-  void (*rms_norm[kDTypeCount])(const RmsNormArgs&);
-  void (*add_rms_norm[kDTypeCount])(const AddRmsNormArgs&);
   FusedKernels fused;
   const Gemm* gemm[kWeightKindCount];
   // Rounds w[n], n <= 128, to 4 bits: w ~ scale * q + offset (quantize_u4.h).

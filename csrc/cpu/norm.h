@@ -6,16 +6,9 @@
 namespace quire::QUIRE_ISA {
 
 template <class T>
-void rms_norm(const RmsNormArgs& a);
+void rms_norm(const RmsNormArgs& a, int64_t task);
 
 template <class T>
-void add_rms_norm(const AddRmsNormArgs& a);
-
-// Rows [task * a.task_rows, …) of the same.
-template <class T>
-void rms_norm_task(const RmsNormArgs& a, int64_t task);
-
-template <class T>
-void add_rms_norm_task(const AddRmsNormArgs& a, int64_t task);
+void add_rms_norm(const AddRmsNormArgs& a, int64_t task);
 
 }  // namespace quire::QUIRE_ISA

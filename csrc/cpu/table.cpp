@@ -21,11 +21,9 @@ namespace quire::QUIRE_ISA {
 namespace {
 const Kernels kTable = {
     QUIRE_STRING(QUIRE_ISA),
-    {rms_norm<float>, rms_norm<bf16>, rms_norm<f16>},
-    {add_rms_norm<float>, add_rms_norm<bf16>, add_rms_norm<f16>},
     {
-        QUIRE_ALL(rms_norm_task),
-        QUIRE_ALL(add_rms_norm_task),
+        QUIRE_ALL(rms_norm),
+        QUIRE_ALL(add_rms_norm),
         QUIRE_ALL(layer_norm),
         QUIRE_ALL(add_layer_norm),
         QUIRE_ALL(silu_mul),

@@ -36,50 +36,10 @@ FLOAT8_E5M2: int
 
 @final
 class Kernels:
-    """One instruction set's kernels. The GIL is released while they run.
-
-    `dtype` is one of the codes above and holds for every tensor of a call; pointers are
-    addresses of the first element; strides are in elements, from row to row.
-    """
+    """One instruction set's kernels. The GIL is released while they run."""
 
     @property
     def isa(self) -> str: ...
-    def rms_norm(
-        self,
-        dtype: int,
-        y: int,
-        x: int,
-        weight: int,
-        rows: int,
-        cols: int,
-        y_stride: int,
-        x_stride: int,
-        eps: float,
-        /,
-    ) -> None:
-        """y = weight * (x / rms(x)) a row; `y` may be `x`."""
-
-    def add_rms_norm(
-        self,
-        dtype: int,
-        y: int,
-        residual_out: int,
-        x: int,
-        residual: int,
-        weight: int,
-        rows: int,
-        cols: int,
-        y_stride: int,
-        residual_out_stride: int,
-        x_stride: int,
-        residual_stride: int,
-        eps: float,
-        /,
-    ) -> None:
-        """residual_out = x + residual, y = weight * (residual_out / rms(residual_out)) a row.
-
-        `residual_out` may be `residual` or `x`, and `y` may be the other one.
-        """
 
 class Pool:
     """Threads that share a kernel's tasks; the caller is one of them.
@@ -438,7 +398,7 @@ def add(
 ) -> None:
     """y = left + right a row; `y` may be either."""
 
-def fused_rms_norm(
+def rms_norm(
     kernels: Kernels,
     pool: Pool,
     dtype: int,
@@ -453,9 +413,12 @@ def fused_rms_norm(
     wide_weight: bool,
     /,
 ) -> None:
-    """`Kernels.rms_norm` on a pool; a wide weight is float32, whatever `dtype` is."""
+    """y = weight * (x / rms(x)) a row; `y` may be `x`.
 
-def fused_add_rms_norm(
+    A wide weight is float32, whatever `dtype` is.
+    """
+
+def add_rms_norm(
     kernels: Kernels,
     pool: Pool,
     dtype: int,
@@ -474,7 +437,10 @@ def fused_add_rms_norm(
     wide_weight: bool,
     /,
 ) -> None:
-    """`Kernels.add_rms_norm` on a pool."""
+    """residual_out = x + residual, y = rms_norm(residual_out) a row.
+
+    `residual_out` may be `residual` or `x`, and `y` may be the other one.
+    """
 
 def layer_norm(
     kernels: Kernels,

@@ -1,50 +1,46 @@
-"""Native RMSNorm against a float64 oracle, on every instruction set this machine can run.
-
-Inputs are fresh in every run; QUIRE_TEST_SEED repeats the run whose seed a failure shows.
-"""
-
-import os
-import secrets
+"""Native RMSNorm against a float64 oracle, on every instruction set this machine can run."""
 
 import pytest
 import torch
 from torch import Tensor
 
+from quire import _native
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
+from quire.ops.native_fused import FusedKernels
+from tests.kernels.fused_common import (
+    DTYPES,
+    TINY,
+    UNIT,
+    assert_same_bits,
+    draw,
+    new_generator,
+    new_kernels,
+    pick,
+)
 
-SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
 EPS = 1e-5
+CODES = {
+    torch.float32: _native.FLOAT32,
+    torch.bfloat16: _native.BFLOAT16,
+    torch.float16: _native.FLOAT16,
+}
 # Around every vector width and unrolled block, and the widths of real models.
 COLS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 96, 127, 128, 257, 896, 1024, 4096]
 
-# Relative error of one rounding, and half the distance between subnormals.
-UNIT = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-TINY = {torch.float32: 2.0**-150, torch.bfloat16: 2.0**-134, torch.float16: 2.0**-25}
-INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
-
 
 @pytest.fixture(params=available_isas() + emulated_isas())
-def kernels(request: pytest.FixtureRequest) -> NativeKernels:
-    return NativeKernels(request.param)
+def kernels(request: pytest.FixtureRequest) -> FusedKernels:
+    return new_kernels(request.param)
 
 
-@pytest.fixture(params=list(UNIT), ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.fixture(params=DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
 @pytest.fixture
 def generator() -> torch.Generator:
-    print(f"QUIRE_TEST_SEED={SEED}")  # pytest shows it when the test fails
-    return torch.Generator().manual_seed(SEED)
-
-
-def draw(generator: torch.Generator, dtype: torch.dtype, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator).to(dtype)
-
-
-def pick(generator: torch.Generator, low: int, high: int) -> int:
-    return int(torch.randint(low, high + 1, (), generator=generator))
+    return new_generator()
 
 
 def assert_normalized(y: Tensor, x: Tensor, weight: Tensor) -> None:
@@ -67,15 +63,19 @@ def assert_normalized(y: Tensor, x: Tensor, weight: Tensor) -> None:
     assert bool((error <= relative * exact.abs() + absolute).all()), float(error.max())
 
 
-def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
-    """Equal to the bit, the sign of zero included; one NaN is as good as another."""
-    assert actual.dtype == expected.dtype
-    assert torch.equal(actual.isnan(), expected.isnan())
-    kind = INTEGER[actual.dtype]
-    assert torch.equal(actual.nan_to_num(0).view(kind), expected.nan_to_num(0).view(kind))
+def add_rms_norm_into(
+    kernels: FusedKernels, y: Tensor, total: Tensor, x: Tensor, residual: Tensor, weight: Tensor
+) -> None:
+    """The native function itself, with dense rows."""
+    cols = x.shape[1]
+    _native.add_rms_norm(
+        _native.table(kernels.isa), _native.Pool(1), CODES[x.dtype], y.data_ptr(),
+        total.data_ptr(), x.data_ptr(), residual.data_ptr(), weight.data_ptr(), x.shape[0], cols,
+        cols, cols, cols, cols, EPS, False,
+    )  # fmt: skip
 
 
-def test_rms_norm(kernels: NativeKernels, dtype: torch.dtype, generator: torch.Generator) -> None:
+def test_rms_norm(kernels: FusedKernels, dtype: torch.dtype, generator: torch.Generator) -> None:
     for cols in [*COLS, *(pick(generator, 1, 4099) for _ in range(8))]:
         x = draw(generator, dtype, pick(generator, 1, 70), cols)
         weight = draw(generator, dtype, cols)
@@ -83,7 +83,7 @@ def test_rms_norm(kernels: NativeKernels, dtype: torch.dtype, generator: torch.G
 
 
 def test_add_rms_norm(
-    kernels: NativeKernels, dtype: torch.dtype, generator: torch.Generator
+    kernels: FusedKernels, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     for cols in [*COLS, *(pick(generator, 1, 4099) for _ in range(8))]:
         x = draw(generator, dtype, pick(generator, 1, 70), cols)
@@ -96,7 +96,7 @@ def test_add_rms_norm(
 
 @pytest.mark.parametrize("scale", [1e-4, 1e3])
 def test_far_from_one(
-    kernels: NativeKernels, dtype: torch.dtype, generator: torch.Generator, scale: float
+    kernels: FusedKernels, dtype: torch.dtype, generator: torch.Generator, scale: float
 ) -> None:
     x, weight = draw(generator, dtype, 5, 300) * scale, draw(generator, dtype, 300)
     assert_normalized(kernels.rms_norm(x, weight, EPS), x, weight)
@@ -104,7 +104,7 @@ def test_far_from_one(
 
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
 def test_every_16_bit_value_is_read_and_rounded_right(
-    kernels: NativeKernels, narrow: torch.dtype, generator: torch.Generator
+    kernels: FusedKernels, narrow: torch.dtype, generator: torch.Generator
 ) -> None:
     x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(narrow).view(64, 1024)
     weight = torch.ones(1024, dtype=narrow)
@@ -114,7 +114,7 @@ def test_every_16_bit_value_is_read_and_rounded_right(
 
 
 def test_a_row_knows_nothing_of_its_batch(
-    kernels: NativeKernels, dtype: torch.dtype, generator: torch.Generator
+    kernels: FusedKernels, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     for cols in (1, 7, 65, 1000, 4099):
         x, residual = draw(generator, dtype, 33, cols), draw(generator, dtype, 33, cols)
@@ -131,7 +131,7 @@ def test_a_row_knows_nothing_of_its_batch(
 
 
 def test_not_a_number_and_infinity_stay_in_their_row(
-    kernels: NativeKernels, dtype: torch.dtype, generator: torch.Generator
+    kernels: FusedKernels, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     x, weight = draw(generator, dtype, 4, 77), draw(generator, dtype, 77)
     clean = kernels.rms_norm(x, weight, EPS)
@@ -144,38 +144,33 @@ def test_not_a_number_and_infinity_stay_in_their_row(
 
 
 def test_results_may_replace_the_inputs(
-    kernels: NativeKernels, dtype: torch.dtype, generator: torch.Generator
+    kernels: FusedKernels, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     x, residual = draw(generator, dtype, 6, 131), draw(generator, dtype, 6, 131)
     weight = draw(generator, dtype, 131)
-    y = kernels.rms_norm(x, weight, EPS)
-    z, total = kernels.add_rms_norm(x, residual, weight, EPS)
-
-    in_place = x.clone()
-    assert kernels.rms_norm(in_place, weight, EPS, out=in_place) is in_place
-    assert_same_bits(in_place, y)
+    y, total = kernels.add_rms_norm(x, residual, weight, EPS)
     for swap in (False, True):
         a, b = x.clone(), residual.clone()
         out, residual_out = (b, a) if swap else (a, b)
-        kernels.add_rms_norm(a, b, weight, EPS, out=out, residual_out=residual_out)
-        assert_same_bits(out, z)
+        add_rms_norm_into(kernels, out, residual_out, a, b, weight)
+        assert_same_bits(out, y)
         assert_same_bits(residual_out, total)
 
 
 def test_nothing_outside_the_result_is_written(
-    kernels: NativeKernels, dtype: torch.dtype, generator: torch.Generator
+    kernels: FusedKernels, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     for cols in (1, 3, 7, 9, 15, 17, 63, 65, 100):
         x, weight = draw(generator, dtype, 3, cols), draw(generator, dtype, cols)
         room = torch.full((2, 3 * cols + 64), 7.0, dtype=dtype)
         y, total = (half[32:-32].view(3, cols) for half in room)
-        kernels.add_rms_norm(x, x, weight, EPS, out=y, residual_out=total)
+        add_rms_norm_into(kernels, y, total, x, x, weight)
         assert bool((room[:, :32] == 7).all())
         assert bool((room[:, -32:] == 7).all())
 
 
 def test_rows_need_not_be_contiguous(
-    kernels: NativeKernels, dtype: torch.dtype, generator: torch.Generator
+    kernels: FusedKernels, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     wide, weight = draw(generator, dtype, 5, 4, 3 * 64), draw(generator, dtype, 64)
     for x in (wide[..., 64:128], wide[:, 1, :64], wide[0, :, 128:], wide[..., ::3], wide[::2]):
@@ -186,14 +181,14 @@ def test_rows_need_not_be_contiguous(
         assert_normalized(y, total, w)
 
 
-def test_no_rows_are_no_work(kernels: NativeKernels, dtype: torch.dtype) -> None:
+def test_no_rows_are_no_work(kernels: FusedKernels, dtype: torch.dtype) -> None:
     x, weight = torch.empty(0, 3, 8, dtype=dtype), torch.ones(8, dtype=dtype)
     assert kernels.rms_norm(x, weight, EPS).shape == x.shape
     assert [t.shape for t in kernels.add_rms_norm(x, x, weight, EPS)] == [x.shape, x.shape]
 
 
 def test_what_the_kernels_cannot_do_is_refused() -> None:
-    kernels, x, weight = NativeKernels(), torch.ones(2, 8), torch.ones(8)
+    kernels, x, weight = new_kernels(), torch.ones(2, 8), torch.ones(8)
     for bad in (x.double(), x.to("meta"), torch.tensor(1.0), torch.ones(2, 0)):
         with pytest.raises(ValueError, match="x is"):
             kernels.rms_norm(bad, weight, EPS)
@@ -206,14 +201,9 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="weight is"):
             kernels.rms_norm(x, bad, EPS)
-    for bad in (torch.ones(3, 8), x.half(), torch.ones(8, 2).t()):
-        with pytest.raises(ValueError, match="out is"):
-            kernels.rms_norm(x, weight, EPS, out=bad)
     for bad in (torch.ones(3, 8), x.half(), x.to("meta")):
         with pytest.raises(ValueError, match="residual is"):
             kernels.add_rms_norm(x, bad, weight, EPS)
-    with pytest.raises(ValueError, match="same memory"):
-        kernels.add_rms_norm(x, x, weight, EPS, out=x, residual_out=x)
 
 
 def test_a_forced_isa_is_used_or_refused() -> None:

@@ -107,7 +107,7 @@ class FusedKernels:
         wide = gain("weight", weight, x, cols)
         y = like(x)
         x, stride = dense_rows(x, cols)
-        _native.fused_rms_norm(
+        _native.rms_norm(
             self._kernels, self._pool, code, y.data_ptr(), x.data_ptr(), weight.data_ptr(),
             y.numel() // cols, cols, cols, stride, eps, wide,
         )  # fmt: skip
@@ -123,7 +123,7 @@ class FusedKernels:
         y, total = like(x), like(x)
         x, x_stride = dense_rows(x, cols)
         residual, residual_stride = dense_rows(residual, cols)
-        _native.fused_add_rms_norm(
+        _native.add_rms_norm(
             self._kernels, self._pool, code, y.data_ptr(), total.data_ptr(), x.data_ptr(),
             residual.data_ptr(), weight.data_ptr(), y.numel() // cols, cols, cols, cols, x_stride,
             residual_stride, eps, wide,
