@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quire.core.beam_search import BeamSearchParams
     from quire.core.lora import LoRARequest
     from quire.core.pooling_params import PoolingParams
     from quire.core.sampling_params import SamplingParams
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "BeamSearchParams",
     "LoRARequest",
     "PoolingParams",
     "SamplingParams",
@@ -31,6 +33,7 @@ __version__ = "0.1.0"
 _HOME = {
     "LLM": "quire.engine.llm",
     "AsyncLLM": "quire.engine.async_engine",
+    "BeamSearchParams": "quire.core.beam_search",
     "LoRARequest": "quire.core.lora",
     "PoolingParams": "quire.core.pooling_params",
     "SamplingParams": "quire.core.sampling_params",

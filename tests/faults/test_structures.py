@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from quire.core.hardware import detect
 from tests.e2e.serving import Server, serving
 from tests.faults.requests import assert_refused, assert_unharmed
 from tests.faults.test_processes import children, core, healthy, until
@@ -41,7 +43,11 @@ COMPILING = {
     "NOISE": lambda: os.write(0, bytes(range(1, 100))),  # the socket that it is asked on
     "CHATTER": lambda: os.write(1, bytes(range(1, 100))),
 }
-FOLLOWING = {"FALL": os.abort, "STALL": lambda: time.sleep(600)}
+FOLLOWING = {
+    "FALL": os.abort,
+    "STALL": lambda: time.sleep(600),
+    "STUMBLE": lambda: "quire.executor.rank" in sys.orig_argv and os.abort(),
+}
 
 class Deadly:
     def __init__(self, tokenizer, grammar, *args, inner=None, **kwargs):
@@ -70,18 +76,21 @@ real.LLMatcher = Deadly
 STEP_TIMEOUT = "2"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("deadly")
+@contextmanager
+def deadly_server(folder: Path, *flags: str) -> Iterator[Server]:
     (folder / "llguidance").mkdir()
     (folder / "llguidance" / "__init__.py").write_text(DEADLY)
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        with serving(
-            Path("embedded"), "--step-timeout", STEP_TIMEOUT, log_folder=folder
-        ) as running:
+        with serving(Path("embedded"), *flags, log_folder=folder) as running:
             yield running
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with deadly_server(tmp_path_factory.mktemp("deadly"), "--step-timeout", STEP_TIMEOUT) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +208,15 @@ def test_row_21_a_mask_that_never_comes(server: Server) -> None:
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "structure_unavailable"
     assert refused.headers["retry-after"]
+
+
+@pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
+def test_row_21_a_mask_that_ends_another_rank(tmp_path: Path) -> None:
+    """The core ends with it, and tells how: so the structure is known, and not taken again."""
+    with deadly_server(tmp_path, "--tensor-parallel-size", "2") as server:
+        canary = server.text()
+        assert_refused(ask(server, "STUMBLE"), "guided_regex", "ended the engine core")
+        until(lambda: healthy(server))
+        assert_refused(ask(server, "STUMBLE"), "guided_regex", "ended the engine core")
+        assert restarts(server) == 1
+        assert_unharmed(server, canary)

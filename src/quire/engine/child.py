@@ -8,9 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.engine.pipe import LENGTH_BYTES
+from quire.engine.pipe import LENGTH_BYTES, LONGEST
 
-LONGEST = 2 ** (8 * LENGTH_BYTES) - 1
 LOST = (OSError, asyncio.IncompleteReadError)
 """What `Child` raises where the process has ended."""
 
@@ -25,7 +24,7 @@ class Child:
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> Child:
-        process, ours = _spawn(command)
+        process, ours = spawn(command)
         return cls(process, *await asyncio.open_connection(sock=ours))
 
     async def ask(self, request: bytes, longest: int = LONGEST) -> bytes:
@@ -53,7 +52,7 @@ class Child:
         return self.process.wait()
 
 
-def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """A process, and our end of what it reads and writes."""
     ours, theirs = socket.socketpair()
     with theirs:

@@ -82,7 +82,7 @@ class GrammarPool:
             except LOST:
                 status = self._lose(worker)
                 if -status not in OUTSIDE:
-                    raise DeadlyError(_story(status)) from None
+                    raise DeadlyError(story(status)) from None
             else:
                 self._give_back(worker)
                 return checked
@@ -158,7 +158,7 @@ class GrammarPool:
         return status
 
 
-def _story(status: int) -> str:
+def story(status: int) -> str:
     """How a structure has ended its process."""
     if status == -signal.SIGPROF:
         return f"it takes more than {CPU_SECONDS:.0f} s to compile"

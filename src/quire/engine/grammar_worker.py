@@ -59,6 +59,15 @@ class Checked(msgspec.Struct):
     """The error is no fault of the structure's."""
 
 
+def error_of(checked: Checked) -> Exception | None:
+    """What to raise for it, in the process that asked."""
+    if checked.error is None:
+        return None
+    if checked.unexpected:
+        return RuntimeError(f"The structure could not be checked: {checked.error}")
+    return InvalidRequestError(checked.error, param=checked.error_param)
+
+
 def answer(check: Check, wanted: StructuredOutputsParams) -> Checked:
     try:
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -24,7 +24,6 @@ from quire.engine.embeds import embeds_of
 from quire.engine.resolve import Resolved
 from quire.engine.tokenizer_worker import ChatPrompt, tokenize
 from quire.kv.manager import most_blocks
-from quire.text.grammar import GrammarChecker
 from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizer import Tokenizer
 
@@ -57,7 +56,8 @@ class InputProcessor:
     Safe to call from several threads.
 
     Args:
-        grammars: checks structures here; None where that is done elsewhere (see `Structures`).
+        structure_check: raises for a structure that cannot be served; None where that is found
+            out elsewhere (see `Structures`).
 
     Attributes:
         model, pooling: what is served; `engine.pooling_input` makes requests where it pools.
@@ -68,7 +68,7 @@ class InputProcessor:
         resolved: Resolved,
         tokenizer: Tokenizer,
         ready: Ready,
-        grammars: GrammarChecker | None = None,
+        structure_check: Callable[[StructuredOutputsParams], None] | None = None,
     ) -> None:
         config = resolved.config
         _check_vocabulary(config, tokenizer)
@@ -79,7 +79,7 @@ class InputProcessor:
         self._config = config
         self._seed = config.seed
         self._num_drawn = itertools.count()
-        self._grammars = grammars
+        self._structure_check = structure_check
         self.max_model_len = config.scheduler.max_model_len
         self.eos_token_ids = _eos_token_ids(resolved, tokenizer)
         if self._cache_tokens < self.max_model_len:
@@ -230,6 +230,18 @@ class InputProcessor:
             ) from None
         return prompt
 
+    def tokens_of(self, prompt: Prompt, max_tokens: int) -> list[int]:
+        """A prompt's tokens, which leave room for so many more; raises `InvalidRequestError`."""
+        self.check_task()
+        checked = self.checked(prompt)
+        if isinstance(checked, np.ndarray):
+            raise InvalidRequestError(
+                "A search goes on from tokens, and embeddings are none.", param="prompt_embeds"
+            )
+        tokens = checked if isinstance(checked, list) else tokenize(self.tokenizer, checked)
+        self._room(len(tokens), SamplingParams(max_tokens=max_tokens))
+        return tokens
+
     def _room(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Tokens that may follow the prompt; raises where the request cannot fit."""
         limit, what = self.max_model_len, "the model's context"
@@ -276,8 +288,8 @@ class InputProcessor:
                 "The model has no end-of-sequence token, without which no structure can end.",
                 param=wanted.field or "structured_outputs",
             )
-        if self._grammars is not None:
-            self._grammars.check(wanted)
+        if self._structure_check is not None:
+            self._structure_check(wanted)
 
     def _check_ids(self, name: str, ids: Collection[Any]) -> None:
         if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < self.model.vocab_size:

@@ -14,6 +14,7 @@ from typing import Any, Self, cast
 
 from tqdm import tqdm
 
+from quire.core.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.core.config import ModelConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError
 from quire.core.hardware import detect
@@ -23,6 +24,8 @@ from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.engine.adapters import POLL_SECONDS, KnownAdapters, assign
 from quire.engine.arrivals import Arrivals
+from quire.engine.beam_search import beam_search
+from quire.engine.grammar_process import GrammarProcess
 from quire.engine.input import InputProcessor, Prompt, sampling_defaults
 from quire.engine.interrupt import deferred_interrupt
 from quire.engine.llm_pooling import PoolingMethods
@@ -32,8 +35,8 @@ from quire.engine.resolve import engine_args, load_tokenizer, resolve
 from quire.engine.stats import EngineStats
 from quire.engine.tokenizer_worker import ChatPrompt
 from quire.engine.tracing import request_tracer
-from quire.text.grammar import GrammarChecker
 from quire.text.tokenizer import Tokenizer
+from quire.text.vocabulary import special_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +85,9 @@ class LLM(PoolingMethods):
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(self.tokenizer, self.stats, self._tracer)
         self._core, ready = load_core(self.resolved.config)
-        self._input = InputProcessor(self.resolved, self.tokenizer, ready, GrammarChecker())
+        eos_token_ids = self.model_config.eos_token_ids
+        self._structures = GrammarProcess(special_tokens(self.tokenizer, eos_token_ids))
+        self._input = InputProcessor(self.resolved, self.tokenizer, ready, self._structures.check)
         self._adapters = KnownAdapters(self.resolved.config)
         self._ids = itertools.count()
         self._closed = False
@@ -183,6 +188,24 @@ class LLM(PoolingMethods):
         ]
         return self.generate(prompts, sampling_params, use_tqdm, lora_request=lora_request)
 
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
+    ) -> list[BeamSearchOutput]:
+        """The likeliest texts of one prompt or many, found by keeping the best of each length.
+
+        Raises:
+            InvalidRequestError: a prompt cannot be served, or has no room for `max_tokens`.
+        """
+        ids = [self._input.tokens_of(prompt, params.max_tokens) for prompt in _as_list(prompts)]
+        found = beam_search(
+            lambda beams, one: self.generate(beams, one, use_tqdm=False),
+            ids, params, self._input.eos_token_ids,
+        )  # fmt: skip
+        for output in found:
+            for sequence in output.sequences:
+                sequence.text = self.tokenizer.decode(sequence.tokens)
+        return found
+
     def call(self, method: str, *args: Any) -> Any:
         """Run one of the core's utility methods."""
         return self._core.call(method, list(args))
@@ -211,6 +234,7 @@ class LLM(PoolingMethods):
         if not self._closed:
             self._closed = True
             self._core.shutdown()
+            self._structures.shutdown()
             if self._tracer is not None:
                 self._tracer.shutdown()
 

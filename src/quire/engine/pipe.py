@@ -7,6 +7,7 @@ from typing import BinaryIO
 import msgspec
 
 LENGTH_BYTES = 4
+LONGEST = 2 ** (8 * LENGTH_BYTES) - 1
 
 
 def frame(message: object) -> bytes:
@@ -15,7 +16,13 @@ def frame(message: object) -> bytes:
     return len(data).to_bytes(LENGTH_BYTES, "little") + data
 
 
-def read_frame(source: BinaryIO) -> bytes:
-    """The next message; empty at the end."""
-    length = source.read(LENGTH_BYTES)
-    return source.read(int.from_bytes(length, "little"))
+def read_frame(source: BinaryIO, longest: int = LONGEST) -> bytes:
+    """The next message; empty at the end.
+
+    Raises:
+        ValueError: it would have more than `longest` bytes.
+    """
+    length = int.from_bytes(source.read(LENGTH_BYTES), "little")
+    if length > longest:
+        raise ValueError(f"a frame of {length} bytes")
+    return source.read(length)

@@ -40,6 +40,7 @@ from quire.core.messages import (
     Shutdown,
     Standing,
 )
+from quire.engine.suspects import status_like
 
 if TYPE_CHECKING:
     from quire.engine.core import EngineCore
@@ -56,12 +57,12 @@ CoreLoader = Callable[[EngineConfig], tuple["EngineCore", Ready]]
 
 
 def load_core(
-    config: EngineConfig, on_lost: Callable[[], None] | None = None
+    config: EngineConfig, on_lost: Callable[[int], None] | None = None
 ) -> tuple[EngineCore, Ready]:
     """The engine core with its model loaded, and what is known of it then.
 
     Args:
-        on_lost: called, on a thread of its own, when a process that computes with this one is gone.
+        on_lost: called, on a thread of its own, with the status of a rank's process that is gone.
 
     The phase "import_engine" is reading the code; torch, which takes longer, the worker imports.
     """
@@ -77,9 +78,9 @@ def load_core(
 
 
 def load_core_or_end(config: EngineConfig) -> tuple[EngineCore, Ready]:
-    """`load_core` for a process of its own: it ends when another that computes with it does, for
-    somebody stands by to start it anew."""
-    return load_core(config, on_lost=lambda: os._exit(1))
+    """`load_core` for a process of its own: it ends when another that computes with it does, as
+    that one did, for somebody stands by to start it anew."""
+    return load_core(config, on_lost=lambda status: os._exit(status_like(status)))
 
 
 def import_all() -> None:

@@ -10,22 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Collection
 from functools import partial
 
-from quire.core.errors import InvalidRequestError, QuireError, StructureUnavailableError
+from quire.core.errors import QuireError, StructureUnavailableError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.grammar_pool import DeadlyError, GrammarPool
-from quire.engine.grammar_worker import Checked
-from quire.text.grammar import CHECKED_KEPT, grammar_key, refused, structure_key
+from quire.engine.grammar_worker import error_of
+from quire.engine.known_structures import KnownStructures
+from quire.text.grammar import grammar_key, refused, structure_key
 from quire.text.tokenizer import Tokenizer
 from quire.text.vocabulary import special_tokens
 
 logger = logging.getLogger(__name__)
 
-DEADLY_KEPT = 1024
-"""Structures that ended a process; who asks for one again is refused at once."""
 MOST_DEATHS = 2
 HOLD_SECONDS = 600.0
 """So many cores lost of structures in so long, and no structure is taken that is not known to be
@@ -42,8 +41,7 @@ class Structures:
 
     def __init__(self, pool: GrammarPool) -> None:
         self._pool = pool
-        self._good: OrderedDict[bytes, None] = OrderedDict()
-        self._deadly: OrderedDict[bytes, str] = OrderedDict()
+        self._known = KnownStructures()
         self._running: dict[tuple[bytes, str | None], asyncio.Task[None]] = {}
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
 
@@ -60,25 +58,20 @@ class Structures:
         """
         if (refusal := self.refusal(wanted)) is not None:
             raise refusal
-        key = grammar_key(wanted)
-        if key in self._good:
-            self._good.move_to_end(key)
+        if self._known.good(wanted):
             return
         if self._held:
             raise _held_error(wanted)
-        name = key, wanted.field
+        name = grammar_key(wanted), wanted.field
         task = self._running.get(name)
         if task is None:
-            task = self._running[name] = asyncio.create_task(self._check(key, wanted))
+            task = self._running[name] = asyncio.create_task(self._check(wanted))
             task.add_done_callback(partial(self._checked, name))
         await asyncio.shield(task)
 
     def refusal(self, wanted: StructuredOutputsParams) -> QuireError | None:
         """Why a structure is not to be tried again; None where it may be."""
-        if not self._deadly:
-            return None
-        reason = self._deadly.get(structure_key(wanted))
-        return None if reason is None else refused(reason, wanted)
+        return self._known.refusal(wanted)
 
     def blame(self, keys: Collection[bytes]) -> None:
         """The core is lost, in native code that followed, or compiled, one of these structures.
@@ -88,7 +81,7 @@ class Structures:
         """
         for key in keys:
             logger.error("native code was at the structure %s; it is not taken again", key.hex())
-            self._remember(key, _ENDED_CORE)
+            self._known.learn_deadly(key, _ENDED_CORE)
         if keys:
             self._deaths.append(time.monotonic())
 
@@ -105,28 +98,20 @@ class Structures:
     def shutdown(self) -> None:
         self._pool.shutdown()
 
-    async def _check(self, key: bytes, wanted: StructuredOutputsParams) -> None:
+    async def _check(self, wanted: StructuredOutputsParams) -> None:
         try:
             checked = await self._pool.check(wanted)
         except DeadlyError as error:
-            self._remember(structure_key(wanted), str(error))
+            self._known.learn_deadly(structure_key(wanted), str(error))
             raise refused(str(error), wanted) from None
-        if checked.error is not None:
-            raise _error_of(checked)
-        self._good[key] = None
-        if len(self._good) > CHECKED_KEPT:
-            self._good.popitem(last=False)
+        if (fault := error_of(checked)) is not None:
+            raise fault
+        self._known.learn_good(wanted)
 
     def _checked(self, name: tuple[bytes, str | None], task: asyncio.Task[None]) -> None:
         del self._running[name]
         if not task.cancelled():
             task.exception()  # nobody may be left to hear it
-
-    def _remember(self, key: bytes, reason: str) -> None:
-        self._deadly[key] = reason
-        self._deadly.move_to_end(key)
-        if len(self._deadly) > DEADLY_KEPT:
-            self._deadly.popitem(last=False)
 
 
 def _held_error(wanted: StructuredOutputsParams) -> StructureUnavailableError:
@@ -135,10 +120,3 @@ def _held_error(wanted: StructuredOutputsParams) -> StructureUnavailableError:
         "for some minutes.",
         param=wanted.field or "structured_outputs",
     )
-
-
-def _error_of(checked: Checked) -> Exception:
-    assert checked.error is not None
-    if checked.unexpected:
-        return RuntimeError(f"The structure could not be checked: {checked.error}")
-    return InvalidRequestError(checked.error, param=checked.error_param)

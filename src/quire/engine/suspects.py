@@ -9,6 +9,13 @@ from quire.core.native_marks import Note, make_file, read_notes
 
 CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 """Signals that a process ends itself by; others are somebody's wish."""
+_RELAYED = 128
+
+
+def status_like(status: int) -> int:
+    """The exit status with which a core tells of a process that computed with it and ended with
+    `status`: of a crash 128 and its signal, as a shell does."""
+    return _RELAYED - status if -status in CRASHES else 1
 
 
 class Suspects:
@@ -30,8 +37,9 @@ class Suspects:
         make_file(path)
 
     def on_exit(self, status: int) -> None:
-        """It has ended: of a crash, in one of the calls that had not returned?"""
-        if -status in CRASHES:
+        """It has ended: of a crash, its own or another rank's, in one of the calls that had not
+        returned?"""
+        if -status in CRASHES or status - _RELAYED in CRASHES:
             self.keys = frozenset(note.key for note in read_notes(self.path))
 
     def hung(self, looks: int) -> bool:

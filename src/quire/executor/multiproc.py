@@ -34,11 +34,12 @@ _SUMMED = (
 """Facts of which every rank has as much."""
 
 
-def make_executor(config: EngineConfig, on_lost: Callable[[], None] | None = None) -> Executor:
+def make_executor(config: EngineConfig, on_lost: Callable[[int], None] | None = None) -> Executor:
     """The executor that `config` asks for.
 
     Args:
-        on_lost: called when a process of the executor has ended that was not asked to.
+        on_lost: called with the exit status of a process of the executor that has ended and was
+            not asked to.
     """
     if config.tensor_parallel_size == 1:
         return UniprocExecutor(config)
@@ -54,7 +55,7 @@ class MultiprocExecutor(UniprocExecutor):
     fails on some, or a process that is gone, ends the executor: an `EngineDeadError`.
     """
 
-    def __init__(self, config: EngineConfig, on_lost: Callable[[], None] | None = None) -> None:
+    def __init__(self, config: EngineConfig, on_lost: Callable[[int], None] | None = None) -> None:
         from quire.ops.rank_memory import rank_group_bytes
 
         ranks = config.tensor_parallel_size
@@ -153,9 +154,9 @@ class MultiprocExecutor(UniprocExecutor):
         super().shutdown()
         os.close(self._memory)
 
-    def _lost(self) -> None:
+    def _lost(self, status: int) -> None:
         if self._when_lost is not None:
-            self._when_lost()
+            self._when_lost(status)
         self._worker.lose_group()
 
 

@@ -32,6 +32,8 @@ from quire.executor.frames import (
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5.0
+END_SECONDS = 1.0
+"""Between the end of a process's line and its own."""
 
 Kind = TypeVar("Kind", Fit, Loaded, Outcome, Answer)
 
@@ -45,11 +47,12 @@ class Team:
     Args:
         shares: the configuration of each rank.
         memory: descriptor of the memory in which the ranks meet.
-        on_lost: called, on a thread of its own, when a process has ended that was not asked to.
+        on_lost: called, on a thread of its own, with the exit status of a process that has ended
+            and was not asked to.
     """
 
     def __init__(
-        self, shares: Sequence[EngineConfig], memory: int, on_lost: Callable[[], None]
+        self, shares: Sequence[EngineConfig], memory: int, on_lost: Callable[[int], None]
     ) -> None:
         self.memory = memory
         self._shares = shares
@@ -62,6 +65,7 @@ class Team:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self._lock = threading.Lock()  # a step and a grammar may come from two threads
+        self._ended = threading.Event()  # a process has, and `on_lost` was told
         self._closing = False
 
     def start(self) -> None:
@@ -160,7 +164,8 @@ class Team:
         if not self._closing:
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             logger.error("rank %d of the model's processes has ended with %s", rank, how)
-            self._on_lost()
+            self._on_lost(status)
+            self._ended.set()
 
     def _send(self, line: Connection, message: ToWorker) -> None:
         self._send_bytes(line, self._encoder.encode(message))
@@ -169,7 +174,7 @@ class Team:
         try:
             line.send_bytes(frame)
         except OSError as error:
-            raise lost() from error
+            raise self._lost() from error
 
     def _hear(self, line: Connection, kind: type[Kind]) -> Kind:
         """The next message, which is of `kind`.
@@ -181,7 +186,7 @@ class Team:
         try:
             message = self._decoder.decode(line.recv_bytes())
         except (EOFError, OSError) as error:
-            raise lost() from error
+            raise self._lost() from error
         if isinstance(message, Failed):
             known = class_of_code(message.code)
             if known is not None:
@@ -189,6 +194,11 @@ class Team:
             raise EngineDeadError(f"A rank cannot start: {message.code}: {message.message}")
         assert isinstance(message, kind), f"{message} in place of {kind}"
         return message
+
+    def _lost(self) -> EngineDeadError:
+        """The error of a line that has ended; first `on_lost` hears how its process did."""
+        self._ended.wait(END_SECONDS)
+        return lost()
 
 
 def lost() -> EngineDeadError:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from hashlib import blake2b
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +19,6 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.call_grammars import FunctionCalls, write_calls
 from quire.text.composition import Grammar, Specials, StructuralTag, composed, tagged, whole
 from quire.text.multiples import too_many_remainders
-from quire.text.vocabulary import byte_tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -113,33 +110,6 @@ def _structural_tag(params: StructuredOutputsParams) -> StructuralTag | Function
         return msgspec.convert(given, StructuralTag)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise refused(str(error), params) from None
-
-
-class GrammarChecker:
-    """Tells whether a grammar can be served, without the model's vocabulary: in milliseconds.
-
-    Safe to use from several threads.
-    """
-
-    def __init__(self) -> None:
-        self._good: OrderedDict[bytes, None] = OrderedDict()
-        self._tokenizer: LLTokenizer | None = None
-        self._lock = Lock()
-
-    def check(self, params: StructuredOutputsParams) -> None:
-        """Raise `InvalidRequestError` where the grammar cannot be served."""
-        key = grammar_key(params)
-        with self._lock:
-            if key in self._good:
-                self._good.move_to_end(key)
-                return
-            if self._tokenizer is None:
-                self._tokenizer = byte_tokenizer()
-        new_matcher(self._tokenizer, params)
-        with self._lock:
-            self._good[key] = None
-            if len(self._good) > CHECKED_KEPT:
-                self._good.popitem(last=False)
 
 
 def new_matcher(

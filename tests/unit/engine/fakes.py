@@ -14,12 +14,14 @@ from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from quire.core.messages import Ready, TokenLogprobs
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.core import EngineCore
 from quire.engine.input import InputProcessor
 from quire.engine.resolve import Resolved
 from quire.executor.base import Executor
 from quire.text.dummy import DummyTokenizer
-from quire.text.grammar import GrammarChecker
+from quire.text.grammar import new_matcher
+from quire.text.vocabulary import byte_tokenizer
 
 EOS = 257
 VOCAB_SIZE = 258
@@ -125,8 +127,16 @@ def ready(num_blocks: int = NUM_BLOCKS) -> Ready:
 
 def input_processor(num_blocks: int = NUM_BLOCKS, **generation_config: Any) -> InputProcessor:
     return InputProcessor(
-        resolved(**generation_config), ByteTokenizer(), ready(num_blocks), GrammarChecker()
+        resolved(**generation_config),
+        ByteTokenizer(),
+        ready(num_blocks),
+        check_structure,
     )
+
+
+def check_structure(wanted: StructuredOutputsParams) -> None:
+    """Here, where `Structures` and `GrammarProcess` ask another process."""
+    new_matcher(byte_tokenizer(), wanted)
 
 
 def load_echo(config: EngineConfig) -> tuple[EngineCore, Ready]:

@@ -16,7 +16,7 @@ from llguidance import LLMatcher
 
 from quire.core.errors import EngineDeadError, InvalidRequestError, StructureUnavailableError
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
-from quire.engine import grammar_pool, structures
+from quire.engine import grammar_pool, known_structures, structures
 from quire.engine.grammar_pool import GrammarPool
 from quire.engine.grammar_worker import Setup, _checks
 from quire.engine.structures import Structures
@@ -240,12 +240,12 @@ async def test_after_so_many_cores_no_unknown_structure_is_taken(
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(structures, "CHECKED_KEPT", 2)
-    monkeypatch.setattr(structures, "DEADLY_KEPT", 2)
+    monkeypatch.setattr(known_structures, "CHECKED_KEPT", 2)
+    monkeypatch.setattr(known_structures, "DEADLY_KEPT", 2)
     async with running() as (checked, _):
         for text in "abc":
             await checked.check(asked(text))
-        assert len(checked._good) == 2
+        assert len(checked._known._good) == 2
         checked.blame([structure_key(asked(text)) for text in "xyz"])
         assert [checked.refusal(asked(text)) is None for text in "xyz"] == [True, False, False]
 

@@ -16,7 +16,6 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import (
     MAX_DEPTH,
     MAX_GRAMMAR_BYTES,
-    GrammarChecker,
     new_matcher,
 )
 from quire.text.vocabulary import byte_tokenizer
@@ -133,7 +132,7 @@ def test_what_cannot_be_served_is_refused_with_the_reason(
     fields: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=reason) as caught:
-        GrammarChecker().check(StructuredOutputsParams(**fields))
+        new_matcher(TOKENIZER, StructuredOutputsParams(**fields))
     assert caught.value.param == "structured_outputs"
 
 

@@ -25,7 +25,8 @@ from quire.server.openai.protocol import (
 )
 from quire.server.openai.tools import Reading, read_tools
 from quire.server.tools.table import TOOL_PARSERS, OutputParser, choose_parsers
-from quire.text.grammar import GrammarChecker, new_matcher
+from quire.text import vocabulary
+from quire.text.grammar import new_matcher
 from quire.text.json_types import ALL, allowed_types
 from quire.text.string_formats import FORMATS
 from quire.text.tokenizer import Tokenizer
@@ -247,7 +248,7 @@ def test_what_arguments_are_not_held_to_is_refused(
 ) -> None:
     function = FunctionDefinition("f", parameters={"type": "object", **schema}, strict=True)
     with pytest.raises(InvalidRequestError, match=word):
-        GrammarChecker().check(structure(name, [function]))
+        new_matcher(vocabulary.byte_tokenizer(), structure(name, [function]))
 
 
 def test_types_are_told_of_any_schema() -> None:

@@ -1,0 +1,59 @@
+"""Beam search as its caller sees it. Names and meanings are vLLM's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from quire.core.errors import InvalidRequestError
+from quire.core.sampling_params import MAX_LOGPROBS
+
+MAX_WIDTH = MAX_LOGPROBS // 2
+"""A step looks at twice as many continuations of each beam, of which some may end the text."""
+
+
+class BeamSearchParams(msgspec.Struct, kw_only=True):
+    """How to search. Invalid values raise `InvalidRequestError`, which names the field."""
+
+    beam_width: int
+    """Texts that are kept at each length, and returned in the end; up to `MAX_WIDTH`."""
+    max_tokens: int
+    """Most tokens to generate."""
+    ignore_eos: bool = False
+    """Do not end where the model does."""
+    length_penalty: float = 1.0
+    """Scores are log-probabilities over length ** length_penalty, the prompt counted in: 0 is the
+    likeliest text, more favours longer ones."""
+
+    def __post_init__(self) -> None:
+        for name, most in (("beam_width", MAX_WIDTH), ("max_tokens", 2**31 - 1)):
+            value = getattr(self, name)
+            if not 1 <= value <= most:
+                raise InvalidRequestError(
+                    f"{name} is {value}; it must be in [1, {most}].", param=name
+                )
+
+
+@dataclass(slots=True)
+class BeamSearchSequence:
+    """One of the texts that were found.
+
+    Attributes:
+        tokens: the prompt's included, as `text` has it.
+        cum_logprob: of the tokens generated.
+        finish_reason: "stop" where the model ended it, else "length".
+    """
+
+    tokens: list[int]
+    cum_logprob: float = 0.0
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """The best `beam_width` texts of a prompt, the best first."""
+
+    sequences: list[BeamSearchSequence]
