@@ -5,7 +5,7 @@
 
 The first four are made: a host that hands out operations slowly, weights that only bandwidth can
 move, gaps between steps, and a rank that is slower than the others (of which only the times are
-made up: Quire has no ranks yet). The others are what people do to themselves. Each engine is
+made up). The others are what people do to themselves. Each engine is
 explained while it has its fault, and the first change is proven against it on the same load, the
 fault still there. --save keeps each one's evidence, as the tests read it.
 """

@@ -39,7 +39,8 @@ void bind_ranks(nb::module_& m) {
                           int ranks) { new (group) RankGroup(pointer(memory), rank, ranks); })
       .def("begin", &RankGroup::begin)
       .def("fail", &RankGroup::fail)
-      .def("lose", &RankGroup::lose);
+      .def("lose", &RankGroup::lose)
+      .def("waited", &RankGroup::waited);
   m.def("rank_group_bytes", &RankGroup::bytes);
   m.def("all_reduce", &all_reduce);
   m.def("vocab_embedding", &vocab_embedding, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),

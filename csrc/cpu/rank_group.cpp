@@ -150,8 +150,21 @@ bool RankGroup::all_have(uint64_t arrived) const {
   return all;
 }
 
+uint64_t RankGroup::waited(int rank) const {
+  return shared_->ranks[rank].waited.load(std::memory_order_relaxed);
+}
+
 void RankGroup::wait(uint64_t arrived) {
-  const auto end = Clock::now() + kSpin;
+  if (all_have(arrived)) return;
+  const auto begin = Clock::now(), end = begin + kSpin;
+  struct Timer {
+    std::atomic<uint64_t>& total;
+    Clock::time_point begin;
+    ~Timer() {
+      const auto waited = std::chrono::nanoseconds(Clock::now() - begin).count();
+      total.fetch_add(static_cast<uint64_t>(waited), std::memory_order_relaxed);
+    }
+  } timer{shared_->ranks[rank_].waited, begin};
   do {
     for (int i = 0; i < 16; ++i) {
       if (all_have(arrived)) return;

@@ -47,11 +47,14 @@ class RankGroup {
   void fail();
   // A rank is gone for good; nobody waits for anyone any more.
   void lose();
+  // Nanoseconds that a rank has waited for others since it began.
+  uint64_t waited(int rank) const;
 
  private:
   struct alignas(64) Rank {
     std::atomic<uint64_t> arrived;  // step << 32 | sums that it has put its numbers in for
     std::atomic<uint64_t> failed;   // 1 + the step that it failed in
+    std::atomic<uint64_t> waited;   // nanoseconds
   };
   struct Shared {
     Rank ranks[kMaxRanks];

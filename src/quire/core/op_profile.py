@@ -45,6 +45,8 @@ class OpProfile(msgspec.Struct, frozen=True):
         context_tokens: tokens that sequences attended to, summed over sequences and steps.
         ops: in the order in which the model runs them.
         prepare_seconds, sample_seconds: the rest of a step (see `CoreTimes`).
+        rank_waits: of `model_seconds`, those in which each rank waited for others; empty where one
+            process computes the model.
     """
 
     steps: int
@@ -56,3 +58,4 @@ class OpProfile(msgspec.Struct, frozen=True):
     ops: list[OpTime]
     prepare_seconds: float = 0.0
     sample_seconds: float = 0.0
+    rank_waits: list[float] = []

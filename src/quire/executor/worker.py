@@ -174,7 +174,7 @@ class Worker:
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
         self.facts["model"] = self._runner.model.description
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
-        self._profiling = Profiling(config.profiler, self._runner.model.meters)
+        self._profiling = Profiling(config.profiler, self._runner.model.meters, self._group)
         watch.lap("allocate_kv")
         self._warm_up()
         watch.lap("warm_up")

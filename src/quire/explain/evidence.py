@@ -81,8 +81,8 @@ class Evidence(msgspec.Struct, frozen=True):
         ops: some of the window's steps, operation by operation.
         limits: what the machine can do.
         host: what else ran on it.
-        ranks: seconds that each step took each rank of a parallel engine, [steps][ranks]. Quire
-            has no parallelism yet: whoever runs ranks of it saves this with the rest.
+        ranks: seconds that each step took each rank of a parallel engine, [steps][ranks], where
+            they are known one by one; else `ops.rank_waits` tells of all steps together.
     """
 
     window: Window

@@ -43,6 +43,10 @@ class RankGroup:
         """A rank is gone: whoever waits, from now on, gets a RuntimeError."""
         self._handle.lose()
 
+    def waited(self) -> list[float]:
+        """Seconds that each rank has waited for others since it began."""
+        return [1e-9 * self._handle.waited(rank) for rank in range(self.ranks)]
+
     def all_reduce(
         self, kernels: NativeKernels, pool: _native.Pool, x: Tensor, dtype: torch.dtype
     ) -> Tensor:

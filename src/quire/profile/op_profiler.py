@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -16,12 +16,17 @@ _EMPTY = OpProfile(0, 0.0, 0.0, 0, 0, 0, [])
 class OpProfiler:
     """Counts from `start` until `stop`, or for a number of steps.
 
+    Args:
+        waited: seconds that each rank has waited for others so far.
+
     Attributes:
         active: it counts.
     """
 
-    def __init__(self, meters: Sequence[OpMeter]) -> None:
+    def __init__(self, meters: Sequence[OpMeter], waited: Callable[[], list[float]] = list) -> None:
         self.active = False
+        self._waited = waited
+        self._first_waited: list[float] = []
         self._meters = meters
         self._max_steps = 0
         self._profile = _EMPTY
@@ -30,6 +35,7 @@ class OpProfiler:
         """Count anew, so many steps."""
         self._profile = _EMPTY
         self._max_steps = max_steps
+        self._first_waited = self._waited()
         self._count(on=True)
 
     def note(self, batch: SchedulerOutput, seconds: float, times: StepTimes) -> None:
@@ -63,7 +69,9 @@ class OpProfiler:
 
     def _end(self) -> None:
         ops = [op for meter in self._meters for op in meter.op_times()]
-        self._profile = msgspec.structs.replace(self._profile, ops=ops)
+        pairs = zip(self._first_waited, self._waited(), strict=True)
+        waits = [last - first for first, last in pairs]
+        self._profile = msgspec.structs.replace(self._profile, ops=ops, rank_waits=waits)
         self._count(on=False)
 
     def _count(self, *, on: bool) -> None:

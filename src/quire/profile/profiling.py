@@ -18,6 +18,7 @@ from quire.profile.worker_profiler import WorkerProfiler
 
 if TYPE_CHECKING:
     from quire.ops.op_times import OpMeter
+    from quire.ops.rank_group import RankGroup
     from quire.profile.torch_profiler import TorchProfiler
 
 MAX_OP_PROFILE_STEPS = 1000
@@ -42,11 +43,19 @@ class ProfileStatus(msgspec.Struct):
 class Profiling:
     """A worker's profilers.
 
+    Args:
+        group: the ranks that compute the model together.
+
     Raises:
         ConfigError: the profiler that is configured cannot work here.
     """
 
-    def __init__(self, config: ProfilerConfig, meters: Sequence[OpMeter]) -> None:
+    def __init__(
+        self,
+        config: ProfilerConfig,
+        meters: Sequence[OpMeter],
+        group: RankGroup | None = None,
+    ) -> None:
         self._torch: TorchProfiler | None = None
         self._trace: WorkerProfiler | None = None
         if config.profiler == "torch":
@@ -57,7 +66,7 @@ class Profiling:
             from quire.profile.cuda_profiler import CudaProfiler
 
             self._trace = CudaProfiler(config)
-        self._ops = OpProfiler(meters)
+        self._ops = OpProfiler(meters, list if group is None else group.waited)
         self._python = ThreadProfile()  # of the core's thread; of the steps' if they overlap
         self._calls: dict[str, Callable[..., Any]] = {
             "start_profile": self.start_profile,

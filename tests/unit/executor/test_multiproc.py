@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,12 +89,17 @@ def tokens_of(executor: Executor) -> list[int]:
     return tokens
 
 
-def flops_of(executor: Executor) -> int:
-    """Of the layers' products in some steps."""
+def profiled(executor: Executor) -> dict[str, Any]:
+    """Some steps."""
     executor.call("start_op_profile", [])
     tokens_of(executor)
-    ops = executor.call("stop_op_profile", [])["ops"]
-    return sum(op["flops"] for op in ops if op["name"] == "linear")
+    profile: dict[str, Any] = executor.call("stop_op_profile", [])
+    return profile
+
+
+def flops_of(executor: Executor) -> int:
+    """Of the layers' products in some steps."""
+    return sum(op["flops"] for op in profiled(executor)["ops"] if op["name"] == "linear")
 
 
 @two_cores
@@ -115,6 +121,10 @@ def test_ranks_in_processes() -> None:
     assert "token id 64" in str(failure.value.__cause__)
     assert tokens_of(executor) == expected
     assert flops_of(executor) == flops_of(alone)
+    waits = profiled(executor)["rank_waits"]
+    assert len(waits) == 2
+    assert 0.0 <= min(waits) < max(waits)
+    assert profiled(alone)["rank_waits"] == []
     assert executor.facts["tensor_parallel_size"] == 2
     for name in ("kv_bytes_per_token", "kv_cache_bytes", "num_blocks"):
         assert executor.facts[name] == alone.facts[name]
@@ -159,15 +169,15 @@ def test_adapters_are_on_all_ranks(overlap: bool, tmp_path: Path) -> None:
 
 @two_cores
 def test_a_rank_that_is_killed_is_noticed() -> None:
-    lost: list[bool] = []
-    executor = MultiprocExecutor(config(**TP2), lambda: lost.append(True))
+    lost: list[int] = []
+    executor = MultiprocExecutor(config(**TP2), lost.append)
     executor.start()
     (rank,) = ranks()
     rank.kill()
     with pytest.raises(EngineDeadError, match="has gone"):
         tokens_of(executor)
+    assert lost == [-signal.SIGKILL]  # told before the error was raised
     executor.shutdown()
-    assert lost
 
 
 @two_cores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from quire.core.config import EngineArgs
@@ -36,6 +37,17 @@ def test_an_idle_engine_says_so() -> None:
     assert (
         "nothing to explain" in explain(healthy(steps=0, step_sizes=[], limits=None)).verdict.text
     )
+
+
+def test_ranks_are_told_apart_by_how_long_they_waited() -> None:
+    """Of the model's time one waited a fifth and the other three: the first is the slow one."""
+    waits = [share * UNBOUND.model_seconds for share in (0.2, 0.6)]
+    ops = msgspec.structs.replace(UNBOUND, rank_waits=waits)
+    report = explain(healthy(ops=ops))
+    assert report.verdict.cause == "rank_imbalance"
+    assert "Rank 0 takes" in report.verdict.text
+    even = msgspec.structs.replace(UNBOUND, rank_waits=[0.1, 0.1])
+    assert explain(healthy(ops=even)).verdict.cause != "rank_imbalance"
 
 
 FAULTS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -173,3 +174,21 @@ def test_what_cannot_be_summed(pair: tuple[RankGroup, RankGroup]) -> None:
         pair[0].vocab_embedding(pool, torch.tensor([10]), torch.ones(5, 4), 0, 10)
     with pytest.raises(ValueError, match="no rank 2 of 2"):
         _native.RankGroup(0, 2, 2)
+
+
+def test_who_waits_is_told_on_every_rank() -> None:
+    """Rank 1 comes late: the others wait for it, and it for nobody."""
+
+    def work(group: RankGroup) -> list[float]:
+        x = torch.ones(1, 8)
+        reduce(group, x)
+        for _ in range(3):
+            if group.rank == 1:
+                time.sleep(0.02)
+            reduce(group, x)
+        reduce(group, x)  # what the others waited for the sums before is written by now
+        return group.waited()
+
+    told = run_ranks(3, work)
+    for waited in told:
+        assert min(waited[0], waited[2]) > 0.04 > waited[1] >= 0.0

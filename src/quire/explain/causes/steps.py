@@ -91,15 +91,15 @@ def idle_gaps(case: Case) -> Suspect | None:
 
 def rank_imbalance(case: Case) -> Suspect | None:
     """One rank of a parallel engine keeps the others waiting."""
-    steps = case.evidence.ranks
+    steps = case.evidence.ranks or _mean_step(case)
     if not steps:
         return None
     means = [statistics.fmean(rank) for rank in zip(*steps, strict=True)]
     slowest = max(range(len(means)), key=means.__getitem__)
     others = [mean for rank, mean in enumerate(means) if rank != slowest]
-    if not others:
-        return None
     longest = sum(max(step) for step in steps)
+    if not others or not longest:
+        return None
     # Ranks that share the work evenly would all take the mean.
     lost = case.model * (1.0 - sum(map(statistics.fmean, steps)) / longest)
     typical = statistics.median(others)
@@ -124,6 +124,15 @@ def rank_imbalance(case: Case) -> Suspect | None:
         typical_ms=typical * 1e3,
         num_ranks=len(means),
     )
+
+
+def _mean_step(case: Case) -> list[list[float]]:
+    """One step as `Evidence.ranks` has it: what each rank computed while others waited for it."""
+    profile = case.evidence.ops
+    if profile is None or not profile.steps:
+        return []
+    busy = [max(0.0, profile.model_seconds - waited) for waited in profile.rank_waits]
+    return [[seconds / profile.steps for seconds in busy]] if busy else []
 
 
 def _between_operations(case: Case) -> float:
