@@ -13,6 +13,7 @@ from quire.cli import serve
 from quire.core import env
 from quire.core.config import EngineArgs
 from quire.core.hardware import detect
+from quire.core.vllm_flags import FOREIGN, PREFIX, foreign_values
 from quire.engine.resolve import Resolved, resolve
 
 _HIDDEN = {"api_key"}
@@ -51,15 +52,20 @@ def run(namespace: argparse.Namespace) -> int:
     Raises:
         QuireError: what would keep the server from starting.
     """
-    args = serve.engine_args(namespace)
-    resolved = resolve(args, detect())
-    values = [*engine_values(namespace, args, resolved), *server_values(namespace)]
+    found = values(namespace)
     if namespace.json:
-        json.dump([asdict(value) for value in values], sys.stdout, indent=2, default=str)
+        json.dump([asdict(value) for value in found], sys.stdout, indent=2, default=str)
         print()
     else:
-        print_values(values, sys.stdout)
+        print_values(found, sys.stdout)
     return 0
+
+
+def values(namespace: argparse.Namespace) -> list[Value]:
+    """All that `quire serve` would run with; raises as `run`."""
+    args = serve.engine_args(namespace)
+    resolved = resolve(args, detect())
+    return [*engine_values(namespace, args, resolved), *server_values(namespace)]
 
 
 def engine_values(
@@ -86,8 +92,10 @@ def engine_values(
 
 def server_values(namespace: argparse.Namespace) -> Iterator[Value]:
     """The flags that are not the engine's, and the environment."""
+    for name, value in foreign_values(vars(namespace)).items():
+        yield Value(name, value, _source(namespace, PREFIX + name), FOREIGN[name].why)
     for name, value in sorted(vars(namespace).items()):
-        if name in _NO_SETTINGS:
+        if name in _NO_SETTINGS or name.startswith(PREFIX):
             continue
         source = _source(namespace, name)
         if name == "api_key" and value is None and env.api_key():

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from quire.cli import serve
@@ -71,7 +72,9 @@ def _without_weights(args: EngineArgs) -> EngineArgs:
 
 def render(report: Fit, args: EngineArgs) -> str:
     """The report for people."""
-    sections = (_head(report), _memory(report), _verdict(report, args), _speed(report))
+    sections = (
+        _head(report), _memory(report), _verdict(report, args), _speed(report), _reasons(report)
+    )  # fmt: skip
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
 
 
@@ -163,6 +166,14 @@ def _speed(report: Fit) -> Iterator[str]:
     yield (
         f"  a prompt of {report.prompt_len} tokens: {what} after {report.prompt_s * 1e3:,.0f} ms"
     )
+
+
+def _reasons(report: Fit) -> Iterator[str]:
+    """Of each choice that was left open."""
+    if report.notes:
+        yield "Why"
+    for note in report.notes:
+        yield fill(note, 100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _size(count: int) -> str:

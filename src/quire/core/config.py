@@ -13,7 +13,7 @@ from quire.core.lora import LoRAConfig
 from quire.core.quantization import Form
 
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
-DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+DTypeName = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
 Policy = Literal["fcfs", "priority", "lpm"]
 HashAlgo = Literal["sha256", "xxhash"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
@@ -68,6 +68,9 @@ class EngineArgs:
     `embedded-draft`; with --load-format dummy also a preset such as `qwen3-0.6b`."""
     tokenizer: str | None = None
     """Tokenizer directory, file or hub id; the model's own if unset."""
+    hf_overrides: str | None = None
+    """Fields of config.json to read in place of the model's own, as JSON; null takes one away:
+    '{"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}'."""
     revision: str | None = None
     """Branch, tag or commit of a hub id."""
     download_dir: str | None = None
@@ -75,7 +78,8 @@ class EngineArgs:
     load_format: LoadFormat = "auto"
     """`dummy` fills the weights with random numbers, to measure speed without files."""
     dtype: DTypeName = "auto"
-    """Type of weights and activations; `auto` is the checkpoint's."""
+    """Type of weights and activations; `auto` is the checkpoint's; `half` and `float` are vLLM's
+    other names of float16 and float32."""
     quantization: str | None = None
     """Quantize linear weights while loading, by rounding. `int8`: W8A8, a scale an output row,
     activations by token; `int8_w8a16`: the weights alone. `int4_g32`, `int4_g64`, `int4_g128`:

@@ -9,6 +9,7 @@ import inspect
 import itertools
 import json
 import re
+import sys
 import textwrap
 import types
 import typing
@@ -19,6 +20,7 @@ from typing import Any
 from quire.core.config import EngineArgs, ProfilerConfig
 from quire.core.profiler_config import parse_profiler_config
 from quire.core.registry import did_you_mean
+from quire.core.vllm_flags import add_foreign_flags, foreign_notes, foreign_values
 
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -78,6 +80,7 @@ def add_engine_flags(
                 help=argparse.SUPPRESS,
                 **options,
             )
+    add_foreign_flags(parser)
 
 
 def add_config_flag(parser: argparse.ArgumentParser) -> None:
@@ -92,11 +95,14 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_args_from(namespace: argparse.Namespace) -> EngineArgs:
-    """The `EngineArgs` that the parsed flags spell; other names in `namespace` are not read.
+    """The `EngineArgs` that the parsed flags spell; of other names in `namespace` only vLLM's are
+    read, and those that have no effect here are told on stderr.
 
     Raises:
-        ConfigError: the profiler's are wrong.
+        ConfigError: the profiler's are wrong, or one of vLLM's cannot be heeded.
     """
+    for note in foreign_notes(foreign_values(vars(namespace))):
+        print(f"note: {note}", file=sys.stderr)
     names = {field.name for field in dataclasses.fields(EngineArgs)}
     values = {name: value for name, value in vars(namespace).items() if name in names}
     whole = values.get("profiler_config")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import math
 import secrets
 import typing
@@ -36,9 +37,11 @@ from quire.core.errors import ConfigError
 from quire.core.hardware import AVAILABLE_SHARE, Hardware
 from quire.core.profiler_config import checked, from_environment, parse_profiler_config
 from quire.core.registry import did_you_mean
+from quire.core.vllm_flags import FOREIGN, foreign_notes
 from quire.engine.resolve_context import AUTO, asked_context, with_fitting_context
 from quire.engine.resolve_device import GIB, gib, memory_budget, resolve_device
 from quire.engine.resolve_lora import lora_config
+from quire.engine.resolve_model import overridden, yarn_warning
 from quire.engine.resolve_parallel import with_ranks
 from quire.engine.resolve_pooling import resolve_pooling
 from quire.engine.resolve_quantization import resolve_quantization
@@ -48,6 +51,8 @@ from quire.models.offload import last_weights, layer_weights
 from quire.models.registry import model_config
 from quire.text.tokenizer import Tokenizer
 from quire.text.tokenizer import load_tokenizer as open_tokenizer
+
+logger = logging.getLogger(__name__)
 
 BLOCK_SIZES = (8, 16, 32)
 ONE_THREAD_PARAMETERS = 32_000_000
@@ -73,17 +78,21 @@ def engine_args(model: str, fields: Mapping[str, Any]) -> EngineArgs:
     """`EngineArgs` of a model and keyword arguments.
 
     Raises:
-        ConfigError: for a name that is no field.
+        ConfigError: for a name that is no field, or one of vLLM's that cannot be heeded.
     """
     known = {field.name for field in dataclasses.fields(EngineArgs)}
-    for name in fields:
+    for note in foreign_notes(fields):
+        logger.info(note)
+    given = {name: value for name, value in fields.items() if name not in FOREIGN}
+    for name in given:
         if name not in known:
             raise ConfigError(
                 f"unknown engine argument {name!r}; {did_you_mean(name, known)}", param=name
             )
-    if isinstance(fields.get("pooler_config"), Mapping):  # also as a dict
-        fields = {**fields, "pooler_config": json.dumps(fields["pooler_config"])}
-    args = EngineArgs(model=model, **fields)
+    for name in ("pooler_config", "hf_overrides"):
+        if isinstance(given.get(name), Mapping):  # also as a dict
+            given[name] = json.dumps(given[name])
+    args = EngineArgs(model=model, **given)
     if args.profiler_config is not None:  # also as a dict or JSON
         args = dataclasses.replace(
             args, profiler_config=parse_profiler_config(args.profiler_config)
@@ -107,10 +116,13 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         revision=args.revision,
         download_dir=args.download_dir,
     )
+    source = overridden(source, args.hf_overrides)
     pooled = resolve_pooling(args, source, model_config(source.config), notes)
     args, model = pooled.args, pooled.model
     if source.kind == "dummy":
         notes.append("The weights are random numbers (load format dummy): expect no sense.")
+    if (warning := yarn_warning(model)) is not None:
+        notes.append(warning)
     dtype = _dtype(args, model, device, notes)
     hash_algo = _hash_algo(args)
     kv_dtype = _kv_cache_dtype(args, model, dtype)
@@ -254,11 +266,20 @@ def _itl_stretch(args: EngineArgs) -> float | None:
     return None if args.max_num_batched_tokens or math.isinf(stretch) else stretch
 
 
+_DTYPES: dict[str, Literal["float32", "bfloat16", "float16"]] = {
+    "float32": "float32",
+    "float": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "half": "float16",
+}
+
+
 def _dtype(
     args: EngineArgs, model: ModelConfig, device: DeviceType, notes: list[str]
 ) -> Literal["float32", "bfloat16", "float16"]:
     if args.dtype != "auto":
-        return args.dtype
+        return _DTYPES[args.dtype]
     if model.dtype == "float16":
         if args.ops == "reference" and device == "cpu":
             notes.append(

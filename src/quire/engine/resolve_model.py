@@ -1,0 +1,69 @@
+"""What a user changes of a model's own configuration, and what of it has a cost to be told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from quire.checkpoint.source import ModelSource
+from quire.core.config import ModelConfig
+from quire.core.errors import ConfigError
+
+_FLAG = "--hf-overrides"
+_UNSCALED = ("rope_theta", "partial_rotary_factor")
+"""What of RoPE is not its scaling."""
+
+
+def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
+    """The same model, its config.json with these fields in place of its own.
+
+    Args:
+        overrides: a JSON object; a field that is null is taken away, and the older or newer name
+            of RoPE's table goes with the one that is given.
+
+    Raises:
+        ConfigError: it is no JSON object.
+    """
+    if overrides is None:
+        return source
+    try:
+        given = msgspec.json.decode(overrides, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"{_FLAG} {overrides!r} is no JSON object: {error}.",
+            fix=f"""Write {_FLAG} '{{"max_position_embeddings": 4096}}'.""",
+            param=_FLAG,
+        ) from None
+    config = dict(source.config)
+    if "rope_scaling" in given:  # Transformers 5 has all of RoPE in one table, which would win
+        whole = config.pop("rope_parameters", None) or {}
+        config |= {name: whole[name] for name in _UNSCALED if name in whole}
+    for name, value in given.items():
+        if value is None:
+            config.pop(name, None)
+        else:
+            config[name] = value
+    return replace(source, config=config)
+
+
+def yarn_warning(model: ModelConfig) -> str | None:
+    """What static YaRN costs short prompts; None where it is not on."""
+    rope = model.rope
+    if rope is None or rope.scaling != "yarn" or rope.params["factor"] <= 1.0:
+        return None
+    trained, factor = rope.params["original_max_position_embeddings"], rope.params["factor"]
+    return (
+        f"YaRN stretches positions {factor:g} times at every length, so that prompts below the "
+        f"{trained:,} tokens it was trained at are answered less well too. Where none is longer: "
+        f"{_written(trained, None)}; where some are: "
+        f"{_written(trained, {'rope_type': 'dynamic', 'factor': factor})}, "
+        "which leaves short ones as they are."
+    )
+
+
+def _written(trained: int, scaling: dict[str, Any] | None) -> str:
+    fields = {"max_position_embeddings": trained, "rope_scaling": scaling}
+    return f"{_FLAG} '{json.dumps(fields)}'"

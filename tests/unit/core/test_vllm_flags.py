@@ -1,0 +1,90 @@
+"""vLLM's command lines and scripts: what they ask for is done, told to be so, or refused."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from quire.core.config import EngineArgs
+from quire.core.errors import ConfigError
+from quire.core.flags import add_engine_flags, engine_args_from
+from quire.core.vllm_flags import FOREIGN, foreign_notes
+from quire.engine.resolve import engine_args
+
+GUIDE = Path(__file__).parents[3] / "docs" / "from-vllm.md"
+
+
+def parse(*argv: str) -> EngineArgs:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("model_tag", nargs="?")
+    add_engine_flags(parser)
+    return engine_args_from(parser.parse_args(argv))
+
+
+def test_the_commands_of_vllms_complaints(capsys: pytest.CaptureFixture[str]) -> None:
+    """As users wrote them (17568, 12266, 15809), their models apart."""
+    args = parse(
+        *["model", "--disable-log-requests", "--trust-remote-code", "--max-model-len", "36000"],
+        *["--gpu_memory_utilization", "0.7", "--max-num-seqs", "128", "--enforce-eager"],
+    )
+    assert (args.max_model_len, args.gpu_memory_utilization) == (36000, 0.7)
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in told] == ["--disable-log-requests", "--trust-remote-code"]
+    assert all(" has no effect: " in line for line in told)
+    assert parse("--swap-space", "16", "--tensor-parallel-size=2").swap_space == 16
+
+
+def test_a_switch_takes_no_word_from_the_model() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model_tag", nargs="?")
+    add_engine_flags(parser)
+    assert parser.parse_args(["--trust-remote-code", "model"]).model_tag == "model"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--pipeline-parallel-size 2", "--tensor-parallel-size"),
+        ("-pp 2", "--tensor-parallel-size"),
+        ("-dp=2", "behind a router"),
+        ("--no-enable-chunked-prefill", "in chunks"),
+        ('--speculative-config {"method":"ngram"}', "speculative decoding is not there yet"),
+        ("--guided-decoding-backend xgrammar", "llguidance"),
+        ("--task embed", "--runner pooling"),
+    ],
+)
+def test_what_cannot_be_heeded_is_refused_with_a_way_out(words: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse(*words.split())
+
+
+@pytest.mark.parametrize(
+    "words", ["-pp 1", "--enable-chunked-prefill", "--guided-decoding-backend auto", "-O3"]
+)
+def test_what_is_so_in_any_case(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse(*words.split()) == EngineArgs()
+    assert "has no effect" in capsys.readouterr().err
+
+
+def test_from_python(caplog: pytest.LogCaptureFixture) -> None:
+    fields = {"trust_remote_code": True, "pipeline_parallel_size": 1, "max_num_seqs": 7}
+    with caplog.at_level("INFO", "quire"):
+        args = engine_args("m", {**fields, "speculative_config": None})
+    assert args == EngineArgs(model="m", max_num_seqs=7)
+    assert [line.split()[0] for line in caplog.messages] == [
+        "--trust-remote-code", "--pipeline-parallel-size",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="speculative"):
+        engine_args("m", {"speculative_config": {"model": "ngram"}})
+
+
+def test_none_is_a_flag_of_ours_and_all_are_in_the_guide() -> None:
+    ours = {name for name in EngineArgs.__dataclass_fields__ if name in FOREIGN}
+    assert not ours
+    text = GUIDE.read_text()
+    assert [name for name in FOREIGN if f"`--{name.replace('_', '-')}`" not in text] == []
+    for name, foreign in FOREIGN.items():
+        for value in foreign.same or ():
+            assert list(foreign_notes({name: value}))
