@@ -27,6 +27,7 @@ COMMANDS = {
     "tune kernels": ("quire.tune.kernels.main", "fit the kernels to this machine and a model"),
     "quantize": ("quire.quantize.main", "write a smaller copy of a model: int8, int4, fp8 or GGUF"),
     "profile": ("quire.cli.profile", "show what a run spends its time on, operation by operation"),
+    "bug-report": ("quire.cli.bug_report", "collect what helps others to help, without secrets"),
     "bench": ("quire.bench.main", "measure speed, from kernels to serving, and quality"),
 }
 

@@ -1,0 +1,186 @@
+"""`quire bug-report`: what somebody needs to know to help, in one file, with what is private taken
+out. It is written here and sent nowhere."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import platform
+import re
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from quire import __version__
+from quire.cli import config, doctor, serve
+from quire.core import env
+from quire.core.errors import ConfigError, QuireError
+
+LOG_BYTES = 2**20
+"""Of each log, its end."""
+SERVER_SECONDS = 10.0
+_OWN = ("output", "url", "log")
+_OF_SERVER = ("version", "health", "ready", "load", "metrics", "explain?window=2")
+_SECRETS = (
+    re.compile(r"(?i)\bbearer\s+\S+|(?<=authorization: )basic\s+\S+"),
+    re.compile(
+        r"""(?i)[\w-]*(?:api[-_]?key|token|secret|password)["']?\s*[=:]\s*["']?[\w.~+/-]{8,}"""
+    ),
+    re.compile(r"(?i)--(?:api[-_]key|hf[-_]token)\s+\S+"),
+    re.compile(r"\b(?:sk|hf|ghp|gho|xox[bp])[-_][\w-]{8,}"),
+    re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
+)
+_PART = r"""/[^/\s'"<>|:,;(){}\[\]]+"""
+_PATH = re.compile(rf"(?<![\w:/…])(?:~|{_PART})(?:{_PART})+")
+_ADDRESS = re.compile(r"\b(?!127\.)(?:\d{1,3}\.){3}\d{1,3}\b")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to collect, and all that `quire serve` takes, to `parser`."""
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the .zip to write (default: quire-bug-report-DATE.zip, here)",
+    )
+    parser.add_argument("--url", metavar="URL", help="also ask this running server how it is")
+    parser.add_argument(
+        "--log",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="also take the end of this log; may be repeated",
+    )
+    serve.add_arguments(parser)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Write the file and say what is in it.
+
+    Raises:
+        QuireError: it cannot be written.
+    """
+    path = namespace.output or Path(time.strftime("quire-bug-report-%Y%m%d-%H%M%S.zip"))
+    keys = [value for name, value in env.given().items() if name.endswith("_KEY")]
+    redact = redactor([*keys, *(namespace.api_key or ())])
+    try:
+        with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as bundle:
+            for name, text in contents(namespace):
+                bundle.writestr(name, redact(text))
+                print(f"  {name}", file=sys.stderr)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}.", param="--output"
+        ) from None
+    print(
+        "Keys, folders, addresses and names of this machine and its user were taken out. "
+        "Look at it before you attach it; nothing was sent.",
+        file=sys.stderr,
+    )
+    print(path)
+    return 0
+
+
+def contents(namespace: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Names of files and their texts; what cannot be had says why."""
+    yield "machine.json", _json(_machine())
+    yield "doctor.json", _json(_or_why(lambda: _doctor(namespace)))
+    yield "config.json", _json(_or_why(lambda: _config(namespace)))
+    for path in namespace.log:
+        yield f"log/{path.name}", str(_or_why(lambda path=path: _end_of(path)))  # type: ignore[misc]
+    if namespace.url:
+        base = namespace.url.rstrip("/").removesuffix("/v1")
+        for page in _OF_SERVER:
+            name = f"server/{page.partition('?')[0]}.txt"
+            yield name, str(_or_why(lambda page=page: _page(f"{base}/{page}")))  # type: ignore[misc]
+
+
+def redactor(secrets: Sequence[str] = ()) -> Callable[[str], str]:
+    """What takes secrets, addresses and the names of folders, host and user out of a text.
+
+    Args:
+        secrets: to be hidden wherever they stand, beside what looks like one.
+    """
+    words = {socket.gethostname(): "HOST"}
+    with suppress(OSError, KeyError):  # a container's user without a name
+        words[getpass.getuser()] = "USER"
+    names = [
+        (re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])"), shown)
+        for word, shown in words.items()
+        if len(word) > 2 and word not in ("root", "localhost")
+    ]
+
+    def redact(text: str) -> str:
+        for known in filter(None, secrets):
+            text = text.replace(known, "[hidden]")
+        for pattern in _SECRETS:
+            text = pattern.sub("[hidden]", text)
+        text = _PATH.sub(lambda found: f"…/{found[0].rpartition('/')[2]}", text)
+        text = _ADDRESS.sub("[address]", text)
+        for word, shown in names:
+            text = word.sub(shown, text)
+        return text
+
+    return redact
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n"
+
+
+def _or_why(what: Callable[[], Any]) -> Any:
+    try:
+        return what()
+    except (QuireError, OSError, ValueError) as error:
+        return f"not to be had: {type(error).__name__}: {error}"
+
+
+def _machine() -> dict[str, Any]:
+    keys = {name for name in env.given() if name.endswith("_KEY")}
+    return {
+        "quire": __version__,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "libc": " ".join(platform.libc_ver()),
+        "cpus": os.cpu_count(),
+        "environment": {k: "[hidden]" if k in keys else v for k, v in env.given().items()},
+        "packages": dict(sorted((d.metadata["Name"], d.version) for d in distributions())),
+    }
+
+
+def _doctor(namespace: argparse.Namespace) -> list[dict[str, Any]]:
+    return [asdict(finding) for finding in doctor.examine(namespace.host, namespace.port)]
+
+
+def _config(namespace: argparse.Namespace) -> list[dict[str, Any]]:
+    """Of the flags that were given here, as `quire config --json` has them."""
+    return [asdict(value) for value in config.values(namespace) if value.name not in _OWN]
+
+
+def _end_of(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+        return file.read().decode(errors="replace")
+
+
+def _page(url: str) -> str:
+    headers = {"Authorization": f"Bearer {key}"} if (key := env.api_key()) else {}
+    try:
+        asked = urllib.request.Request(url, headers=headers)
+        with urllib.request.urlopen(asked, timeout=SERVER_SECONDS) as answer:
+            body: bytes = answer.read()
+            return body.decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        return f"{error.code}: {error.read(LOG_BYTES).decode(errors='replace')}"
