@@ -10,30 +10,9 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-// Σ f(v) of the row's vectors, where f keeps the lanes past the end zero if told their number.
-template <class Row, class F>
-float sum_over(const Row& row, int64_t cols, const F& f) {
-  constexpr int64_t kStep = 4 * kLanes;
-  Vec s0 = zero(), s1 = zero(), s2 = zero(), s3 = zero();
-  int64_t i = 0;
-  for (; i + kStep <= cols; i += kStep) {
-    const Vec a = row.at(i);
-    const Vec b = row.at(i + kLanes);
-    const Vec c = row.at(i + 2 * kLanes);
-    const Vec d = row.at(i + 3 * kLanes);
-    s0 = f.onto(s0, a);
-    s1 = f.onto(s1, b);
-    s2 = f.onto(s2, c);
-    s3 = f.onto(s3, d);
-  }
-  for (; i + kLanes <= cols; i += kLanes) s0 = f.onto(s0, row.at(i));
-  if (i < cols) s1 = f.onto(s1, row.at(i, cols - i), cols - i);
-  return sum(add(add(s0, s1), add(s2, s3)));
-}
-
 struct Plain {
-  Vec onto(Vec total, Vec v) const { return add(total, v); }
-  Vec onto(Vec total, Vec v, int64_t) const { return add(total, v); }
+  static Vec onto(Vec total, Vec v) { return add(total, v); }
+  static Vec onto(Vec total, Vec v, int64_t) { return add(total, v); }
 };
 
 struct CentredSquare {

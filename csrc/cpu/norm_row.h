@@ -34,9 +34,10 @@ struct SummedRow {
   }
 };
 
-// 1 / sqrt(mean(row^2) + eps). Four accumulators hide the latency of the multiply-add.
-template <class Row>
-float inverse_rms(const Row& row, int64_t cols, float eps) {
+// Σ f(v) over the row's vectors: f.onto(total, v) adds one, f.onto(total, v, n) the last, of whose lanes
+// n count; those past the end are zero. Four accumulators hide the latency of an addition.
+template <class Row, class F>
+float sum_over(const Row& row, int64_t cols, const F& f) {
   constexpr int64_t kStep = 4 * kLanes;
   Vec s0 = zero(), s1 = zero(), s2 = zero(), s3 = zero();
   int64_t i = 0;
@@ -45,20 +46,25 @@ float inverse_rms(const Row& row, int64_t cols, float eps) {
     const Vec b = row.at(i + kLanes);
     const Vec c = row.at(i + 2 * kLanes);
     const Vec d = row.at(i + 3 * kLanes);
-    s0 = fma(a, a, s0);
-    s1 = fma(b, b, s1);
-    s2 = fma(c, c, s2);
-    s3 = fma(d, d, s3);
+    s0 = f.onto(s0, a);
+    s1 = f.onto(s1, b);
+    s2 = f.onto(s2, c);
+    s3 = f.onto(s3, d);
   }
-  for (; i + kLanes <= cols; i += kLanes) {
-    const Vec a = row.at(i);
-    s0 = fma(a, a, s0);
-  }
-  if (i < cols) {
-    const Vec a = row.at(i, cols - i);  // the lanes past the end are zero
-    s1 = fma(a, a, s1);
-  }
-  const float total = sum(add(add(s0, s1), add(s2, s3)));
+  for (; i + kLanes <= cols; i += kLanes) s0 = f.onto(s0, row.at(i));
+  if (i < cols) s1 = f.onto(s1, row.at(i, cols - i), cols - i);
+  return sum(add(add(s0, s1), add(s2, s3)));
+}
+
+struct Square {
+  static Vec onto(Vec total, Vec v) { return fma(v, v, total); }
+  static Vec onto(Vec total, Vec v, int64_t) { return fma(v, v, total); }
+};
+
+// 1 / sqrt(mean(row^2) + eps).
+template <class Row>
+float inverse_rms(const Row& row, int64_t cols, float eps) {
+  const float total = sum_over(row, cols, Square{});
   return 1.0f / __builtin_sqrtf(total / static_cast<float>(cols) + eps);
 }
 

@@ -16,6 +16,7 @@ from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.reference import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
+from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
 
 KINDS: tuple[WeightKind, ...] = ("f32", "f16", "bf16", "s8", "s8_a16")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -107,11 +108,7 @@ def test_every_count_of_rows(
         x = draw(generator, dtype, most, k)
         y = linear.forward(x)
         assert_linear(y, x, linear, None)
-        alone = torch.cat([linear.forward(x[i : i + 1]) for i in range(most)])
-        assert torch.equal(alone, y)
-        for rows in (*range(1, 71), 300):
-            first = pick(generator, 0, most - rows)
-            assert torch.equal(linear.forward(x[first : first + rows]), y[first : first + rows])
+        assert_rows_are_their_own(linear, x, y, (*range(1, 71), 300), generator)
 
 
 def test_threads_and_order_do_not_matter(
@@ -241,12 +238,7 @@ def test_nothing_outside_the_result_is_written(
     for n in (1, 15, 33, 63, 100):
         linear = PackedLinear(kernels, POOLS[2], draw(generator, dtype, n, 40), kind=kind)
         for rows in (1, 17, 40):
-            room = torch.full((rows * n + 128,), 7.0, dtype=dtype)
-            x = draw(generator, dtype, rows, 40)
-            linear.forward(x, out=room[64:-64].view(rows, n))
-            assert bool((room[:64] == 7).all())
-            assert bool((room[-64:] == 7).all())
-            assert torch.equal(room[64:-64].view(rows, n), linear.forward(x))
+            assert_writes_its_result_alone(linear, draw(generator, dtype, rows, 40), n)
 
 
 def test_inputs_need_not_be_contiguous(

@@ -15,6 +15,7 @@ from quire.ops.packed_file import read_linears, write_linears
 from quire.ops.quantized import QuantizedWeight
 from quire.ops.reference import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
+from tests.kernels.linear_common import assert_rows_are_their_own
 
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
 ISAS = available_isas() + emulated_isas()
@@ -98,11 +99,7 @@ def test_every_count_of_rows(
     x = draw_x(generator, 260, k).bfloat16()
     y = linear.forward(x)
     assert_linear(y, x, weight, None)
-    alone = torch.cat([linear.forward(x[i : i + 1]) for i in range(260)])
-    assert torch.equal(alone, y)
-    for rows in (*range(1, 41), 130):
-        first = pick(generator, 0, 260 - rows)
-        assert torch.equal(linear.forward(x[first : first + rows]), y[first : first + rows])
+    assert_rows_are_their_own(linear, x, y, (*range(1, 41), 130), generator)
 
 
 def test_threads_and_order_do_not_matter(

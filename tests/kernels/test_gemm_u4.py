@@ -16,6 +16,7 @@ from quire.ops.native_codes import GroupedCodes
 from quire.ops.native_gemm import PackedLinear, Pool
 from quire.ops.reference import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
+from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
 
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
 ISAS = available_isas() + emulated_isas()
@@ -151,11 +152,7 @@ def test_every_count_of_rows(
     x = draw(generator, dtype, 700, k)
     y = linear.forward(x)
     assert_linear(y, x, weight, None)
-    alone = torch.cat([linear.forward(x[i : i + 1]) for i in range(700)])
-    assert torch.equal(alone, y)
-    for rows in (*range(1, 71), 300):
-        first = pick(generator, 0, 700 - rows)
-        assert torch.equal(linear.forward(x[first : first + rows]), y[first : first + rows])
+    assert_rows_are_their_own(linear, x, y, (*range(1, 71), 300), generator)
 
 
 def test_threads_and_order_do_not_matter(
@@ -311,12 +308,7 @@ def test_nothing_outside_the_result_is_written(
             kernels, POOLS[2], draw(generator, dtype, n, 40), kind="u4", group=group
         )
         for rows in (1, 17, 40):
-            room = torch.full((rows * n + 128,), 7.0, dtype=dtype)
-            x = draw(generator, dtype, rows, 40)
-            linear.forward(x, out=room[64:-64].view(rows, n))
-            assert bool((room[:64] == 7).all())
-            assert bool((room[-64:] == 7).all())
-            assert torch.equal(room[64:-64].view(rows, n), linear.forward(x))
+            assert_writes_its_result_alone(linear, draw(generator, dtype, rows, 40), n)
 
 
 def test_a_gate_is_applied_as_on_its_own(
