@@ -24,34 +24,79 @@ struct Turn {
         half(cos == nullptr ? 0 : rotary_dim / 2) {}
 };
 
-// y may be x.
+// A row as it lies in memory, normalized when it is read: the same bits as rms_norm's.
+template <class T, class W>
+struct NormedRow {
+  const T* x;
+  const W* weight;
+  float scale;  // 1 / rms
+
+  Vec at(int64_t i) const { return gained(load(weight + i), load(x + i)); }
+  Vec at(int64_t i, int64_t n) const { return gained(load(weight + i, n), load(x + i, n)); }
+  Vec gained(Vec w, Vec v) const {
+    return round<T>(mul(w, round<W>(mul(v, broadcast(scale)))));
+  }
+};
+
+// Columns of a head that are not turned. y may be where the row lies.
 template <class T>
-void turn_head(T* y, const T* x, const Turn& t, int64_t head_dim) {
+void keep_columns(T* y, const PlainRow<T>& row, int64_t begin, int64_t end) {
+  copy(y + begin, row.x + begin, end - begin);
+}
+template <class T, class Row>
+void keep_columns(T* y, const Row& row, int64_t begin, int64_t end) {
+  int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) store(y + i, row.at(i));
+  if (i < end) store(y + i, row.at(i, end - i), end - i);
+}
+
+// y may be where the row lies.
+template <class T, class Row>
+void turn_head(T* y, const Row& row, const Turn& t, int64_t head_dim) {
   int64_t i = 0;
   for (; i + kLanes <= t.half; i += kLanes) {
-    const Vec a = load(x + i), b = load(x + t.half + i);
+    const Vec a = row.at(i), b = row.at(t.half + i);
     const Vec cos = load(t.cos + i), sin = load(t.sin + i);
     store(y + i, sub(mul(a, cos), mul(b, sin)));
     store(y + t.half + i, add(mul(b, cos), mul(a, sin)));
   }
   if (i < t.half) {
     const int64_t n = t.half - i;
-    const Vec a = load(x + i, n), b = load(x + t.half + i, n);
+    const Vec a = row.at(i, n), b = row.at(t.half + i, n);
     const Vec cos = load(t.cos + i, n), sin = load(t.sin + i, n);
     store(y + i, sub(mul(a, cos), mul(b, sin)), n);
     store(y + t.half + i, add(mul(b, cos), mul(a, sin)), n);
   }
-  copy(y + 2 * t.half, x + 2 * t.half, head_dim - 2 * t.half);
+  keep_columns(y, row, 2 * t.half, head_dim);
 }
 
-// One head on its way: normalized, if there is a weight, and turned.
+constexpr int64_t kHeads = 16;  // whose norms are computed one after the other: each waits for its sum
+
+// At most kHeads heads of a token on their way, y_step elements apart: normalized, if there is a
+// weight, and turned.
 template <class T>
-void place_head(T* y, const T* x, const Gain& gain, float eps, const Turn& t, int64_t head_dim) {
-  if (gain.weight != nullptr) {
-    scale_row(y, x, gain, head_dim, inverse_rms(PlainRow<T>{x}, head_dim, eps));
-    x = y;
+void place_heads(T* y, int64_t y_step, const T* x, int64_t heads, const Gain& gain, float eps,
+                 const Turn& t, int64_t head_dim) {
+  float scales[kHeads];
+  for (int64_t h = 0; gain.weight != nullptr && h < heads; ++h) {
+    scales[h] = inverse_rms(PlainRow<T>{x + h * head_dim}, head_dim, eps);
   }
-  turn_head(y, x, t, head_dim);
+  for (int64_t h = 0; h < heads; ++h, y += y_step, x += head_dim) {
+    if (gain.weight == nullptr) {
+      turn_head(y, PlainRow<T>{x}, t, head_dim);
+    } else if (gain.wide) {
+      turn_head(y, NormedRow<T, float>{x, static_cast<const float*>(gain.weight), scales[h]}, t,
+                head_dim);
+    } else {
+      turn_head(y, NormedRow<T, T>{x, static_cast<const T*>(gain.weight), scales[h]}, t, head_dim);
+    }
+  }
+}
+
+// Calls some(first, count) for runs of at most kHeads heads.
+template <class Some>
+void each_heads(int64_t heads, const Some& some) {
+  for (int64_t h = 0; h < heads; h += kHeads) some(h, heads - h < kHeads ? heads - h : kHeads);
 }
 
 // Elements of a quantized head: the largest, and the nearest one to x.
@@ -138,6 +183,28 @@ struct Cache {
   static int code_of(f16) { return kFloat16; }
 };
 
+// Asks for the lines that a token's keys and values will be written to: the store of a line that no
+// cache holds would wait for memory, and those behind it with it.
+template <class T>
+void fetch_slot(const RopeKvArgs& a, int64_t row) {
+  const int64_t item = a.cache_dtype >= kInt8 ? 1 : a.cache_dtype == kFloat32 ? 4 : 2;
+  const int64_t block = a.slot_mapping[row] / a.block_size;
+  const int64_t offset = a.slot_mapping[row] % a.block_size;
+  const int64_t slot = (block * a.block_stride + offset * a.head_dim) * item;
+  const char *const k = static_cast<const char*>(a.k_cache) + slot,
+             *const v = static_cast<const char*>(a.v_cache) + slot;
+  for (int64_t h = 0; h < a.kv_heads; ++h) {
+    for (int64_t i = 0; i < a.head_dim * item; i += 64) {
+      __builtin_prefetch(k + h * a.head_stride * item + i, 1);
+      __builtin_prefetch(v + h * a.head_stride * item + i, 1);
+    }
+    if (a.k_scale == nullptr) continue;
+    const int64_t scale = (block * a.kv_heads + h) * a.block_size + offset;
+    __builtin_prefetch(a.k_scale + scale, 1);
+    __builtin_prefetch(a.v_scale + scale, 1);
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -148,7 +215,7 @@ void rotary(const RotaryArgs& a, int64_t task) {
     T* y = row_at<T>(a.y, r, a.y_stride);
     const T* x = row_at<T>(a.x, r, a.x_stride);
     for (int64_t h = 0; h < a.heads; ++h) {
-      turn_head(y + h * a.head_dim, x + h * a.x_head_stride, turn, a.head_dim);
+      turn_head(y + h * a.head_dim, PlainRow<T>{x + h * a.x_head_stride}, turn, a.head_dim);
     }
   }
 }
@@ -161,30 +228,35 @@ void rope_kv_write(const RopeKvArgs& a, int64_t task) {
   const RowRange range(a.rows, a.task_rows, task);
   const int64_t d = a.head_dim;
   const Gain q_norm{a.q_norm, a.wide_norms}, k_norm{a.k_norm, a.wide_norms};
+  fetch_slot<T>(a, range.begin);
   for (int64_t r = range.begin; r < range.end; ++r) {
+    if (r + 1 < range.end) fetch_slot<T>(a, r + 1);
     const Turn turn(a.cos_sin, a.positions, r, a.rotary_dim);
     T* q_out = row_at<T>(a.q_out, r, a.heads * d);
     const T* q = row_at<T>(a.q, r, a.q_stride);
-    for (int64_t h = 0; h < a.heads; ++h) {
-      place_head(q_out + h * d, q + h * d, q_norm, a.eps, turn, d);
-    }
+    each_heads(a.heads, [&](int64_t h, int64_t heads) {
+      place_heads(q_out + h * d, d, q + h * d, heads, q_norm, a.eps, turn, d);
+    });
     const int64_t block = a.slot_mapping[r] / a.block_size;
     const int64_t offset = a.slot_mapping[r] % a.block_size;
     const int64_t slot = block * a.block_stride + offset * d;
     const T* k = row_at<T>(a.k, r, a.k_stride);
     const T* v = row_at<T>(a.v, r, a.v_stride);
-    for (int64_t h = 0; h < a.kv_heads; ++h, k += d, v += d) {
-      const int64_t at = slot + h * a.head_stride;
-      const int64_t scale = (block * a.kv_heads + h) * a.block_size + offset;
+    each_heads(a.kv_heads, [&](int64_t first, int64_t heads) {
+      T turned[kHeads * kAttentionHeadDim];
       if (plain) {
-        place_head(reinterpret_cast<T*>(keys.elements) + at, k, k_norm, a.eps, turn, d);
+        T* const y = reinterpret_cast<T*>(keys.elements) + slot + first * a.head_stride;
+        place_heads(y, a.head_stride, k + first * d, heads, k_norm, a.eps, turn, d);
       } else {
-        T turned[kAttentionHeadDim];
-        place_head(turned, k, k_norm, a.eps, turn, d);
-        keys.put(at, scale, turned, d);
+        place_heads(turned, d, k + first * d, heads, k_norm, a.eps, turn, d);
       }
-      values.put(at, scale, v, d);
-    }
+      for (int64_t i = 0; i < heads; ++i) {
+        const int64_t h = first + i, at = slot + h * a.head_stride;
+        const int64_t scale = (block * a.kv_heads + h) * a.block_size + offset;
+        if (!plain) keys.put(at, scale, turned + i * d, d);
+        values.put(at, scale, v + h * d, d);
+      }
+    });
   }
 }
 
