@@ -34,6 +34,7 @@ class _RequestState:
     """A request with its n sequences."""
 
     __slots__ = (
+        "held",
         "kind",
         "metrics",
         "num_cached_tokens",
@@ -72,6 +73,7 @@ class _RequestState:
         self.num_cached_tokens = 0
         self.pooled: bytes | None = None
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self.held = False
 
     def start_again(self, tokenizer: Tokenizer) -> None:
         """Forget all that is known but when it came."""
@@ -79,11 +81,18 @@ class _RequestState:
         self.metrics.first_scheduled_time = self.metrics.first_token_time = 0.0
         self._begin(tokenizer)
 
+    @property
+    def lacks_prompt(self) -> bool:
+        """Whether a sequence is ahead of the first, which tells of the prompt: it had a prefix."""
+        first, wanted = self.sequences[0], self.request.params.prompt_logprobs is not None
+        return wanted and not (first.num_tokens or first.finish_reason)
+
     def output(self, touched: list[SequenceState]) -> RequestOutput:
         """An answer with the sequences of this step (DELTA) or with all of them."""
-        delta = self.kind is RequestOutputKind.DELTA
+        delta = self.kind is RequestOutputKind.DELTA and not self.held
+        self.held = False
         prompt_logprobs = self.prompt_logprobs
-        if delta:
+        if self.kind is RequestOutputKind.DELTA:
             self.prompt_logprobs = None
         return RequestOutput(
             request_id=self.request.request_id,
@@ -190,7 +199,9 @@ class OutputProcessor:
             state = self._requests[request_id]
             if state.num_running == 0:
                 self._end_request(state, step.timestamp)
-            if state.num_running == 0 or state.kind is not RequestOutputKind.FINAL_ONLY:
+            if state.lacks_prompt:
+                state.held = True
+            elif state.num_running == 0 or state.kind is not RequestOutputKind.FINAL_ONLY:
                 result.outputs.append(state.output(sequences))
         self._stats.on_step(step.stats, step.timestamp, step.times)
         return result

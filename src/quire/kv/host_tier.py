@@ -167,13 +167,9 @@ class HostTier:
         else:
             self._drop(load.key, load.slot)
 
-    def undo(self, copies: BlockCopies) -> list[str]:
+    def undo(self, copies: BlockCopies) -> None:
         """Forget what a step that failed, or was never begun, was to keep: it may be wrong, or
-        not be there.
-
-        Returns:
-            The preempted requests of which nothing is kept any more.
-        """
+        not be there."""
         self._copies.dropped.extend(copies.dropped)  # again, for they may still be there
         for _, key in copies.spills:
             self._files.pop(key, None)
@@ -183,7 +179,6 @@ class HostTier:
         lost = [name for name, swapped in self._swapped.items() if swapped.keys[0] in keys]
         for name in lost:
             self.drop_swapped(name)
-        return lost
 
     def forget_all(self) -> None:
         """Forget every offloaded block; those of preempted requests stay, for them alone."""

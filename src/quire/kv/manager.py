@@ -272,10 +272,6 @@ class KVCacheManager:
         first = max(table.count(NO_BLOCK), self.first_needed(num_tokens))
         self.tier.swap_out(request.request_id, first, table[first:], num_tokens)
 
-    def is_swapped(self, request: Request) -> bool:
-        """Whether the host tier keeps blocks of this request."""
-        return self.tier is not None and self.tier.swapped(request.request_id) is not None
-
     def drop_swapped(self, request: Request) -> None:
         """Forget what was swapped out of a request, if anything was."""
         if self.tier:

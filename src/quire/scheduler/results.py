@@ -30,7 +30,7 @@ class Results:
         self._prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
 
     def forget(self, request_id: str) -> None:
-        """Drop the log-probabilities of a prompt that will be computed again, or never."""
+        """Drop the log-probabilities of a prompt whose request has ended."""
         self._prompt_logprobs.pop(request_id, None)
 
     def take_in(self, flight: InFlight, result: ModelOutput, outputs: StepOutputs) -> None:
@@ -67,7 +67,18 @@ class Results:
             request = flight.requests[entry]
             if not request.finished:
                 new = [token for token in sampled[entry].tolist() if token >= 0]
+                self._keep_prompt_logprobs(request, flight, entry, result)
                 self._tell(request, new, result, outputs)
+
+    def _keep_prompt_logprobs(
+        self, request: Request, flight: InFlight, entry: int, result: ModelOutput
+    ) -> None:
+        """Keep what a chunk tells of its prompt, in its place: after a preemption, of which the
+        step may not have known, the prompt is computed from the start."""
+        chunk = result.prompt_logprobs.get(request.request_id)
+        if chunk and request.num_output_tokens == 0:
+            known = self._prompt_logprobs.setdefault(request.request_id, [])
+            known[int(flight.step.num_computed_tokens[entry]) :] = chunk
 
     def _tell(
         self, request: Request, tokens: list[int], result: ModelOutput, outputs: StepOutputs
@@ -80,8 +91,6 @@ class Results:
         if name in result.pooled:
             outputs.outputs.append(self._give_pooled(request, result.pooled[name]))
             return
-        if name in result.prompt_logprobs and request.num_output_tokens == 0:
-            self._prompt_logprobs.setdefault(name, []).extend(result.prompt_logprobs[name])
         if tokens:
             outputs.outputs.append(self._append(request, tokens, result.logprobs.get(name)))
 
@@ -89,8 +98,10 @@ class Results:
         self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None
     ) -> CoreOutput:
         """Append sampled tokens up to the one that ends the request, if one does."""
-        # Taken first: a request that ends with its first token still tells of its prompt.
-        prompt_logprobs = self._prompt_logprobs.pop(request.request_id, None)
+        prompt_logprobs = None
+        if request.sampling_params.prompt_logprobs is not None and not request.num_output_tokens:
+            # Taken first: a request that ends with its first token still tells of its prompt.
+            prompt_logprobs = self._prompt_logprobs.pop(request.request_id, [])
         kept = 0
         for token in tokens:
             request.token_ids.append(token)

@@ -165,7 +165,7 @@ class Scheduler:
         self._events.computed(flight, now)
         for request in self._loading.end(step.step, set(result.failed_loads)):
             self._events.note("load_failed", request)
-            self._wait_again(request)
+            self.waiting.push(request)
         if self._budget is not None and any(result.times):
             seconds = sum(result.times) / step.num_steps
             self._budget.observe(step.num_scheduled_tokens, step.num_computed_tokens, seconds)
@@ -316,12 +316,6 @@ class Scheduler:
         self._num_preemptions += 1
         self._steps.removed.append(request.request_id)
         self._events.note("preempted", request, num_computed)
-        self._wait_again(request)
-
-    def _wait_again(self, request: Request) -> None:
-        """Put a request that has lost its blocks back to its place in line."""
-        if not self.kv.is_swapped(request):
-            self._results.forget(request.request_id)
         self.waiting.push(request)
 
     def _should_swap(self, request: Request, num_tokens: int) -> bool:
@@ -351,13 +345,12 @@ class Scheduler:
         """A step failed: nothing it loaded is relied on, nor what it stored."""
         self._undo_loads(step)
         if step.block_copies and self.kv.tier:
-            for request_id in self.kv.tier.undo(step.block_copies):
-                self._results.forget(request_id)
+            self.kv.tier.undo(step.block_copies)
 
     def _undo_loads(self, step: SchedulerOutput) -> None:
         for request in self._loading.undo(step.step):
             self._events.note("load_failed", request)
-            self._wait_again(request)
+            self.waiting.push(request)
 
     def _finish(self, request: Request) -> None:
         """Give up everything a request holds; the caller has set why it ended.

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from quire.core.messages import AddRequest, CoreOutput
+from quire.core.messages import AddRequest, CoreOutput, TokenLogprobs
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that reaches the core at `time`: a request, or an abort of one."""
+    """Something that reaches the core at `time`: a request, an abort of one, or, None, the wish
+    to have its prefix cache emptied."""
 
     time: float
-    message: AddRequest | str
+    message: AddRequest | str | None
 
 
 MAX_EMPTY_STEPS = 100
@@ -30,6 +31,7 @@ class Transcript:
     token_ids: list[int] = field(default_factory=list)
     last: CoreOutput | None = None
     aborted: bool = False
+    prompt_logprobs: list[TokenLogprobs] | None = None
     token_times: list[float] = field(default_factory=list)
 
     @property
@@ -73,6 +75,9 @@ def drive(
             cut = transcript.aborted and output.new_token_ids
             assert not cut, f"{output.request_id} was aborted, and told more"
             transcript.token_ids += output.new_token_ids
+            if output.prompt_logprobs is not None:
+                assert transcript.prompt_logprobs is None, "a prompt was told of twice"
+                transcript.prompt_logprobs = output.prompt_logprobs
             transcript.token_times += [step.timestamp] * len(output.new_token_ids)
             transcript.last = output
         computed = step.stats is None or step.stats.step_tokens or step.outputs
@@ -84,9 +89,11 @@ def drive(
 
 
 def _deliver(
-    core: EngineCore, message: AddRequest | str, transcripts: dict[str, Transcript]
+    core: EngineCore, message: AddRequest | str | None, transcripts: dict[str, Transcript]
 ) -> None:
-    if isinstance(message, str):
+    if message is None:
+        core.call("reset_prefix_cache", [])
+    elif isinstance(message, str):
         core.abort([message])
         if message in transcripts:
             transcripts[message].aborted = True

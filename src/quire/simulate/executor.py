@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from quire.core.batch import (
     BlockCopies,
     ModelOutput,
+    NewSequence,
     SchedulerOutput,
     StepTimes,
     token_columns,
 )
 from quire.core.cost import RooflineCost, StepCost
+from quire.core.messages import TokenLogprobs
 from quire.executor.base import Executor, ForwardError, Pending, StepSkippedError
 from quire.simulate.clock import VirtualClock
 from quire.simulate.host_tier import MisplacedBlockError, ModelledHostTier
@@ -95,10 +97,18 @@ class ModelledStep:
 
 
 class _Sequence:
-    """One sequence as the runner holds it, with the fingerprint after each of its tokens."""
+    """One sequence as the runner holds it, with the fingerprint after each of its tokens.
 
-    def __init__(self, tokens: Sequence[int], adapter: int = 0) -> None:
-        self.tokens = list(tokens)
+    Attributes:
+        num_told: tokens of the prompt, where their log-probabilities are wanted.
+    """
+
+    def __init__(self, new: NewSequence) -> None:
+        self.tokens = list(new.token_ids)
+        wanted = new.sampling_params.prompt_logprobs is not None
+        begins = len(self.tokens) == new.num_prompt_tokens
+        self.num_told = new.num_prompt_tokens if wanted and begins else 0
+        adapter = 0 if new.lora_request is None else new.lora_request.lora_int_id
         self._start = _start(adapter)
         self.num_blocks = 0
         self.slots = np.zeros(0, dtype=np.int64)
@@ -124,6 +134,18 @@ class _Sequence:
             self._states[position] = state
         self._known = max(self._known, end)
         return self._states[:end]
+
+
+def _prompt_logprobs(
+    names: list[str], rows: Sequence[tuple[_Sequence, int, int]]
+) -> dict[str, list[TokenLogprobs]]:
+    """Of each prompt token, that it is the one at its position."""
+    told = {}
+    for name, (sequence, start, count) in zip(names, rows, strict=True):
+        span = range(start + 1, min(start + count + 1, sequence.num_told))
+        if span:
+            told[name] = [TokenLogprobs([sequence.tokens[i]], [-float(i)], 1) for i in span]
+    return told
 
 
 class ModelledExecutor(Executor):
@@ -200,9 +222,7 @@ class ModelledExecutor(Executor):
         for new in batch.new_sequences:
             if new.request_id in self._sequences:
                 raise ViolationError(f"{new.request_id} was added twice")
-            lora = new.lora_request
-            adapter = 0 if lora is None else lora.lora_int_id
-            self._sequences[new.request_id] = _Sequence(new.token_ids, adapter)
+            self._sequences[new.request_id] = _Sequence(new)
             self._undone.discard(new.request_id)
         try:
             self._last.output = self._run(batch)
@@ -252,7 +272,11 @@ class ModelledExecutor(Executor):
         for step in range(1, batch.num_steps):
             more = self._compute([(sequence, start + step, 1) for sequence, start, _ in rows])
             sampled = [had + new for had, new in zip(sampled, more, strict=True)]
-        return ModelOutput(token_columns(sampled), failed_loads=failed_loads)
+        return ModelOutput(
+            token_columns(sampled),
+            prompt_logprobs=_prompt_logprobs(batch.request_ids, rows),
+            failed_loads=failed_loads,
+        )
 
     def _compute(self, rows: list[tuple[_Sequence, int, int]]) -> list[list[int]]:
         # As in a layer: everyone writes, then everyone reads.

@@ -32,6 +32,7 @@ class World:
         aborts: request id → when its client goes away.
         poison: requests that no step can be computed with.
         adapters: request id → its adapter, of those that have one.
+        resets: when the prefix cache is emptied.
     """
 
     def __init__(self, seed: int) -> None:
@@ -39,6 +40,8 @@ class World:
         # A quarter of the worlds have adapters, drawn apart: seeds that once found something stand
         # for what they did.
         self._adapter_rng = Random(~seed) if seed % 4 == 1 else None
+        # Another quarter, whose prompts' log-probabilities are asked for, and prefixes forgotten.
+        self._prompt_rng = Random(~seed) if seed % 4 == 2 else None
         self.block_size = rng.choice([8, 16, 32])
         self.num_blocks = rng.randint(4, 40 if rng.random() < 0.3 else 12)
         self.capacity = self.num_blocks * self.block_size
@@ -49,6 +52,7 @@ class World:
         self.corruption_rate = rng.choice([0.0, 0.0, 0.1])
         self.requests = self._requests()
         self.adapters = self._give_adapters()
+        self.resets = self._ask_of_prompts()
         self.aborts = {
             r.request_id: r.arrival_time + rng.expovariate(2.0)
             for r in self.requests
@@ -81,6 +85,19 @@ class World:
                 adapters[request.request_id] = number
                 request.lora_request = LoRARequest(f"l{number}", number, "", bytes([number]))
         return adapters
+
+    def _ask_of_prompts(self) -> list[float]:
+        """Have some requests ask for their prompts' log-probabilities, which are then computed
+        whole; when prefixes are forgotten."""
+        draw = self._prompt_rng
+        if draw is None:
+            return []
+        for request in self.requests:
+            if draw.random() < 0.5:
+                params = request.sampling_params.replace(prompt_logprobs=0)
+                request.sampling_params = params
+        last = self.requests[-1].arrival_time
+        return [draw.uniform(0.0, last + 5.0) for _ in range(draw.randint(0, 3))]
 
     def _requests(self) -> list[AddRequest]:
         rng = self.rng
@@ -167,10 +184,11 @@ class World:
         """Live through it, and tell what every request was told."""
         arrivals = [Event(r.arrival_time, r) for r in self.requests]
         aborts = [Event(time, request_id) for request_id, time in self.aborts.items()]
+        resets = [Event(time, None) for time in self.resets]
         transcripts = drive(
             self.core,
             self.clock,
-            arrivals + aborts,
+            arrivals + aborts + resets,
             after_step=self.core.scheduler.check_integrity,
             max_steps=MAX_STEPS,
         )
@@ -195,6 +213,7 @@ class World:
         for request in self.requests:
             transcript = transcripts[request.request_id]
             expected = self.expected(request)
+            self._check_prompt(request, transcript)
             last = transcript.last
             if last is not None and last.finish_reason is FinishReason.ERROR:
                 growth = len(unpack_tokens(request.prompt_token_ids))
@@ -212,6 +231,16 @@ class World:
             lasts = (transcripts[request.request_id].last for request in self.requests)
             begun = [last.scheduled_time for last in lasts if last and last.scheduled_time]
             assert begun == sorted(begun), "somebody was served before their turn"
+
+    @staticmethod
+    def _check_prompt(request: AddRequest, transcript: Transcript) -> None:
+        """Each of its tokens but the first is told of once, with the first token of the answer."""
+        wanted = request.sampling_params.prompt_logprobs is not None and transcript.token_ids
+        assert (transcript.prompt_logprobs is not None) == bool(wanted), "a prompt was not told of"
+        if transcript.prompt_logprobs is not None:
+            prompt = unpack_tokens(request.prompt_token_ids)
+            told = [(p.token_ids[0], -p.logprobs[0]) for p in transcript.prompt_logprobs]
+            assert told == [(token, i) for i, token in enumerate(prompt)][1:], "other log-probs"
 
 
 def run_world(seed: int) -> World:

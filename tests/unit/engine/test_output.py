@@ -179,6 +179,21 @@ def test_logprobs() -> None:
     assert output.prompt_logprobs is None
 
 
+def test_a_sequence_ahead_of_the_first_waits_for_the_prompt_s_logprobs() -> None:
+    """Its prompt may come from the cache, where the first one's has to be computed."""
+    bench = Bench("ab", n=3, prompt_logprobs=1, output_kind=DELTA)
+    row = TokenLogprobs([98, 99], [-2.0, -0.5], 2)
+    assert bench.step(core("r_1", "x")).outputs == []
+    assert bench.step(core("r_1", "y", FinishReason.LENGTH), core("r_2", "u")).outputs == []
+    [output] = bench.step(core("r_0", "b", prompt_logprobs=[row])).outputs
+    assert [c.text for c in output.outputs] == ["b", "xy", "u"]
+    assert output.prompt_logprobs is not None
+    assert len(output.prompt_logprobs) == 2
+    [output] = bench.step(core("r_2", "v")).outputs
+    assert [(c.index, c.text) for c in output.outputs] == [(2, "v")]
+    assert output.prompt_logprobs is None
+
+
 def test_a_failure_in_one_request_s_text_ends_only_that_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

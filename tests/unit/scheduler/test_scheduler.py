@@ -270,6 +270,37 @@ def test_prompt_logprobs_of_all_chunks_come_with_the_first_token(max_tokens: int
     assert outputs["a"].prompt_logprobs == [entry] * 39
 
 
+def test_a_prompt_of_one_token_has_no_logprobs_to_tell() -> None:
+    s = make()
+    s.add(request("a", 1, prompt_logprobs=0))
+    assert step(s)[1]["a"].prompt_logprobs == []
+    assert step(s)[1]["a"].prompt_logprobs is None
+
+
+def test_a_preemption_beside_a_chunk_in_flight_tells_no_prompt_token_twice() -> None:
+    """b loses its blocks to a, while a step that computes a chunk of its prompt runs."""
+    s = make(num_blocks=4, seqs=2, budget=17)
+    s.add(request("a", 15, max_tokens=20))
+    s.add(request("b", 40, max_tokens=1, prompt_logprobs=0))
+    told: dict[str, CoreOutput] = {}
+    flight: list[SchedulerOutput] = []
+    while s.has_unfinished():
+        flight.append(s.schedule(0.0))
+        if len(flight) < 2:
+            continue
+        batch = flight.pop(0)
+        chunks = {}
+        if "b" in batch.request_ids:
+            entry = batch.request_ids.index("b")
+            start = int(batch.num_computed_tokens[entry])
+            end = min(start + int(batch.num_scheduled_tokens[entry]), 39)
+            chunks["b"] = [TokenLogprobs([i], [-1.0], 1) for i in range(start + 1, end + 1)]
+        outputs = s.update(batch, sampled(s, batch, 5, prompt_logprobs=chunks), 0.0)
+        told |= {output.request_id: output for output in outputs.outputs}
+    assert told["b"].num_preemptions == 1
+    assert told["b"].prompt_logprobs == [TokenLogprobs([i], [-1.0], 1) for i in range(1, 40)]
+
+
 @pytest.mark.parametrize("in_flight", [False, True])
 def test_nothing_computed_before_a_reset_is_found_again(in_flight: bool) -> None:
     s = make(budget=200)
