@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quire.core.beam_search import BeamSearchParams
+    from quire.core.config import EngineArgs
     from quire.core.lora import LoRARequest
+    from quire.core.outputs import CompletionOutput, PoolingRequestOutput, RequestOutput
     from quire.core.pooling_params import PoolingParams
+    from quire.core.prompts import TextPrompt, TokensPrompt
     from quire.core.sampling_params import SamplingParams
     from quire.core.structured_outputs import StructuredOutputsParams
     from quire.engine.async_engine import AsyncLLM
@@ -21,10 +24,16 @@ __all__ = [
     "LLM",
     "AsyncLLM",
     "BeamSearchParams",
+    "CompletionOutput",
+    "EngineArgs",
     "LoRARequest",
     "PoolingParams",
+    "PoolingRequestOutput",
+    "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "__version__",
 ]
 
@@ -34,10 +43,16 @@ _HOME = {
     "LLM": "quire.engine.llm",
     "AsyncLLM": "quire.engine.async_engine",
     "BeamSearchParams": "quire.core.beam_search",
+    "CompletionOutput": "quire.core.outputs",
+    "EngineArgs": "quire.core.config",
     "LoRARequest": "quire.core.lora",
     "PoolingParams": "quire.core.pooling_params",
+    "PoolingRequestOutput": "quire.core.outputs",
+    "RequestOutput": "quire.core.outputs",
     "SamplingParams": "quire.core.sampling_params",
     "StructuredOutputsParams": "quire.core.structured_outputs",
+    "TextPrompt": "quire.core.prompts",
+    "TokensPrompt": "quire.core.prompts",
 }
 
 

@@ -25,7 +25,7 @@ from quire.core.vllm_flags import add_foreign_flags, foreign_notes, foreign_valu
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _PROFILER = "profiler_config."
-_SHORT = {"tensor_parallel_size": ["-tp"]}
+_SHORT = {"tensor_parallel_size": ["-tp"], "quantization": ["-q"]}
 """vLLM's short spellings."""
 _UNITS = (
     {"": 1, "B": 1, "kB": 1000}

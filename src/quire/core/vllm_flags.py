@@ -54,6 +54,8 @@ FOREIGN: dict[str, Foreign] = {
     "use_v2_block_manager": _always("there is one block manager"),
     "disable_custom_all_reduce": _always("ranks add up in shared memory, in a fixed order"),
     "enable_prompt_tokens_details": _always("usage always tells cached_tokens"),
+    "enable_request_id_headers": _always("every answer has an X-Request-Id"),
+    "enable_server_load_tracking": _always("GET /load always tells"),
     "disable_frontend_multiprocessing": Foreign(
         "the engine core has a process of its own; LLM runs it in yours", _OFF, switch=True
     ),
@@ -72,6 +74,7 @@ FOREIGN: dict[str, Foreign] = {
     "guided_decoding_backend": Foreign(
         "structures are llguidance's", ("auto", "guidance", "llguidance")
     ),
+    "max_logprobs": Foreign("up to 20 log-probabilities a token are told", ("20",)),
     "config_format": Foreign("the format is found out", ("auto", "hf")),
     "model_impl": Foreign("architectures are Quire's own", ("auto", "vllm")),
     # what is not there
@@ -84,6 +87,10 @@ FOREIGN: dict[str, Foreign] = {
     "speculative_config": Foreign(_DRAFT),
     "speculative_model": Foreign(_DRAFT),
     "num_speculative_tokens": Foreign(_DRAFT),
+    "structured_outputs_config": Foreign("structures are llguidance's, parsers have their flags"),
+    "tokenizer_revision": Foreign("--tokenizer takes a folder of its own"),
+    "hf_token": Foreign("set HF_TOKEN, or log in with `hf auth login`"),
+    "enable_sleep_mode": Foreign("stop the server; the next start is fast", _OFF, switch=True),
     "kv_transfer_config": Foreign("prompts and answers are computed by the same process"),
     "limit_mm_per_prompt": Foreign(_TEXT),
     "mm_processor_kwargs": Foreign(_TEXT),
@@ -153,7 +160,6 @@ def foreign_notes(values: Mapping[str, Any]) -> Iterator[str]:
         foreign, flag = FOREIGN[name], "--" + name.replace("_", "-")
         spelled = value if isinstance(value, str) else json.dumps(value, default=str)
         if foreign.same is not None and spelled.lower() not in foreign.same:
-            raise ConfigError(
-                f"{flag} {spelled} is vLLM's: {foreign.why}.", fix="Leave it out.", param=flag
-            )
+            given = f"{flag} {spelled}" if foreign.same else flag  # which may be a secret
+            raise ConfigError(f"{given} is vLLM's: {foreign.why}.", fix="Leave it out.", param=flag)
         yield f"{flag} has no effect: {foreign.why}."

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import quire
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.core.flags import add_engine_flags, engine_args_from
@@ -88,3 +89,11 @@ def test_none_is_a_flag_of_ours_and_all_are_in_the_guide() -> None:
     for name, foreign in FOREIGN.items():
         for value in foreign.same or ():
             assert list(foreign_notes({name: value}))
+
+
+def test_vllms_public_names() -> None:
+    """What its scripts import."""
+    for name in quire.__all__:
+        assert getattr(quire, name) is not None
+    assert quire.TokensPrompt(prompt_token_ids=[1]) == {"prompt_token_ids": [1]}
+    assert quire.TextPrompt(prompt="a") == {"prompt": "a"}
