@@ -1,0 +1,180 @@
+"""Complaints about how fast it is: beside others, at a format's bits, on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from benchmarks.complaints.scenario import Scenario, batch, engine, seen, speed
+from quire.bench.bars.bar import Against, Floor, Load, Seen, Setup, Subject
+from quire.bench.bars.measure import Bench, run_module
+from quire.bench.bars.pool import Pool
+from quire.bench.contest import driver_home
+from quire.core.errors import QuireError
+from quire.core.hardware import detect
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.native import NativeKernels
+from quire.ops.native_attention import paged_attention
+from quire.ops.native_gemm import Pool as Threads
+
+OPT, OPT_FP16, GPT2 = Setup("opt-125m"), Setup("opt-125m", dtype="float16"), Setup("gpt2")
+ONE = Load(1, 128, 64)
+
+
+def subject(wanted: Subject) -> Callable[[int], Seen]:
+    """What the CPU's bars measure in the same way (`benchmarks/cpu_bars.py`), peers being those
+    that are installed beside Quire."""
+
+    def measure(repetitions: int) -> Seen:
+        peers = [wanted] if isinstance(wanted, Against) else []
+        pythons = {name: sys.executable for name in ("transformers", "torch") if find_spec(name)}
+        with driver_home() as home:
+            pool = Pool(pythons, home, Path(tempfile.gettempdir()), peers)
+            try:
+                return Bench(pool, repetitions, _no_files).measure(wanted)
+            finally:
+                pool.stop()
+
+    return measure
+
+
+def _no_files(preset: str) -> Path:
+    raise QuireError(f"{preset} is wanted as files.")
+
+
+def threads(repetitions: int) -> Seen:
+    """12153: threads by default, of the cores."""
+    with engine() as llm:
+        return seen([llm.resolved.config.num_threads / detect().cores])
+
+
+def more_streams(repetitions: int) -> Seen:
+    """15018: how much all streams together gain from 1 to 2 to 8 of them, at least, in Q4_K."""
+    found = []
+    with engine(quantization="q4_k", enable_prefix_caching=False) as llm:
+        batch(llm, 8, 16, 8)
+        for repetition in range(repetitions):
+            total = [
+                speed(batch(llm, n, 16, 32, repetition), 16, 32)["decode_tok_s"] for n in (1, 2, 8)
+            ]
+            found.append(min(total[1] / total[0], total[2] / total[1]))
+    return seen(found)
+
+
+def formats(repetitions: int) -> Seen:
+    """15809: how far apart AWQ and GPTQ are, in turns."""
+    ratios = []
+    with engine(quantization="awq") as awq, engine(quantization="gptq") as gptq:
+        for llm in (awq, gptq):
+            batch(llm, 1, 16, 8)
+        for repetition in range(3 * repetitions):
+            turn = (awq, gptq) if repetition % 2 else (gptq, awq)
+            took = {
+                id(llm): speed(batch(llm, 1, 16, 48, repetition), 16, 48)["tpot_ms"] for llm in turn
+            }
+            ratios.append(took[id(awq)] / took[id(gptq)])
+    middle = sorted(ratios)[len(ratios) // 2]
+    return seen([abs(1.0 - middle)], ratios=ratios)
+
+
+def marked_rows(repetitions: int) -> Seen:
+    """18884: rows of the kernel benchmark whose times spread by more than 5 %, and are not marked;
+    arguments rotate, and repetitions are in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        words = "--model gpt2 --op norm gemm --rows 1 16 --dtype float32"
+        run_module("quire.cli.main", "bench", "kernels", *words.split(), f"--json={file}")
+        rows = json.loads(file.read_text())
+    wrong = sum((row["spread"] > 0.05) != row["unstable"] for row in rows)
+    return seen([float(wrong)], rows=len(rows), unstable=sum(row["unstable"] for row in rows))
+
+
+def variants(repetitions: int) -> Seen:
+    """13141: the better of both variants of decode attention (threads share a sequence's keys, or
+    do not) over the one that the rule takes, at the worst of a grid."""
+    from quire.bench.kernels.timing import Clock
+
+    kernels, pool = NativeKernels().handle, Threads(detect().cores)
+    worst, grid = 1.0, {}
+    for sequences in (1, 2, 8, 32):
+        for context in (64, 512, 2048):
+            call = partial(paged_attention, kernels, pool, *_decode(sequences, context), 64**-0.5)
+            clocks = {
+                split: Clock(lambda _, call=call, split=split: call(split=split), 0.02)
+                for split in (None, True, False)
+            }
+            for _ in range(5):
+                for clock in clocks.values():
+                    clock.repeat()
+            took = {split: min(clock.samples) for split, clock in clocks.items()}
+            share = min(took[True], took[False]) / took[None]
+            grid[f"{sequences} x {context}"] = round(share, 3)
+            worst = min(worst, share)
+    return seen([worst], grid=grid)
+
+
+def _decode(sequences: int, context: int) -> tuple[torch.Tensor, KVCache, AttentionMetadata]:
+    """A token each of so many sequences, 8 heads of 64 with 4 of keys and values."""
+    each = -(-context // 16)
+    k, v = (torch.randn(sequences * each, 4, 16, 64).bfloat16() for _ in range(2))
+    tables = torch.randperm(sequences * each).view(sequences, each).int()
+    meta = AttentionMetadata(
+        query_start_loc=torch.arange(sequences + 1, dtype=torch.int32),
+        seq_lens=torch.full((sequences,), context, dtype=torch.int32),
+        block_tables=tables,
+        slot_mapping=tables[:, -1].long() * 16 + (context - 1) % 16,
+        num_seqs=sequences,
+        block_size=16,
+    )
+    return torch.randn(sequences, 8, 64).bfloat16(), KVCache(k, v), meta
+
+
+SCENARIOS = (
+    Scenario(
+        4702, "Hugging Face beats vLLM on OPT-125m", "batch of 32 / Transformers' generate", 3.0,
+        subject(Against(OPT, Load(32, 64, 64), "batch", (("transformers", OPT),))),
+    ),
+    Scenario(
+        8866, "slower than Gradio for one prompt", "one stream's decode / Transformers", 1.0,
+        subject(Against(OPT, ONE, "decode", (("transformers", OPT),))),
+    ),
+    Scenario(
+        20174, "prefill attention slower than Hugging Face",
+        "time of a 128-token GPT-2 prefill / dense SDPA layers", 1.05,
+        subject(Against(GPT2, Load(1, 128, 2), "prefill", (("torch", GPT2),), as_time=True)),
+        at_most=True,
+    ),
+    Scenario(12153, "CPU at 0.1 tok/s", "threads by default, of the cores", 1.0, threads, "%"),
+    Scenario(
+        12153, "CPU at 0.1 tok/s", "decode, of what the memory allows, bfloat16", 0.7,
+        subject(Floor(OPT, ONE)), "%",
+    ),
+    Scenario(
+        12153, "CPU at 0.1 tok/s", "decode, of what the memory allows, float16", 0.7,
+        subject(Floor(OPT_FP16, ONE)), "%",
+    ),
+    Scenario(
+        15018, "GGUF: 19 tok/s alone, 0.4 with two",
+        "all streams together, from 1 to 2 to 8 in Q4_K, at least", 1.0, more_streams,
+    ),
+    Scenario(
+        15809, "AWQ slow, GPTQ not", "AWQ's time a token and GPTQ's, apart by", 0.05, formats, "%",
+        at_most=True,
+    ),
+    Scenario(
+        13141, "paged-attention rule ignores hardware",
+        "the better variant / the one that the rule takes, worst of a grid", 0.95, variants, "%",
+    ),
+    Scenario(
+        18884, "custom kernel versus PyTorch timing unstable",
+        "rows whose times spread by more than 5 % and are not marked", 0, marked_rows, "",
+        at_most=True,
+    ),
+)  # fmt: skip
