@@ -54,7 +54,8 @@ async def create_chat_completion(request: Request) -> Response:
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), ChatRequest)
     call, reading = read_chat(request, body, f"chatcmpl-{request_id(request)}")
-    return await respond(_Answer(call, reading, body=body), request, stream=bool(body.stream))
+    answer = _Answer(call, reading, UsageCounter.of_stream(body.stream_options), body=body)
+    return await respond(answer, request, stream=bool(body.stream))
 
 
 def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Generation, Reading]:
@@ -127,9 +128,9 @@ class _Answer(ChatAnswer):
     """By choice, where there is more in its text than content."""
 
     @property
-    def wants_usage(self) -> bool:
-        options = self.body.stream_options
-        return options is not None and options.include_usage
+    def wants_more(self) -> bool:
+        """Whether no event differs from the next in its text alone."""
+        return bool(self.body.return_token_ids) or self.used.continuous
 
     async def complete(self) -> ChatResponse:
         """The whole answer."""
@@ -159,7 +160,7 @@ class _Answer(ChatAnswer):
             if self.reading.needed:
                 parts.append(self.read_event(completion, output))
                 continue
-            if not (completion.logprobs or completion.finish_reason or self.body.return_token_ids):
+            if not (completion.logprobs or completion.finish_reason or self.wants_more):
                 if completion.text:
                     parts.append(self.texts[completion.index].encode(completion.text))
                 continue
@@ -172,7 +173,7 @@ class _Answer(ChatAnswer):
         """The event of a text that is more than content."""
         reader = self.reader(completion, output)
         found = reader.read(completion)
-        more = found.logprobs or completion.finish_reason or self.body.return_token_ids
+        more = found.logprobs or completion.finish_reason or self.wants_more
         if not found and not more:
             return b""
         if found.content and not (found.calls or found.reasoning or more):
@@ -204,16 +205,15 @@ class _Answer(ChatAnswer):
         return [event(chunk) for chunk in chunks]
 
     def last_events(self) -> bytes:
-        if not self.wants_usage:
+        if not self.used.told:
             return b""
         last = self.chunk([])
         last.usage = self.used.usage()
         return event(last)
 
     def chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
-        unknown = None if self.wants_usage else UNSET  # null until the last chunk tells it
-        call = self.call
-        return ChatChunk(call.id, call.created, call.model, choices, usage=unknown)
+        call, usage = self.call, self.used.of_chunk()
+        return ChatChunk(call.id, call.created, call.model, choices, usage=usage)
 
     def choice(self, completion: CompletionOutput, output: RequestOutput) -> ChatChoice:
         message, reason = AssistantMessage(completion.text), completion.finish_reason

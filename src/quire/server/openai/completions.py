@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -72,7 +71,8 @@ async def create_completion(request: Request) -> Response:
         cache_salt=body.cache_salt,
         trace_headers=trace_headers(request),
     )
-    return await respond(_Answer(call, body), request, stream=bool(body.stream))
+    answer = _Answer(call, body, UsageCounter.of_stream(body.stream_options))
+    return await respond(answer, request, stream=bool(body.stream))
 
 
 def _prompts(body: CompletionRequest) -> list[Prompt]:
@@ -169,7 +169,7 @@ class _Answer:
         if len(output.outputs) == 1:
             completion = output.outputs[0]
             known = self.texts.get(prompt * self.call.params.n + completion.index)
-            more = completion.logprobs or completion.finish_reason or self.body.return_token_ids
+            more = completion.logprobs or completion.finish_reason or self.wants_more
             if known is not None and not more:
                 return known.encode(completion.text) if completion.text else b""
         parts: list[bytes] = []
@@ -188,23 +188,22 @@ class _Answer:
         self.used.add(prompt, output)
 
     def last_events(self) -> bytes:
-        if not self.wants_usage:
+        if not self.used.told:
             return b""
         last = self.response([])
         last.usage = self.used.usage()
         return event(last)
 
     @property
-    def wants_usage(self) -> bool:
-        options = self.body.stream_options
-        return options is not None and options.include_usage
+    def wants_more(self) -> bool:
+        """Whether no event differs from the next in its text alone."""
+        return bool(self.body.return_token_ids) or self.used.continuous
 
     def text_event(self, index: int) -> TextEvent:
         return TextEvent(lambda text: self.response([CompletionChoice(index, text, None, None)]))
 
     def response(self, choices: list[CompletionChoice]) -> CompletionResponse:
-        usage = None if self.wants_usage else UNSET  # null until the last chunk tells it
-        call = self.call
+        call, usage = self.call, self.used.of_chunk()
         return CompletionResponse(call.id, call.created, call.model, choices, usage=usage)
 
     def choices(self, prompt: int, output: RequestOutput) -> list[CompletionChoice]:

@@ -29,7 +29,7 @@ from quire.server.event_stream import (
     StreamedAnswer,
     open_stream,
 )
-from quire.server.openai.protocol import PromptTokensDetails, Usage
+from quire.server.openai.protocol import PromptTokensDetails, StreamOptions, Usage
 from quire.server.state import ServerState, engine_request_id
 
 if TYPE_CHECKING:
@@ -147,10 +147,30 @@ class FinalOutputs:
 
 @dataclass(slots=True)
 class UsageCounter:
-    """Adds up what the outputs of a request used; each output must be counted once."""
+    """Adds up what the outputs of a request used; each output must be counted once.
 
+    Attributes:
+        told, continuous: whether the last chunk of a stream tells it, and each one before.
+    """
+
+    told: bool = False
+    continuous: bool = False
     prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
     completion_tokens: int = 0
+
+    @classmethod
+    def of_stream(cls, options: StreamOptions | None) -> UsageCounter:
+        """As the request wants it told."""
+        if options is None:
+            return cls()
+        every = options.continuous_usage_stats
+        return cls(told=options.include_usage or every, continuous=every)
+
+    def of_chunk(self) -> Usage | UnsetType | None:
+        """What a chunk tells before the last one: nothing, null, or what was used so far."""
+        if self.continuous:
+            return self.usage()
+        return None if self.told else UNSET
 
     def add(self, prompt: int, output: RequestOutput) -> None:
         self.prompts[prompt] = (len(output.prompt_token_ids), output.num_cached_tokens)

@@ -19,6 +19,8 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True):
 
 class StreamOptions(Strict):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    """vLLM's: every chunk tells what was used so far, and not the last one alone."""
     include_obfuscation: bool | None = None
 
 

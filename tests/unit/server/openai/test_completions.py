@@ -142,6 +142,17 @@ async def test_stream_says_the_same() -> None:
                 assert [v for c in mine for v in c["logprobs"][name]] == values
 
 
+async def test_a_stream_counts_as_it_goes() -> None:
+    async with running(seconds=0.001) as app:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        response = await app.complete(prompt=["a", "b"], stream=True, stream_options=options)
+        counts = [piece["usage"]["completion_tokens"] for piece in events(response.text)]
+        whole = (await app.complete(prompt=["a", "b"])).json()["usage"]
+        assert counts == sorted(counts)
+        assert len(set(counts)) > 1
+        assert counts[-1] == whole["completion_tokens"]
+
+
 async def test_stream_without_usage_does_not_mention_it() -> None:
     async with running() as app:
         pieces = events((await app.complete(stream=True)).text)
