@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 
 from quire.core.registry import did_you_mean
+from quire.server.choices import choices_at
 from quire.server.errors import ApiError, invalid, not_supported
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -17,6 +18,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`")
 _WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_OTHER_PART = re.compile(r"Invalid value .*content\[\d+\]\.type`$", re.DOTALL)
+"""Of a part that is no text: an image, a sound, a file."""
 _LONGEST_NAME = 64
 """Longer names of unknown fields are no slips of the pen, and slow to compare."""
 
@@ -25,8 +28,8 @@ async def read_body(request: Request, limit: int) -> bytes:
     """The whole body.
 
     Raises:
-        ApiError: 415 if it does not claim to be JSON; 413 beyond `limit` bytes, before the rest
-            is read.
+        ApiError: 415 if it does not claim to be plain JSON; 413 beyond `limit` bytes, before the
+            rest is read.
         ClientDisconnect: the client went away while sending.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -34,6 +37,12 @@ async def read_body(request: Request, limit: int) -> bytes:
         raise ApiError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             f"The body's Content-Type is {kind or 'not set'}; send application/json.",
+            headers={"Connection": "close"},
+        )
+    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
+        raise ApiError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"The body's Content-Encoding is {coding}; send it as it is.",
             headers={"Connection": "close"},
         )
     too_large = ApiError(
@@ -84,7 +93,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise _explain(str(error), None, where) from None
+        raise _explain(str(error), kind, where) from None
 
 
 def read_query(request: Request, kind: type[T]) -> T:
@@ -101,7 +110,7 @@ def read_query(request: Request, kind: type[T]) -> T:
         raise invalid(f"{explained} It is {given[:_LONGEST_NAME]!r}.", explained.param) from None
 
 
-def _explain(text: str, kind: type[msgspec.Struct] | None, prefix: str = "") -> ApiError:
+def _explain(text: str, kind: Any, prefix: str = "") -> ApiError:
     """msgspec's complaint as an error that names the field, as the client wrote it."""
     where = _WHERE.search(text)
     path = _join(prefix, where["path"]) if where else prefix
@@ -109,7 +118,7 @@ def _explain(text: str, kind: type[msgspec.Struct] | None, prefix: str = "") -> 
     if unknown := _UNKNOWN.fullmatch(what):
         field = unknown["field"]
         similar = not path and len(field) <= _LONGEST_NAME
-        hint = did_you_mean(field, _fields(kind)) if kind and similar else ""
+        hint = did_you_mean(field, _fields(kind)) if similar else ""
         end = f"; {hint}" if hint.startswith("did") else "."
         return invalid(f"Unknown field {_join(path, field)}{end}", _join(path, field))
     if missing := _MISSING.fullmatch(what):
@@ -119,6 +128,10 @@ def _explain(text: str, kind: type[msgspec.Struct] | None, prefix: str = "") -> 
         return not_supported(path)
     if not path:
         return invalid(f"The body is wrong: {what}.", None)
+    if _OTHER_PART.match(text):
+        what += "; messages are text here: images, audio and files are not served"
+    elif where and what.startswith("Invalid ") and (known := choices_at(kind, where["path"])):
+        what += f"; it may be {' or '.join(known)}"
     # A key of an object has no path of its own; its object's name is what the client can find.
     return invalid(f"{path} is wrong: {what}.", path.removesuffix("[...]"))
 

@@ -88,11 +88,20 @@ def invalid(message: str, param: str | None) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param)
 
 
+_INSTEAD = {
+    "functions": "Send tools in its place.",
+    "function_call": "Send tool_choice in its place.",
+    "chat_template": "The server's operator sets it, with --chat-template.",
+    "request_id": "Send an X-Request-Id header in its place.",
+    "return_tokens_as_token_ids": "Send return_token_ids in its place.",
+}
+
+
 def not_supported(field: str) -> ApiError:
     """A 400 for a field that OpenAI or vLLM has and Quire does not have yet."""
     return ApiError(
         HTTPStatus.BAD_REQUEST,
-        f"{field} is not supported yet. Leave it out of the request.",
+        f"{field} is not supported yet. {_INSTEAD.get(field, 'Leave it out of the request.')}",
         param=field,
         code="unsupported_parameter",
     )
@@ -138,15 +147,20 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
     return status, ErrorBody(info)
 
 
+def headers_of(error: Exception) -> dict[str, str] | None:
+    """What an answer that tells of `error` has beside its body: when to come back, say."""
+    if isinstance(error, EngineRestartingError | StructureUnavailableError):
+        return {"Retry-After": str(RESTART_SECONDS)}
+    found: dict[str, str] | None = getattr(error, "headers", None)
+    return found
+
+
 def error_response(error: Exception) -> Response:
     """`error` as a JSON response."""
     status, body = describe(error)
-    headers = getattr(error, "headers", None)
-    if isinstance(error, EngineRestartingError | StructureUnavailableError):
-        headers = {"Retry-After": str(RESTART_SECONDS)}
     too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     kind = LingeringResponse if too_large else Response
-    return kind(msgspec.json.encode(body), status, headers, "application/json")
+    return kind(msgspec.json.encode(body), status, headers_of(error), "application/json")
 
 
 async def on_error(request: Request, error: Exception) -> Response:

@@ -66,6 +66,38 @@ def test_errors_name_the_field(body: bytes, param: str, words: str) -> None:
     assert param in str(error)
 
 
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+def test_a_part_that_is_no_text(kind: str) -> None:
+    part = b'{"type": "text", "text": "a"}, {"type": "%b", "x": {}}' % kind.encode()
+    with pytest.raises(ApiError, match="images, audio and files are not served") as caught:
+        decode(b'{"messages": [{"role": "user", "content": [%b]}]}' % part, ChatRequest)
+    assert caught.value.param == "messages[0].content[1].type"
+    assert kind in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "known"),
+    [
+        (
+            b'{"messages": [{"role": "function", "content": "a"}]}',
+            "messages[0].role",
+            "assistant or developer or system or tool or user",
+        ),
+        (b'{"messages": [], "tools": [{"type": "custom"}]}', "tools[0].type", "function"),
+        (
+            b'{"messages": [], "response_format": {"type": "xml"}}',
+            "response_format.type",
+            "json_object or json_schema or text",
+        ),
+    ],
+)
+def test_a_wrong_choice_is_told_the_right_ones(body: bytes, param: str, known: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        decode(body, ChatRequest)
+    assert caught.value.param == param
+    assert str(caught.value).endswith(f"; it may be {known}.")
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_an_error(body: bytes) -> None:
     with suppress(ApiError):

@@ -25,7 +25,7 @@ from quire.server.anthropic.translate import as_chat
 from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, OF_GENERATION, Endpoint, contract
-from quire.server.errors import describe, log_unexpected
+from quire.server.errors import describe, headers_of, log_unexpected, not_supported
 from quire.server.event_stream import Framing
 from quire.server.linger import LingeringResponse
 from quire.server.openai.chat import ChatAnswer, read_chat
@@ -60,10 +60,9 @@ def _anthropic_errors(endpoint: Endpoint) -> Endpoint:
         except Exception as error:
             log_unexpected(error)
             status, body = _error(error)
-            headers = getattr(error, "headers", None)
             too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
             kind = LingeringResponse if too_large else Response
-            return kind(msgspec.json.encode(body), status, headers, "application/json")
+            return kind(msgspec.json.encode(body), status, headers_of(error), "application/json")
 
     return answered
 
@@ -80,6 +79,9 @@ async def create_message(request: Request) -> Response:
     """Continue a conversation, whole or as a stream; the work ends when the client goes."""
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), MessagesRequest)
+    thinking, reasons = body.thinking, server.parsers.reasoning is not None
+    if thinking is not None and thinking.budget_tokens is not None and reasons:
+        raise not_supported("thinking.budget_tokens")
     call, reading = read_chat(request, as_chat(body), f"msg_{request_id(request)}")
     answer = _Answer(call, reading)
     return await respond(answer, request, stream=bool(body.stream), framing=FRAMING)

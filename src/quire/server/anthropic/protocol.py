@@ -70,10 +70,13 @@ class ToolChoiceParam(Strict):
 
 
 class ThinkingParam(Strict):
-    """Passed to the chat template as `enable_thinking`, where it knows that."""
+    """Passed to the chat template as `enable_thinking`, where it knows that.
+
+    A budget is refused of a model that reasons: nothing would hold it to that.
+    """
 
     type: Literal["enabled", "disabled"]
-    budget_tokens: None = None
+    budget_tokens: int | None = None
 
 
 class Metadata(Strict):

@@ -105,10 +105,10 @@ def _max_tokens(request: ChatRequest) -> int | None:
 def _logprobs(request: ChatRequest) -> int | None:
     top = request.top_logprobs
     if top is not None:
-        if not request.logprobs:
-            raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
         if not 0 <= top <= MAX_LOGPROBS:
             raise invalid(
                 f"top_logprobs is {top}; it must be in [0, {MAX_LOGPROBS}].", "top_logprobs"
             )
+        if top and not request.logprobs:
+            raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
     return (top or 0) if request.logprobs else None

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from quire.core.errors import EngineRestartingError
+from quire.engine.async_engine import AsyncLLM
 from tests.unit.server.fake_engine import MODEL, Running, running
 from tests.unit.server.openai.test_tools import CALL, saying
 
@@ -183,3 +185,18 @@ async def test_the_key_may_come_as_theirs() -> None:
                 del app.http.headers[name]
         app.http.headers["x-api-key"] = "wrong"
         assert (await post(app)).status_code == 401
+
+
+async def test_a_client_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as app:
+        monkeypatch.setattr(AsyncLLM, "error", EngineRestartingError("The core was lost."))
+        response = await post(app)
+        assert response.status_code == 503
+        assert response.json()["error"]["type"] == "overloaded_error"
+        assert int(response.headers["retry-after"]) > 0
+
+
+async def test_a_budget_is_no_matter_where_nothing_is_thought() -> None:
+    async with running() as app:
+        thinking = {"type": "enabled", "budget_tokens": 1024}
+        assert (await post(app, thinking=thinking, max_tokens=3)).status_code == 200

@@ -95,6 +95,19 @@ async def test_stream_says_the_same() -> None:
             assert told == choice["logprobs"]["content"]
 
 
+@pytest.mark.parametrize("options", [{}, {"include_usage": True}])
+async def test_a_stream_counts_as_it_goes(options: dict[str, bool]) -> None:
+    async with running(seconds=0.001) as app:
+        asked = {**options, "continuous_usage_stats": True}
+        pieces = events((await app.chat(n=2, stream=True, stream_options=asked)).text)
+        counts = [piece["usage"]["completion_tokens"] for piece in pieces]
+        whole = (await app.chat(n=2)).json()["usage"]
+        assert counts == sorted(counts)
+        assert len(set(counts)) > 1
+        assert pieces[-1]["choices"] == []
+        assert counts[-1] == whole["completion_tokens"]
+
+
 async def test_max_completion_tokens_is_max_tokens() -> None:
     async with running() as app:
         body = (await app.chat(max_tokens=None, max_completion_tokens=2)).json()
@@ -148,6 +161,20 @@ async def test_refusals_name_the_field(fields: dict[str, Any], param: str) -> No
         assert response.json()["error"]["param"] == param
 
 
+async def test_a_field_with_another_in_its_place() -> None:
+    async with running() as app:
+        error = (await app.chat(functions=[{"name": "f"}])).json()["error"]
+        assert error["message"] == "functions is not supported yet. Send tools in its place."
+
+
+async def test_a_body_that_is_packed() -> None:
+    async with running() as app:
+        headers = {"content-type": "application/json", "content-encoding": "gzip"}
+        response = await app.http.post("/v1/chat/completions", content=b"", headers=headers)
+        assert response.status_code == 415
+        assert "Content-Encoding is gzip" in response.json()["error"]["message"]
+
+
 async def test_neutral_values_are_accepted() -> None:
     async with running() as app:
         response = await app.chat(
@@ -158,6 +185,7 @@ async def test_neutral_values_are_accepted() -> None:
             service_tier="auto",
             modalities=["text"],
             logprobs=False,
+            top_logprobs=0,
             stream=False,
             stream_options=None,
         )
