@@ -90,6 +90,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/responses", RESPONSE),
     ("/v1/responses", {**RESPONSE, "input": "a", "stream": True}),
     ("/v1/responses", {**RESPONSE, "input": "a", "background": True}),
+    ("/v1/responses/input_tokens", {**RESPONSE, "input": "a"}),
     ("/v1/embeddings", INPUTS),
     ("/rerank", PAIRS),
     ("/score", {"model": "echo", "text_1": "a", "text_2": ["a", "b"]}),

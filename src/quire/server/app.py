@@ -51,6 +51,7 @@ from quire.server.profile import profile_ops, start_profile, stop_profile
 from quire.server.requests import request_timeline
 from quire.server.responses.endpoints import (
     cancel_response,
+    count_input_tokens,
     create_response,
     delete_response,
     list_input_items,
@@ -167,6 +168,7 @@ def create_app(
             Route("/v1/completions", create_completion, methods=["POST"]),
             Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
             Route("/v1/responses", create_response, methods=["POST"]),
+            Route("/v1/responses/input_tokens", count_input_tokens, methods=["POST"]),
             Route("/v1/responses/{id}", retrieve_response),
             Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
             Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),

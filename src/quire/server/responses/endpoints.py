@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from functools import wraps
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -15,18 +16,21 @@ from quire.core.errors import InvalidRequestError
 from quire.engine.tokenizer_worker import ChatPrompt
 from quire.server.body import decode, read_body, read_query
 from quire.server.connection import while_connected
-from quire.server.contract import OF_GENERATION, Endpoint, contract
-from quire.server.errors import ApiError, describe, invalid
+from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
+from quire.server.errors import ApiError, describe, invalid, not_supported
 from quire.server.openai.chat import read_chat
 from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import Generation, respond
 from quire.server.openai.protocol import ChatRequest
+from quire.server.openai.reasoning import template_kwargs
+from quire.server.openai.tools import read_tools
 from quire.server.responses import background
 from quire.server.responses.answer import begin_answer
 from quire.server.responses.events import tell_events
 from quire.server.responses.items import as_chat, read_items
 from quire.server.responses.protocol import (
     DeletedResponse,
+    InputTokens,
     Item,
     ItemList,
     ItemsQuery,
@@ -48,23 +52,19 @@ _NAMES = {
 """Fields of the chat API, and what they are called here."""
 
 
-def _own_names(endpoint: Endpoint) -> Endpoint:
-    """Errors name this API's fields."""
-
-    @wraps(endpoint)
-    async def answered(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except (ApiError, InvalidRequestError) as error:
-            theirs = error.param or ""
-            ours = _NAMES.get(theirs, theirs.replace("].function.", "]."))
-            if ours == theirs:
-                raise
-            status, body = describe(error)
-            message = body.error.message.replace(theirs, ours)
-            raise ApiError(status, message, param=ours, code=body.error.code) from None
-
-    return answered
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """Errors of the chat that a request becomes name this API's fields."""
+    try:
+        yield
+    except (ApiError, InvalidRequestError) as error:
+        theirs = error.param or ""
+        ours = _NAMES.get(theirs, theirs.replace("].function.", "]."))
+        if ours == theirs:
+            raise
+        status, body = describe(error)
+        message = body.error.message.replace(theirs, ours)
+        raise ApiError(status, message, param=ours, code=body.error.code) from None
 
 
 @contract(
@@ -73,28 +73,43 @@ def _own_names(endpoint: Endpoint) -> Endpoint:
     events=dict[str, Any],
     errors=OF_GENERATION,
 )
-@_own_names
 async def create_response(request: Request) -> Response:
     """Answer a conversation: at once, in events, or in the background."""
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), ResponsesRequest)
-    store = _store(request)
-    _check(body, store)
-    items, earlier = read_items(body.input), _earlier(body, store)
-    chat = as_chat(body, earlier, items)
-    call, reading = read_chat(request, chat, store.new_id(request_id(request)))
-    if body.truncation == "auto":
-        call.prompts = [await while_connected(_shortened(chat, call), request.receive)]
+    with _own_names():
+        store = _store(request)
+        _check(body, store)
+        items, earlier = read_items(body.input), _earlier(body, store)
+        chat = as_chat(body, earlier, items)
+        call, reading = read_chat(request, chat, store.new_id(request_id(request)))
+        if body.truncation == "auto":
+            call.prompts = [await while_connected(_shortened(chat, call), request.receive)]
 
-    def keep(response: ResponseObject) -> None:
-        store.put(response, earlier, items)
+        def keep(response: ResponseObject) -> None:
+            store.put(response, earlier, items)
 
-    answer = begin_answer(body, call, reading, keep if _stores(body, store) else None)
-    if body.background:
-        stream = bool(body.stream)
-        log = await background.start(request, answer, store, earlier, items, stream=stream)
-        return _json(answer.response) if log is None else tell_events(log, 0)
-    return await respond(answer, request, stream=bool(body.stream), framing=answer.framing)
+        answer = begin_answer(body, call, reading, keep if _stores(body, store) else None)
+        if body.background:
+            stream = bool(body.stream)
+            log = await background.start(request, answer, store, earlier, items, stream=stream)
+            return _json(answer.response) if log is None else tell_events(log, 0)
+        return await respond(answer, request, stream=bool(body.stream), framing=answer.framing)
+
+
+@contract(body=ResponsesRequest, answer=InputTokens, errors=[HTTPStatus.NOT_FOUND, *OF_ENGINE])
+async def count_input_tokens(request: Request) -> Response:
+    """How many tokens the prompt of a response would have."""
+    server = server_state(request)
+    body = decode(await read_body(request, server.max_body_bytes), ResponsesRequest)
+    with _own_names():
+        server.served_name(body.model)
+        chat = as_chat(body, _earlier(body, _store(request)), read_items(body.input))
+        read_tools(chat, server.parsers)
+        chat.chat_template_kwargs = template_kwargs(chat, server)
+        work = server.live_engine().tokenize(chat_prompt(chat, server.chat_template), True)
+        tokens = await while_connected(work, request.receive)
+    return _json(InputTokens(len(tokens)))
 
 
 @contract(
@@ -184,7 +199,9 @@ async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
 
 
 def _check(body: ResponsesRequest, store: ResponseStore) -> None:
-    """Raise `ApiError`, 400, for fields that contradict each other."""
+    """Raise `ApiError`, 400, for fields that contradict each other, or have no place here."""
+    if body.stream_options is not None and body.stream_options.continuous_usage_stats:
+        raise not_supported("stream_options.continuous_usage_stats")
     if body.store and not store.max_responses:
         raise invalid("This server keeps no responses (--max-stored-responses 0).", "store")
     if body.background and not _stores(body, store):

@@ -285,6 +285,13 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     prompt_cache_key: str | None
 
 
+class InputTokens(msgspec.Struct):
+    """POST /v1/responses/input_tokens."""
+
+    input_tokens: int
+    object: str = "response.input_tokens"
+
+
 class DeletedResponse(msgspec.Struct):
     id: str
     object: str = "response"

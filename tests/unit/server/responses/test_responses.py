@@ -24,9 +24,9 @@ TOOL = {
 THINKING = "{{ messages[0].content }}{% if 0 %}<think></think><tool_call>{% endif %}"
 
 
-async def post(app: Running, **fields: Any) -> httpx.Response:
+async def post(app: Running, path: str = "/v1/responses", **fields: Any) -> httpx.Response:
     body = {"model": MODEL, "input": "Hi", "temperature": 0, **fields}
-    return await app.http.post("/v1/responses", json=body)
+    return await app.http.post(path, json=body)
 
 
 async def ask(app: Running, **fields: Any) -> dict[str, Any]:
@@ -309,6 +309,9 @@ async def test_what_fails_is_told_in_an_event() -> None:
         ({"metadata": {"a": "b" * 513}}, "metadata"),
         ({"background": True, "store": False}, "background"),
         ({"inputs": "a"}, "inputs"),
+        ({"max_tokens": 4}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options"),
     ],
 )
 async def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
@@ -318,6 +321,20 @@ async def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> Non
         error = response.json()["error"]
         assert error["param"].startswith(param), error
         assert len(app.app.state.responses) == 0
+
+
+async def test_tokens_are_counted_beforehand() -> None:
+    async with saying("ok") as app:
+        fields = {"input": "Hi", "instructions": "Be brief.", "max_output_tokens": 2}
+        response = await post(app, "/v1/responses/input_tokens", **fields)
+        made = (await post(app, **fields)).json()
+        used = made["usage"]["input_tokens"]
+        assert response.json() == {"input_tokens": used, "object": "response.input_tokens"}
+        more = {"input": "Go on.", "previous_response_id": made["id"]}
+        longer = (await post(app, "/v1/responses/input_tokens", **more)).json()["input_tokens"]
+        assert longer == (await post(app, **more)).json()["usage"]["input_tokens"]
+        refused = await post(app, "/v1/responses/input_tokens", input=[])
+        assert refused.json()["error"]["param"] == "input"
 
 
 async def test_nothing_is_kept_without_a_store() -> None:
