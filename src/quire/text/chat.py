@@ -23,6 +23,8 @@ _RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
     | {"chat_template", "raise_exception", "strftime_now", "tokenize"}
 )
+DEVELOPER = "developer"
+"""OpenAI's newer name of the role system."""
 _ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -49,7 +51,7 @@ def render_chat(
     documents: list[dict[str, Any]] | None = None,
     kwargs: dict[str, Any] | None = None,
 ) -> RenderedChat:
-    """The prompt for `messages`.
+    """The prompt for `messages`; a developer's are the system's, unless the template knows both.
 
     Args:
         chat_template: the name of one of the tokenizer's templates, or a template's source; the
@@ -77,6 +79,8 @@ def render_chat(
             fix="Set add_generation_prompt to false.",
             param="continue_final_message",
         )
+    if DEVELOPER not in source:
+        messages = [_as_system(message) for message in messages]
     guard = _Guard(tokenizer.special_token_strings)
     prepared = [_prepare(message, guard, index) for index, message in enumerate(messages)]
     end = f"{guard.mark}end "
@@ -96,6 +100,11 @@ def render_chat(
     if continue_final_message:
         text = _cut_at_end(text, end)
     return guard.lift(text)
+
+
+def _as_system(message: dict[str, Any]) -> dict[str, Any]:
+    """A developer's message as the system's, for a template that has not heard of the role."""
+    return {**message, "role": "system"} if message.get("role") == DEVELOPER else message
 
 
 def chat_to_token_ids(

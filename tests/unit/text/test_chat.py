@@ -188,6 +188,15 @@ def test_content_in_parts() -> None:
         render_chat(tokenizer, [{"role": "user", "content": image}])
 
 
+def test_developers_are_the_system_where_the_template_knows_no_other() -> None:
+    written = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
+    messages = [{"role": "developer", "content": "a"}, USER]
+    for template, role in ((written, "system"), (written + "{# developer #}", "developer")):
+        text = render_chat(byte_tokenizer(chat_template=template), messages).text
+        assert text.startswith(f"{role}: a user: ")
+    assert messages[0]["role"] == "developer"
+
+
 def test_a_model_without_a_template() -> None:
     with pytest.raises(ConfigError, match=r"has no chat template.*--chat-template"):
         render_chat(byte_tokenizer(), [USER])
