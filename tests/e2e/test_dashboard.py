@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import threading
@@ -21,7 +22,7 @@ from tests.e2e.serving import Server, serving
 
 pytest.importorskip("playwright", reason="playwright comes with the dev extra")
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.e2e.browser import PHONE, chromium, dashboard
 
@@ -294,6 +295,37 @@ def test_the_playground_streams_with_probabilities(
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".note").nth(1)).to_contain_text("stopped")
     server.wait_until_idle()
+
+
+def test_the_playground_tells_reasoning_apart(server: Server, browser: Browser) -> None:
+    """The built-in model does not reason: the answer is the test's."""
+    deltas = [{"role": "assistant", "content": ""}, {"reasoning_content": "Let me "},
+              {"reasoning_content": "think."}, {"content": "A fox."}]  # fmt: skip
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"delta": delta, "finish_reason": None, "logprobs": None}]} for delta in deltas
+    ]
+    chunks[-1]["choices"][0]["finish_reason"] = "stop"
+    chunks.append({"choices": [], "usage": {"completion_tokens": 9}})
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    asked: list[Any] = []
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        route.fulfill(body=body, content_type="text/event-stream")
+
+    with dashboard(browser, f"{server.url}/#playground") as shown:
+        page = shown.page
+        page.route("**/v1/chat/completions", answer)
+        for turn in range(2):
+            page.get_by_label("Message", exact=True).fill("Who?")
+            page.keyboard.press("Enter")
+            expect(page.locator(".note").nth(turn)).to_contain_text("9 tokens")
+        thought = page.locator(".reasoning").first
+        assert not thought.locator("p").is_visible()
+        thought.locator("summary").click()
+        expect(thought.locator("p")).to_have_text("Let me think.")
+        expect(page.locator(".turn.assistant > .tokens").first).to_have_text("A fox.")
+    assert [message["content"] for message in asked[1]["messages"]] == ["Who?", "A fox.", "Who?"]
 
 
 def test_a_key_is_asked_for_and_a_lost_server_found_again(server: Server, browser: Browser) -> None:

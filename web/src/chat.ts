@@ -5,6 +5,8 @@ import { generate, type Message, type Settings, type Token } from "./generate";
 
 export interface Turn extends Message {
   tokens: Token[];
+  /** What the model thought first; it is not sent back. */
+  reasoning: string;
   /** The response's `X-Request-Id`; empty for what was asked. */
   requestId: string;
   /** What there is to say of it at its end. */
@@ -75,6 +77,7 @@ export class Chat {
     let reply: Turn = { ...NEW_TURN, requestId };
     let first = 0;
     let finish: string | null = null;
+    let used: number | null = null;
     const tokens: Token[] = [];
     const show = () => {
       const cleared = this.turns[0] !== asked[0];
@@ -82,19 +85,23 @@ export class Chat {
     };
     try {
       for await (const piece of pieces) {
-        if (!first && piece.tokens.length) first = performance.now();
+        if (!first && (piece.tokens.length || piece.reasoning)) first = performance.now();
         tokens.push(...piece.tokens);
-        reply = { ...reply, tokens, content: reply.content + piece.text };
+        const { content, reasoning } = reply;
+        reply = { ...reply, tokens, content: content + piece.text };
+        reply.reasoning = reasoning + piece.reasoning;
+        used = piece.used ?? used;
         finish = piece.finish ?? finish;
         show();
         this.changedSoon();
       }
     } finally {
       const now = performance.now();
+      const made = used ?? tokens.length;
       const facts = [
-        `${count(tokens.length)} tokens`,
+        `${count(made)} tokens`,
         first ? `first after ${seconds((first - start) / 1000)}` : "",
-        tokens.length > 1 ? `${short(((tokens.length - 1) * 1000) / (now - first))} tok/s` : "",
+        first && made > 1 ? `${short(((made - 1) * 1000) / (now - first))} tok/s` : "",
         finish === "length" ? "cut off by max tokens" : finish === null ? "stopped" : "",
         plain ? "no chat template: plain completion" : "",
       ];
@@ -112,4 +119,11 @@ export class Chat {
   }
 }
 
-const NEW_TURN: Turn = { role: "assistant", content: "", tokens: [], requestId: "", note: "" };
+const NEW_TURN: Turn = {
+  role: "assistant",
+  content: "",
+  tokens: [],
+  reasoning: "",
+  requestId: "",
+  note: "",
+};

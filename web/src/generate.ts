@@ -29,8 +29,12 @@ export interface Token extends Alternative {
 
 export interface Piece {
   text: string;
+  /** What the model thinks before it answers, where the server tells it apart. */
+  reasoning: string;
   tokens: Token[];
   finish: string | null;
+  /** Tokens of the whole answer; told once, at its end. */
+  used: number | null;
 }
 
 export interface Answer {
@@ -41,6 +45,7 @@ export interface Answer {
 }
 
 const TOP = 5;
+const NOTHING: Piece = { text: "", reasoning: "", tokens: [], finish: null, used: null };
 
 export async function generate(
   messages: Message[],
@@ -53,6 +58,7 @@ export async function generate(
     ...(settings.top_p !== null && { top_p: settings.top_p }),
     ...(settings.seed !== null && { seed: settings.seed }),
     stream: true,
+    stream_options: { include_usage: true },
   };
   const system: Message[] = settings.system ? [{ role: "system", content: settings.system }] : [];
   const chat = { ...common, messages: [...system, ...messages], logprobs: true, top_logprobs: TOP };
@@ -76,10 +82,11 @@ interface Chunk {
   error?: { message: string };
   choices?: {
     text?: string;
-    delta?: { content?: string };
+    delta?: { content?: string; reasoning_content?: string };
     finish_reason: string | null;
     logprobs: ChatLogprobs | CompletionLogprobs | null;
   }[];
+  usage?: { completion_tokens: number } | null;
 }
 
 interface ChatLogprobs {
@@ -103,12 +110,14 @@ async function* pieces(response: Response): AsyncGenerator<Piece> {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data) as Chunk;
     if (chunk.error) throw new Error(chunk.error.message);
+    if (chunk.usage) yield { ...NOTHING, used: chunk.usage.completion_tokens };
     for (const choice of chunk.choices ?? []) {
       const text = choice.text ?? choice.delta?.content ?? "";
+      const reasoning = choice.delta?.reasoning_content ?? "";
       const found = choice.logprobs ? tokens(choice.logprobs, decoder) : [];
       const last = found.at(-1);
       if (last && choice.finish_reason === "stop" && !text.endsWith(last.text)) last.unseen = true;
-      yield { text, tokens: found, finish: choice.finish_reason };
+      yield { ...NOTHING, text, reasoning, tokens: found, finish: choice.finish_reason };
     }
   }
 }

@@ -47,9 +47,15 @@ export function Playground({ chat, onRequest }: Props) {
 }
 
 function Said({ turn, onRequest }: { turn: Turn; onRequest: (id: string) => void }) {
-  const { role, content, tokens, requestId, note } = turn;
+  const { role, content, tokens, reasoning, requestId, note } = turn;
   return (
     <article class={`turn ${role}`} aria-label={role}>
+      {reasoning && (
+        <details class="reasoning" open={!content}>
+          <summary>Reasoning</summary>
+          <p class="tokens">{reasoning}</p>
+        </details>
+      )}
       {tokens.length ? <Tokens tokens={tokens} /> : <p class="tokens">{content}</p>}
       {note && (
         <p class="note dim">
