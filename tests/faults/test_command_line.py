@@ -51,6 +51,9 @@ def test_row_55_port_in_use(tiny_model: Path) -> None:
         (["serve", "--host", "0.0.0.0"], "--allow-no-key"),
         (["serve", "--api-key", ""], "--api-key"),
         (["serve", "--chat-template", "missing.jinja"], "missing.jinja"),
+        (["complete", "hi", "--max-tokens", "0"], "max_tokens is 0"),
+        (["chat", "--top-p", "7"], "top_p is 7.0"),
+        (["explain", "--url", "localhost:8000"], "http://127.0.0.1:8000"),
     ],
 )
 def test_row_55_bad_flags(words: list[str], hint: str) -> None:

@@ -98,7 +98,7 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
     def client() -> HTTPClient:
         return HTTPClient(base_url, headers)
 
-    model = asyncio.run(_served_model(client(), args))
+    model = asyncio.run(_served_model(client(), args, base_url))
     asyncio.run(_warm_up(client(), make_load(args, model, repetition=-1)))
     samples: list[Row] = []
     outcomes: list[Outcome] = []
@@ -188,11 +188,24 @@ def _check_flags(args: argparse.Namespace) -> None:
         )
 
 
-async def _served_model(connection: HTTPClient, args: argparse.Namespace) -> str:
-    """The model's name at the server; where `--model` is left alone, the only one served."""
-    listed = await connection.json("GET", "/v1/models")
-    await connection.close()
-    names = [str(entry["id"]) for entry in listed["data"]]
+async def _served_model(connection: HTTPClient, args: argparse.Namespace, url: str) -> str:
+    """The model's name at the server; where `--model` is left alone, the only one served.
+
+    Raises:
+        QuireError: nothing answers there, or nothing that lists its models.
+    """
+    try:
+        listed = await connection.json("GET", "/v1/models")
+        names = [str(entry["id"]) for entry in listed["data"]]
+    except HTTPStatusError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = "does not answer" if isinstance(error, OSError) else "lists no models"
+        raise QuireError(
+            f"{url} {what}: {error}.", fix="Check --base-url, and that the server runs."
+        ) from None
+    finally:
+        await connection.close()
     if args.model in names:
         return str(args.model)
     asked = args.base_url and args.model != EngineArgs().model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from quire.cli.session import Session, add_sampling_flags
+from quire.cli.session import Session, add_sampling_flags, given_sampling
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import InvalidRequestError
 from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
@@ -33,6 +33,7 @@ def run(namespace: argparse.Namespace) -> int:
         QuireError: what keeps the model from starting or from going on.
     """
     template = chat_template(namespace)
+    given_sampling(namespace)  # what is wrong with the flags is told before anything is loaded
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     if interactive:
         import readline  # noqa: F401 -- gives input() its line editing and history

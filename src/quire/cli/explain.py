@@ -108,6 +108,12 @@ def _write(path: Path, data: bytes) -> None:
 def _check(namespace: argparse.Namespace) -> None:
     if namespace.url and namespace.profile:
         raise ConfigError("--url and --profile are two sources; give one.", param="--profile")
+    if namespace.url and not namespace.url.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"--url is {namespace.url!r}, which is no http:// or https:// address.",
+            fix="Write for example http://127.0.0.1:8000.",
+            param="--url",
+        )
     for name in (*_LOAD, "repetitions"):
         value, least = getattr(namespace, name), 0 if name == "prefix_len" else 1
         if value < least:

@@ -27,6 +27,15 @@ class Parser(argparse.ArgumentParser):
         print(f"error: {message} [{ConfigError.code}]", file=sys.stderr)
         raise SystemExit(2)
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """As argparse does, but that its errors name none of our functions."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            if error.message.startswith("invalid _"):
+                error.message = f"invalid value: {arg_string!r}"
+            raise
+
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse `argv`, and the file that its --config names; exits with 2 for unknown flags.
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from quire.core.config import EngineArgs
-from quire.core.errors import QuireError
+from quire.core.errors import ConfigError, InvalidRequestError, QuireError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.engine.async_engine import AsyncLLM
@@ -62,6 +62,24 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "max_tokens")
+
+
+def given_sampling(namespace: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `SamplingParams` that the flags of `add_sampling_flags` give.
+
+    Raises:
+        ConfigError: one is out of its range, whatever the model.
+    """
+    given = {name: getattr(namespace, name) for name in _NAMES}
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        SamplingParams(**given)
+    except InvalidRequestError as error:
+        raise ConfigError(str(error), param=error.param) from None
+    return given
+
+
 class Session:
     """An engine and the event loop it runs in, for a program that waits for one answer at a time.
 
@@ -90,19 +108,12 @@ class Session:
 
     def params(self, namespace: argparse.Namespace, num_prompt_tokens: int) -> SamplingParams:
         """The flags of `add_sampling_flags` over the model's own defaults."""
-        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop")
-        given = {name: getattr(namespace, name) for name in names}
-        fields: dict[str, Any] = {
-            **self.engine.default_sampling_params,
-            **{name: value for name, value in given.items() if value is not None},
-        }
-        room = self.engine.max_model_len - num_prompt_tokens
-        max_tokens = namespace.max_tokens
-        if max_tokens is None:
-            max_tokens = max(1, min(DEFAULT_MAX_TOKENS, room))
+        fields = {**self.engine.default_sampling_params, **given_sampling(namespace)}
+        if namespace.max_tokens is None:
+            room = self.engine.max_model_len - num_prompt_tokens
+            fields["max_tokens"] = max(1, min(DEFAULT_MAX_TOKENS, room))
         return SamplingParams(
             **fields,
-            max_tokens=max_tokens,
             ignore_eos=namespace.ignore_eos,
             output_kind=RequestOutputKind.DELTA,
         )

@@ -212,8 +212,13 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
+def _parse_tokens(text: str) -> int:
+    """A number of tokens: "4096", "4K" (4 · 2¹⁰) or "4k" (4 · 10³)."""
+    return parse_size(text) if text[-1:] in ("k", "K") else int(text)
+
+
 def _parse_length(text: str) -> int:
-    return -1 if text == "auto" else int(text)
+    return -1 if text == "auto" else _parse_tokens(text)
 
 
 def _add_switch(
@@ -258,6 +263,8 @@ def _value_options(name: str, hint: Any) -> dict[str, Any]:
         convert, metavar = (parse_size, "SIZE") if size else (int, "N")
         if name == "max_model_len":
             convert = _parse_length
+        elif name == "max_num_batched_tokens":
+            convert = _parse_tokens
     elif hint is float:
         convert, metavar = float, "X"
     elif hint is str:

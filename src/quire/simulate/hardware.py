@@ -40,7 +40,7 @@ def load_profile(name: str, config: EngineConfig) -> HardwareProfile:
         return PROFILES[name]
     if not (path := Path(name)).is_file():
         known = [THIS, *PROFILES]
-        raise ConfigError(f"--hardware is {name!r}; {did_you_mean(name, known)} Or give a file.")
+        raise ConfigError(f"--hardware is {name!r}, which is no file; {did_you_mean(name, known)}")
     try:
         return msgspec.json.decode(path.read_bytes(), type=HardwareProfile)
     except msgspec.MsgspecError as error:

@@ -94,10 +94,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: a flag, the trace or the model is wrong.
     """
+    workload = _workload(args)  # first, for it tells wrong flags at once
     config, profile = _machine(args)
     if args.save_hardware:
         args.save_hardware.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
-    workload = _workload(args)
     _check_lengths(workload, config)
     replicas = [Replica.on(config, profile) for _ in range(args.replicas)]
     begin = time.perf_counter()

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import io
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,11 @@ def test_prompts_of_a_file_are_forgotten_between_repetitions(
         measure(flags(*argv, "--repetitions", "2"), server.url)
     assert server.resets == 2
     assert "let go" not in capsys.readouterr().err
+
+
+def test_nothing_answers() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(QuireError, match=rf"{url} does not answer.*Check --base-url"):
+            measure(flags("--base-url", url), url)

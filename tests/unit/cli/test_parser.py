@@ -33,6 +33,7 @@ def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["a", "b"], "unexpected argument 'b'"),
         (["--size", "x"], "argument --size: invalid int value: 'x'"),
         (["--dtype", "f"], "invalid choice"),
+        (["--max-model-len", "many"], "argument --max-model-len: invalid value: 'many'"),
     ],
 )
 def test_messages(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,13 @@ def test_switches(flag: str, value: bool) -> None:
     assert parse(flag).enable_prefix_caching is value
 
 
+@pytest.mark.parametrize(("text", "tokens"), [("auto", -1), ("8K", 8192), ("8k", 8000)])
+def test_lengths(text: str, tokens: int) -> None:
+    assert parse("--max-model-len", text).max_model_len == tokens
+    if text != "auto":
+        assert parse("--max-num-batched-tokens", text).max_num_batched_tokens == tokens
+
+
 def test_literals_are_choices() -> None:
     assert parse("--dtype", "bfloat16").dtype == "bfloat16"
     with pytest.raises(argparse.ArgumentError, match="float31"):

@@ -48,6 +48,7 @@ def test_a_profile_in_a_file(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (("--hardware", "h101"), "did you mean"),
+        (("--hardware", "this", "--request-rate", "-1"), "must be positive"),
         (("--hardware", "h100", "--max-model-len", "64"), "longest request"),
         (("--hardware", "h100", "--request-rate", "0"), "must be positive"),
         (("--hardware", "h100", "--trace", "nothing"), "cannot be read"),
