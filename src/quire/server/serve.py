@@ -257,6 +257,7 @@ def _uvicorn_config(app: Starlette, tls: Tls | None) -> uvicorn.Config:
         loop="asyncio",
         lifespan="off",
         log_config=None,
+        log_level="error",  # what clients get wrong is theirs to know
         access_log=False,
         server_header=False,
         proxy_headers=False,
