@@ -199,7 +199,7 @@ async def test_items_reach_the_template() -> None:
     ]
     async with saying("ok") as app:
         usage = (await ask(app, input=items))["usage"]
-        expected = "developer:Be brief.user:Where?assistant:Paristool:sunnyuser:So?"
+        expected = "system:Be brief.user:Where?assistant:Paristool:sunnyuser:So?"
         assert usage["input_tokens"] == len(expected)
 
 
@@ -369,7 +369,7 @@ async def test_what_is_too_long_loses_its_oldest_turns() -> None:
         assert (await post(app, input=items)).status_code == 400
         body = await ask(app, input=items, truncation="auto", max_output_tokens=10)
         turn = len("user:user 00assistant:assistant 00")
-        rest = len("developer:Be brief.user:?")
+        rest = len("system:Be brief.user:?")
         assert body["usage"]["input_tokens"] == rest + (256 - 10 - rest) // turn * turn
         whole = await ask(app, input=items[-2:], truncation="auto")
         assert whole["usage"]["input_tokens"] == len("assistant:assistant 19user:?")
