@@ -144,6 +144,7 @@ class AsyncLLM:
         spawn = time.monotonic() - began - sum(ready.phases.values())
         self.phases |= {"spawn": spawn, **ready.phases}
         self.facts = ready.facts
+        self.stats.on_ready(ready.num_gpu_blocks)
         try:
             self._intake.processor = InputProcessor(self.resolved, self.tokenizer, ready)
         except QuireError:
@@ -398,6 +399,7 @@ class AsyncLLM:
     def on_restored(self, ready: Ready) -> None:
         """Tell the new core of all who wait for it."""
         self.stats.restarts += 1
+        self.stats.on_ready(ready.num_gpu_blocks)
         self._intake.processor = InputProcessor(self.resolved, self.tokenizer, ready)
         for message in self._output.messages():
             self._core.client.send(message)

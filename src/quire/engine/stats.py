@@ -36,7 +36,7 @@ class EngineStats:
 
     def __init__(self) -> None:
         self.scheduler: SchedulerStats | None = None
-        """The latest; None before the first step."""
+        """The latest; None before there is a core."""
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.cached_tokens = 0
@@ -114,6 +114,10 @@ class EngineStats:
         if not self._finish_times or now <= self._finish_times[0]:
             return None
         return count * (now - self._finish_times[0]) / len(self._finish_times)
+
+    def on_ready(self, num_blocks: int) -> None:
+        """A core is there, with so many KV blocks, of which it has yet to use one."""
+        self.scheduler = SchedulerStats(0, 0, 0, num_blocks, 0, 0, 0, 0, 0)
 
     def on_step(
         self, scheduler: SchedulerStats | None, now: float, times: CoreTimes | None = None

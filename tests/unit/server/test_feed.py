@@ -90,6 +90,16 @@ async def newest(viewer: Dashboard) -> dict[str, Any]:
     return snapshot
 
 
+async def test_an_engine_that_has_done_nothing_has_its_kv_cache() -> None:
+    async with running() as app, dashboard(app) as viewer:
+        snapshot = await viewer.next()
+        metrics = await samples(app)
+    assert snapshot is not None
+    num_blocks = app.core.config.num_blocks
+    assert snapshot["stats"]["kv_blocks_total"] == num_blocks == metrics["quire:kv_blocks free"]
+    assert metrics["vllm:kv_cache_usage_perc"] == 0
+
+
 async def test_every_number_agrees_with_the_metrics() -> None:
     async with running() as app, dashboard(app) as viewer:
         await app.complete(prompt="abcdefgh" * 3, n=2)
