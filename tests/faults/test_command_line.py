@@ -54,6 +54,9 @@ def test_row_55_port_in_use(tiny_model: Path) -> None:
         (["complete", "hi", "--max-tokens", "0"], "max_tokens is 0"),
         (["chat", "--top-p", "7"], "top_p is 7.0"),
         (["explain", "--url", "localhost:8000"], "http://127.0.0.1:8000"),
+        (["serve", "--tool-call-parser", "hermse"], "did you mean hermes"),
+        (["serve", "--reasoning-parser", "deepseek"], "deepseek_r1"),
+        (["serve", "--ssl-certfile", "missing.pem"], "missing.pem"),
     ],
 )
 def test_row_55_bad_flags(words: list[str], hint: str) -> None:

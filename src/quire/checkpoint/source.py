@@ -64,13 +64,19 @@ def resolve(
     Raises:
         ModelNotFoundError: there is no such model; says what was looked for.
         CheckpointError: a file of it is damaged or missing.
-        ConfigError: `load_format` does not fit the model.
+        ConfigError: `load_format` does not fit the model, or `revision` one that is here.
     """
     dummy = load_format == "dummy"
     preset = preset_config(model)
+    path = None if dummy and preset is not None else _local(model)
+    if revision is not None and (path is not None or (dummy and preset is not None)):
+        raise ConfigError(
+            f"{model} is on this machine, where it has no revisions.",
+            fix="Leave --revision out, or name a hub id.",
+            param="--revision",
+        )
     if dummy and preset is not None:
         return ModelSource(model, "dummy", None, preset, {}, None)
-    path = _local(model)
     if path is None:
         if not _HUB_ID.fullmatch(model):
             raise _not_found(model)

@@ -40,6 +40,7 @@ from quire.server.state import (
     DEFAULT_MAX_QUEUED_REQUESTS,
     DEFAULT_MAX_STORED_RESPONSES,
 )
+from quire.server.tools.table import choose_parsers
 
 BACKLOG = 2048
 MAX_CONNECTIONS = 16_384
@@ -98,6 +99,9 @@ def serve(args: EngineArgs, options: ServeOptions, began: float) -> int:
         QuireError: what keeps the server from starting.
     """
     _check_exposure(options)
+    choose_parsers(None, options.tool_call_parser, options.reasoning_parser)
+    if options.tls is not None:
+        _uvicorn_config(Starlette(), options.tls)
     _raise_file_limit()
     share_one_heap()
     with bind(options.host, options.port) as listener:

@@ -123,6 +123,13 @@ def test_what_is_no_model(
     assert str(tmp_path) not in str(caught.value)
 
 
+def test_only_the_hub_has_revisions(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    for model, load_format in ((str(tmp_path), "auto"), ("embedded", "auto"), ("gpt2", "dummy")):
+        with pytest.raises(ConfigError, match="has no revisions"):
+            resolve(model, load_format=load_format, revision="main")  # type: ignore[arg-type]
+
+
 def test_load_format_must_fit(tmp_path: Path) -> None:
     write_folder(tmp_path)
     assert resolve(str(tmp_path), load_format="safetensors").kind == "hf"
