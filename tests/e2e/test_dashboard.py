@@ -168,6 +168,12 @@ def test_every_view_shows_the_load(server: Server, browser: Browser, pictures: P
         expect(page.locator(".cause")).not_to_be_empty()
         snap("explain")
         shown.show("roofline")
+        for _ in range(10):  # on a machine that is busy elsewhere a second may have had no step
+            if page.locator(".point").count() >= 5:
+                break
+            with page.expect_response("**/explain*"):
+                page.get_by_role("button", name="Measure again").click()
+            page.wait_for_timeout(100)
         assert page.locator(".point").count() >= 5
         expect(page.locator("tbody th").first).to_be_visible()
         snap("roofline")
