@@ -40,9 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status: 0, 1 for a failure, 2 for a mistake in the flags."""
     began = time.monotonic()
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     count = 2 if " ".join(words[:2]) in COMMANDS else 1
     name, rest = " ".join(words[:count]) or "--help", words[count:]
-    if name in {"-h", "--help", "help"}:
+    if name in {"-h", "--help"}:
         print(_help())
         return 0
     if name in {"-V", "--version", "version"}:

@@ -54,13 +54,19 @@ class Study:
         space: the fields and all their values.
 
     Raises:
-        ConfigError: Optuna is not installed, the folder is in use, or belongs to other settings.
+        ConfigError: Optuna is not installed, the folder cannot be made, is in use, or belongs to
+            other settings.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], space: Space) -> None:
         optuna = _import_optuna()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (folder / "lock").open("w")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / "lock").open("w")
+        except OSError as error:
+            raise ConfigError(
+                f"--study {folder} cannot be written: {error.strerror}.", param="--study"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._load(optuna, folder, settings, space)

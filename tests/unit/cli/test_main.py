@@ -36,6 +36,14 @@ def test_every_commands_help(name: str, capsys: pytest.CaptureFixture[str]) -> N
     assert f"quire {name}" in capsys.readouterr().out
 
 
+def test_help_for_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["help", "tune", "kernels"])
+    assert caught.value.code == 0
+    assert "quire tune kernels" in capsys.readouterr().out
+    assert main(["help", "sevre"]) == 2
+
+
 def test_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "here", "--model", "there"]) == 2
     assert capsys.readouterr().err == (

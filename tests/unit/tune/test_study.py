@@ -123,3 +123,9 @@ def test_one_at_a_time(tmp_path: Path) -> None:
         Study(tmp_path, SETTINGS, SPACE)
     study.close()
     Study(tmp_path, SETTINGS, SPACE).close()
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--study .* cannot be written: Not a directory"):
+        Study(tmp_path / "file" / "study", SETTINGS, SPACE)
