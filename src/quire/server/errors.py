@@ -143,7 +143,7 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
         case _:
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             message = "An internal error occurred; the server's log has its cause."
-            info = ErrorInfo(message, _type(status), None, "internal_error")
+            info = ErrorInfo(message, _type(status), code="internal_error")
     return status, ErrorBody(info)
 
 
