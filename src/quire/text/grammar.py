@@ -18,6 +18,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.call_grammars import FunctionCalls, write_calls
 from quire.text.composition import Grammar, Specials, StructuralTag, composed, tagged, whole
+from quire.text.json_formats import OF_SCHEMAS, SCHEMAS, without_annotations
 from quire.text.multiples import too_many_remainders
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ MIN_NUMBER = -(2**63) + 1024
 """In a schema: llguidance overflows its stack on integers that are -2**63 as a float, or less."""
 
 _PASSED_OVER = ("contentEncoding", "contentMediaType", "contentSchema")
-_OF_SCHEMAS = ("properties", "patternProperties", "definitions", "$defs")
-_SCHEMAS = ("items", "prefixItems", "additionalItems", "additionalProperties", "allOf", "anyOf",
-            "oneOf")  # fmt: skip
 
 
 def grammar_key(params: StructuredOutputsParams) -> bytes:
@@ -161,7 +159,7 @@ def _json(schema: Any, params: StructuredOutputsParams) -> Grammar:
     if not isinstance(schema, dict):
         raise refused("a schema is an object or a boolean", params)
     _check_schema(schema, params)
-    return {"json_schema": {**schema, "x-guidance": _spacing(params)}}
+    return {"json_schema": {**without_annotations(schema), "x-guidance": _spacing(params)}}
 
 
 def _check_schema(schema: Any, params: StructuredOutputsParams) -> None:
@@ -182,10 +180,10 @@ def _check_keywords(schema: Any, params: StructuredOutputsParams) -> None:
     if "$ref" in schema and "$id" in schema:
         raise refused("$id beside $ref", params)
     for keyword, value in schema.items():
-        if keyword in _OF_SCHEMAS and isinstance(value, dict):
+        if keyword in OF_SCHEMAS and isinstance(value, dict):
             for each in value.values():
                 _check_keywords(each, params)
-        elif keyword in _SCHEMAS:
+        elif keyword in SCHEMAS:
             for each in value if isinstance(value, list) else [value]:
                 _check_keywords(each, params)
 

@@ -53,6 +53,21 @@ def multiples_of(*numbers: float) -> dict[str, Any]:
     return {"type": "number", "allOf": [{"multipleOf": number} for number in numbers]}
 
 
+def test_formats_of_others_are_remarks() -> None:
+    properties = {
+        "format": {"type": "string", "format": "password"},
+        "paths": {"type": "array", "items": {"anyOf": [{"type": "string", "format": "path"}]}},
+        "day": {"type": "string", "format": "date"},
+    }
+    schema = {"type": "object", "properties": properties, "required": ["format"]}
+    params = StructuredOutputsParams(json=schema)
+    assert accepts(params, '{"format": "x", "paths": ["y"], "day": "2024-01-31"}')
+    assert not accepts(params, '{"format": "x", "day": "soon"}')
+    assert properties["format"]["format"] == "password"
+    with pytest.raises(InvalidRequestError, match="Unknown format: regex"):
+        new_matcher(TOKENIZER, StructuredOutputsParams(json={"type": "string", "format": "regex"}))
+
+
 @pytest.mark.parametrize(
     ("fields", "good", "bad"),
     [
