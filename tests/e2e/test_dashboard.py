@@ -303,8 +303,10 @@ def test_the_playground_streams_with_probabilities(
     server.wait_until_idle()
 
 
-def test_the_playground_tells_reasoning_apart(server: Server, browser: Browser) -> None:
-    """The built-in model does not reason: the answer is the test's."""
+def test_the_playground_tells_reasoning_apart_and_asks_adapters(
+    server: Server, browser: Browser
+) -> None:
+    """The built-in model does not reason and has no adapter: the answers are the test's."""
     deltas = [{"role": "assistant", "content": ""}, {"reasoning_content": "Let me "},
               {"reasoning_content": "think."}, {"content": "A fox."}]  # fmt: skip
     chunks: list[dict[str, Any]] = [
@@ -322,6 +324,11 @@ def test_the_playground_tells_reasoning_apart(server: Server, browser: Browser) 
     with dashboard(browser, f"{server.url}/#playground") as shown:
         page = shown.page
         page.route("**/v1/chat/completions", answer)
+        names = {"data": [{"id": "embedded"}, {"id": "fables"}]}
+        page.route("**/v1/models", lambda route: route.fulfill(json=names))
+        page.get_by_role("tab", name="Overview").click()
+        page.get_by_role("tab", name="Playground").click()
+        page.locator(".settings select").select_option("fables")
         for turn in range(2):
             page.get_by_label("Message", exact=True).fill("Who?")
             page.keyboard.press("Enter")
@@ -331,6 +338,7 @@ def test_the_playground_tells_reasoning_apart(server: Server, browser: Browser) 
         thought.locator("summary").click()
         expect(thought.locator("p")).to_have_text("Let me think.")
         expect(page.locator(".turn.assistant > .tokens").first).to_have_text("A fox.")
+    assert [body["model"] for body in asked] == ["fables", "fables"]
     assert [message["content"] for message in asked[1]["messages"]] == ["Who?", "A fox.", "Who?"]
 
 

@@ -15,7 +15,14 @@ export interface Turn extends Message {
 
 export class Chat {
   turns: Turn[] = [];
-  settings: Settings = { system: "", temperature: null, top_p: null, max_tokens: 256, seed: null };
+  settings: Settings = {
+    model: null,
+    system: "",
+    temperature: null,
+    top_p: null,
+    max_tokens: 256,
+    seed: null,
+  };
   draft = "";
   error = "";
   running: AbortController | null = null;

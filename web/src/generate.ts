@@ -9,6 +9,7 @@ export interface Message {
 }
 
 export interface Settings {
+  model: string | null;
   system: string;
   temperature: number | null;
   top_p: number | null;
@@ -53,6 +54,7 @@ export async function generate(
   signal: AbortSignal,
 ): Promise<Answer> {
   const common = {
+    ...(settings.model !== null && { model: settings.model }),
     max_tokens: settings.max_tokens,
     ...(settings.temperature !== null && { temperature: settings.temperature }),
     ...(settings.top_p !== null && { top_p: settings.top_p }),

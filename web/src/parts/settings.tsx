@@ -1,5 +1,6 @@
 // How the playground samples. An empty field leaves the choice to the server.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
+import { callJson } from "../api";
 import type { Settings } from "../generate";
 import { Panel } from "./panel";
 
@@ -9,6 +10,7 @@ interface Props {
 }
 
 export function SettingsForm({ settings, onChange }: Props) {
+  const models = useModels();
   return (
     <Panel title="Sampling" class="settings">
       <label>
@@ -19,6 +21,19 @@ export function SettingsForm({ settings, onChange }: Props) {
           onInput={(e) => onChange({ system: e.currentTarget.value })}
         />
       </label>
+      {models.length > 1 && (
+        <label>
+          Model
+          <select
+            value={settings.model ?? models[0]}
+            onChange={(e) => onChange({ model: e.currentTarget.value })}
+          >
+            {models.map((name) => (
+              <option key={name}>{name}</option>
+            ))}
+          </select>
+        </label>
+      )}
       <NumberField
         label="Temperature"
         value={settings.temperature}
@@ -44,10 +59,23 @@ export function SettingsForm({ settings, onChange }: Props) {
         label="Seed"
         value={settings.seed}
         step={1}
+        unset="another each time"
         onChange={(seed) => onChange({ seed })}
       />
     </Panel>
   );
+}
+
+/** The names that may be asked: the model's and its adapters'. */
+function useModels(): string[] {
+  const [models, setModels] = useState<string[]>([]);
+  useEffect(() => {
+    callJson<{ data: { id: string }[] }>("GET", "/v1/models").then(
+      ({ data }) => setModels(data.map((model) => model.id)),
+      () => undefined, // what is wrong with the server is told above
+    );
+  }, []);
+  return models;
 }
 
 interface NumberProps {
@@ -56,11 +84,14 @@ interface NumberProps {
   min?: number;
   max?: number;
   step: number;
+  /** What an empty field says. */
+  unset?: string;
   onChange: (value: number | null) => void;
 }
 
 // What is typed stays as it is, whatever is drawn meanwhile; what is valid counts at once.
-function NumberField({ label, value, min = 0, max, step, onChange }: NumberProps) {
+function NumberField(props: NumberProps) {
+  const { label, value, min = 0, max, step, unset = "the model's", onChange } = props;
   const [draft, setDraft] = useState(value?.toString() ?? "");
   return (
     <label>
@@ -72,7 +103,7 @@ function NumberField({ label, value, min = 0, max, step, onChange }: NumberProps
         {...(max !== undefined && { max })}
         step={step}
         value={draft}
-        placeholder="the model's"
+        placeholder={unset}
         onInput={(e) => {
           const { value: text, validity, valueAsNumber } = e.currentTarget;
           setDraft(text);
