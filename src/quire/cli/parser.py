@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,15 +17,27 @@ if TYPE_CHECKING:
     from quire.cli.config_file import FileValue
 
 _UNSET = object()
+_UNDERSCORED = re.compile(r"/--\w*_[\w.]*")
+"""As argparse joins a flag's spellings."""
+
+
+class _Help(argparse.HelpFormatter):
+    """Shows each flag with dashes alone; with underscores it is taken, too."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        shown = copy(action)
+        shown.option_strings = [flag for flag in action.option_strings if "_" not in flag]
+        return super()._format_action_invocation(shown)
 
 
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that takes no abbreviations and reports an unknown flag helpfully."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        super().__init__(*args, **{"allow_abbrev": False, "formatter_class": _Help, **kwargs})
 
     def error(self, message: str) -> NoReturn:
+        message = _UNDERSCORED.sub("", message)
         print(f"error: {message} [{ConfigError.code}]", file=sys.stderr)
         raise SystemExit(2)
 

@@ -47,3 +47,14 @@ def test_subcommands_flags_are_known(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         parser.parse(["latency", "--batchsize", "3"])
     assert "did you mean --batch-size?" in capsys.readouterr().err
+
+
+def test_one_spelling_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser(prog="quire try")
+    parser.add_argument("--max-size", "--max_size", type=int, help="the most")
+    assert parser.parse(["--max_size", "3"]).max_size == 3
+    assert "--max-size MAX_SIZE  the most" in parser.format_help()
+    assert "--max_size" not in parser.format_help()
+    with pytest.raises(SystemExit):
+        parser.parse(["--max_size", "x"])
+    assert "argument --max-size: invalid int value" in capsys.readouterr().err
