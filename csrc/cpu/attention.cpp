@@ -1,9 +1,8 @@
 // Paged attention with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022), in float;
-// attention_pairs.h and attention_float8.h
-// have faster products for some caches. A task is a tile of query rows (positions x
-// heads of one kv head), so that a key is read once for all of them; attention_walk.h says in which
-// order.
-#include "attention_float8.h"
+// attention_pairs.h, attention_float8.h and attention_tall.h have faster products for some caches. A
+// task is a tile of query rows (positions x heads of one kv head), so that a key is read once for all
+// of them; attention_walk.h says in which order.
+#include "attention_tall.h"
 #include "attention_walk.h"
 
 namespace quire::QUIRE_ISA {
@@ -88,21 +87,41 @@ struct Step {
   }
 
   template <int R, class K>
-  void add(int row, int slot, const Keys<K>& keys, const E* values, int begin, int end) {
-    int32_t* const sums = kIsInt16<E> ? whole + slot * kWidth : nullptr;
-    add_weighted<R>({state.acc + row * kWidth, sums, keep + slot, worth + slot}, weights_of(slot),
-                    keys, ahead, values, begin, end);
+  void add(int row, int slot, const Keys<K>& keys, int begin, int end) {
+    add_weighted<R>(sums_of(row, slot), weights_of(slot), keys, ahead, begin, end);
   }
 
-  // All rows of the head whose keys these are; `values` are those of a Tall, or null.
+  Sums sums_of(int row, int slot) {
+    return {state.acc + row * kWidth, kIsInt16<E> ? whole + slot * kWidth : nullptr, keep + slot,
+            worth + slot};
+  }
+
+  // All rows of the head whose keys these are.
   template <class K>
-  void attend(const Keys<K>& keys, const E* values, const Scales* scales) {
+  void attend(const Keys<K>& keys, const Scales* scales) {
     const int begin = first_group(keys), end = end_group(keys);
     each_rows(rows.count, [&]<int R>(int r) {
       score<R>(r, 0, keys, scales, begin, end);
       weigh<R>(r, 0, keys, scales);
-      add<R>(r, 0, keys, values, begin, end);
+      add<R>(r, 0, keys, begin, end);
     });
+  }
+
+  // The same where they are many: each run of keys and each run of columns is read by all of them while
+  // it is near.
+  void attend_tall(const Tall<E, T>& tall, const Scales* scales) {
+    for (int j = first_group(tall.keys); j < end_group(tall.keys); j += kGroup) {
+      for (int i = 0; i < kGroup; i += 4) ahead.fetch(ahead.pace);
+      each_rows(rows.count, [&]<int R>(int r) {
+        score_tall<R>(q.rows + r * kWidth, tall, scales, j, scores + r * kKeys);
+      });
+    }
+    each_rows(rows.count, [&]<int R>(int r) { weigh<R>(r, r, tall.keys, scales); });
+    for (int64_t d = 0; d < rows.dim; d += kTallColumns) {
+      each_rows(rows.count, [&]<int R>(int r) {
+        add_tall<R>(sums_of(r, r), weights_of(r), tall, ahead, d);
+      });
+    }
   }
 
   // The rows of all heads, in runs of keys: in a block the heads lie one after the other.
@@ -132,7 +151,7 @@ struct Step {
     each_head([&]<int R>(int r, const Scales* s) { weigh<R>(r, r, keys, s); });
     for (int j = begin; j < end; j += run) {
       each_head([&]<int R>(int r, const Scales*) {
-        add<R>(r, r, keys, static_cast<const E*>(nullptr), j, run_end(j));
+        add<R>(r, r, keys, j, run_end(j));
       });
     }
   }
@@ -229,10 +248,14 @@ struct Work {
     if constexpr (!kIsFloat<T>) {
       if (tall()) {
         const Tall<E, T> wide(keys);
-        return step.attend(wide.keys, static_cast<const E*>(wide.values), read);
+        if constexpr (kIsFloat<E>) {
+          return step.attend(wide.keys, read);
+        } else {
+          return step.attend_tall(wide, read);
+        }
       }
     }
-    step.attend(keys, static_cast<const E*>(nullptr), read);
+    step.attend(keys, read);
   }
 
   void clear(State& state) { QUIRE_ISA::clear(tile, state); }

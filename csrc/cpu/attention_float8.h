@@ -42,8 +42,6 @@ struct PairOf<f8_e5m2> {
 };
 template <IsFloat8 F8>
 constexpr int kInterleaved<F8> = 4;
-template <>
-constexpr bool kWidened<Halved> = true;
 
 inline float load_query(const bf16* from, int64_t dim, Halved* q) {
   for (int64_t d = 0; d < dim; d += 64) {
@@ -84,7 +82,7 @@ void score(const Halved* q, const Keys<F8>& keys, const Scales* scales, Ahead& a
         for (int c = 0; c < 4; ++c) {
           __m512i x[2];
           pairs.widen(_mm512_loadu_si512(k + c * dim + d), x[0], x[1]);
-          for (int r = 0; r < R; ++r) {
+          QUIRE_UNROLL for (int r = 0; r < R; ++r) {
             const Halved* const y = q + r * kWidth + d;
             s[r][c] = P::dot(P::dot(s[r][c], P::load(y), x[0]), P::load(y + 32), x[1]);
           }
@@ -98,36 +96,6 @@ void score(const Halved* q, const Keys<F8>& keys, const Scales* scales, Ahead& a
     }
   }
 }
-
-template <IsFloat8 F8>
-struct Tall<Halved, F8> {
-  Keys<Halved> keys{};
-  alignas(64) Halved k[kKeys * kWidth], values[kKeys * kWidth];
-
-  explicit Tall(const Keys<F8>& from) {
-    const Float8Pairs<F8> pairs;
-    keys.k[0] = k;
-    keys.first = from.first;
-    keys.last = from.last;
-    keys.shift = __builtin_ctz(kKeys);
-    keys.dim = from.dim;
-    for (int j = from.first; j < from.last; ++j) {
-      for (int64_t d = 0; d < from.dim; d += 64) {
-        __m512i x[2];
-        pairs.widen(_mm512_loadu_si512(from.key(j) + d), x[0], x[1]);
-        _mm512_store_si512(k + j * from.dim + d, x[0]);
-        _mm512_store_si512(k + j * from.dim + d + 32, x[1]);
-      }
-    }
-    for (int j = from.first / 2 * 2; j < from.last; j += 2) {
-      for (int64_t d = 0; d < from.dim; d += 64) {
-        __m512i x[4];
-        Pairs<Halved>::interleave(value_or_zeros(from, j, d), value_or_zeros(from, j + 1, d), x);
-        for (int i = 0; i < 4; ++i) _mm512_store_si512(values + j * from.dim + 2 * d + 32 * i, x[i]);
-      }
-    }
-  }
-};
 
 // Undoes the order of `interleave`: part i of vector c goes to part c of vector i.
 inline void order_columns(float* acc, int64_t dim, const Halved*) {

@@ -101,8 +101,8 @@ void add_values(const Sums& sums, const float* weights, const Keys<T>& keys, Ahe
 constexpr int kFloatColumns = kLanes >= 16 ? 4 : 2;  // accumulators of add_values stay in registers
 
 template <int R, class T>
-void add_weighted(const Sums& sums, const float* weights, const Keys<T>& keys, Ahead& ahead,
-                  const float*, int begin, int end) {
+void add_weighted(const Sums& sums, const float* weights, const Keys<T>& keys, Ahead& ahead, int begin,
+                  int end) {
   const int64_t dim = keys.dim;
   int64_t d = 0;
   for (; d + kFloatColumns * kLanes <= dim; d += kFloatColumns * kLanes) {
@@ -125,8 +125,6 @@ template <class T>
 struct Tall<float, T> {
   alignas(64) float k[kKeys * kWidth], v[kKeys * kWidth];
   Keys<float> keys{};
-  static constexpr const float* values = nullptr;  // those of `keys`
-
   explicit Tall(const Keys<T>& from) {
     keys.k[0] = k;
     keys.v[0] = v;

@@ -18,35 +18,46 @@ inline void unpack_both(__m512i even, __m512i odd, __m512i* x) {
   x[1] = _mm512_unpackhi_epi16(even, odd);
 }
 
-// By the element of queries and weights. `interleave` makes pairs of two keys' values, kInterleaved
-// vectors of columns.
+// Two neighbours, in every lane.
+template <class E>
+__m512i pair_at(const E* p) {
+  int pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  return _mm512_set1_epi32(pair);
+}
+
+// By the element of queries and weights; sums are vectors of what `plus` adds and `floats` converts.
+// `interleave` makes pairs of two keys' values, kInterleaved vectors of columns.
 template <class E>
 struct Pairs;
 
 template <>
 struct Pairs<bf16> {
-  using Sum = __m512;
   static __m512i load(const bf16* p) { return _mm512_loadu_si512(p); }
-  static Sum zero() { return _mm512_setzero_ps(); }
-  static Sum dot(Sum s, __m512i a, __m512i b) {
+  static Vec dot(Vec s, __m512i a, __m512i b) {
     return _mm512_dpbf16_ps(s, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
   }
-  static Vec floats(Sum s) { return s; }
+  static Vec plus(Vec a, Vec b) { return add(a, b); }
+  static Vec floats(Vec s) { return s; }
   static void interleave(const bf16* even, const bf16* odd, __m512i* x) {
     unpack_both(load(even), load(odd), x);
   }
 };
 
+// Whole numbers: at most 256 products of 127 and 32767, so that no sum overflows.
 template <>
 struct Pairs<int16_t> {
-  using Sum = __m512i;  // at most 256 products of 127 and 32767: it does not overflow
   static __m512i load(const int16_t* p) { return _mm512_loadu_si512(p); }
   static __m512i load(const int8_t* p) {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
-  static Sum zero() { return _mm512_setzero_si512(); }
-  static Sum dot(Sum s, __m512i a, __m512i b) { return _mm512_dpwssd_epi32(s, a, b); }
-  static Vec floats(Sum s) { return _mm512_cvtepi32_ps(s); }
+  static Vec dot(Vec s, __m512i a, __m512i b) {
+    return _mm512_castsi512_ps(_mm512_dpwssd_epi32(_mm512_castps_si512(s), a, b));
+  }
+  static Vec plus(Vec a, Vec b) {
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
+  static Vec floats(Vec s) { return _mm512_cvtepi32_ps(_mm512_castps_si512(s)); }
   static void interleave(const int8_t* even, const int8_t* odd, __m512i* x) {
     unpack_both(load(even), load(odd), x);
   }
@@ -62,6 +73,22 @@ template <>
 struct PairOf<int8_t> {
   using Element = int16_t;
 };
+
+// What `fold` and `join` do, with the sums of P.
+template <class P>
+Vec fold_sums(const Vec* v) {
+  const Vec a = P::plus(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+  const Vec b = P::plus(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+  return P::plus(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+}
+template <class P>
+Vec join_sums(const Vec* folded) {
+  const Vec a = P::plus(_mm512_shuffle_f32x4(folded[0], folded[1], 0x44),
+                        _mm512_shuffle_f32x4(folded[0], folded[1], 0xee));
+  const Vec b = P::plus(_mm512_shuffle_f32x4(folded[2], folded[3], 0x44),
+                        _mm512_shuffle_f32x4(folded[2], folded[3], 0xee));
+  return P::plus(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
 
 // Whether these products compute the shape; `columns` is what they take at once.
 inline bool fits_pairs(const AttentionArgs& a, int64_t columns) {
@@ -105,24 +132,20 @@ void score(const E* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, 
     for (int i = 0; i < kGroup; i += 4) {
       ahead.fetch(ahead.pace);
       const T* const k = keys.key(j + i);
-      typename P::Sum s[R][4];
-      for (int r = 0; r < R; ++r) s[r][0] = s[r][1] = s[r][2] = s[r][3] = P::zero();
+      Vec s[R][4];
+      for (int r = 0; r < R; ++r) s[r][0] = s[r][1] = s[r][2] = s[r][3] = zero();
       for (int64_t d = keys.has_block(j + i) ? 0 : dim; d < dim; d += 32) {
-        __m512i x[4];
-        for (int c = 0; c < 4; ++c) x[c] = P::load(k + c * dim + d);
-        for (int r = 0; r < R; ++r) {
-          const __m512i y = _mm512_loadu_si512(q + r * kWidth + d);
-          for (int c = 0; c < 4; ++c) s[r][c] = P::dot(s[r][c], y, x[c]);
+        __m512i y[R];
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) y[r] = _mm512_loadu_si512(q + r * kWidth + d);
+        QUIRE_UNROLL for (int c = 0; c < 4; ++c) {
+          const __m512i x = P::load(k + c * dim + d);
+          QUIRE_UNROLL for (int r = 0; r < R; ++r) s[r][c] = P::dot(s[r][c], y[r], x);
         }
       }
-      for (int r = 0; r < R; ++r) {
-        const Vec four[] = {P::floats(s[r][0]), P::floats(s[r][1]), P::floats(s[r][2]),
-                            P::floats(s[r][3])};
-        folded[r][i / 4] = fold(four);
-      }
+      for (int r = 0; r < R; ++r) folded[r][i / 4] = fold_sums<P>(s[r]);
     }
     for (int r = 0; r < R; ++r) {
-      const Vec score = join(folded[r]);
+      const Vec score = P::floats(join_sums<P>(folded[r]));
       store(scores + r * kKeys + j, scales != nullptr ? mul(score, load(scales->k + j)) : score);
     }
   }
@@ -158,10 +181,6 @@ alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};
 template <class T>
 constexpr int kInterleaved = 2;
 
-// Whether T is only what a Tall makes of a cache's elements.
-template <class T>
-constexpr bool kWidened = kIsInt16<T>;
-
 // The values of key j, from column d on; zeros if it is not in the tile.
 template <class T>
 inline const T* value_or_zeros(const Keys<T>& keys, int j, int64_t d) {
@@ -178,12 +197,12 @@ void add_values(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& 
   using P = Pairs<E>;
   constexpr bool kWhole = kIsInt16<E>;
   const bool first = begin <= keys.first, last = end >= keys.last;
-  typename P::Sum s[R][C];
+  Vec s[R][C];
   QUIRE_UNROLL for (int r = 0; r < R; ++r) {
     QUIRE_UNROLL for (int c = 0; c < C; ++c) {
       const int64_t at = r * kWidth + d + c * kLanes;
       if constexpr (kWhole) {
-        s[r][c] = first ? P::zero() : _mm512_load_si512(sums.whole + at);
+        s[r][c] = first ? zero() : _mm512_castsi512_ps(_mm512_load_si512(sums.whole + at));
       } else {
         s[r][c] = load(sums.acc + at);
         if (first) s[r][c] = mul(s[r][c], broadcast(sums.keep[r]));
@@ -204,11 +223,8 @@ void add_values(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& 
       }
     }
     QUIRE_UNROLL for (int r = 0; r < R; ++r) {
-      int pair;
-      __builtin_memcpy(&pair, weights + r * kKeys + j, sizeof pair);
-      QUIRE_UNROLL for (int c = 0; c < C; ++c) {
-        s[r][c] = P::dot(s[r][c], _mm512_set1_epi32(pair), x[c]);
-      }
+      const __m512i weight = pair_at(weights + r * kKeys + j);
+      QUIRE_UNROLL for (int c = 0; c < C; ++c) s[r][c] = P::dot(s[r][c], weight, x[c]);
     }
   }
   QUIRE_UNROLL for (int r = 0; r < R; ++r) {
@@ -221,77 +237,26 @@ void add_values(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& 
         const Vec added = mul(P::floats(s[r][c]), broadcast(sums.worth[r]));
         store(to, add(mul(load(to), broadcast(sums.keep[r])), added));
       } else {
-        _mm512_store_si512(sums.whole + at, s[r][c]);
+        _mm512_store_si512(sums.whole + at, _mm512_castps_si512(s[r][c]));
       }
     }
   }
 }
 
-template <int R, bool Ready, class E, class T>
-void add_columns(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& ahead,
-                 const E* values, int begin, int end) {
+// The weights of R rows times the tile's values.
+template <int R, class E, class T>
+void add_weighted(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& ahead, int begin,
+                  int end) {
   constexpr int kColumns = R * kInterleaved<T> <= 4 ? 8 : 4;  // as registers hold
+  const E* const none = nullptr;
   int64_t d = 0;
   for (; d + kColumns * kLanes <= keys.dim; d += kColumns * kLanes) {
-    add_values<R, kColumns, Ready>(sums, weights, keys, ahead, values, begin, end, d);
+    add_values<R, kColumns, false>(sums, weights, keys, ahead, none, begin, end, d);
   }
   for (; d < keys.dim; d += kInterleaved<T> * kLanes) {
-    add_values<R, kInterleaved<T>, Ready>(sums, weights, keys, ahead, values, begin, end, d);
+    add_values<R, kInterleaved<T>, false>(sums, weights, keys, ahead, none, begin, end, d);
   }
 }
-
-// The weights of R rows times the tile's values: `values`, if they are ready.
-template <int R, class E, class T>
-void add_weighted(const Sums& sums, const E* weights, const Keys<T>& keys, Ahead& ahead,
-                  const E* values, int begin, int end) {
-  if constexpr (!kWidened<T>) {
-    if (values == nullptr) {
-      return add_columns<R, false>(sums, weights, keys, ahead, values, begin, end);
-    }
-  }
-  add_columns<R, true>(sums, weights, keys, ahead, values, begin, end);
-}
-
-// A tile's values as `add_values` wants them ready, and its keys: in place, or widened.
-template <class E, class T>
-void interleave_all(const Keys<T>& keys, E* v) {
-  for (int j = keys.first / 2 * 2; j < keys.last; j += 2) {
-    for (int64_t d = 0; d < keys.dim; d += 32) {
-      __m512i x[2];
-      Pairs<E>::interleave(value_or_zeros(keys, j, d), value_or_zeros(keys, j + 1, d), x);
-      _mm512_store_si512(v + j * keys.dim + 2 * d, x[0]);
-      _mm512_store_si512(v + j * keys.dim + 2 * d + 32, x[1]);
-    }
-  }
-}
-
-template <>
-struct Tall<bf16, bf16> {
-  const Keys<bf16>& keys;
-  alignas(64) bf16 values[kKeys * kWidth];
-
-  explicit Tall(const Keys<bf16>& from) : keys(from) { interleave_all(from, values); }
-};
-
-template <>
-struct Tall<int16_t, int8_t> {
-  Keys<int16_t> keys{};
-  alignas(64) int16_t k[kKeys * kWidth], values[kKeys * kWidth];
-
-  explicit Tall(const Keys<int8_t>& from) {
-    keys.k[0] = k;
-    keys.first = from.first;
-    keys.last = from.last;
-    keys.shift = __builtin_ctz(kKeys);
-    keys.dim = from.dim;
-    for (int j = from.first; j < from.last; ++j) {
-      for (int64_t d = 0; d < from.dim; d += 32) {
-        _mm512_store_si512(k + j * from.dim + d, Pairs<int16_t>::load(from.key(j) + d));
-      }
-    }
-    interleave_all(from, values);
-  }
-};
 
 // Undoes the order of `add_values`: its vectors hold columns 0-3, 8-11, ... and 4-7, 12-15, ...
 inline void order_columns(float* acc, int64_t dim, const void*) {

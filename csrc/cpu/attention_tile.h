@@ -40,6 +40,7 @@ int end_group(const Keys<T>& keys) {
 
 // Rows of a tile from which keys and values are converted once for all of them, if not tuned.
 constexpr int kTall = 12;
+constexpr int64_t kTallColumns = 64;  // of such a tile's values: all rows' sums pass over so many that stay near
 
 struct Rows {
   int heads;         // that are computed at once: their rows follow each other
