@@ -148,8 +148,10 @@ void Plan::check_inputs(const std::vector<StepInput>& inputs) const {
 void Plan::begin(const std::vector<StepInput>& inputs) {
   if (arena_ == nullptr) throw std::invalid_argument("the plan is not linked");
   check_inputs(inputs);
-  const auto input = [&](int64_t i) -> const StepInput& { return inputs[static_cast<size_t>(i)]; };
   started_.gemm = nullptr;
+  if (inputs == inputs_) return;
+  inputs_ = inputs;
+  const auto input = [&](int64_t i) -> const StepInput& { return inputs[static_cast<size_t>(i)]; };
   for (Step& step : steps_) {
     rows_of(step.op) = step.multiple * input(step.rows_input).rows;
     const Operand* operand = step.operands.data();

@@ -13,6 +13,8 @@ namespace quire {
 struct StepInput {
   const void* at;
   int64_t rows, stride;
+
+  bool operator==(const StepInput&) const = default;
 };
 
 // What an op took in all steps since counting began.
@@ -60,7 +62,8 @@ class Plan {
   // Throws std::invalid_argument if an op reads or writes what was not added.
   void link(void* arena, int64_t max_rows);
 
-  // Sets the inputs of the steps to come, and checks all indices in them.
+  // Sets the inputs of the steps to come, and checks all indices in them. Inputs that lie where the
+  // last ones did cost nothing else, however many ops there are.
   // Throws std::out_of_range for an index, std::invalid_argument for more rows than `max_rows`.
   void begin(const std::vector<StepInput>& inputs);
   // Runs the ops [first, last) of the step.
@@ -121,6 +124,7 @@ class Plan {
   int64_t max_rows_ = 0;
   int64_t num_inputs_ = 0;
   int64_t rows_input_ = -1;  // of the ops that are recorded
+  std::vector<StepInput> inputs_;  // of the steps, as their ops have them
   Linear started_{};  // by the op before, if that prepared it
   std::vector<Span> after_;  // what the next plan reads first
   std::vector<OpCount> counts_;

@@ -63,6 +63,15 @@ def test_a_replay_has_the_bits_of_a_call(
         assert torch.equal(plan.run((x,)), chain(ops, x))
 
 
+def test_inputs_that_stay_in_their_place_are_read_anew(
+    ops: OpTable, chain: Callable[[OpTable, Tensor], Tensor]
+) -> None:
+    plan, x = recorded(ops, chain), torch.empty(9, WIDTH)
+    for rows in (9, 9, 4, 4, 9):
+        x.normal_()
+        assert torch.equal(plan.run((x[:rows],)), chain(ops, x[:rows]))
+
+
 def test_plans_that_follow_each_other_have_the_bits_of_calls(
     ops: OpTable, chain: Callable[[OpTable, Tensor], Tensor]
 ) -> None:
@@ -121,8 +130,11 @@ def test_rows_are_picked_from_a_result_and_from_an_input(ops: OpTable) -> None:
     for picked in ([8, 0, 8], [3], [], list(range(9))):
         rows = torch.tensor(picked, dtype=torch.int64)
         assert torch.equal(plan.run((x, other, rows)), function(ops, x, other, rows))
+    rows = torch.tensor([0, 8])
+    assert torch.equal(plan.run((x, other, rows)), function(ops, x, other, rows))
+    rows[1] = 9
     with pytest.raises(IndexError, match=r"token id 9 of row 1 is not in \[0, 9\)"):
-        plan.run((x, other, torch.tensor([0, 9])))
+        plan.run((x, other, rows))
 
 
 def test_indices_are_checked_against_the_least_table(ops: OpTable) -> None:
