@@ -41,7 +41,7 @@ void make_weight(PackedWeight* self, const Kernels& kernels, Pool& pool, int kin
   }
   new (self) PackedWeight(pool, static_cast<WeightKind>(kind), static_cast<Epilogue>(epilogue),
                           rows, type, k, pointer<const float>(bias),
-                          {group, kernels.quantize_u4});
+                          {group, kernels.quantize_codes});
 }
 
 // kind, epilogue, n, k, group, what a group has beside its scale, zero, whether there are a permutation

@@ -21,8 +21,9 @@ struct Kernels {
   const char* isa;
   FusedKernels fused;
   const Gemm* gemm[kWeightKindCount];
-  // Rounds w[n], n <= 128, to 4 bits: w ~ scale * q + offset (quantize_u4.h).
-  void (*quantize_u4)(const float* w, int64_t n, uint8_t* q, float* scale, float* offset);
+  // Rounds w[n], n <= 128, to codes of so many bits: w ~ scale * q + offset (quantize_codes.h).
+  void (*quantize_codes)(int bits, const float* w, int64_t n, uint8_t* q, float* scale,
+                         float* offset);
   AttentionKernels attention;
   const SampleKernels* sample;
   LoraKernels lora;

@@ -117,23 +117,30 @@ void pack_grouped(const Grouping& grouping, const GroupedRows& rows, uint8_t* bl
 void read_grouped(const Grouping& grouping, const uint8_t* block, int64_t r, float unit,
                   float* out) {
   const int bits = code_bits(grouping.kind);
-  for (int64_t i = 0; i < grouping.k; ++i) {
-    const uint8_t* head = block + i / grouping.group * grouping.group_bytes();
-    const int64_t at = i % grouping.group;
-    const uint8_t* lines = head + grouping.head_bytes() + at / kStep * bits * 64;
-    Piece found[3];
-    const int count = pieces(bits, at % kStep, static_cast<int>(r / 16), found);
-    int code = 0;
-    for (int p = 0; p < count; ++p) {
-      const auto [line, bit, of_code, width] = found[p];
-      code |= (lines[line * 64 + r % 16 * 4 + at % 4] >> bit & ((1 << width) - 1)) << of_code;
-    }
-    if (grouping.codebook != nullptr) code = grouping.codebook[code];
+  Piece found[kStep][3];
+  int counts[kStep];
+  for (int64_t column = 0; column < kStep; ++column) {
+    counts[column] = pieces(bits, column, static_cast<int>(r / 16), found[column]);
+  }
+  for (int64_t first = 0; first < grouping.k; first += grouping.group) {
+    const uint8_t* head = block + first / grouping.group * grouping.group_bytes();
     const f16* pair = reinterpret_cast<const f16*>(head) + r;
-    const float q = static_cast<float>(code - grouping.zero), scale = to_float(pair[0]);
+    const float scale = to_float(pair[0]);
     const float second = grouping.second == kNoSecond ? 0.0f : to_float(pair[kBlockRows]);
-    const float value = grouping.second == kZeroPoints ? (q + second) * scale : q * scale + second;
-    out[i] = value * unit;
+    const int64_t last = std::min(grouping.k, first + grouping.group);
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t step = (i - first) / kStep, column = i % kStep;
+      const uint8_t* at = head + grouping.head_bytes() + step * bits * 64 + r % 16 * 4 + column % 4;
+      int code = 0;
+      for (int p = 0; p < counts[column]; ++p) {
+        const auto [line, bit, of_code, width] = found[column][p];
+        code |= (at[line * 64] >> bit & ((1 << width) - 1)) << of_code;
+      }
+      if (grouping.codebook != nullptr) code = grouping.codebook[code];
+      const float q = static_cast<float>(code - grouping.zero);
+      const float value = grouping.second == kZeroPoints ? (q + second) * scale : q * scale + second;
+      out[i] = value * unit;
+    }
   }
 }
 

@@ -40,6 +40,9 @@ float quantize(const T* row, int64_t k, int8_t* __restrict q, int32_t& sum) {
   return top / 127.0f;
 }
 
+// The kinds in groups that floats are rounded to.
+bool is_rounded(WeightKind kind) { return kind == kWeightU4 || kind == kWeightU6; }
+
 int64_t rows_of(const std::vector<WeightPart>& parts) {
   int64_t rows = 0;
   for (const WeightPart& part : parts) rows += part.rows;
@@ -70,18 +73,18 @@ void PackedWeight::each_block(Pool& pool, const Body& body) {
 
 PackedWeight::PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue,
                            const std::vector<WeightPart>& parts, DType dtype, int64_t k,
-                           const float* bias, U4Rounding u4)
+                           const float* bias, CodeRounding codes)
     : PackedWeight({.kind = kind, .epilogue = epilogue, .n = rows_of(parts), .k = k,
-                    .group = u4.group, .second = kind == kWeightU4 ? kOffsets : kNoSecond,
+                    .group = codes.group, .second = is_rounded(kind) ? kOffsets : kNoSecond,
                     .bias = bias != nullptr}) {
-  if (code_bits(kind) != 0 && kind != kWeightU4) {
+  if (code_bits(kind) != 0 && !is_rounded(kind)) {
     throw std::invalid_argument("weights are not rounded to this kind while they are packed");
   }
   set_bias(bias);
   switch (dtype) {
-    case kFloat32: pack<float>(pool, parts, u4); break;
-    case kBFloat16: pack<bf16>(pool, parts, u4); break;
-    default: pack<f16>(pool, parts, u4); break;
+    case kFloat32: pack<float>(pool, parts, codes); break;
+    case kBFloat16: pack<bf16>(pool, parts, codes); break;
+    default: pack<f16>(pool, parts, codes); break;
   }
 }
 
@@ -161,10 +164,10 @@ void PackedWeight::interleave_s8(uint8_t* block, const uint8_t* const* rows, int
 }
 
 template <class T>
-void PackedWeight::pack(Pool& pool, const std::vector<WeightPart>& parts, U4Rounding u4) {
+void PackedWeight::pack(Pool& pool, const std::vector<WeightPart>& parts, CodeRounding codes) {
   each_block(pool, [&](int64_t block) {
-    if (shape_.kind == kWeightU4) {
-      round_u4_block<T>(parts, block, u4);
+    if (is_rounded(shape_.kind)) {
+      round_codes_block<T>(parts, block, codes);
     } else {
       pack_block<T>(parts, block);
     }
@@ -172,9 +175,10 @@ void PackedWeight::pack(Pool& pool, const std::vector<WeightPart>& parts, U4Roun
 }
 
 template <class T>
-void PackedWeight::round_u4_block(const std::vector<WeightPart>& parts, int64_t block,
-                                  U4Rounding u4) {
+void PackedWeight::round_codes_block(const std::vector<WeightPart>& parts, int64_t block,
+                                     CodeRounding codes) {
   GroupedRows rows(grouping());
+  const int bits = code_bits(shape_.kind);
   std::vector<float> w(static_cast<size_t>(shape_.k));
   for (int64_t r = 0; r < kBlockRows; ++r) {
     const int64_t n = source_row(block * kBlockRows + r);
@@ -184,8 +188,8 @@ void PackedWeight::round_u4_block(const std::vector<WeightPart>& parts, int64_t 
     for (int64_t g = 0; g < rows.groups; ++g) {
       const int64_t first = g * shape_.group;
       const int64_t count = shape_.k - first < shape_.group ? shape_.k - first : shape_.group;
-      u4.quantize(w.data() + first, count, rows.q_of(r) + first, rows.scale_of(r) + g,
-                  rows.second_of(r) + g);
+      codes.quantize(bits, w.data() + first, count, rows.q_of(r) + first, rows.scale_of(r) + g,
+                     rows.second_of(r) + g);
     }
   }
   pack_grouped(grouping(), rows, memory_.data() + block * block_bytes(),

@@ -21,10 +21,10 @@ struct WeightPart {
   int64_t rows, stride;
 };
 
-// How weights of kind u4 are rounded.
-struct U4Rounding {
+// How weights of the kinds u4 and u6 are rounded.
+struct CodeRounding {
   int64_t group;  // 32, 64 or 128
-  decltype(Kernels::quantize_u4) quantize;
+  decltype(Kernels::quantize_codes) quantize;
 };
 
 // What a packed weight is, apart from its numbers: its memory's sizes follow from it. What follows k
@@ -58,10 +58,10 @@ class PackedWeight {
   explicit PackedWeight(const PackedShape& shape);
   // Packs the rows of all parts [n, k], one part after the other, on the pool; bias is float32 [n]
   // or null. s8 and s8_a16 are rounded to nearest: W = q * scale, scale = max|W| / 127 of each row;
-  // u4 as `u4` says. Throws std::invalid_argument for empty sizes, for s8 with k above 65536, for
+  // u4 and u6 as `codes` says. Throws std::invalid_argument for empty sizes, for s8 with k above 65536, for
   // other groups and kinds, and for a gated epilogue with an odd n.
   PackedWeight(Pool& pool, WeightKind kind, Epilogue epilogue, const std::vector<WeightPart>& parts,
-               DType dtype, int64_t k, const float* bias, U4Rounding u4);
+               DType dtype, int64_t k, const float* bias, CodeRounding codes);
   // Keeps the codes as they are.
   PackedWeight(Pool& pool, const PackedShape& shape, const QuantizedSource& source,
                const float* bias);
@@ -123,9 +123,9 @@ class PackedWeight {
   void keep_f8_block(const QuantizedSource& source, int64_t block);
   void keep_grouped_block(const QuantizedSource& source, int64_t block);
   template <class T>
-  void round_u4_block(const std::vector<WeightPart>& parts, int64_t block, U4Rounding u4);
+  void round_codes_block(const std::vector<WeightPart>& parts, int64_t block, CodeRounding codes);
   template <class T>
-  void pack(Pool& pool, const std::vector<WeightPart>& parts, U4Rounding u4);
+  void pack(Pool& pool, const std::vector<WeightPart>& parts, CodeRounding codes);
 
   PackedShape shape_;
   PackedMemory memory_;

@@ -7,7 +7,7 @@
 #include "lora_parts.h"
 #include "mix_parts.h"
 #include "norm.h"
-#include "quantize_u4.h"
+#include "quantize_codes.h"
 #include "rope.h"
 #include "sample_parts.h"
 #include "select.h"
@@ -48,7 +48,7 @@ const Kernels kTable = {
     {&kGemmF32, &kGemmF16, &kGemmBF16, &kGemmS8, &kGemmS8A16, &kGemmU4, &kGemmU2, &kGemmU3,
      &kGemmU4Book, &kGemmU5, &kGemmU6, &kGemmU8, &kGemmF8E4M3, &kGemmF8E5M2},
 #endif
-    quantize_u4,
+    quantize_codes,
     {
         {paged_attention<float>, paged_attention<bf16>, paged_attention<f16>,
          paged_attention<int8_t>, paged_attention<f8_e4m3>, paged_attention<f8_e5m2>},

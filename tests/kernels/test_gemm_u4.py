@@ -2,10 +2,11 @@
 
 The oracle is float64 on the canonical form (q, scale, zero points or offsets), which is drawn at
 random afresh at every run; QUIRE_TEST_SEED=<seed from the report> repeats one. What rounding to
-4 bits costs has tests of its own.
+4 and 6 bits costs has tests of its own.
 """
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -21,6 +22,10 @@ from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
 ISAS = available_isas() + emulated_isas()
 GROUPS = (32, 64, 128)
+LOST = {
+    "u4": {32: 0.0054, 64: 0.0073, 128: 0.0090},
+    "u6": {32: 3.5e-4, 64: 4.7e-4, 128: 5.8e-4},
+}
 EPS32, EPS_BF16 = 2.0**-24, 2.0**-8  # relative error of one rounding
 SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (160, 300), (257, 1023)]
 
@@ -218,26 +223,30 @@ def test_formats_on_disk_are_kept_exactly(
 
 
 @pytest.mark.parametrize("source", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["u4", "u6"])
 def test_rounding_beats_the_range_divided_evenly(
-    source: torch.dtype, group: int, generator: torch.Generator
+    kind: Literal["u4", "u6"], source: torch.dtype, group: int, generator: torch.Generator
 ) -> None:
-    weight = draw(generator, source, 64, 1024)
-    stored = PackedLinear(NativeKernels(), POOLS[2], weight, kind="u4", group=group).unpack()
+    weight, most = draw(generator, source, 64, 1024), {"u4": 15, "u6": 63}[kind]
+    stored = PackedLinear(NativeKernels(), POOLS[2], weight, kind=kind, group=group).unpack()
     w = weight.double().reshape(-1, group)
     error = (stored.double().reshape(-1, group) - w).square().sum(1)
-    low, step = w.amin(1, keepdim=True), (w.amax(1, keepdim=True) - w.amin(1, keepdim=True)) / 15
+    low, step = w.amin(1, keepdim=True), (w.amax(1, keepdim=True) - w.amin(1, keepdim=True)) / most
     even = (((w - low) / step).round() * step + low - w).square().sum(1)
     assert bool((error <= 1.01 * even).all())
-    # Of a Gaussian's variance; even division gives 0.0061, 0.0081 and 0.0100.
-    assert float(error.sum() / w.square().sum()) < {32: 0.0054, 64: 0.0073, 128: 0.0090}[group]
+    # Of a Gaussian's variance; even division to 4 bits gives 0.0061, 0.0081 and 0.0100.
+    assert float(error.sum() / w.square().sum()) < LOST[kind][group]
 
 
-def test_rounding_is_the_same_on_every_isa(group: int, generator: torch.Generator) -> None:
+@pytest.mark.parametrize("kind", ["u4", "u6"])
+def test_rounding_is_the_same_on_every_isa(
+    kind: Literal["u4", "u6"], group: int, generator: torch.Generator
+) -> None:
     weight = draw(generator, torch.float32, 33, 333)
     weight[3] = 0
     weight[4] *= 1e-6
     packed = [
-        PackedLinear(NativeKernels(isa), POOLS[2], weight, kind="u4", group=group).unpack()
+        PackedLinear(NativeKernels(isa), POOLS[2], weight, kind=kind, group=group).unpack()
         for isa in ISAS
     ]
     assert all(torch.equal(packed[0], other) for other in packed)

@@ -44,16 +44,16 @@ class Quantization:
     """
 
     kind: Literal["s8", "s8_a16", "u4"]
-    head: Literal["s8", "s8_a16"] = "s8"
+    head: Literal["s8", "s8_a16", "u6"] = "s8"
     group: int = 128
 
 
 QUANTIZATIONS: dict[str, Quantization] = {
     "int8": Quantization("s8"),
     "int8_w8a16": Quantization("s8_a16", "s8_a16"),
-    "int4": Quantization("u4"),
-    "int4_g32": Quantization("u4", group=32),
-    "int4_g64": Quantization("u4", group=64),
-    "int4_g128": Quantization("u4", group=128),
+    "int4": Quantization("u4", "u6"),
+    "int4_g32": Quantization("u4", "u6", group=32),
+    "int4_g64": Quantization("u4", "u6", group=64),
+    "int4_g128": Quantization("u4", "u6", group=128),
 }
 """What packing itself can round to; `quant.names` has all names that --quantization takes."""

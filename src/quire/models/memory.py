@@ -10,6 +10,7 @@ from quire.models.packed_bytes import packed_bytes, padded_rows, round_up
 from quire.models.parameters import Parameter, parameters
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_CODE_BITS = {"u4": 4, "u6": 6}  # of kinds in groups that weights are rounded to
 _TABLES = {"embed.weight", "positions.weight", "token_types.weight"}
 
 
@@ -73,16 +74,16 @@ def looked_up_bytes(config: ModelConfig, dtype: str) -> int:
 def quantized_bytes(parameter: Parameter, scheme: Quantization) -> int:
     """A linear weight as it is packed, rows padded to blocks of 32, columns to whole groups.
 
-    int8: a byte an element, a float32 scale and an int32 sum a row. int4: half a byte an element,
-    two float16 a group, a float32 a row.
+    int8: a byte an element, a float32 scale and an int32 sum a row. Codes of fewer bits: two
+    float16 a group, a float32 a row.
     """
     rows, columns = padded_rows(parameter), parameter.shape[1]
     head = parameter.name in {"embed.weight", "lm_head.weight"}
     kind = scheme.head if head else scheme.kind
-    if kind != "u4":
+    if kind not in _CODE_BITS:
         return rows * (round_up(columns, 64 if kind == "s8" else 32) + 8)
     groups = -(-columns // scheme.group)
-    return rows * (groups * (scheme.group // 2 + 4) + 4)
+    return rows * (groups * (scheme.group * _CODE_BITS[kind] // 8 + 4) + 4)
 
 
 def _is_linear(config: ModelConfig, parameter: Parameter) -> bool:

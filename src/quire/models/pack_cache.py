@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """To be raised whenever the order or the rounding of packed weights changes."""
 SUFFIX = ".packed"
 SMALLEST_BYTES = 64 * 2**20

@@ -17,7 +17,7 @@ from quire.ops.packed_file import StoredLinear
 from quire.ops.reference import GATED, Epilogue
 from quire.ops.tuning import GemmTuning
 
-WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4"]
+WeightKind = Literal["f32", "f16", "bf16", "s8", "s8_a16", "u4", "u6"]
 """What weights can be rounded to while they are packed."""
 PackedKind = WeightKind | CodeKind | Literal["f8_e4m3", "f8_e5m2"]
 
@@ -72,9 +72,9 @@ class PackedLinear:
         are rounded to bfloat16, sums are float32); "s8" (W8A8: int8 weights with a scale a row, x
         quantized to int8 a row at each call, sums exact); "s8_a16" (W8A16: the same weights, x
         rounded to bfloat16, sums float32); "u4" (W4A8: 4-bit weights with a scale and an offset
-        for each group along K, x as with "s8", the sums of a group exact). The other kinds are
-        made by `from_codes` and `from_float8` alone.
-    group: of "u4": 16, 32, 64 or 128.
+        for each group along K, x as with "s8", the sums of a group exact); "u6" (the same with 6
+        bits). The other kinds are made by `from_codes` and `from_float8` alone.
+    group: of "u4" and "u6": 16, 32, 64 or 128.
     epilogue: what is done to the product, rounded to the result's dtype: the same bits as the
         operation of that name on its own. If it is gated ("silu_mul", "gelu_tanh_mul",
         "gelu_mul"), weight is [gate rows; up rows], and the result has N / 2 columns.

@@ -136,7 +136,9 @@ NAMES: dict[str, Rounding] = {
     "int8_w8a16": Rounding(_INT8_W8A16, _INT8_W8A16, "weights alone, a scale a row"),
     **{
         name: Rounding(
-            IntRounder(4, group, "offset"), _INT8, f"W4A8, a scale and an offset for {group}"
+            IntRounder(4, group, "offset"),
+            IntRounder(6, group, "offset"),
+            f"W4A8, a scale and an offset for {group}; the head in 6 bits",
         )
         for name, group in {"int4": 128, "int4_g32": 32, "int4_g64": 64, "int4_g128": 128}.items()
     },

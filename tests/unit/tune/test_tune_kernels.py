@@ -48,7 +48,7 @@ def test_what_is_found_is_written_and_loaded(
     assert "engines load from now on" in out
     isa = available_isas()[-1]
     tuned = load_tuning(isa, 1)
-    assert {t.kind for t in tuned.gemm} == {"bf16", "u4", "s8"}
+    assert {t.kind for t in tuned.gemm} == {"bf16", "u4", "u6"}
     assert {t.rows for t in tuned.gemm} == {(1, 1), (2, 4)}
     assert [t.kv_dtype for t in tuned.attention] == ["bfloat16"]
     assert tune() == 0

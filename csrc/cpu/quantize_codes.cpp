@@ -1,4 +1,4 @@
-#include "quantize_u4.h"
+#include "quantize_codes.h"
 
 #include "simd.h"
 
@@ -44,19 +44,21 @@ struct Line {
   float scale, offset;
 };
 
-inline Vec nearest(Vec w, Vec offset, Vec inverse) {
+inline Vec nearest(Vec w, Vec offset, Vec inverse, float most) {
   const Vec whole = broadcast(0x1.8p23f);  // added and subtracted: to the nearest integer
   const Vec q = sub(add(mul(sub(w, offset), inverse), whole), whole);
-  return min(max(q, zero()), broadcast(15.0f));
+  return min(max(q, zero()), broadcast(most));
 }
 
-// The values of a group, `n` a multiple of kSums, in units in which they reach from -7.5 to 7.5.
+// The values of a group, `n` a multiple of kSums, in units in which they reach from -most / 2 to
+// most / 2, and codes from 0 to most.
 struct Group {
   alignas(64) float t[kMostGroup];
   int64_t n;
-  float sum, squares;
+  float most, sum, squares;
 
-  Group(const float* w, int64_t count, float middle, float per_unit) : n(count) {
+  Group(const float* w, int64_t count, float largest, float middle, float per_unit)
+      : n(count), most(largest) {
     Partial sums(0.0f), square_sums(0.0f);
     each(n, [&](int64_t j, int64_t i) {
       const Vec v = mul(sub(load(w + i), broadcast(middle)), broadcast(per_unit));
@@ -77,7 +79,7 @@ struct Group {
     each(n, [&](int64_t j, int64_t i) {
       const Vec v = load(t + i);
       for (int l = 0; l < kLines; ++l) {
-        const Vec q = nearest(v, broadcast(lines[l].offset), broadcast(inverse[l]));
+        const Vec q = nearest(v, broadcast(lines[l].offset), broadcast(inverse[l]), most);
         sums[l].v[j] = add(sums[l].v[j], q);
         square_sums[l].v[j] = add(square_sums[l].v[j], mul(q, q));
         products[l].v[j] = add(products[l].v[j], mul(q, v));
@@ -102,7 +104,8 @@ inline float shortened(float v) {
 
 }  // namespace
 
-void quantize_u4(const float* w, int64_t n, uint8_t* q, float* scale, float* offset) {
+void quantize_codes(int bits, const float* w, int64_t n, uint8_t* q, float* scale, float* offset) {
+  const float most = static_cast<float>((1 << bits) - 1);
   // The last lanes are filled from the beginning, which changes neither the ends nor much else.
   alignas(64) float v[kMostGroup];
   for (int64_t i = 0; i < n; ++i) v[i] = w[i];
@@ -128,13 +131,13 @@ void quantize_u4(const float* w, int64_t n, uint8_t* q, float* scale, float* off
   *offset = shortened(low);
   if (range < 1e-30f) return;
 
-  const float unit = range / 15.0f, middle = low + 0.5f * range;
-  const Group group(v, padded, middle, 15.0f / range);
+  const float unit = range / most, middle = low + 0.5f * range;
+  const Group group(v, padded, most, middle, most / range);
   Line lines[kLines];
   float errors[kLines];
   for (int l = 0; l < kLines; ++l) {
     const float share = 1.0f - 0.08f * static_cast<float>(l);
-    lines[l] = {share, -7.5f * share};
+    lines[l] = {share, -0.5f * most * share};
   }
   group.fit(lines, errors);
   group.fit(lines, errors);
@@ -144,7 +147,8 @@ void quantize_u4(const float* w, int64_t n, uint8_t* q, float* scale, float* off
   *offset = shortened(middle + lines[best].offset * unit);
   alignas(64) float nearest_q[kMostGroup];
   each(padded, [&](int64_t, int64_t i) {
-    store(nearest_q + i, nearest(load(v + i), broadcast(*offset), broadcast(1.0f / *scale)));
+    const Vec inverse = broadcast(1.0f / *scale);
+    store(nearest_q + i, nearest(load(v + i), broadcast(*offset), inverse, most));
   });
   for (int64_t i = 0; i < n; ++i) q[i] = static_cast<uint8_t>(nearest_q[i]);
 }
