@@ -18,7 +18,7 @@ from quire.engine.resolve import Resolved, resolve
 
 _HIDDEN = {"api_key"}
 _NO_SETTINGS = {
-    *("model_tag", "config", "began", "given", "file_values", "json"),
+    *("model_tag", "config", "given", "file_values", "json"),
     *(field.name for field in fields(EngineArgs)),
 }
 _FROM_MODEL = {"quantization", "dtype", "max_model_len"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
@@ -38,7 +37,6 @@ model that ships with Quire."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status: 0, 1 for a failure, 2 for a mistake in the flags."""
-    began = time.monotonic()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
@@ -55,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: unknown command {name}; {hint} [{ConfigError.code}]", file=sys.stderr)
         return 2
     try:
-        return _run(name, rest, began)
+        return _run(name, rest)
     except QuireError as error:
         if env.log_level() == "DEBUG":
             traceback.print_exc()
@@ -68,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _run(name: str, words: Sequence[str], began: float) -> int:
+def _run(name: str, words: Sequence[str]) -> int:
     from quire.cli.parser import Parser
 
     module, text = COMMANDS[name]
@@ -76,7 +74,6 @@ def _run(name: str, words: Sequence[str], began: float) -> int:
     parser = Parser(prog=f"quire {name}", description=f"{text[0].upper()}{text[1:]}.")
     command.add_arguments(parser)
     namespace = parser.parse(words)
-    namespace.began = began
     status: int = command.run(namespace)
     return status
 

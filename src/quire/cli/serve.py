@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +20,7 @@ from quire.core.errors import ConfigError
 from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from, parse_size
 
 if TYPE_CHECKING:
+    from quire.engine.client import ProcessClient
     from quire.server.app import Cors
     from quire.server.serve import Tls
 
@@ -102,9 +106,19 @@ def run(namespace: argparse.Namespace) -> int:
     Raises:
         QuireError: what keeps the server from starting.
     """
-    from quire.server.serve import ServeOptions, serve
+    from quire.engine.client import ProcessClient
 
     args = engine_args(namespace)
+    core = ProcessClient.begun()  # imports torch while the server is imported here
+    try:
+        return _serve(namespace, args, core)
+    finally:
+        core.shutdown()
+
+
+def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient) -> int:
+    from quire.server.serve import ServeOptions, serve
+
     fallback = env.api_key()
     keys = tuple(namespace.api_key or ([fallback] if fallback else []))
     if not all(keys):
@@ -127,7 +141,17 @@ def run(namespace: argparse.Namespace) -> int:
         lora_modules=lora_modules(namespace, args),
         lora_dir=lora_dir(namespace, args),
     )
-    return serve(args, options, namespace.began)
+    return serve(args, options, _started(), core)
+
+
+def _started() -> float:
+    """When the system started this process, on the monotonic clock; now, where it does not say."""
+    now = time.monotonic()
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return now
+    return now - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def add_answer_flags(group: argparse._ArgumentGroup) -> None:

@@ -9,15 +9,17 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError, InvalidRequestError, QuireError
-from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.engine.async_engine import AsyncLLM
+
+if TYPE_CHECKING:
+    from quire.core.outputs import RequestOutput
+    from quire.engine.async_engine import AsyncLLM
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -80,6 +82,19 @@ def given_sampling(namespace: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
+async def start_engine(args: EngineArgs) -> AsyncLLM:
+    """Start an engine, whose core imports torch while its front end is imported here.
+
+    It has no pool of tokenizers: who asks for one answer at a time tokenizes in between.
+    """
+    from quire.engine.client import ProcessClient
+
+    core = ProcessClient.begun()
+    from quire.engine.async_engine import AsyncLLM
+
+    return await AsyncLLM.start(replace(args, tokenizer_pool_size=0), core)
+
+
 class Session:
     """An engine and the event loop it runs in, for a program that waits for one answer at a time.
 
@@ -89,7 +104,7 @@ class Session:
     def __init__(self, args: EngineArgs) -> None:
         self._runner = asyncio.Runner()
         try:
-            self.engine = self._runner.run(AsyncLLM.start(args))
+            self.engine = self._runner.run(start_engine(args))
         except BaseException:
             self._runner.close()
             raise

@@ -31,15 +31,20 @@ def detect_gpu() -> Gpu | None:
 
 def torch_cuda_version() -> str | None:
     """The CUDA that the installed torch is built for, such as "12.8"; None if for none."""
+    folder = torch_folder()
+    try:
+        text = (folder / "version.py").read_text() if folder else ""
+    except OSError:
+        return None
+    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def torch_folder() -> Path | None:
+    """Where torch is installed."""
     spec = find_spec("torch")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        try:
-            text = (Path(folder) / "version.py").read_text()
-        except OSError:
-            continue
-        if found := re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE):
-            return found[1]
-    return None
+    folders = spec.submodule_search_locations if spec else None
+    return Path(folders[0]) if folders else None
 
 
 def first_gpu(library: str = "libcuda.so.1") -> Gpu | None:

@@ -180,6 +180,8 @@ class Ready(msgspec.Struct, array_like=True, tag="ready"):
     """Seconds spent in each part of the start, in order."""
     facts: dict[str, Any]
     """What it runs on: device, dtype, isa, weight_bytes, kv_cache_bytes …"""
+    began: float = 0.0
+    """When the first of `phases` did, on the monotonic clock."""
 
 
 class Standing(msgspec.Struct, array_like=True, tag="standing"):

@@ -12,8 +12,6 @@ from typing import Any
 
 from quire.core.config import EngineArgs, ModelConfig
 from quire.core.errors import EngineDeadError, QuireError
-from quire.core.hardware import detect
-from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
 from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutputs
 from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
@@ -30,7 +28,7 @@ from quire.engine.output import OutputProcessor
 from quire.engine.pooling import check_task, pooled_output
 from quire.engine.pooling_input import PoolingPrompt
 from quire.engine.profiling import ProfilingClient
-from quire.engine.resolve import Resolved, load_tokenizer, resolve
+from quire.engine.resolve import Resolved
 from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink, OutputStream
 from quire.engine.supervisor import Supervisor
@@ -57,7 +55,8 @@ class AsyncLLM:
     Attributes:
         args: what the user wrote; `resolved` is what became of it.
         default_sampling_params: the model's own values for fields that a request leaves unset.
-        phases: seconds spent in each part of the start, in order.
+        phases: seconds that the start waited for each of its parts, in order; `beside`: seconds
+            of those that others hid, wholly or in part.
         facts: what the core runs on (see `messages.Ready`).
         draining: whether `drain` was called.
         profiling: the core's profilers.
@@ -69,6 +68,7 @@ class AsyncLLM:
         tokenizer: Tokenizer,
         args: EngineArgs,
         connect: Callable[[], CoreClient] = ProcessClient,
+        first: CoreClient | None = None,
     ) -> None:
         self.resolved = resolved
         self.args = args
@@ -76,9 +76,10 @@ class AsyncLLM:
         self.stats = EngineStats()
         self.default_sampling_params = sampling_defaults(resolved, args.generation_config)
         self.phases: dict[str, float] = {}
+        self.beside: dict[str, float] = {}
         self.facts: dict[str, Any] = {}
         self.draining = False
-        self._core = Supervisor(connect, resolved.config, self._on_message, self)
+        self._core = Supervisor(connect, resolved.config, self._on_message, self, first)
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
         if (lora := resolved.config.lora) is not None:
@@ -92,40 +93,26 @@ class AsyncLLM:
         self._adapters = AdapterClient(resolved.config, self.call)
 
     @classmethod
-    async def start(cls, args: EngineArgs) -> AsyncLLM:
+    async def start(cls, args: EngineArgs, core: ProcessClient | None = None) -> AsyncLLM:
         """Resolve the arguments, start the core and wait until its model is loaded.
+
+        Args:
+            core: a client that has begun ahead, for torch to be imported earlier.
 
         Raises:
             QuireError: whatever is wrong with the arguments, the model or the machine.
         """
-        setup_logging()
-        began = time.monotonic()
-        resolved = resolve(args, detect())
-        resolved_at = time.monotonic()
-        tokenizer = load_tokenizer(resolved)
-        tokenized_at = time.monotonic()
-        for note in resolved.notes:
-            logger.info(note)
-        engine = cls(resolved, tokenizer, args)
-        engine.phases = {"resolve": resolved_at - began, "tokenizer": tokenized_at - resolved_at}
-        if args.tokenizer_pool_size:
-            engine.use_pool(
-                TokenizerPool(
-                    args.tokenizer_pool_size,
-                    resolved.tokenizer_path,
-                    resolved.config.model.vocab_size,
-                )
-            )
-        await engine.start_core()
-        return engine
+        from quire.engine.start import start
+
+        return await start(args, core)
 
     def use_pool(self, pool: TokenizerPool) -> None:
         """Have `pool` tokenize what would hold up the event loop; before `start_core`."""
         self._intake.use_pool(pool)
 
-    async def start_core(self) -> Ready:
-        """Start the core; `start` calls this."""
-        began = time.monotonic()
+    async def start_core(self, configured: float | None = None) -> Ready:
+        """Start the core, or wait for that which was configured then; `start` calls this."""
+        configured = configured or time.monotonic()
         self.stats.front.watch_loop()
         self._lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
         limit = self.resolved.config.step_timeout
@@ -141,8 +128,7 @@ class AsyncLLM:
         except BaseException:
             self.shutdown()
             raise
-        spawn = time.monotonic() - began - sum(ready.phases.values())
-        self.phases |= {"spawn": spawn, **ready.phases}
+        self.phases = {"spawn": max(0.0, ready.began - configured), **ready.phases}
         self.facts = ready.facts
         self.stats.on_ready(ready.num_gpu_blocks)
         try:

@@ -91,7 +91,7 @@ class ProcessClient:
     """An engine core in a child process, over two ZMQ sockets in a private directory.
 
     It is the line to one process: whoever wants another makes another client. All methods but
-    `prepare` and `shutdown` belong to the event loop that `start` ran in.
+    `begin`, `configure`, `prepare` and `shutdown` belong to the event loop that `start` ran in.
     """
 
     def __init__(self, command: Sequence[str] = CORE_COMMAND) -> None:
@@ -106,6 +106,24 @@ class ProcessClient:
         self._directory: Path | None = None
         self._sockets: list[zmq.Socket[bytes]] = []
         self._context = zmq.Context()
+
+    @classmethod
+    def begun(cls) -> ProcessClient:
+        """A client whose core imports torch while its configuration is found out."""
+        client = cls()
+        client.begin()
+        return client
+
+    def begin(self) -> None:
+        """Start the core's process, which imports torch while it waits for `configure`."""
+        self._open_sockets()
+        self._process = self._spawn()
+
+    def configure(self, config: EngineConfig) -> None:
+        """Have the core load its model, unless it does; `start` calls this."""
+        assert self._process is not None
+        config = replace(config, marks_path=str(self.suspects.path))
+        _give(self._process, msgspec.msgpack.encode(config))
 
     def prepare(self) -> None:
         """Start the core's process, which imports everything and stands by, and yields to all
@@ -122,7 +140,7 @@ class ProcessClient:
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
     ) -> Ready:
-        """Start the core, or have the one that stands by begin; wait until its model is loaded.
+        """Start the core, unless its process is there; wait until its model is loaded.
 
         Raises:
             QuireError: of the class that the core raised while it started;
@@ -133,14 +151,11 @@ class ProcessClient:
         self._on_message, self._on_death = on_message, on_death
         try:
             if self._process is None:
-                self._open_sockets()
-                self._process = self._spawn()
-            process = self._process
+                self.begin()
             threading.Thread(
-                target=self._watch, args=(process,), name="core-watch", daemon=True
+                target=self._watch, args=(self._process,), name="core-watch", daemon=True
             ).start()
-            config = replace(config, marks_path=str(self.suspects.path))
-            _give(process, msgspec.msgpack.encode(config))
+            self.configure(config)
             self._loop.add_reader(self._outbox, self._read)
             self._reading = True
             self._read()  # what came before the reader is not told of

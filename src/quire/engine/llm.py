@@ -12,8 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+import tokenizers  # noqa: F401 -- before torch's library is loaded (see `load_ahead`)
 from tqdm import tqdm
 
+from quire.core import torch_library
 from quire.core.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.core.config import ModelConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError
@@ -70,6 +72,7 @@ class LLM(PoolingMethods):
     def __init__(self, model: str = "embedded", **fields: Any) -> None:
         setup_logging()
         began = time.monotonic()
+        torch_library.load_ahead()
         args = engine_args(model, fields)
         if args.max_itl_stretch is None:  # nobody watches the tokens come: long steps are best
             args = replace(args, max_itl_stretch=math.inf)

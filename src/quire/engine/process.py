@@ -9,6 +9,7 @@ on SIGTERM, and within a second or so when its parent is gone.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import shutil
@@ -26,6 +27,7 @@ import zmq
 from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
+from quire.core.garbage import no_collection
 from quire.core.log import setup_logging
 from quire.core.messages import (
     BAD_FRAME,
@@ -40,6 +42,7 @@ from quire.core.messages import (
     Shutdown,
     Standing,
 )
+from quire.engine.imports import begin_imports, import_all
 from quire.engine.suspects import status_like
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ LINGER_MS = 1000
 CoreLoader = Callable[[EngineConfig], tuple["EngineCore", Ready]]
 
 
+@no_collection()
 def load_core(
     config: EngineConfig, on_lost: Callable[[int], None] | None = None
 ) -> tuple[EngineCore, Ready]:
@@ -74,25 +78,14 @@ def load_core(
     imported = time.monotonic() - start
     core = EngineCore(config, make_executor(config, on_lost))
     ready = core.ready()
-    return core, msgspec.structs.replace(ready, phases={"import_engine": imported, **ready.phases})
+    phases = {"import_engine": imported, **ready.phases}
+    return core, msgspec.structs.replace(ready, phases=phases, began=start)
 
 
 def load_core_or_end(config: EngineConfig) -> tuple[EngineCore, Ready]:
     """`load_core` for a process of its own: it ends when another that computes with it does, as
     that one did, for somebody stands by to start it anew."""
     return load_core(config, on_lost=lambda status: os._exit(status_like(status)))
-
-
-def import_all() -> None:
-    """Import what `load_core` does, and what that imports while it loads a model."""
-    env.let_idle_threads_sleep()
-    import quire.engine.core
-    import quire.executor.multiproc
-    import quire.models.loader
-    import quire.ops.cpu
-    import quire.profile.profiling
-    import quire.runner.runner
-    import quire.sampling.grammars  # noqa: F401
 
 
 class CoreServer:
@@ -161,12 +154,16 @@ class CoreServer:
 
 
 def main(
-    argv: list[str], load: CoreLoader = load_core_or_end, prepare: Callable[[], None] = import_all
+    argv: list[str],
+    load: CoreLoader = load_core_or_end,
+    prepare: Callable[[], None] = import_all,
+    begin: Callable[[], None] = begin_imports,
 ) -> int:
     """Run a core until it is told to stop; returns the exit status.
 
     Args:
-        prepare: what can be done before the configuration is known.
+        prepare: what can be done before the configuration is known, where there is time.
+        begin: the same where the configuration is on its way.
     """
     directory, parent, stand_by = Path(argv[0]), int(argv[1]), bool(argv[2:])
     _die_with(parent, directory)
@@ -189,8 +186,11 @@ def main(
         if stand_by:
             _at_low_priority(prepare)
             send(Standing())
+        else:
+            begin()
         config = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EngineConfig)
         core, ready = load(config)
+        gc.freeze()  # what is here now stays: looking through all of it would hold up a step
         # Until here SIGTERM just ends the process: an exit from inside an import would be loud.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         send(ready)

@@ -67,6 +67,7 @@ class Supervisor:
 
     Args:
         connect: makes a client for each core.
+        first: that of the first core, where one is there already.
 
     Attributes:
         client: the line to the core, or to the one that was lost.
@@ -80,8 +81,9 @@ class Supervisor:
         config: EngineConfig,
         on_message: MessageHandler,
         user: CoreUser,
+        first: CoreClient | None = None,
     ) -> None:
-        self.client = connect()
+        self.client = first or connect()
         self.state = CoreState.STARTING
         self.error: QuireError | None = None
         self.num_restarts = 0

@@ -31,6 +31,7 @@ from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.core.heap import share_one_heap
 from quire.engine.async_engine import AsyncLLM
+from quire.engine.client import ProcessClient
 from quire.profile.devices import devices
 from quire.server.adapters import ServedAdapters
 from quire.server.app import Cors, create_app
@@ -89,11 +90,14 @@ class ServeOptions:
     """Where adapters lie that clients may load; None: they may load none."""
 
 
-def serve(args: EngineArgs, options: ServeOptions, began: float) -> int:
+def serve(
+    args: EngineArgs, options: ServeOptions, began: float, core: ProcessClient | None = None
+) -> int:
     """Serve until a signal; the exit status.
 
     Args:
         began: when the program started, on the monotonic clock.
+        core: see `AsyncLLM.start`.
 
     Raises:
         QuireError: what keeps the server from starting.
@@ -105,7 +109,7 @@ def serve(args: EngineArgs, options: ServeOptions, began: float) -> int:
     _raise_file_limit()
     share_one_heap()
     with bind(options.host, options.port) as listener:
-        return asyncio.run(_serve(args, options, listener, began))
+        return asyncio.run(_serve(args, options, listener, began, core))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -152,10 +156,14 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(
-    args: EngineArgs, options: ServeOptions, listener: socket.socket, began: float
+    args: EngineArgs,
+    options: ServeOptions,
+    listener: socket.socket,
+    began: float,
+    core: ProcessClient | None,
 ) -> int:
     start_began = time.monotonic()
-    engine = await _start_unless_stopped(args)
+    engine = await _start_unless_stopped(args, core)
     if engine is None:
         return 0
     try:
@@ -206,16 +214,16 @@ async def _serve(
             now = time.monotonic()
             phases = {"program": start_began - began, **engine.phases, "http": now - started}
             url = _url(listener, "https" if options.tls else "http")
-            _announce(url, names[0], engine.max_model_len, phases, now - began)
+            _announce(url, names[0], engine, phases, now - began)
             await server.serve(sockets=[listener])
     finally:
         engine.shutdown()
     return 0
 
 
-async def _start_unless_stopped(args: EngineArgs) -> AsyncLLM | None:
+async def _start_unless_stopped(args: EngineArgs, core: ProcessClient | None) -> AsyncLLM | None:
     """The engine, or None if a signal came while it loaded."""
-    task = asyncio.ensure_future(AsyncLLM.start(args))
+    task = asyncio.ensure_future(AsyncLLM.start(args, core))
     with _on_signals(task.cancel):
         try:
             return await task
@@ -237,12 +245,15 @@ def _on_signals(action: Callable[[], object]) -> Generator[None, None, None]:
             loop.remove_signal_handler(number)
 
 
-def _announce(url: str, model: str, context: int, phases: dict[str, float], total: float) -> None:
+def _announce(
+    url: str, model: str, engine: AsyncLLM, phases: dict[str, float], total: float
+) -> None:
     """The start-up timeline, whose phases add up to the wall time, and where to point clients."""
     phases = {**phases, "other": total - sum(phases.values()), "start-up": total}
     width = max(map(len, phases))
     lines = [f"  {name:<{width}}  {seconds:6.2f} s" for name, seconds in phases.items()]
-    lines.append(f"Serving {model} (context {context} tokens) on {url}/v1")
+    lines += [f"  beside them: {name} {seconds:.2f} s" for name, seconds in engine.beside.items()]
+    lines.append(f"Serving {model} (context {engine.max_model_len} tokens) on {url}/v1")
     with contextlib.suppress(OSError):  # a log that cannot be written is no reason not to serve
         print("\n".join(lines), file=sys.stderr, flush=True)
 

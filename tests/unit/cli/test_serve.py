@@ -9,6 +9,7 @@ from quire.cli import serve as command
 from quire.cli.parser import Parser
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
+from quire.engine.client import ProcessClient
 from quire.server import serve as server
 from quire.server.serve import ServeOptions
 
@@ -19,15 +20,19 @@ def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProcessClient, "begin", lambda _: None)
+
+
 def told(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[EngineArgs, ServeOptions]:
     calls: list[Any] = []
     monkeypatch.setattr(server, "serve", lambda *args: calls.append(args) or 0)
     parser = Parser()
     command.add_arguments(parser)
     namespace = parser.parse(words)
-    namespace.began = 0.0
     assert command.run(namespace) == 0
-    [(args, options, _)] = calls
+    [(args, options, _, _)] = calls
     return args, options
 
 

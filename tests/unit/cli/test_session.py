@@ -23,20 +23,16 @@ from tests.unit.server.fake_engine import LoopClient, resolved_echo
 SECONDS = 0.002
 
 
-class EchoLLM:
-    """Stands in for `AsyncLLM`: its `start` gives the echo model."""
-
-    @staticmethod
-    async def start(args: EngineArgs) -> AsyncLLM:
-        tokenizer = DummyTokenizer(VOCAB_SIZE)
-        engine = AsyncLLM(resolved_echo(), tokenizer, args, partial(LoopClient, SECONDS))
-        await engine.start_core()
-        return engine
+async def start_echo(args: EngineArgs) -> AsyncLLM:
+    tokenizer = DummyTokenizer(VOCAB_SIZE)
+    engine = AsyncLLM(resolved_echo(), tokenizer, args, partial(LoopClient, SECONDS))
+    await engine.start_core()
+    return engine
 
 
 @pytest.fixture(autouse=True)
 def _echo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "AsyncLLM", EchoLLM)
+    monkeypatch.setattr(session, "start_engine", start_echo)
 
 
 @pytest.fixture

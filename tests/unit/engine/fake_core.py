@@ -28,4 +28,4 @@ def load(config: EngineConfig) -> tuple[EngineCore, Ready]:
     return load_echo(config)
 
 
-sys.exit(main(sys.argv[1:], load, prepare=lambda: None))
+sys.exit(main(sys.argv[1:], load, prepare=lambda: None, begin=lambda: None))

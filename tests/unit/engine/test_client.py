@@ -223,6 +223,30 @@ asyncio.run(main())
 """
 
 
+async def test_a_core_that_was_begun_is_the_one_that_starts() -> None:
+    line = Line()
+    line.client.begin()
+    pid = line.client.pid
+    line.client.configure(engine_config("echo"))
+    try:
+        await line.start()
+        assert line.client.pid == pid
+        assert (await line.call("num_bad_frames")).value == 0
+    finally:
+        line.client.shutdown()
+
+
+async def test_a_core_that_was_begun_in_vain_is_ended() -> None:
+    client = ProcessClient(FAKE_CORE)
+    client.begin()
+    pid, folder = client.pid, client._directory
+    client.shutdown()
+    client.shutdown()
+    assert gone(pid)
+    assert folder is not None
+    assert not folder.exists()
+
+
 async def test_the_core_does_not_outlive_its_parent() -> None:
     root = str(Path(__file__).parents[3])
     parent = await asyncio.create_subprocess_exec(
@@ -260,9 +284,26 @@ def test_packed_weights_are_read_while_torch_is_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+BEGUN = """
+import sys, threading
+from quire.engine.imports import begin_imports
+begin_imports()
+for thread in threading.enumerate():
+    if thread.name == "import-torch":
+        thread.join()
+before = set(sys.modules)
+import quire.engine.core, quire.executor.multiproc, torch
+assert "torch" in before and set(sys.modules) == before, set(sys.modules) - before
+"""
+
+
+def test_a_core_that_has_begun_imports_torch_beside_its_own_code() -> None:
+    subprocess.run([sys.executable, "-c", BEGUN], check=True)
+
+
 STAND_BY = """
 import sys
-from quire.engine.process import import_all
+from quire.engine.imports import import_all
 import_all()
 before = set(sys.modules)
 from quire.engine.llm import LLM

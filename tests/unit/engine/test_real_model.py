@@ -1,6 +1,7 @@
 """Both front ends over the real core and a real model."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,12 @@ async def test_both_front_ends_agree(model: str) -> None:
     with LLM(model) as llm:
         offline = [o.outputs[0] for o in llm.generate(PROMPTS, GREEDY)]
         assert list(llm.phases)[:3] == ["resolve", "tokenizer", "import_engine"]
+    began = time.monotonic()
     engine = await AsyncLLM.start(EngineArgs(model=model))
     try:
+        assert list(engine.phases)[:3] == ["resolve", "spawn", "import_engine"]
+        assert 0 < sum(engine.phases.values()) <= time.monotonic() - began
+        assert engine.beside["tokenizer"] >= engine.phases["tokenizer"] >= 0
         deltas = GREEDY.replace(output_kind=RequestOutputKind.DELTA)
         streamed = await asyncio.gather(*(stream(engine, p, deltas) for p in PROMPTS))
     finally:

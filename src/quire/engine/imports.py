@@ -1,0 +1,41 @@
+"""What the core's process imports before it knows its configuration."""
+
+from __future__ import annotations
+
+import threading
+
+from quire.core import env, torch_library
+from quire.core.garbage import no_collection
+
+
+def begin_imports() -> None:
+    """Import what `load_core` does, and begin to import torch, which takes most of a start.
+
+    Torch is imported whole by one thread, for two that import each other's modules may get them
+    half made; and its library is loaded beside Python's work, after numpy's (see `load_ahead`).
+    """
+    import numpy as np  # noqa: F401
+
+    threading.Thread(target=_import_torch, name="import-torch").start()
+    import quire.engine.core
+    import quire.executor.multiproc  # noqa: F401
+
+
+@no_collection()
+def _import_torch() -> None:
+    env.let_idle_threads_sleep()
+    torch_library.load()
+    import torch  # noqa: F401
+
+
+@no_collection()
+def import_all() -> None:
+    """Import what `load_core` does, and what that imports while it loads a model."""
+    env.let_idle_threads_sleep()
+    import quire.engine.core
+    import quire.executor.multiproc
+    import quire.models.loader
+    import quire.ops.cpu
+    import quire.profile.profiling
+    import quire.runner.runner
+    import quire.sampling.grammars  # noqa: F401

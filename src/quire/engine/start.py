@@ -1,0 +1,47 @@
+"""How an `AsyncLLM` starts: what its core waits for, and what is done beside it."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from quire.core.config import EngineArgs
+from quire.core.hardware import detect
+from quire.core.log import setup_logging
+from quire.engine.async_engine import AsyncLLM
+from quire.engine.client import ProcessClient
+from quire.engine.resolve import load_tokenizer, resolve
+from quire.engine.tokenizer_pool import TokenizerPool
+
+logger = logging.getLogger(__name__)
+
+
+async def start(args: EngineArgs, core: ProcessClient | None = None) -> AsyncLLM:
+    """See `AsyncLLM.start`."""
+    began = time.monotonic()
+    core = core or ProcessClient.begun()
+    try:
+        setup_logging()
+        resolved = resolve(args, detect())
+        core.configure(resolved.config)
+        resolved_at = time.monotonic()
+        tokenizer = load_tokenizer(resolved)  # while the core starts
+        tokenized_at = time.monotonic()
+        for note in resolved.notes:
+            logger.info(note)
+        engine = AsyncLLM(resolved, tokenizer, args, first=core)
+    except BaseException:
+        core.shutdown()
+        raise
+    if size := args.tokenizer_pool_size:
+        vocab_size = resolved.config.model.vocab_size
+        engine.use_pool(TokenizerPool(size, resolved.tokenizer_path, vocab_size))
+    ready = await engine.start_core(resolved_at)
+    loaded_at = ready.began + sum(ready.phases.values())
+    engine.phases = {
+        "resolve": resolved_at - began,
+        **engine.phases,
+        "tokenizer": max(0.0, tokenized_at - loaded_at),
+    }
+    engine.beside = {"tokenizer": tokenized_at - resolved_at}
+    return engine
