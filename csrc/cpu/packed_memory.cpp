@@ -5,11 +5,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <new>
 #include <system_error>
 #include <utility>
 
+#include "sanitizer.h"
 #include "weight_stream.h"
 
 namespace quire {
@@ -25,7 +27,7 @@ std::mutex chunks;  // like malloc's, for engines that load at the same time
 
 int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
-// `size` zeroed bytes, a multiple of the page, aligned to `align`.
+// `size` zeroed bytes, a multiple of the page, aligned to `align`; permitted as they are handed out.
 uint8_t* allocate(int64_t size, int64_t align) {
   const int64_t mapped = size + align - sysconf(_SC_PAGESIZE);
   void* memory = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE,
@@ -36,8 +38,17 @@ uint8_t* allocate(int64_t size, int64_t align) {
   if (skip > 0) munmap(start, static_cast<size_t>(skip));
   const int64_t rest = mapped - skip - size;
   if (rest > 0) munmap(start + skip + size, static_cast<size_t>(rest));
+  forbid(start + skip, size);
   return start + skip;
 }
+
+void give_back(uint8_t* data, int64_t size) {
+  permit(data, size);
+  munmap(data, static_cast<size_t>(size));
+}
+
+// What a weight that shares no chunk takes.
+int64_t own_bytes(int64_t bytes) { return round_up(bytes + kGuard, sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
 
@@ -50,14 +61,14 @@ PackedMemory::Chunk* PackedMemory::current_ = nullptr;
 
 PackedMemory::PackedMemory(int64_t bytes) : bytes_(bytes), chunk_(nullptr) {
   if (bytes < kShared) {
-    const int64_t page = sysconf(_SC_PAGESIZE);
-    data_ = allocate(round_up(bytes, page), page);
+    data_ = allocate(own_bytes(bytes), sysconf(_SC_PAGESIZE));
+    permit(data_, bytes);
     return;
   }
   const std::lock_guard<std::mutex> lock(chunks);
-  if (current_ == nullptr || current_->used + bytes > current_->bytes) {
+  if (current_ == nullptr || current_->used + bytes + kGuard > current_->bytes) {
     // A page is backed when a weight first touches it, so what is left of the last chunk costs none.
-    const int64_t size = round_up(bytes > kChunk ? bytes : kChunk, kHugePage);
+    const int64_t size = round_up(std::max(bytes + kGuard, kChunk), kHugePage);
     uint8_t* const data = allocate(size, kHugePage);
 #if defined(MADV_HUGEPAGE)
     madvise(data, static_cast<size_t>(size), MADV_HUGEPAGE);
@@ -66,7 +77,8 @@ PackedMemory::PackedMemory(int64_t bytes) : bytes_(bytes), chunk_(nullptr) {
   }
   chunk_ = current_;
   data_ = chunk_->data + chunk_->used;
-  chunk_->used = round_up(chunk_->used + bytes, kAlign);
+  permit(data_, bytes);
+  chunk_->used = round_up(chunk_->used + bytes + kGuard, kAlign);
   ++chunk_->weights;
 }
 
@@ -82,18 +94,19 @@ void PackedMemory::release() {
     return;
   }
   if (chunk_ == nullptr) {
-    munmap(data_, static_cast<size_t>(round_up(bytes_, page)));
+    give_back(data_, own_bytes(bytes_));
     return;
   }
   const std::lock_guard<std::mutex> lock(chunks);
   if (--chunk_->weights > 0) {
+    forbid(data_, bytes_);
     const int64_t at = reinterpret_cast<int64_t>(data_);
     const int64_t begin = round_up(at, page), end = (at + bytes_) / page * page;
     if (begin < end) madvise(data_ + (begin - at), static_cast<size_t>(end - begin), MADV_DONTNEED);
     return;
   }
   if (current_ == chunk_) current_ = nullptr;
-  munmap(chunk_->data, static_cast<size_t>(chunk_->bytes));
+  give_back(chunk_->data, chunk_->bytes);
   delete chunk_;
 }
 

@@ -13,6 +13,8 @@
 #include <string>
 #include <system_error>
 
+#include "sanitizer.h"
+
 namespace quire {
 
 namespace {
@@ -124,6 +126,8 @@ void* Pool::scratch(int64_t bytes) {
     if (scratch_ == nullptr) throw std::bad_alloc();
     scratch_bytes_ = rounded;
   }
+  permit(scratch_, bytes);
+  forbid(static_cast<uint8_t*>(scratch_) + bytes, scratch_bytes_ - bytes);
   return scratch_;
 }
 
