@@ -5,14 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import Future
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from quire.core.batch import ModelOutput, NewSequence, SchedulerOutput, block_columns
+from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import InvalidRequestError, QuireError
 from quire.core.futures import both
@@ -22,12 +17,10 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.stopwatch import Stopwatch
 from quire.executor.base import ForwardError
 from quire.executor.facts import worker_facts
-from quire.executor.memory import cannot_allocate, plan_memory, resident_bytes, rounded
 from quire.executor.peers import Peers
-from quire.models.adapters import lora_tables, lora_targets, shared_delta
-from quire.models.offload import WeightOffload, held_weight_bytes
+from quire.models.adapters import lora_tables
+from quire.models.offload import WeightOffload
 from quire.models.pack_cache import PackCache, open_cache
-from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
@@ -85,20 +78,17 @@ class Worker:
         cache = self._cache = open_cache(config, offload)
         import torch
 
-        from quire.lora.pool import AdapterPool
+        from quire.executor import parts
         from quire.models.host_offload import HostOffload
         from quire.models.loader import load_model
-        from quire.models.memory import kv_bytes_per_token, loaded_bytes
+        from quire.models.memory import loaded_bytes
         from quire.ops.device import Accelerator, open_device
-        from quire.ops.metadata import cache_dtype
         from quire.ops.table import load_ops, stored_linears
         from quire.profile.profiling import Profiling
         from quire.runner.kv_host import open_host_tier
-        from quire.runner.runner import ModelRunner
-        from quire.sampling.grammars import Grammars
 
         device = open_device(config.device)
-        self._group = _group(config, self._peers)
+        self._group = parts.join_group(config, self._peers)
         ops = load_ops(
             config.ops,
             num_threads=config.num_threads,
@@ -110,30 +100,10 @@ class Worker:
         torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
         watch.lap("import_torch")
         weights = loaded_bytes(config)
-        stored = (cache.linears() if cache else {}).values()
-        held = sum(linear.nbytes - linear.mapped_bytes for linear in stored)
         there = device if isinstance(device, Accelerator) else None
-        plan = plan_memory(
-            config,
-            runtime=rounded(there.memory()[0]) if there else resident_bytes(besides=held),
-            weights=held_weight_bytes(config),
-            kv_bytes_per_token=kv_bytes_per_token(
-                config.model, config.kv_cache_dtype, config.calculate_kv_scales
-            ),
-        )
-        if self._peers is not None:
-            plan = replace(plan, num_blocks=self._peers.agree(plan.num_blocks))
-        logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
+        plan = parts.fit_memory(config, there, cache, self._peers)
         tables = lora_tables(config, device.torch)
-        if config.lora is not None:
-            whole = config.share.model if config.share else config.model
-            self._adapters = AdapterPool(
-                tables,
-                lora_targets(whole),
-                config.lora,
-                getattr(torch, config.dtype),
-                partial(shared_delta, config.share) if config.share else None,
-            )
+        self._adapters = parts.open_adapters(config, tables)
         moved: WeightOffload | HostOffload | None = offload
         if config.cpu_offload_bytes and there:
             moved = HostOffload(config, there)
@@ -144,30 +114,8 @@ class Worker:
             free = detect().available_bytes - plan.kv_cache_bytes - plan.activations
             offload.start(decoder.linear_weights, free)
         watch.lap("load_weights")
-        self._grammars = Grammars(
-            partial(_tokenizer, config),
-            config.model.vocab_size,
-            marks_path=config.marks_path,
-            rank=config.share.rank if config.share else 0,
-        )
-        try:
-            self._runner = ModelRunner(
-                config.model,
-                config.scheduler,
-                block_size=config.block_size,
-                num_blocks=plan.num_blocks,
-                kv_dtype=cache_dtype(config.kv_cache_dtype),
-                calculate_kv_scales=config.calculate_kv_scales,
-                decoder=decoder,
-                ops=ops,
-                enforce_eager=config.enforce_eager,
-                grammars=self._grammars,
-                pooling=config.pooling,
-                adapters=self._adapters,
-            )
-        except (RuntimeError, MemoryError) as error:
-            # Torch has no type of its own for memory that the system refuses.
-            raise cannot_allocate(plan) from error
+        self._grammars = parts.open_grammars(config)
+        self._runner = parts.new_runner(config, plan, decoder, ops, self._grammars, self._adapters)
         self._host = open_host_tier(config, self._runner.kv_caches)
         self.num_blocks = plan.num_blocks
         self.facts = worker_facts(config, ops, plan, weights)
@@ -176,7 +124,8 @@ class Worker:
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
         self._profiling = Profiling(config.profiler, self._runner.model.meters, self._group)
         watch.lap("allocate_kv")
-        self._warm_up()
+        for step in parts.warm_up_steps(config.scheduler):  # so that no request pays for set-up
+            self.execute(step)
         watch.lap("warm_up")
         if cache and not cache.linears():
             cache.save(stored_linears(decoder.linear_weights))
@@ -273,41 +222,3 @@ class Worker:
             self._host.close()
         if self._cache is not None:
             self._cache.close()
-
-    def _warm_up(self) -> None:
-        """One step of one short sequence, so that no request pays for first-time set-up.
-
-        It leaves numbers in block 0, which count for nothing: blocks are written before read.
-        """
-        name = "warm-up"
-        limits = self.config.scheduler
-        tokens = [0] * min(4, limits.max_model_len - 1, limits.max_num_batched_tokens)
-        self.execute(
-            SchedulerOutput(
-                step=0,
-                request_ids=[name],
-                num_scheduled_tokens=np.array([len(tokens)]),
-                num_computed_tokens=np.array([0]),
-                new_blocks=block_columns([(0, 0, [0])]),
-                new_sequences=[
-                    NewSequence(name, tokens, len(tokens), SamplingParams(temperature=0.0))
-                ],
-                removed=[],
-                total_num_scheduled_tokens=len(tokens),
-            )
-        )
-        nothing = np.zeros(0, dtype=np.int64)
-        self.execute(SchedulerOutput(0, [], nothing, nothing, block_columns([]), [], [name], 0))
-
-
-def _group(config: EngineConfig, peers: Peers | None) -> RankGroup | None:
-    if config.share is None or peers is None:
-        return None
-    from quire.ops.rank_group import RankGroup
-
-    return RankGroup(peers.memory, config.share.rank, config.share.ranks)
-
-
-def _tokenizer(config: EngineConfig) -> Tokenizer:
-    path = config.tokenizer_path
-    return load_tokenizer(path if path is None else Path(path), vocab_size=config.model.vocab_size)

@@ -1,0 +1,160 @@
+"""What a worker is made of, each part from the configuration. Imports torch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from quire.core.batch import NewSequence, SchedulerOutput, block_columns
+from quire.core.config import EngineConfig, SchedulerConfig
+from quire.core.sampling_params import SamplingParams
+from quire.executor.memory import (
+    MemoryPlan,
+    cannot_allocate,
+    plan_memory,
+    resident_bytes,
+    rounded,
+)
+from quire.executor.peers import Peers
+from quire.models.adapters import lora_targets, shared_delta
+from quire.models.decoder import Decoder
+from quire.models.encoder import Encoder
+from quire.models.memory import kv_bytes_per_token
+from quire.models.offload import held_weight_bytes
+from quire.models.pack_cache import PackCache
+from quire.ops.device import Accelerator
+from quire.ops.lora import LoraTable
+from quire.ops.metadata import cache_dtype
+from quire.ops.table import OpTable
+from quire.runner.runner import ModelRunner
+from quire.sampling.grammars import Grammars
+from quire.text.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from quire.lora.pool import AdapterPool
+    from quire.ops.rank_group import RankGroup
+
+logger = logging.getLogger(__name__)
+
+
+def join_group(config: EngineConfig, peers: Peers | None) -> RankGroup | None:
+    """The worker's end of its group; None where it has the model alone."""
+    if config.share is None or peers is None:
+        return None
+    from quire.ops.rank_group import RankGroup
+
+    return RankGroup(peers.memory, config.share.rank, config.share.ranks)
+
+
+def fit_memory(
+    config: EngineConfig,
+    accelerator: Accelerator | None,
+    cache: PackCache | None,
+    peers: Peers | None,
+) -> MemoryPlan:
+    """`plan_memory` beside what is held now; the fewest blocks of all ranks.
+
+    Raises OutOfMemoryError.
+    """
+    stored = (cache.linears() if cache else {}).values()
+    held = sum(linear.nbytes - linear.mapped_bytes for linear in stored)
+    plan = plan_memory(
+        config,
+        runtime=rounded(accelerator.memory()[0]) if accelerator else resident_bytes(besides=held),
+        weights=held_weight_bytes(config),
+        kv_bytes_per_token=kv_bytes_per_token(
+            config.model, config.kv_cache_dtype, config.calculate_kv_scales
+        ),
+    )
+    if peers is not None:
+        plan = replace(plan, num_blocks=peers.agree(plan.num_blocks))
+    logger.info("KV cache blocks of %d tokens: %s", config.block_size, plan.formula)
+    return plan
+
+
+def open_adapters(config: EngineConfig, tables: Mapping[str, LoraTable]) -> AdapterPool | None:
+    """Adapters of `models.adapters.lora_tables`; None where they are off."""
+    if config.lora is None:
+        return None
+    from quire.lora.pool import AdapterPool
+
+    whole = config.share.model if config.share else config.model
+    return AdapterPool(
+        tables,
+        lora_targets(whole),
+        config.lora,
+        getattr(torch, config.dtype),
+        partial(shared_delta, config.share) if config.share else None,
+    )
+
+
+def open_grammars(config: EngineConfig) -> Grammars:
+    """For structured output; the tokenizer is read when somebody asks for it."""
+    return Grammars(
+        partial(_tokenizer, config),
+        config.model.vocab_size,
+        marks_path=config.marks_path,
+        rank=config.share.rank if config.share else 0,
+    )
+
+
+def new_runner(
+    config: EngineConfig,
+    plan: MemoryPlan,
+    decoder: Decoder | Encoder,
+    ops: OpTable,
+    grammars: Grammars,
+    adapters: AdapterPool | None,
+) -> ModelRunner:
+    """The model with its KV cache. Raises OutOfMemoryError if the system refuses the memory."""
+    try:
+        return ModelRunner(
+            config.model,
+            config.scheduler,
+            block_size=config.block_size,
+            num_blocks=plan.num_blocks,
+            kv_dtype=cache_dtype(config.kv_cache_dtype),
+            calculate_kv_scales=config.calculate_kv_scales,
+            decoder=decoder,
+            ops=ops,
+            enforce_eager=config.enforce_eager,
+            grammars=grammars,
+            pooling=config.pooling,
+            adapters=adapters,
+        )
+    except (RuntimeError, MemoryError) as error:
+        # Torch has no type of its own for memory that the system refuses.
+        raise cannot_allocate(plan) from error
+
+
+def warm_up_steps(limits: SchedulerConfig) -> tuple[SchedulerOutput, SchedulerOutput]:
+    """One step of one short sequence, and one that removes it.
+
+    It leaves numbers in block 0, which count for nothing: blocks are written before read.
+    """
+    name = "warm-up"
+    tokens = [0] * min(4, limits.max_model_len - 1, limits.max_num_batched_tokens)
+    first = SchedulerOutput(
+        step=0,
+        request_ids=[name],
+        num_scheduled_tokens=np.array([len(tokens)]),
+        num_computed_tokens=np.array([0]),
+        new_blocks=block_columns([(0, 0, [0])]),
+        new_sequences=[NewSequence(name, tokens, len(tokens), SamplingParams(temperature=0.0))],
+        removed=[],
+        total_num_scheduled_tokens=len(tokens),
+    )
+    nothing = np.zeros(0, dtype=np.int64)
+    return first, SchedulerOutput(0, [], nothing, nothing, block_columns([]), [], [name], 0)
+
+
+def _tokenizer(config: EngineConfig) -> Tokenizer:
+    path = config.tokenizer_path
+    return load_tokenizer(path if path is None else Path(path), vocab_size=config.model.vocab_size)
