@@ -1,7 +1,7 @@
 // AMX's tile intrinsics, and what they need to be safe.
 #pragma once
 
-#if defined(__AMX_TILE__)
+#if defined(__AMX_TILE__) || defined(__AMXTILE__)  // the latter: older Clangs
 #define QUIRE_TILES 1
 #include <immintrin.h>
 #include <stdint.h>
