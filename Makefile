@@ -23,7 +23,7 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test soak soak-worlds soak-server fuzz lint format bench cpu-bars web clean
+.PHONY: help demo test soak soak-worlds soak-server fuzz sanitize lint format bench cpu-bars web clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -48,6 +48,10 @@ fuzz: $(VENV)/.quire-dev  ## Try a million wrong requests, frames, files, gramma
 	@$(BIN)/python -m tests.fuzz.openapi
 	@for part in $(FILE_FUZZERS); do $(BIN)/python -m tests.fuzz.model_files $$part --cases 100000 || exit 1; done
 
+sanitize: $(VENV)/.quire-dev  ## Run the native tests under ASan, UBSan and TSan (PYTEST_ARGS="-n 2")
+	@$(BIN)/python tools/sanitize.py address $(PYTEST_ARGS)
+	@$(BIN)/python tools/sanitize.py thread $(PYTEST_ARGS)
+
 lint: $(VENV)/.quire-dev  ## Check style, types and import layers
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -68,7 +72,7 @@ web:  ## Build the dashboard's page from web/ into the package (needs npm)
 	@cd web && npm ci --silent --ignore-scripts && npm run --silent build
 
 clean:  ## Remove the build tree and caches; the environment stays
-	rm -rf build dist web/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build build-sanitize dist web/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f $(VENV)/.quire $(VENV)/.quire-dev
 
 # Stamps: an installation step is repeated only when what it depends on has changed.
