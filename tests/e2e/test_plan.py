@@ -82,6 +82,11 @@ def test_a_person_reads_the_verdict_and_the_command(
     assert "It fits" in said
     assert "quire serve embedded --max-num-seqs=8" in said
     assert "a cautious guess" in said
+    assert "Why\n  dtype bfloat16: the checkpoint's.\n" in said
+    assert main(["plan", "embedded", "--hf-overrides", '{"rope_theta": 5.0}']) == 0
+    assert (
+        """quire serve embedded '--hf-overrides={"rope_theta": 5.0}'""" in capsys.readouterr().out
+    )
     assert main(["plan", "qwen3-0.6b", "--kv-cache-memory-bytes", "1MiB"]) == 1
     said = capsys.readouterr().out
     assert "It does not fit" in said

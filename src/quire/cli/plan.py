@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -41,6 +42,7 @@ def run(namespace: argparse.Namespace) -> int:
     import msgspec
 
     from quire.core.hardware import detect
+    from quire.engine.resolve import RANDOM_WEIGHTS
     from quire.explain.fit import fit
     from quire.explain.limits import load_limits
 
@@ -52,6 +54,9 @@ def run(namespace: argparse.Namespace) -> int:
 
         limits = measure_and_keep()
     report = fit(_without_weights(args), hardware, limits)
+    if args.load_format != "dummy":  # it is only here that there are no weights
+        notes = [note for note in report.notes if note != RANDOM_WEIGHTS]
+        report = msgspec.structs.replace(report, notes=notes)
     if namespace.json:
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
@@ -131,7 +136,7 @@ def _verdict(report: Fit, args: EngineArgs) -> Iterator[str]:
             yield f"The model's {report.model_len:,} would fit with:"
             yield from _changes(report)
         flags = engine_flags_from(replace(args, model="embedded"))
-        yield "  " + " ".join(["quire serve", report.model, *flags])
+        yield "  " + shlex.join(["quire", "serve", report.model, *flags])
         return
     yield f"It does not fit: one sequence of {limit:,} tokens needs more than is left."
     if not report.changes:

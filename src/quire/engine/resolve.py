@@ -61,6 +61,9 @@ STEP_TIMEOUT = 60.0
 STEP_TIMEOUT_FACTOR = 10.0
 """Times the predicted longest step: the machine may be slower than guessed, and busy."""
 
+RANDOM_WEIGHTS = "The weights are random numbers (load format dummy): expect no sense."
+"""A note."""
+
 _LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
 
 
@@ -120,7 +123,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     pooled = resolve_pooling(args, source, model_config(source.config), notes)
     args, model = pooled.args, pooled.model
     if source.kind == "dummy":
-        notes.append("The weights are random numbers (load format dummy): expect no sense.")
+        notes.append(RANDOM_WEIGHTS)
     if (warning := yarn_warning(model)) is not None:
         notes.append(warning)
     dtype = _dtype(args, model, device, notes)

@@ -32,8 +32,8 @@ from quire.executor.frames import (
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5.0
-END_SECONDS = 1.0
-"""Between the end of a process's line and its own."""
+END_SECONDS = 5.0
+"""At most, between the end of a process's line and its own."""
 
 Kind = TypeVar("Kind", Fit, Loaded, Outcome, Answer)
 

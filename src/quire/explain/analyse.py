@@ -40,13 +40,20 @@ def explain(evidence: Evidence) -> Report:
 
 
 def _changes(found: list[Suspect]) -> list[Change]:
-    """The most useful ones: of each cause the first, then the others; each flag once."""
-    ordered = [s.changes[0] for s in found if s.changes]
+    """The most useful ones: of each cause the first, then the others; each flag once, and where
+    one cause would leave it as it is, what another would change."""
+    firsts = [s.changes[0] for s in found if s.changes]
+    changed = {_name(change) for change in firsts if change.fields}
+    ordered = [change for change in firsts if change.fields or _name(change) not in changed]
     ordered += [change for s in found for change in s.changes[1:]]
     chosen: dict[str, Change] = {}
     for change in ordered:
-        chosen.setdefault(change.flag.split()[0].replace("--no-", "--"), change)
+        chosen.setdefault(_name(change), change)
     return list(chosen.values())[:MOST_CHANGES]
+
+
+def _name(change: Change) -> str:
+    return change.flag.split()[0].replace("--no-", "--")
 
 
 def _nothing(case: Case) -> Finding:

@@ -40,6 +40,9 @@ def check(wanted):
                 pass
         case "sleep":
             time.sleep(600)
+        case "interrupt":
+            os.kill(os.getppid(), 12)  # SIGUSR2, as Ctrl-C while somebody waits for the answer
+            time.sleep(600)
         case "memory":
             bytearray(2**31)
         case "noise":

@@ -46,8 +46,19 @@ def test_ranks_are_told_apart_by_how_long_they_waited() -> None:
     report = explain(healthy(ops=ops))
     assert report.verdict.cause == "rank_imbalance"
     assert "Rank 0 takes" in report.verdict.text
+    assert report.changes[0].flag == "--num-threads 4"  # of both ranks together, as the flag counts
     even = msgspec.structs.replace(UNBOUND, rank_waits=[0.1, 0.1])
     assert explain(healthy(ops=even)).verdict.cause != "rank_imbalance"
+
+
+def test_one_thread_beside_a_neighbour_gets_the_flag_that_changes_something() -> None:
+    """The neighbour's advice is to leave the threads as they are; it hides nobody else's."""
+    neighbour = HostUse(10.0, 4, busy=29.0, own=9.0, steal=0.0, waited=5.0)
+    report = explain(healthy(args={"num_threads": 1}, ops=UNBOUND, host=neighbour))
+    assert {finding.cause for finding in report.causes} >= {"busy_neighbour", "few_threads"}
+    assert [change.flag for change in report.changes if "threads" in change.flag] == [
+        "--num-threads 4"
+    ]
 
 
 FAULTS = {

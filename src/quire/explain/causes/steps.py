@@ -103,7 +103,9 @@ def rank_imbalance(case: Case) -> Suspect | None:
     # Ranks that share the work evenly would all take the mean.
     lost = case.model * (1.0 - sum(map(statistics.fmean, steps)) / longest)
     typical = statistics.median(others)
-    threads = max(1, case.evidence.cores // len(means))
+    cores, ranks = case.evidence.cores, len(means)
+    threads = ranks * max(1, cores // ranks)  # of all ranks together
+    fields = {} if threads == case.evidence.config.num_threads else {"num_threads": threads}
     return suspect(
         "rank_imbalance",
         f"Rank {slowest} takes {means[slowest] * 1e3:.2f} ms a step and the others "
@@ -113,16 +115,16 @@ def rank_imbalance(case: Case) -> Suspect | None:
         [
             change(
                 f"--num-threads {threads}",
-                f"gives each of the {len(means)} ranks its own share of {case.evidence.cores} "
-                "cores; what remains is the slow rank's machine",
+                f"gives each of the {ranks} ranks its own share of {cores} cores; what remains "
+                "is what else runs on the slow one's, and their speed",
                 lost,
-                num_threads=threads,
+                **fields,
             )
         ],
         slow_rank=slowest,
         slow_ms=means[slowest] * 1e3,
         typical_ms=typical * 1e3,
-        num_ranks=len(means),
+        num_ranks=ranks,
     )
 
 
