@@ -20,9 +20,11 @@ from quire.bench.workload import text_prompts
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import QuireError
+from quire.core.hardware import detect
 from quire.core.request import Request
 from quire.engine import input as engine_input
 from quire.explain.fit import cost_of
+from quire.explain.limits import load_limits
 from quire.scheduler.scheduler import Scheduler
 
 BLOCK, BUDGET = 16, 512
@@ -114,7 +116,7 @@ def first_token_slope(repetitions: int) -> Seen:
     """8086: how much longer the first token takes a prompt token more, over the cost model's."""
     lengths = (256, 512, 1024, 1792)
     ratios = []
-    limits = measure_and_keep()
+    limits = load_limits(detect().cores) or measure_and_keep()
     with engine(enable_prefix_caching=False) as llm:
         cost = cost_of(llm.resolved.config, limits)
         predicted = [cost.seconds(n, 1, n, n * (n + 1) // 2) for n in lengths]
