@@ -1,0 +1,288 @@
+"""Random engines, and random requests of them: what `tests.fuzz.combinations` tries.
+
+All that is drawn is plain data, so that a case can be printed, cut down, and run again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+VOCAB, EOS = 300, 299
+PLENTY = 2_000
+"""Blocks beside those of the longest request, of which then none is evicted."""
+WINDOW, LONG_WINDOW = 20, 150
+_BASE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "ffn_dim": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 4096,
+    "bos_token_id": 298,
+    "eos_token_id": EOS,
+}
+_SLIDES = ["sliding_attention", "full_attention"]
+
+
+def _rope(kind: str, **params: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_theta": 10000.0, "rope_type": kind, **params}}
+
+
+_LONGROPE = {
+    "original_max_position_embeddings": 64,
+    **_rope("longrope", short_factor=[1.0 + i / 9 for i in range(16)], long_factor=[4.0] * 16),
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama"},
+    "llama-mqa": {"model_type": "llama", "num_key_value_heads": 1, "attention_bias": True},
+    "llama-wide-heads": {"model_type": "llama", "head_dim": 256, "num_key_value_heads": 1},
+    "llama-dynamic": {"model_type": "llama", **_rope("dynamic", factor=2.0)}
+    | {"max_position_embeddings": 256},
+    "llama-yarn": {"model_type": "llama"}
+    | _rope("yarn", factor=8.0, original_max_position_embeddings=64),
+    "mistral-sliding": {"model_type": "mistral", "sliding_window": WINDOW},
+    "mistral-long-window": {"model_type": "mistral", "sliding_window": LONG_WINDOW},
+    "qwen2-half-sliding": {"model_type": "qwen2", "use_sliding_window": True}
+    | {"sliding_window": LONG_WINDOW, "max_window_layers": 1, "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3"},
+    "phi3-longrope": {"model_type": "phi3", **_LONGROPE, "tie_word_embeddings": True},
+    "gemma": {"model_type": "gemma", "num_key_value_heads": 1},
+    "gemma2": {"model_type": "gemma2", "sliding_window": WINDOW, "query_pre_attn_scalar": 16}
+    | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0},
+    "gemma3": {"model_type": "gemma3_text", "sliding_window": LONG_WINDOW}
+    | {"query_pre_attn_scalar": 16, "layer_types": _SLIDES},
+    "gpt2": {"model_type": "gpt2", "n_positions": 2048},
+    "opt": {"model_type": "opt"},
+    "embedded": {},
+}
+"""config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""
+QUANTIZATIONS = (
+    "int8", "int8_w8a16", "int4", "int4_g32", "int4_g64", "gptq", "gptq_actorder", "awq", "fp8",
+    "fp8_e5m2", "fp8_block", "mxfp4", "nvfp4", "nf4", "fp4", "q4_0", "q4_1", "q5_1", "q8_0",
+    "q2_k", "q3_k", "q4_k", "q6_k", "iq4_nl",
+)  # fmt: skip
+STRUCTURES: tuple[dict[str, Any], ...] = (
+    {"regex": "[a-z]{3,9}"},
+    {"choice": ["yes", "no", "yesterday"]},
+    {"json": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+)
+
+
+@dataclass
+class Asked:
+    """A request, and when it comes and goes.
+
+    Attributes:
+        prompt: token ids.
+        embeds: given as embeddings, these being the seed of each row.
+        params: fields of `SamplingParams`.
+        adapter: 0 is none.
+        comes: the step before which it comes.
+        stays: steps after which its client goes away; None is to the end.
+        kind: an `output_kind`.
+    """
+
+    prompt: list[int]
+    params: dict[str, Any]
+    embeds: bool = False
+    adapter: int = 0
+    salt: str | None = None
+    priority: int = 0
+    comes: int = 0
+    stays: int | None = None
+    kind: int = 2
+
+
+@dataclass
+class World:
+    """An engine and what befalls it.
+
+    Attributes:
+        model: of `MODELS`.
+        numbers: fields of `EngineArgs` that decide what is computed.
+        flags: those that decide how, and change no bit.
+        resets: steps before which the prefix cache is emptied.
+        reloads: (step, adapter): before it the adapter is unloaded, and loaded anew.
+        failures: steps whose forward pass raises.
+    """
+
+    model: str
+    numbers: dict[str, Any]
+    flags: dict[str, Any]
+    asked: list[Asked]
+    resets: list[int] = field(default_factory=list)
+    reloads: list[tuple[int, int]] = field(default_factory=list)
+    failures: list[int] = field(default_factory=list)
+
+
+def draw_world(random: Random) -> World:
+    """A world in which many features meet."""
+    model = random.choice(list(MODELS))
+    long = random.random() < 0.08 and model not in ("llama-dynamic", "embedded")
+    numbers = _numbers(random, model, long)
+    world = World(model, numbers, {}, _requests(random, long))
+    world.flags = _flags(random, world)
+    if random.random() < 0.3:
+        world.resets = sorted(random.sample(range(1, 40), random.randint(1, 3)))
+    if random.random() < 0.25:
+        world.failures = sorted(random.sample(range(1, 60), random.randint(1, 8)))
+    if any(asked.adapter for asked in world.asked) and random.random() < 0.4:
+        world.reloads = [(random.randint(1, 30), random.randint(1, 3)) for _ in range(3)]
+    return world
+
+
+def _some(random: Random, share: float, choices: dict[str, list[Any]]) -> dict[str, Any]:
+    return {k: random.choice(v) for k, v in choices.items() if random.random() < share}
+
+
+def _numbers(random: Random, model: str, long: bool) -> dict[str, Any]:
+    numbers: dict[str, Any] = {
+        "max_model_len": 2048 if long else 512,
+        "dtype": random.choice(["float32", "bfloat16", "bfloat16", "float16"]),
+    }
+    if random.random() < 0.5:
+        names = [name for name in QUANTIZATIONS if name != "gptq_actorder" or model != "embedded"]
+        numbers["quantization"] = random.choice(names)
+    if random.random() < 0.5:
+        numbers["kv_cache_dtype"] = random.choice(["bf16", "int8", "fp8", "fp8_e5m2"])
+        if numbers["kv_cache_dtype"].startswith("fp8") and random.random() < 0.4:
+            numbers["calculate_kv_scales"] = True
+    if random.random() < 0.1 and not long:
+        numbers |= {"ops": "reference", "num_threads": 1}
+    return numbers
+
+
+def _flags(random: Random, world: World) -> dict[str, Any]:
+    asked, numbers = world.asked, world.numbers
+    size = random.choice([8, 16, 32])
+    seats = random.choice([1, 2, 3, 5, 5, 16])
+    flags: dict[str, Any] = {
+        "block_size": size,
+        "max_num_seqs": seats,
+        "enable_prefix_caching": random.random() < 0.75,
+    }
+    if random.random() < 0.7:
+        chunk = random.choice([1, 7, 16, 37, 64, 200])
+        flags["max_num_batched_tokens"] = max(seats, chunk)
+    longest = max(len(a.prompt) + a.params["max_tokens"] for a in asked)
+    blocks = -(-longest // size)
+    flags["num_gpu_blocks_override"] = blocks + random.choice([0, 0, 1, 2, 3, 6, 12, PLENTY])
+    flags |= _some(
+        random,
+        0.35,
+        {
+            "async_scheduling": [True],
+            "num_scheduler_steps": [2, 3, 5],
+            "scheduling_policy": ["priority", "lpm"],
+            "enforce_eager": [True],
+            "num_threads": [1, 2],
+            "prefix_caching_hash_algo": ["sha256"],
+            "swap_space": [0.0001, 0.0005, 0.01],
+        },
+    )
+    flags |= {name: numbers[name] for name in flags if name in numbers}
+    if "swap_space" in flags:
+        flags["preemption_mode"] = random.choice(["swap", "swap", "auto"])
+    if flags["enable_prefix_caching"] and random.random() < 0.3:
+        flags["kv_offloading_size"] = random.choice([0.0001, 0.0005, 0.002])
+        if random.random() < 0.5:
+            flags["kv_offloading_dir"] = "TMP"
+    if "max_num_batched_tokens" not in flags and random.random() < 0.3:
+        flags["max_itl_stretch"] = random.choice([1.0, 1.5, 4.0])
+    if random.random() < 0.2 and numbers.get("ops") != "reference":
+        flags["cpu_offload_gb"] = 0.00015
+    if any(a.adapter for a in asked):
+        flags["max_loras"] = random.randint(1, 3)
+        if random.random() < 0.5:
+            flags["max_cpu_loras"] = flags["max_loras"] + random.randint(0, 2)
+    elif random.random() < 0.1:
+        flags["enable_lora"] = True
+    return flags
+
+
+def _tokens(random: Random, count: int) -> list[int]:
+    tokens = Random(random.randrange(2**32))  # one number to draw, however many they are
+    return [tokens.randrange(VOCAB - 2) for _ in range(count)]
+
+
+def _requests(random: Random, long: bool) -> list[Asked]:
+    stems = [_tokens(random, random.choice([16, 40, 64, 96])) for _ in range(2)]
+    if long:
+        stems[0] = _tokens(random, random.randint(900, 1200))
+    lora, embeds, spread = (random.random() < share for share in (0.3, 0.12, 0.7))
+    asked: list[Asked] = []
+    for _ in range(random.randint(2, 4 if long else 10)):
+        if asked and random.random() < 0.2:
+            prompt = random.choice(asked).prompt
+        else:
+            stem = random.choice([*stems, []])
+            prompt = stem + _tokens(random, random.choice([1, 3, 16, random.randint(1, 150)]))
+        given = embeds and random.random() < 0.5
+        asked.append(
+            Asked(
+                list(prompt),
+                _params(random, given),
+                embeds=given,
+                adapter=random.randint(0, 3) if lora else 0,
+                salt=random.choice([None, None, None, "salt"]),
+                priority=random.randint(0, 3),
+                comes=random.randint(0, 25) if spread else 0,
+                stays=random.randint(1, 30) if random.random() < 0.1 else None,
+                kind=random.choice([0, 1, 2, 2]),
+            )
+        )
+    return asked
+
+
+def _params(random: Random, embeds: bool) -> dict[str, Any]:
+    params: dict[str, Any] = {"max_tokens": random.choice([1, 2, 5, 12, 24, 40, 70])}
+    params["temperature"] = random.choice([0.0, 0.0, 0.7, 1.0, 3.0])
+    if params["temperature"]:
+        params["seed"] = random.randrange(2**31)
+        params |= _some(
+            random, 0.25, {"top_p": [0.5, 0.95], "top_k": [1, 5, 40], "min_p": [0.02, 0.3]}
+        )
+    if random.random() < 0.2:
+        params["structured_outputs"] = random.choice(STRUCTURES)
+        params |= _some(random, 0.4, {"logprobs": [0, 3]})
+        return params
+    params |= _some(
+        random,
+        0.2,
+        {
+            "n": [2, 3],
+            "logprobs": [0, 1, 5, 20],
+            "presence_penalty": [-1.5, 0.8],
+            "frequency_penalty": [-0.7, 1.1],
+            "repetition_penalty": [0.7, 1.3],
+            "stop_token_ids": [_tokens(random, 30)],
+            "logit_bias": [dict.fromkeys(_tokens(random, 9), 4.0)],
+            "allowed_token_ids": [_tokens(random, 40)],
+            "bad_words": [["a", "ab"], [" x", "e"]],
+            "ignore_eos": [True],
+        },
+    )
+    if not embeds and random.random() < 0.2:
+        params["prompt_logprobs"] = random.choice([0, 2, 7])
+    if random.random() < 0.2:
+        params["stop"] = random.choice([["a", "b", "c", "d", "e"], ["m ", "q"], ["\x00", "é"]])
+        params |= _some(random, 0.3, {"include_stop_str_in_output": [True]})
+    if random.random() < 0.2:
+        params["min_tokens"] = random.randint(1, params["max_tokens"])
+    return params
+
+
+def write_model(folder: Path, name: str) -> str:
+    """What to call the model; most are a folder whose config.json says the shape."""
+    if not MODELS[name]:
+        return name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(_BASE | MODELS[name]))
+    return str(folder)

@@ -1,0 +1,29 @@
+"""A small budget of what `make fuzz` does for longer; what fails is cut down by Hypothesis."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz import combinations, replay
+
+
+@settings(
+    max_examples=15,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.randoms(use_true_random=False))
+def test_each_request_gets_the_answer_it_gets_alone(random: Random) -> None:
+    combinations.case(random)
+
+
+def test_the_worlds_are_worth_it() -> None:
+    """They preempt, share prefixes, and have steps that fail."""
+    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 25, seed=0)
+    assert outcomes["preempted"] > 2
+    assert outcomes["hits"] > 2
+    assert sum(count for name, count in outcomes.items() if name.startswith("refused")) < 3
