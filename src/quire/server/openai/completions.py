@@ -174,7 +174,8 @@ class _Answer:
                 return known.encode(completion.text) if completion.text else b""
         parts: list[bytes] = []
         for choice in self.choices(prompt, output):
-            if choice.text or choice.finish_reason or choice.logprobs or choice.token_ids:
+            logprobs = choice.logprobs or choice.prompt_logprobs
+            if choice.text or choice.finish_reason or logprobs or choice.token_ids:
                 parts.append(event(self.response([choice])))
             self.texts.setdefault(choice.index, self.text_event(choice.index))
         return b"".join(parts)

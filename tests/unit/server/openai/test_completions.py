@@ -119,6 +119,23 @@ async def test_prompt_logprobs_as_in_vllm() -> None:
         assert second["97"] == {"logprob": -0.5, "rank": 1, "decoded_token": "a"}
 
 
+async def test_a_stream_tells_of_the_prompt_before_there_is_text() -> None:
+    """The first token may begin the stop string, and is held back."""
+    async with running() as app:
+        fields = {"prompt": ["xa", "a"], "prompt_logprobs": 1, "stop": "bd", "n": 2}
+        whole = (await app.complete(**fields)).json()["choices"]
+        pieces = events((await app.complete(**fields, stream=True)).text)
+        told = [choice for piece in pieces for choice in piece["choices"]]
+        for choice in whole:
+            [positions] = [
+                part["prompt_logprobs"]
+                for part in told
+                if part["index"] == choice["index"] and "prompt_logprobs" in part
+            ]
+            assert positions == choice["prompt_logprobs"]
+        assert whole[2]["prompt_logprobs"] == [None]
+
+
 async def test_stream_says_the_same() -> None:
     async with running(seconds=0.001) as app:
         fields = {"n": 2, "echo": True, "logprobs": 1, "prompt": ["xa", "k"]}
