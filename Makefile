@@ -12,7 +12,7 @@ CPU_BARS_ARGS ?=
 SOAK_ARGS ?=
 MINUTES ?= 15
 FUZZ_ARGS ?=
-FUZZERS := http frames parsers templates grammars combinations
+FUZZERS := http frames parsers templates grammars combinations streams
 FILE_FUZZERS := safetensors folder quantized gguf
 
 VENV := .venv

@@ -7,11 +7,11 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import combinations, replay
+from tests.fuzz import combinations, replay, streams
 
 
 @settings(
-    max_examples=15,
+    max_examples=10,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -23,7 +23,12 @@ def test_each_request_gets_the_answer_it_gets_alone(random: Random) -> None:
 
 def test_the_worlds_are_worth_it() -> None:
     """They preempt, share prefixes, and have steps that fail."""
-    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 25, seed=0)
+    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 20, seed=0)
     assert outcomes["preempted"] > 2
     assert outcomes["hits"] > 2
     assert sum(count for name, count in outcomes.items() if name.startswith("refused")) < 3
+
+
+def test_streams_say_what_whole_answers_say() -> None:
+    outcomes = replay.run("tests.fuzz.streams", streams.case, 8, seed=0)
+    assert outcomes["served"] > 5

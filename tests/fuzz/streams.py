@@ -1,0 +1,230 @@
+"""Answers told in every way: `python -m tests.fuzz.streams`.
+
+Over HTTP, a request gets the same answer whole and alone in a plain engine, and streamed beside
+others in one whose features are combined at random, to a client that may read slowly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.server import ServerState
+
+from quire.core.errors import ConfigError
+from quire.core.hardware import detect
+from quire.engine.async_engine import AsyncLLM
+from quire.engine.resolve import engine_args, load_tokenizer, resolve
+from quire.executor.multiproc import make_executor
+from quire.server.app import create_app
+from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
+from tests.fuzz.combinations import PLAIN
+from tests.fuzz.engines import STRUCTURES, draw_world, write_model
+from tests.fuzz.http import Wire
+from tests.unit.server.fake_engine import LoopClient
+
+PATIENCE = 60.0
+CONTEXT = 512
+LETTERS = "abcdefgh é😀\n"
+STEMS = ("", "abc" * 24, "hello é " * 6)
+Body = dict[str, Any]
+
+
+class SlowWire(Wire):
+    """A socket whose other end does not always read."""
+
+    def __init__(self, protocol: TransportProtocol, random: Random) -> None:
+        super().__init__(protocol)
+        self._random = random
+
+    def get_write_buffer_size(self) -> int:
+        return 2**20 if self._random.random() < 0.5 else 0
+
+
+class Server:
+    """An engine in this event loop, and its application."""
+
+    def __init__(self, engine: AsyncLLM, client: LoopClient) -> None:
+        self.engine, self.client = engine, client
+        limit = MAX_HEADER_BYTES
+        config = uvicorn.Config(
+            create_app(engine, ["m"]), lifespan="off", log_config=None, ws="none",
+            h11_max_incomplete_event_size=limit,
+        )  # fmt: skip
+        config.load()
+        self._protocol = partial(TransportProtocol, config, ServerState(), {})
+
+    async def post(
+        self, path: str, body: Body, turns: int = 0, slow: Random | None = None
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer to a request that comes so many turns of the loop later."""
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        protocol = self._protocol()
+        wire = Wire(protocol) if slow is None else SlowWire(protocol, slow)
+        protocol.connection_made(wire)
+        data = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        protocol.data_received(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        async with asyncio.timeout(PATIENCE):
+            while not (wire.is_closing() or protocol.asks_nothing):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        wire.close()
+        return _read(bytes(wire.sent))
+
+
+@asynccontextmanager
+async def serving(model: str, flags: dict[str, Any]) -> AsyncIterator[Server]:
+    args = engine_args(model, {"generation_config": "vllm", "tokenizer_pool_size": 0, **flags})
+    resolved = resolve(args, detect())
+    client = LoopClient(0.0, lambda: make_executor(resolved.config))  # type: ignore[arg-type]
+    engine = AsyncLLM(resolved, load_tokenizer(resolved), args, lambda: client)
+    await engine.start_core()
+    try:
+        yield Server(engine, client)
+    finally:
+        engine.shutdown()
+        client.core.shutdown()
+
+
+def _read(answer: bytes) -> tuple[int, bytes]:
+    connection = h11.Connection(h11.CLIENT)
+    connection.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
+    connection.send(h11.EndOfMessage())
+    connection.receive_data(answer)
+    status, body = 0, b""
+    while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+        assert event is not h11.NEED_DATA, "the answer is cut short"
+        if isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            body += bytes(event.data)
+    return status, body
+
+
+def draw_request(random: Random) -> tuple[str, Body]:
+    """A path, and what to send there."""
+    tail = "".join(random.choices(LETTERS, k=random.choice([1, 5, 30, 80])))
+    text = random.choice(STEMS) + tail
+    most = random.choice([1, 2, 7, 20, 40])
+    body: Body = {"model": "m", "max_tokens": most, "seed": random.randrange(1000)}
+    body["temperature"] = random.choice([0, 0.8, 2.0])
+    optional: dict[str, list[Any]] = {
+        "n": [2, 3], "prompt_logprobs": [0, 2], "return_token_ids": [True], "cache_salt": ["s"],
+        "stop": [["a", "e"], "\n", ["é", "ab"]], "include_stop_str_in_output": [True],
+        "stop_token_ids": [random.choices(range(300), k=40)], "ignore_eos": [True],
+        "min_tokens": [random.randint(1, most)], "repetition_penalty": [1.3], "priority": [0, 3],
+    }  # fmt: skip
+    body |= {k: random.choice(v) for k, v in optional.items() if random.random() < 0.25}
+    if random.random() < 0.1 and "min_tokens" not in body:
+        body["structured_outputs"] = random.choice(STRUCTURES)
+    if random.random() < 0.4:
+        body["messages"] = [{"role": "user", "content": text}]
+        if random.random() < 0.4:
+            body |= {"logprobs": True, "top_logprobs": random.choice([0, 1, 5])}
+        return "/v1/chat/completions", body
+    ids = [random.randrange(256) for _ in range(random.choice([1, 2, 40]))]
+    body["prompt"] = random.choice([text, [text, text[: 1 + len(text) // 2]], ids])
+    body |= {"echo": random.random() < 0.3}
+    if random.random() < 0.4:
+        body["logprobs"] = random.choice([0, 1, 4])
+    return "/v1/completions", body
+
+
+def told(data: bytes, *, streamed: bool) -> dict[Any, Any]:
+    """What an answer says: its own fields, and by index each choice's, a stream's put together."""
+    lines = data.decode().split("\n\n") if streamed else [data.decode()]
+    pieces = [json.loads(line.removeprefix("data: ")) for line in lines if "{" in line]
+    answer: dict[Any, Any] = {}
+    for piece in pieces:
+        assert not piece.get("error"), piece
+        for choice in piece.pop("choices"):
+            _add(answer.setdefault(choice["index"], {}), choice | _message(choice))
+        usage = {k: v for k, v in (piece.pop("usage", None) or {}).items() if k.endswith("_tokens")}
+        once = {k: piece[k] for k in ("prompt_logprobs", "prompt_token_ids") if piece.get(k)}
+        _add(answer, once | ({"usage": usage} if usage else {}))
+    return answer
+
+
+def _message(choice: Body) -> Body:
+    said = choice.pop("message", None) or choice.pop("delta", None) or {}
+    return {"text": said["content"] or ""} if "content" in said else {}
+
+
+def _add(answer: dict[Any, Any], part: Body) -> None:
+    """Texts and lists go on; all else is told once."""
+    for name, value in part.items():
+        if name == "logprobs" and value is not None:
+            _add(answer.setdefault(name, {}), value)
+        elif name in ("prompt_logprobs", "prompt_token_ids", "usage"):
+            assert name not in answer, f"{name} is told twice"
+            answer[name] = value
+        elif isinstance(value, str | list) and name not in ("finish_reason", "stop_reason"):
+            answer[name] = answer[name] + value if name in answer else value
+        elif value is not None:
+            answer[name] = value
+
+
+async def try_world(random: Random) -> None:
+    """Raises AssertionError where an answer is another one."""
+    world = draw_world(random)
+    numbers = {**world.numbers, "max_model_len": CONTEXT}
+    flags = {k: v for k, v in world.flags.items() if "lora" not in k and "dir" not in k}
+    blocks = CONTEXT // flags["block_size"]
+    flags["num_gpu_blocks_override"] = blocks + random.choice([0, 2, 300])
+    asked = [draw_request(random) for _ in range(random.randint(2, 7))]
+    slow = random if random.random() < 0.3 else None
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_model(Path(folder) / "m", world.model)
+        if model != world.model:
+            numbers["load_format"] = "dummy"
+        async with serving(model, numbers | PLAIN) as server:
+            expected = [await server.post(path, body) for path, body in asked]
+        async with serving(model, numbers | flags) as server:
+            streams = [random.random() < 0.7 for _ in asked]
+            options = {"stream": True, "stream_options": {"include_usage": True}}
+            sent = [
+                server.post(
+                    path, {**body, **options} if stream else body, random.choice([0, 3, 50]), slow
+                )
+                for (path, body), stream in zip(asked, streams, strict=True)
+            ]
+            got = await asyncio.gather(*sent)
+            while server.client.core.has_work():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            server.client.core.scheduler.check_integrity()
+            assert server.client.core.scheduler.kv.pool.num_used == 0, "blocks are left"
+    for request, stream, (status, data), (wanted, whole) in zip(
+        asked, streams, got, expected, strict=True
+    ):
+        assert status == wanted, f"{request}: {status} is not {wanted}: {data!r}"
+        if status == 200:
+            one, other = told(data, streamed=stream), told(whole, streamed=False)
+            assert one == other, f"{request}, stream {stream}:\n{one}\nis not\n{other}"
+
+
+def case(random: Random) -> str:
+    """One world; how it went."""
+    try:
+        asyncio.run(try_world(random))
+    except ConfigError as error:
+        return f"refused: {error.param}"
+    return "served"
+
+
+if __name__ == "__main__":
+    from tests.fuzz.replay import main
+
+    logging.disable(logging.CRITICAL)
+    sys.exit(main("tests.fuzz.streams", case, 2_000))
