@@ -23,7 +23,7 @@ def test_each_request_gets_the_answer_it_gets_alone(random: Random) -> None:
 
 def test_the_worlds_are_worth_it() -> None:
     """They preempt, share prefixes, and have steps that fail."""
-    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 20, seed=0)
+    outcomes = replay.run("tests.fuzz.combinations", combinations.case, 25, seed=0)
     assert outcomes["preempted"] > 2
     assert outcomes["hits"] > 2
     assert sum(count for name, count in outcomes.items() if name.startswith("refused")) < 3
