@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from msgspec import inspect
@@ -13,12 +14,15 @@ _STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
 def choices_at(kind: Any, path: str) -> list[str]:
     """Those of the field at `path` ("messages[0].role") in a `kind`; none where any would do."""
-    found = list(_alternatives(inspect.type_info(kind)))
+    found = list(_alternatives(_known(kind)))
     for step in _STEP.findall(path):
         found = [each for outer in found for inner in _inside(outer, step)
                  for each in _alternatives(inner)]  # fmt: skip
     literals = [each.values for each in found if isinstance(each, inspect.LiteralType)]
     return sorted({str(value) for values in literals for value in values})
+
+
+_known = lru_cache(inspect.type_info)
 
 
 def _alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:

@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 MAX_BUFFERED_BYTES = 65536
 """Unsent bytes of a client from which on its outputs wait for it to read."""
+PING_SECONDS = 15.0
+"""Of silence, after which a stream says that it is alive: proxies give one up that sends nothing
+for a minute, and a long prompt may take more."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -69,10 +72,12 @@ class StreamedAnswer(Protocol):
 
 
 class Framing(NamedTuple):
-    """What an API puts around events: how it tells of an error, and what ends a stream."""
+    """What an API puts around events: how it tells of an error, what ends a stream, and what is
+    sent where there is nothing to tell (a comment, which clients pass over)."""
 
     error: Callable[[Exception], bytes]
     done: bytes
+    ping: bytes = b": ping\n\n"
 
 
 OPENAI = Framing(encode_event, DONE)
@@ -98,6 +103,7 @@ class EventStream(Response):
         self._error: Exception | None = None
         self._awake = asyncio.Event()
         self._direct: asyncio.WriteTransport | None = None
+        self._silent = True
 
     def sink(self, prompt: int) -> PromptSink:
         """Where the engine is to put the outputs of `prompt`."""
@@ -128,10 +134,10 @@ class EventStream(Response):
         self._awake.set()
 
     async def begin(self) -> None:
-        """Start, and wait for the first output: an error until then can still become a status."""
+        """Start, and wait for the first output, though not for ever: an error until then can still
+        become a status."""
         await self._answer.submit(self.sink)
-        await self._awake.wait()
-        self._begun = self._take()
+        self._begun = self._take() if await self._woken() else self._framing.ping
         if self._error is not None:
             raise self._error
 
@@ -159,7 +165,7 @@ class EventStream(Response):
                 else:
                     self._awake.clear()
                     self._direct = transport
-                    await self._awake.wait()
+                    data = b"" if await self._woken() else self._framing.ping
                     self._direct = None
             data = self._answer.last_events()
         except Exception as error:
@@ -168,6 +174,17 @@ class EventStream(Response):
         if data:
             await send(_body(data))
         await send(_body(self._framing.done, more=False))
+
+    async def _woken(self) -> bool:
+        """Wait until there is something to do; False after `PING_SECONDS` of silence."""
+        while True:
+            self._silent = True
+            try:
+                async with asyncio.timeout(PING_SECONDS):
+                    return await self._awake.wait()
+            except TimeoutError:
+                if self._silent:
+                    return False
 
     def _take(self) -> bytes:
         """The events of what waits."""
@@ -187,6 +204,7 @@ class EventStream(Response):
     def _write(self, data: bytes) -> None:
         """One chunk, as HTTP/1.1 frames it, past the layers that would do the same."""
         assert self._direct is not None
+        self._silent = False
         self._direct.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 

@@ -82,6 +82,33 @@ def text_of(stream: str) -> dict[int, str]:
     return texts
 
 
+@pytest.mark.parametrize("layers", [True, False])
+async def test_a_stream_that_has_nothing_to_tell_says_that_it_lives(
+    layers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.03)
+    async with running(seconds=0.12) as app, served(app) as url, httpx.AsyncClient() as client:
+        http, at = (app.http, "") if layers else (client, url)
+        body = {**CHAT, "max_tokens": 3}
+        told = (await http.post(f"{at}/v1/chat/completions", json=body)).text
+        anthropic = (await http.post(f"{at}/v1/messages", json=body)).text
+    assert told.startswith(": ping\n\n")
+    assert told.count(": ping\n\n") >= 3
+    assert text_of(told.replace(": ping\n\n", ""))[0]
+    ping = 'event: ping\ndata: {"type":"ping"}\n\n'
+    assert anthropic.startswith(ping)
+    assert "message_stop" in anthropic
+
+
+async def test_what_fails_after_a_ping_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.03)
+    async with running(seconds=0.12) as app:
+        response = await app.http.post("/v1/completions", json={**BODY, "prompt": [7]})
+    assert response.status_code == 200
+    told = response.text.replace(": ping\n\n", "")
+    assert events(told)[-1]["error"]["code"] == "request_failed"
+
+
 async def test_a_connection_serves_one_stream_after_the_other(written: list[bytes]) -> None:
     async with running(seconds=0.002) as app, served(app) as url, httpx.AsyncClient() as client:
         for _ in range(3):

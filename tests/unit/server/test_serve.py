@@ -1,6 +1,7 @@
 """Where the server listens, and where it refuses to."""
 
 import asyncio
+import logging
 import re
 import socket
 from datetime import UTC, datetime, timedelta
@@ -8,17 +9,23 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 import uvicorn
+from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.server.protocol import TransportProtocol
-from quire.server.serve import ServeOptions, _Server, bind, serve
+from quire.server.serve import ServeOptions, _Server, _uvicorn_config, bind, serve
 
 
 def test_bind_takes_any_free_port() -> None:
     with bind("127.0.0.1", 0) as listener:
         assert listener.getsockname()[1] > 0
+
+
+def test_what_clients_get_wrong_stays_out_of_the_log() -> None:
+    _uvicorn_config(Starlette(), None)
+    assert logging.getLogger("uvicorn.error").level == logging.ERROR
 
 
 def test_a_port_in_use_is_named() -> None:

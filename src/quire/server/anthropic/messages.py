@@ -122,7 +122,7 @@ def _error_event(error: Exception) -> bytes:
     return b"event: error\ndata: " + msgspec.json.encode(_error(error)[1]) + b"\n\n"
 
 
-FRAMING = Framing(_error_event, b"")
+FRAMING = Framing(_error_event, b"", _event("ping"))
 
 
 @dataclass(slots=True)

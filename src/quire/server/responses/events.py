@@ -10,6 +10,7 @@ from itertools import islice
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from quire.server import event_stream
 from quire.server.errors import ApiError, describe, invalid
 
 MAX_LOG_BYTES = 4 * 2**20
@@ -83,7 +84,12 @@ def tell_events(log: EventLog, number: int) -> Response:
 async def _events(log: EventLog, number: int) -> AsyncIterator[bytes]:
     try:
         while True:
-            await log.wait(number)
+            try:
+                async with asyncio.timeout(event_stream.PING_SECONDS):
+                    await log.wait(number)
+            except TimeoutError:
+                yield event_stream.OPENAI.ping
+                continue
             data = log.since(number)
             number = max(number, log.end)
             if data:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quire.server import event_stream
 from quire.server.errors import ApiError
 from quire.server.responses.events import EventLog, _events
 from tests.unit.server.fake_engine import Running, running
@@ -119,3 +120,14 @@ async def test_the_first_events_are_forgotten() -> None:
     assert log.since(3) == b"ddddeeee"
     assert b"not kept any more" in await anext(reader)
     assert [part async for part in _events(log, 4)] == [b"eeee"]
+
+
+async def test_a_log_that_has_nothing_to_tell_says_that_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.01)
+    log = EventLog()
+    told = _events(log, 0)
+    assert await anext(told) == b": ping\n\n"
+    log.add([b"x"], last=True)
+    assert [each async for each in told] == [b"x"]
