@@ -197,7 +197,8 @@ async def test_an_abort_meanwhile_is_not_sent_on() -> None:
         await restored(engine, 1)
         assert engine.num_unfinished == 0
         assert await engine.call("check_integrity") is None
-        assert engine.stats.scheduler is None  # nobody has made it step
+        assert engine.stats.scheduler is not None
+        assert engine.stats.scheduler.num_steps == 0  # nobody has made it step
 
 
 async def test_after_so_many_in_a_row_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
