@@ -34,7 +34,8 @@ class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that takes no abbreviations and reports an unknown flag helpfully."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, "formatter_class": _Help, **kwargs})
+        defaults: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _Help}
+        super().__init__(*args, **(defaults | kwargs))
 
     def error(self, message: str) -> NoReturn:
         message = _UNDERSCORED.sub("", message)
