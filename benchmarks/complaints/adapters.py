@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from benchmarks.complaints.scenario import Scenario, batch, engine, median, seen, speed
 from quire import LLM, LoRARequest
@@ -21,18 +22,24 @@ def _tpot(llm: LLM, input_len: int, seed: int, adapter: LoRARequest | None = Non
 
 def used(repetitions: int) -> Seen:
     """10062: time a token with an adapter over that without, in turns."""
-    with engine(enable_lora=True, max_lora_rank=RANK, enable_prefix_caching=False) as llm:
-        return seen(_ratios(llm, 64, 3 * repetitions))
+    with _adapted() as (llm, adapter):
+        return seen(_ratios(llm, adapter, 64, 3 * repetitions))
 
 
-def _ratios(llm: LLM, input_len: int, rounds: int) -> list[float]:
+@contextmanager
+def _adapted() -> Iterator[tuple[LLM, LoRARequest]]:
+    fields = {"enable_lora": True, "max_lora_rank": RANK, "enable_prefix_caching": False}
+    with engine(**fields) as llm, random_adapter(llm.model_config, RANK) as adapter:
+        yield llm, adapter
+
+
+def _ratios(llm: LLM, adapter: LoRARequest, input_len: int, rounds: int) -> list[float]:
     found = []
-    with random_adapter(llm.model_config, RANK) as adapter:
-        _tpot(llm, input_len, 0, adapter)
-        for seed in range(1, rounds + 1):
-            turns = (adapter, None) if seed % 2 else (None, adapter)
-            took = {turn is None: _tpot(llm, input_len, seed, turn) for turn in turns}
-            found.append(took[False] / took[True])
+    _tpot(llm, input_len, 0, adapter)
+    for seed in range(1, rounds + 1):
+        turns = (adapter, None) if seed % 2 else (None, adapter)
+        took = {turn is None: _tpot(llm, input_len, seed, turn) for turn in turns}
+        found.append(took[False] / took[True])
     return found
 
 
@@ -56,8 +63,8 @@ def unused(repetitions: int) -> Seen:
 
 def long_inputs(repetitions: int) -> Seen:
     """11317: how far apart the ratio is at short and at long prompts."""
-    with engine(enable_lora=True, max_lora_rank=RANK, enable_prefix_caching=False) as llm:
-        ratios = [median(_ratios(llm, length, 3 * repetitions)) for length in LENGTHS]
+    with _adapted() as (llm, adapter):
+        ratios = [median(_ratios(llm, adapter, n, 3 * repetitions)) for n in LENGTHS]
     return seen([abs(ratios[1] - ratios[0])], ratios=ratios)
 
 

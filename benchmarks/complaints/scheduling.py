@@ -85,7 +85,7 @@ def bounded_gaps(repetitions: int) -> Seen:
             "--num-arrivals=2", "--arrival-len=1500", "--idle-tokens=24",
             f"--repetitions={repetitions}", f"--json={file}",
         )  # fmt: skip
-        row = json.loads(file.read_text())
+        [row] = json.loads(file.read_text())
     facts = {name: row[name] for name in ("ttft_s", "itl_p99_ms", "idle_p99_ms")}
     low, high = row["min"]["p99_ratio"], row["max"]["p99_ratio"]
     return Seen(row["p99_ratio"], low, high, repetitions, facts)
