@@ -32,8 +32,9 @@ void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahe
       Vec s[R][4];
       for (int r = 0; r < R; ++r) s[r][0] = s[r][1] = s[r][2] = s[r][3] = zero();
       const T* const k = keys.key(j + i);
-      const T *const ks[4] = {k, k + dim, k + 2 * dim, k + 3 * dim};
-      int64_t d = keys.has_block(j + i) ? 0 : dim;
+      const int64_t step = k != nullptr ? dim : 0;
+      const T *const ks[4] = {k, k + step, k + 2 * step, k + 3 * step};
+      int64_t d = k != nullptr ? 0 : dim;
       for (; d + kLanes <= dim; d += kLanes) {
         const Vec k0 = load(ks[0] + d), k1 = load(ks[1] + d), k2 = load(ks[2] + d),
                   k3 = load(ks[3] + d);

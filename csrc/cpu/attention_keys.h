@@ -33,7 +33,8 @@ struct Keys {
   int64_t offset;  // elements from where `k` and `v` point to the head that is set
 
   int at(int j) const { return j & ((1 << shift) - 1); }
-  const T* key(int j) const { return k[j >> shift] + offset + at(j) * dim; }
+  // Null where there is no block.
+  const T* key(int j) const { return has_block(j) ? k[j >> shift] + offset + at(j) * dim : nullptr; }
   const T* value(int j) const { return v[j >> shift] + offset + at(j) * dim; }
   bool has(int j) const { return j >= first && j < last; }
   bool has_block(int j) const { return k[j >> shift] != nullptr; }

@@ -29,19 +29,21 @@ inline int64_t block_bytes(const GemmArgs& a) {
 // behind them are for what is not yet permuted, one a prepare task.
 struct GroupedX {
   int64_t groups, stride, bytes;
-  int8_t *q, *unordered;
-  float *scale, *sum;
-  int32_t* start;
+  int8_t *q = nullptr, *unordered = nullptr;
+  float *scale = nullptr, *sum = nullptr;
+  int32_t* start = nullptr;
 
   explicit GroupedX(const GemmArgs& a)
-      : groups(groups_of(a)), stride(round_up(a.k, larger(a.group, kStepBytes)) + 64),
-        q(static_cast<int8_t*>(a.scratch)),
-        unordered(q + round_up(a.rows, kGroupedTileRows) * stride) {
+      : groups(groups_of(a)), stride(round_up(a.k, larger(a.group, kStepBytes)) + 64) {
     const int64_t staged = a.permutation == nullptr ? 0 : ceil_div(a.rows, kPrepareRows);
+    const int64_t padded = round_up(a.rows, kGroupedTileRows);
+    bytes = (padded + staged) * stride + (1 + 2 * groups) * a.rows * 4;
+    if (a.scratch == nullptr) return;  // only its size is asked for
+    q = static_cast<int8_t*>(a.scratch);
+    unordered = q + padded * stride;
     scale = reinterpret_cast<float*>(unordered + staged * stride);
     start = reinterpret_cast<int32_t*>(scale + a.rows);
     sum = reinterpret_cast<float*>(start + a.rows * groups);
-    bytes = reinterpret_cast<int8_t*>(sum + a.rows * groups) - q;
   }
 };
 
