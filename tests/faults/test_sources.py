@@ -97,7 +97,8 @@ def test_no_code_is_imported_that_a_model_or_a_client_names(
     assert {name for name, tree in sources if not forbidden.isdisjoint(calls(tree))} <= (
         IMPORTS_BY_NAME
     )
-    assert not [name for name, _ in sources if "trust_remote_code" in (SOURCES / name).read_text()]
+    heeds = {name for name, _ in sources if "trust_remote_code" in (SOURCES / name).read_text()}
+    assert heeds == {"core/vllm_flags.py"}  # which says that it is never done
 
 
 def test_templates_run_in_one_place_in_the_immutable_sandbox(

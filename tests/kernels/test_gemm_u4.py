@@ -233,7 +233,10 @@ def test_rounding_beats_the_range_divided_evenly(
     error = (stored.double().reshape(-1, group) - w).square().sum(1)
     low, step = w.amin(1, keepdim=True), (w.amax(1, keepdim=True) - w.amin(1, keepdim=True)) / most
     even = (((w - low) / step).round() * step + low - w).square().sum(1)
-    assert bool((error <= 1.01 * even).all())
+    # Line and offset are kept in 11 bits; of lines, the best is told by float32 sums of squares.
+    kept = 2.0**-11 * (most * step + low.abs() + step)
+    summed = 2.0**-20 * (w - w.mean(1, keepdim=True)).square().sum(1)
+    assert bool((error <= even + group * kept.square()[:, 0] + summed).all())
     # Of a Gaussian's variance; even division to 4 bits gives 0.0061, 0.0081 and 0.0100.
     assert float(error.sum() / w.square().sum()) < LOST[kind][group]
 

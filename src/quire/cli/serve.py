@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import math
 import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,10 +110,18 @@ def run(namespace: argparse.Namespace) -> int:
     from quire.engine.client import ProcessClient
 
     args = engine_args(namespace)
-    core = ProcessClient.begun()  # imports torch while the server is imported here
+    core = ProcessClient()
+
+    def leave(*_: object) -> None:
+        core.shutdown()
+        os._exit(0)  # in the middle of an import nothing else is quiet
+
+    before = signal.signal(signal.SIGTERM, leave)  # until the server has its own handler
+    core.begin()  # imports torch while the server is imported here
     try:
         return _serve(namespace, args, core)
     finally:
+        signal.signal(signal.SIGTERM, before)
         core.shutdown()
 
 

@@ -9,7 +9,6 @@ on SIGTERM, and within a second or so when its parent is gone.
 from __future__ import annotations
 
 import faulthandler
-import gc
 import logging
 import os
 import shutil
@@ -190,7 +189,6 @@ def main(
             begin()
         config = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EngineConfig)
         core, ready = load(config)
-        gc.freeze()  # what is here now stays: looking through all of it would hold up a step
         # Until here SIGTERM just ends the process: an exit from inside an import would be loud.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         send(ready)
