@@ -15,7 +15,6 @@ namespace {
 constexpr int kSide = 16;                            // rows, and 4-byte columns, of a tile register
 constexpr int kCells = kSide * kSide;                // 4-byte elements of a tile register
 constexpr int kSlabs = kAttentionRows / kSide;       // of query rows
-constexpr int kKeyTiles = kAttentionKeys / kSide;    // of 16 keys, as rows of K
 constexpr int kKeySteps = kAttentionKeys / 32;       // of 32 keys, as the inner dimension
 constexpr int kDimSteps = kAttentionHeadDim / 32;    // of 32 columns, as the inner dimension
 constexpr int kDimTiles = kAttentionHeadDim / kSide;
