@@ -17,8 +17,9 @@ FILE_FUZZERS := safetensors folder quantized gguf
 
 VENV := .venv
 BIN := $(VENV)/bin
-# As a variable the pins reach the isolated build environment too; as a flag they would not.
-PIP := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(BIN)/python -m pip install --disable-pip-version-check --quiet
+# As a variable the pins reach the isolated build environment too; as a flag they would not. The path
+# is relative because pip splits the variable at spaces.
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet
 INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
