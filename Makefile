@@ -12,8 +12,9 @@ CPU_BARS_ARGS ?=
 SOAK_ARGS ?=
 MINUTES ?= 15
 FUZZ_ARGS ?=
-FUZZERS := http frames parsers templates grammars combinations streams
+FUZZERS := http frames parsers templates grammars combinations streams openapi
 FILE_FUZZERS := safetensors folder quantized gguf
+FUZZ_FILES ?= 50000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,10 +45,13 @@ soak-worlds: $(VENV)/.quire  ## Run 200,000 simulated worlds (SOAK_ARGS="--seeds
 soak-server: $(VENV)/.quire-dev  ## Serve under overload, with faults, for MINUTES (15)
 	@$(BIN)/python benchmarks/soak_faults.py --minutes $(MINUTES)
 
-fuzz: $(VENV)/.quire-dev  ## Try a million wrong requests, frames, files, grammars … (FUZZ_ARGS="--count N --seed N")
-	@for part in $(FUZZERS); do $(BIN)/python -m tests.fuzz.$$part $(FUZZ_ARGS) || exit 1; done
-	@$(BIN)/python -m tests.fuzz.openapi
-	@for part in $(FILE_FUZZERS); do $(BIN)/python -m tests.fuzz.model_files $$part --cases 100000 || exit 1; done
+fuzz: $(FUZZERS:%=fuzz-%) $(FILE_FUZZERS:%=fuzz-%)  ## Send a million wrong requests, and as bad frames, files, grammars … (-j2; FUZZ_ARGS="--count N --seed N")
+
+$(FUZZERS:%=fuzz-%): fuzz-%: $(VENV)/.quire-dev
+	@$(BIN)/python -m tests.fuzz.$* $(FUZZ_ARGS)
+
+$(FILE_FUZZERS:%=fuzz-%): fuzz-%: $(VENV)/.quire-dev
+	@$(BIN)/python -m tests.fuzz.model_files $* --cases $(FUZZ_FILES)
 
 sanitize: $(VENV)/.quire-dev  ## Run the native tests under ASan, UBSan and TSan (PYTEST_ARGS="-n 2")
 	@$(BIN)/python tools/sanitize.py address $(PYTEST_ARGS)
