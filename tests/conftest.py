@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -12,6 +13,14 @@ import pytest
 # A busy machine is no fault of what is tested.
 hypothesis.settings.register_profile("quire", deadline=None)
 hypothesis.settings.load_profile("quire")
+
+# What somebody has exported (an API key, a proxy, a log level, a width) must not change a result.
+_KEPT = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TMPDIR|TZ|LANG|LC_\w+|CI|LD_\w+|PYTHON\w*|PYTEST_\w+"
+    r"|\w+SAN_OPTIONS|OMP_NUM_THREADS|VIRTUAL_ENV|QUIRE_CPU_ISA|QUIRE_TEST_SEED"
+)
+for name in filter(lambda name: not _KEPT.fullmatch(name), list(os.environ)):
+    del os.environ[name]
 
 # Several pytest workers share the cores; a thread pool in each would have them wait in turns.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

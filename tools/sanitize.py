@@ -55,7 +55,8 @@ def build(kind: str) -> Path:
             *(f"--config-settings={name}={value}" for name, value in settings.items()),
             *("--target", str(folder / "installed"), str(ROOT)),
         ],
-        env=os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")},
+        cwd=ROOT,
+        env=os.environ | {"PIP_CONSTRAINT": "constraints.txt"},  # pip splits it at spaces
         check=True,
     )
     [module] = (folder / "installed" / "quire").glob("_native*.so")
