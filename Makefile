@@ -14,7 +14,7 @@ MINUTES ?= 15
 FUZZ_ARGS ?=
 FUZZERS := http frames parsers templates grammars combinations streams openapi
 FILE_FUZZERS := safetensors folder quantized gguf
-FUZZ_FILES ?= 50000
+FUZZ_FILES ?= 20000
 
 VENV := .venv
 BIN := $(VENV)/bin

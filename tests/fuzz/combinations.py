@@ -346,4 +346,4 @@ if __name__ == "__main__":
     from tests.fuzz.replay import main
 
     logging.disable(logging.ERROR)
-    sys.exit(main("tests.fuzz.combinations", case, 2_000))
+    sys.exit(main("tests.fuzz.combinations", case, 500))

@@ -143,7 +143,7 @@ def ask(
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.openapi", description=__doc__)
-    parser.add_argument("--count", type=int, default=500, help="requests an operation and kind")
+    parser.add_argument("--count", type=int, default=200, help="requests an operation and kind")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     begin = time.monotonic()

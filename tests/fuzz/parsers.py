@@ -108,4 +108,4 @@ def case(random: Random) -> str:
 if __name__ == "__main__":
     from tests.fuzz.replay import main
 
-    sys.exit(main("tests.fuzz.parsers", case, 500_000))
+    sys.exit(main("tests.fuzz.parsers", case, 300_000))

@@ -227,4 +227,4 @@ if __name__ == "__main__":
     from tests.fuzz.replay import main
 
     logging.disable(logging.CRITICAL)
-    sys.exit(main("tests.fuzz.streams", case, 600))
+    sys.exit(main("tests.fuzz.streams", case, 150))
