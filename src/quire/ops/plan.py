@@ -8,7 +8,7 @@
         │
     plan.run(inputs)                      the same ops on the step's rows, in the plan's own memory
 
-An op is native if calling it hands exactly one op to the native kernels; any other is a fallback.
+An op is native if calling it hands at least one op to the native kernels; any other is a fallback.
 Nothing has to be declared, so a new op, or a new architecture, needs no code here. A result has
 as many rows as the first tensor that its op is given.
 """
@@ -105,6 +105,7 @@ class Plan:
     Attributes:
         num_ops: ops in all.
         num_segments: runs of native ops.
+        torch_ops: names of the ops that torch computes.
         arena_bytes: memory of the results, at the most rows.
         meter: what its ops take.
     """
@@ -131,6 +132,7 @@ class Plan:
         self._keep = keep  # weights and caches, whose addresses the native plan holds
         self.num_ops = len(native) + sum(isinstance(part, _Fallback) for part in parts)
         self.num_segments = sum(isinstance(part, _Segment) for part in parts)
+        self.torch_ops = {label.name for label in meter.fallbacks.labels}
         self.arena_bytes = arena.numel()
 
     def run(self, inputs: Inputs) -> Tensor:

@@ -73,6 +73,9 @@ class PlannedModel:
 
     Their results have the bits of `EagerModel`'s. With `adapters` the step has them as well.
 
+    Attributes:
+        torch_ops: names of the ops that have no native kernel for this model.
+
     Raises:
         ConfigError: the decoder does something that cannot be recorded.
     """
@@ -114,9 +117,11 @@ class PlannedModel:
         plans[-1].precede(plans[0])
         self.meters: list[OpMeter] = [plan.meter for plan in plans]
         self.arena_bytes = sum(plan.arena_bytes for plan in plans)
+        self.torch_ops = set().union(*(plan.torch_ops for plan in plans))
+        slow = f" ({', '.join(sorted(self.torch_ops))} in torch)" if self.torch_ops else ""
         self.description = (
             f"plan: {sum(plan.num_ops for plan in plans)} ops, "
-            f"{sum(plan.num_segments for plan in plans)} segments, "
+            f"{sum(plan.num_segments for plan in plans)} segments{slow}, "
             f"arena {self.arena_bytes / 2**20:.1f} MiB"
         )
 

@@ -58,6 +58,7 @@ def test_a_replay_has_the_bits_of_a_call(
 ) -> None:
     plan = recorded(ops, chain)
     assert (plan.num_ops, plan.num_segments) == (10, 1)
+    assert plan.torch_ops == set()
     for _ in range(3):
         x = torch.randn(rows, WIDTH)
         assert torch.equal(plan.run((x,)), chain(ops, x))
@@ -100,6 +101,7 @@ def test_what_torch_computes_stands_between_segments(
     mixed = replace(ops, gelu=torch.nn.functional.elu, add_rms_norm=halves)
     plan = recorded(mixed, chain)
     assert (plan.num_ops, plan.num_segments) == (10, 4)
+    assert plan.torch_ops == {"gelu", "add_rms_norm"}
     for rows in (1, 5, MAX_ROWS):
         x = torch.randn(rows, WIDTH)
         assert torch.equal(plan.run((x,)), chain(mixed, x))
