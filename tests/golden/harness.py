@@ -6,6 +6,8 @@ Plays the runner's part in tests of the model alone. Blocks are dealt out in ran
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,11 +16,14 @@ from torch import Tensor
 
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
+from quire.core.config import SchedulerConfig
 from quire.models.decoder import Decoder
 from quire.models.registry import model_config
 from quire.models.stored import StoredParameters
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.table import OpTable
+from quire.runner.kv_tensors import allocate_kv_caches
+from quire.runner.model import PlannedModel
 
 
 def load_decoder(
@@ -28,6 +33,23 @@ def load_decoder(
     source = resolve(str(path))
     model = model_config(source.config)
     return Decoder(model, StoredParameters(open_weights(source), model, dtype), max_len, ops)
+
+
+def torch_ops(decoder: Decoder, ops: OpTable, block_size: int, kv_dtype: torch.dtype) -> set[str]:
+    """Return the names of the ops that native `ops` leave to torch for this model.
+
+    Whether an op is native depends on the model alone, so that one recorded token tells.
+    """
+    caches = allocate_kv_caches(decoder.config, 1, block_size, kv_dtype)
+    return PlannedModel(decoder, ops, caches, block_size, SchedulerConfig(1, 1, 1)).torch_ops
+
+
+def torch_ops_of(facts: Mapping[str, object]) -> set[str]:
+    """Return the same names of a running engine, from its facts."""
+    model = str(facts["model"])
+    assert model.startswith("plan: "), model
+    found = re.search(r"\((.+) in torch\)", model)
+    return set(found[1].split(", ")) if found else set()
 
 
 def make_metadata(
@@ -79,7 +101,11 @@ class Sequence:
 
 
 class PagedModel:
-    """A decoder with a cache of its own, of `dtype`."""
+    """A decoder with a cache of its own, of `dtype`.
+
+    Native ops must leave exactly `in_torch` to torch: otherwise a test of the native kernels could
+    pass without running them.
+    """
 
     def __init__(
         self,
@@ -90,7 +116,10 @@ class PagedModel:
         num_blocks: int,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
+        in_torch: Set[str] = frozenset(),
     ) -> None:
+        if ops.provider == "cpu":
+            assert torch_ops(decoder, ops, block_size, dtype) == in_torch
         config = decoder.config
         shape = (num_blocks, config.num_key_value_heads, block_size, config.head_dim)
         self._caches = [spoiled_cache(shape, dtype) for _ in range(config.num_hidden_layers)]

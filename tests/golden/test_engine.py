@@ -19,6 +19,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.engine.resolve import resolve
 from quire.executor.uniproc import UniprocExecutor
+from tests.golden.harness import torch_ops_of
 from tests.golden.tiny_models import TINY_MODELS, make_tiny
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden, find_golden
 
@@ -26,18 +27,19 @@ from tests.golden.transformers_oracle import NUM_TOKENS, Golden, find_golden
 @pytest.fixture(scope="module", params=TINY_MODELS)
 def golden(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Golden]:
+) -> tuple[str, Path, Golden]:
     folder = tmp_path_factory.mktemp(request.param)
-    return folder, find_golden(make_tiny(request.param, seed=0, folder=folder))
+    return request.param, folder, find_golden(make_tiny(request.param, seed=0, folder=folder))
 
 
 class Engine:
-    """The engine core of a folder, answering prompts of token ids greedily."""
+    """The engine core of `TINY_MODELS[name]`, answering prompts of token ids greedily."""
 
-    def __init__(self, folder: Path, **flags: int) -> None:
-        args = EngineArgs(model=str(folder), dtype="float32", max_num_seqs=4, **flags)
+    def __init__(self, name: str, folder: Path, **flags: int) -> None:
+        args = EngineArgs(model=str(folder), dtype="float32", ops="cpu", max_num_seqs=4, **flags)
         config = resolve(args, detect()).config
         self.core = EngineCore(config, UniprocExecutor(config))
+        assert torch_ops_of(self.core.executor.facts) == TINY_MODELS[name].torch_ops
         self._ids = count()
 
     def answer(self, prompts: list[list[int]]) -> list[list[int]]:
@@ -55,12 +57,16 @@ class Engine:
 
 
 @pytest.mark.parametrize("block_size", [8, 16, 32])
-def test_chunks_and_prefix_hits(golden: tuple[Path, Golden], block_size: int) -> None:
-    folder, expected = golden
+def test_chunks_and_prefix_hits(golden: tuple[str, Path, Golden], block_size: int) -> None:
+    name, folder, expected = golden
     # Enough that nothing leaves the cache: by default a sliding window gets few blocks.
     blocks = 4096 // block_size
     engine = Engine(
-        folder, block_size=block_size, max_num_batched_tokens=23, num_gpu_blocks_override=blocks
+        name,
+        folder,
+        block_size=block_size,
+        max_num_batched_tokens=23,
+        num_gpu_blocks_override=blocks,
     )
     others = [expected.prompt[:40] + [i] * (i + 1) for i in range(2, 4)]
     assert engine.answer([*others, expected.prompt])[-1] == expected.output
@@ -69,9 +75,9 @@ def test_chunks_and_prefix_hits(golden: tuple[Path, Golden], block_size: int) ->
     assert engine.core.scheduler.stats().prefix_cache_hits >= hits + 64
 
 
-def test_preemption(golden: tuple[Path, Golden]) -> None:
-    folder, expected = golden
-    engine = Engine(folder, num_gpu_blocks_override=20, max_num_batched_tokens=64)
+def test_preemption(golden: tuple[str, Path, Golden]) -> None:
+    name, folder, expected = golden
+    engine = Engine(name, folder, num_gpu_blocks_override=20, max_num_batched_tokens=64)
     assert engine.answer([expected.prompt] * 2) == [expected.output] * 2
     model = engine.core.config.model
     # Blocks behind the window of all layers are freed, so that nobody has to go for them.

@@ -15,7 +15,7 @@ from quire.ops.table import load_ops
 from tests.golden.gguf_model import write_gguf_model
 from tests.golden.harness import PagedModel, Sequence, load_decoder
 from tests.golden.test_architectures import LOGIT_TOLERANCE
-from tests.golden.tiny_models import MAX_POSITIONS, make_tiny
+from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, make_tiny
 from tests.golden.transformers_oracle import NUM_TOKENS, find_golden
 
 MODELS = [
@@ -41,9 +41,10 @@ def test_equals_transformers(name: str, tmp_path: Path) -> None:
     expected = find_golden(make_tiny(name, seed=0, folder=tmp_path))
     path = write_gguf_model(tmp_path, tmp_path / "model.gguf")
     assert len(gguf.GGUFReader(path).tensors) > 10
-    ops = load_ops()
+    ops = load_ops("cpu")
     decoder = load_decoder(path, MAX_POSITIONS, ops)
-    paged = PagedModel(decoder, ops, block_size=16, num_blocks=40)
+    in_torch = TINY_MODELS[name].torch_ops
+    paged = PagedModel(decoder, ops, block_size=16, num_blocks=40, in_torch=in_torch)
     (sequence,) = paged.generate([expected.prompt], NUM_TOKENS)
     assert sequence.tokens == expected.tokens
     torch.testing.assert_close(

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from quire import LLM, LoRARequest, SamplingParams
+from tests.golden.harness import torch_ops_of
 from tests.golden.tiny_models import VOCAB_SIZE, make_tiny
 
 # PEFT's own: it asks Transformers for something deprecated, and corrects fan_in_fan_out of Conv1D.
@@ -87,13 +88,19 @@ def answers(
     return given
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "opt", "phi3", "gemma2"])
+MODELS = [
+    "llama", "qwen2", "qwen3", "mistral", "gpt2", "opt", "phi3", "gemma", "gemma2", "gemma3",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_it_is_pefts_answer(name: str, tmp_path: Path) -> None:
     make_model(name, tmp_path / "model")
     targets = TARGETS.get(name, ALL)
     adapted = make_adapter(tmp_path / "model", tmp_path / "a", targets, 1)
     wanted = [expected(adapted, prompt) for prompt in PROMPTS[1:]]
     with LLM(str(tmp_path / "model"), **FLAGS) as llm:
+        assert torch_ops_of(llm.facts) == set()
         adapter = LoRARequest("a", 1, str(tmp_path / "a"))
         given = answers(llm, PROMPTS[1:], [adapter] * 3)
     for (tokens, logprobs), (wanted_tokens, wanted_logprobs) in zip(given, wanted, strict=True):

@@ -13,7 +13,7 @@ from quire.text.tokenizer import load_tokenizer
 from tests.golden.harness import PagedModel, load_decoder
 from tests.golden.transformers_oracle import greedy
 
-OPS = load_ops()
+OPS = load_ops("cpu")
 PROMPT = "Once upon a time"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,12 @@ def build(
     group: RankGroup | None,
     dtype: torch.dtype = torch.float32,
     packing: str | None = None,
+    in_torch: Set[str] = frozenset(),
 ) -> PagedModel:
     decoder, ops = load(folder, group, dtype, packing)
-    return PagedModel(decoder, ops, block_size=16, num_blocks=BLOCKS, seed=1, dtype=dtype)
+    return PagedModel(
+        decoder, ops, block_size=16, num_blocks=BLOCKS, seed=1, dtype=dtype, in_torch=in_torch
+    )
 
 
 def tolerance(model: ModelConfig, logits: torch.Tensor) -> float:
@@ -67,8 +71,12 @@ def tolerance(model: ModelConfig, logits: torch.Tensor) -> float:
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_two_ranks_give_one_ranks_tokens(name: str, tmp_path: Path) -> None:
     make_tiny(name, seed=3, folder=tmp_path)
-    whole = build(tmp_path, None).generate(prompts(), NUM_TOKENS)
-    ranks = run_ranks(2, lambda group: build(tmp_path, group).generate(prompts(), NUM_TOKENS))
+
+    def generate(group: RankGroup | None) -> list[Sequence]:
+        built = build(tmp_path, group, in_torch=TINY_MODELS[name].torch_ops)
+        return built.generate(prompts(), NUM_TOKENS)
+
+    whole, ranks = generate(None), run_ranks(2, generate)
     model = model_config(resolve(str(tmp_path)).config)
     for expected, first, second in zip(whole, *ranks, strict=True):
         logits, one, two = (torch.cat(s.logits) for s in (expected, first, second))

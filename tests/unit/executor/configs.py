@@ -16,11 +16,11 @@ TINY = ModelConfig(
     num_hidden_layers=2,
     num_attention_heads=4,
     num_key_value_heads=2,
-    head_dim=4,
+    head_dim=8,
     max_position_embeddings=128,
-    rope=RopeConfig(theta=10000.0, rotary_dim=4),
+    rope=RopeConfig(theta=10000.0, rotary_dim=8),
 )
-"""Keys and values of a token: 2 · 2 layers · 2 heads · 4 = 32 numbers, 128 bytes in float32."""
+"""Keys and values of a token: 2 · 2 layers · 2 heads · 8 = 64 numbers, 256 bytes in float32."""
 
 
 def config(

@@ -19,12 +19,12 @@ from quire.executor.memory import (
 )
 from tests.unit.executor.configs import config
 
-BLOCK = 16 * 128
+BLOCK = 16 * 256
 RUNTIME, WEIGHTS = 10_000, 20_000
 
 
 def plan(**changes: Any) -> MemoryPlan:
-    return plan_memory(config(**changes), runtime=RUNTIME, weights=WEIGHTS, kv_bytes_per_token=128)
+    return plan_memory(config(**changes), runtime=RUNTIME, weights=WEIGHTS, kv_bytes_per_token=256)
 
 
 def test_an_explicit_number_of_blocks_is_taken_as_it_is() -> None:
@@ -87,7 +87,7 @@ def test_the_advice_helps() -> None:
 def test_the_longest_context_fits_and_one_more_block_does_not(blocks: int) -> None:
     def longest(**changes: Any) -> int:
         return longest_context(
-            config(**changes), runtime=RUNTIME, weights=WEIGHTS, kv_bytes_per_token=128
+            config(**changes), runtime=RUNTIME, weights=WEIGHTS, kv_bytes_per_token=256
         )
 
     assert longest(kv_cache_memory_bytes=blocks * BLOCK + BLOCK - 1) == 16 * blocks

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from quire.checkpoint.source import resolve
-from quire.core.config import EngineConfig
+from quire.core.config import EngineConfig, OpsProvider
 from quire.executor.worker import Worker
 from quire.models.registry import model_config
 from tests.golden.tiny_models import make_tiny
@@ -20,7 +20,7 @@ from tests.unit.runner.fakes import Driver
 WANTED = 16
 
 
-def engine_config(path: Path, block_size: int) -> EngineConfig:
+def engine_config(path: Path, block_size: int, ops: OpsProvider) -> EngineConfig:
     return config(
         max_num_seqs=8,
         max_model_len=160,
@@ -30,13 +30,15 @@ def engine_config(path: Path, block_size: int) -> EngineConfig:
         block_size=block_size,
         num_blocks=200,
         num_threads=torch.get_num_threads(),
+        ops=ops,
     )
 
 
-def driver_on(path: Path, block_size: int, seed: int) -> Driver:
-    worker = Worker(engine_config(path, block_size))
+def driver_on(path: Path, block_size: int, seed: int, ops: OpsProvider = "cpu") -> Driver:
+    worker = Worker(engine_config(path, block_size, ops))
     worker.start()
     assert worker._runner is not None
+    assert "in torch" not in worker._runner.model.description
     return Driver(worker._runner, block_size, seed)
 
 
@@ -74,12 +76,14 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, make_tiny("llama", 0, folder)
 
 
-@pytest.mark.parametrize("block_size", [8, 16, 32])
-def test_any_batch_is_one_at_a_time(tiny_llama: tuple[Path, Any], block_size: int) -> None:
+@pytest.mark.parametrize(("ops", "block_size"), [("cpu", 8), ("reference", 16), ("cpu", 32)])
+def test_any_batch_is_one_at_a_time(
+    tiny_llama: tuple[Path, Any], ops: OpsProvider, block_size: int
+) -> None:
     path, oracle = tiny_llama
     rng = np.random.default_rng(1)
     prompts = [rng.integers(2, 250, n).tolist() for n in (1, 40, 17, 5, 64, 33)]
-    mixed, lone = driver_on(path, block_size, 1), driver_on(path, block_size, 2)
+    mixed, lone = (driver_on(path, block_size, seed, ops) for seed in (1, 2))
     for i, (prompt, params) in enumerate(zip(prompts, PARAMS, strict=True)):
         mixed.add(str(i), prompt, **params)
     run_mixed(mixed, seed=block_size)

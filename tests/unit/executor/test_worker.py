@@ -42,9 +42,9 @@ def test_phases_add_up_and_facts_are_plain() -> None:
     assert list(executor.phases) == ["import_torch", "load_weights", "allocate_kv", "warm_up"]
     assert 0 < sum(executor.phases.values()) <= wall
     facts = executor.facts
-    assert facts["kv_bytes_per_token"] == 128
+    assert facts["kv_bytes_per_token"] == 256
     assert facts["num_blocks"] == executor.num_blocks == 40
-    assert facts["kv_cache_bytes"] == 40 * 16 * 128
+    assert facts["kv_cache_bytes"] == 40 * 16 * 256
     assert facts["device"] == "cpu"
     assert facts["dtype"] == "float32"
     assert isinstance(facts["ops"], dict)
@@ -99,6 +99,7 @@ def test_native_ops_are_replayed_unless_eager(enforce_eager: bool) -> None:
     model = worker._runner.model
     assert worker.facts["model"] == model.description
     assert model.description.startswith("eager" if enforce_eager else "plan: ")
+    assert "in torch" not in model.description
     assert (model.arena_bytes > 0) is not enforce_eager
     assert model.arena_bytes <= worker.facts["activation_bytes"]  # type: ignore[operator]
 
@@ -128,9 +129,9 @@ def test_an_int8_kv_cache(ops: str) -> None:
     executor.start()
     facts = executor.facts
     assert facts["kv_cache_dtype"] == "int8"
-    # 2 · 2 layers · 2 heads · (4 + 2 of the scale)
-    assert facts["kv_bytes_per_token"] == 48
-    assert facts["kv_cache_bytes"] == 40 * 16 * 48
+    # 2 · 2 layers · 2 heads · (8 + 2 of the scale)
+    assert facts["kv_bytes_per_token"] == 80
+    assert facts["kv_cache_bytes"] == 40 * 16 * 80
     assert len(executor.execute(one_step()).sampled_token_ids[0]) == 1
 
 
@@ -141,7 +142,7 @@ def test_a_kv_cache_of_8_bit_floats(ops: str, scales: bool) -> None:
         config(kv_cache_dtype="fp8_e5m2", calculate_kv_scales=scales, ops=ops)
     )
     executor.start()
-    assert executor.facts["kv_bytes_per_token"] == (48 if scales else 32)
+    assert executor.facts["kv_bytes_per_token"] == (80 if scales else 64)
     assert len(executor.execute(one_step()).sampled_token_ids[0]) == 1
 
 

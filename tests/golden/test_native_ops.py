@@ -1,0 +1,104 @@
+"""Tests of the native kernels run them, and every suite has every architecture.
+
+Whether an op has a native kernel depends on the model's shape. A tiny model with an odd head size
+would silently test torch's attention instead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.checkpoint.source import resolve
+from quire.core.config import ModelConfig
+from quire.models.decoder import Decoder
+from quire.models.dummy import RandomParameters
+from quire.models.registry import ARCHITECTURES, HF_CLASSES, model_config, task
+from quire.ops.table import OP_NAMES, OpTable, load_ops
+from tests.e2e.tiny_model import CONFIG
+from tests.fuzz import engines
+from tests.golden import (
+    test_batch_invariance,
+    test_device,
+    test_gguf,
+    test_lora,
+    test_plan,
+    test_pooling,
+)
+from tests.golden.harness import torch_ops
+from tests.golden.tiny_models import TINY_MODELS, make_tiny
+from tests.unit.executor.configs import TINY
+
+DECODERS = {
+    key for name, key in HF_CLASSES.items() if task({"architectures": [name]}) == "generate"
+}
+SUITES = {
+    "batch_invariance": [name for name, *_ in test_batch_invariance.CASES],
+    "device": test_device.ARCHITECTURES,
+    "gguf": test_gguf.MODELS,
+    "lora": test_lora.MODELS,
+    "plan": [name for name, *_ in test_plan.CASES],
+}
+"""Names of `TINY_MODELS` that a suite lists by itself; the others take all of them."""
+WITHOUT = {"gguf": {"opt"}}
+"""llama.cpp, which defines GGUF's names, has no OPT."""
+
+
+def test_every_decoder_has_a_tiny_model() -> None:
+    assert {tiny.model_type for tiny in TINY_MODELS.values()} == DECODERS
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_suite_has_every_decoder(suite: str) -> None:
+    found = {TINY_MODELS[name].model_type for name in SUITES[suite]}
+    assert found == DECODERS - WITHOUT.get(suite, set())
+
+
+def test_the_fuzzer_has_every_decoder() -> None:
+    found = {shape["model_type"] for shape in engines.MODELS.values() if shape}
+    assert found == DECODERS
+
+
+def test_every_encoder_is_tested() -> None:
+    assert set(ARCHITECTURES.names()) - DECODERS <= set(test_pooling.KINDS)
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_tiny_models_are_native(name: str, tmp_path: Path) -> None:
+    """In every dtype; float32 is tested with the golden tokens."""
+    make_tiny(name, seed=0, folder=tmp_path)
+    model = model_config(resolve(str(tmp_path)).config)
+    for dtype in (torch.bfloat16, torch.float16):
+        assert in_torch(model, dtype) == TINY_MODELS[name].torch_ops
+
+
+@pytest.mark.parametrize("name", [name for name, shape in engines.MODELS.items() if shape])
+def test_fuzzed_models_are_native(name: str, tmp_path: Path) -> None:
+    folder = engines.write_model(tmp_path, name)
+    assert in_torch(model_config(resolve(folder).config), torch.bfloat16) == set()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [model_config(CONFIG), TINY, model_config(resolve("embedded").config)],
+    ids=["e2e", "executor", "embedded"],
+)
+def test_other_models_of_tests_are_native(model: ModelConfig) -> None:
+    assert in_torch(model, torch.float32) == set()
+
+
+def test_ops_outside_of_plans_are_native() -> None:
+    """Sampling above all; one process alone has nobody to reduce with."""
+    native, reference = load_ops("cpu"), OpTable()
+    same = {name for name in OP_NAMES if getattr(native, name) is getattr(reference, name)}
+    assert same == {"all_reduce", "all_gather"}
+
+
+def in_torch(model: ModelConfig, dtype: torch.dtype) -> set[str]:
+    """The ops of a model of this shape that have no native kernel."""
+    ops = load_ops("cpu")
+    max_len = min(512, model.max_position_embeddings)
+    decoder = Decoder(model, RandomParameters(model, dtype, seed=0), max_len, ops)
+    return torch_ops(decoder, ops, 16, dtype)
