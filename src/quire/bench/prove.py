@@ -67,7 +67,7 @@ def _pair(before: Round, after: Round, repetition: int) -> tuple[float, float]:
 
 def proof_of(change: Change, pairs: list[tuple[float, float]]) -> Proof:
     """What pairs of before and after show: medians, of the gains too."""
-    gains = [b / a - 1.0 for a, b in pairs]
+    gains = [b / a - 1.0 if a > 0.0 else 0.0 for a, b in pairs]
     return Proof(
         flag=change.flag,
         metric=change.metric,

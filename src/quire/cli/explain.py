@@ -140,6 +140,7 @@ def _evidence(namespace: argparse.Namespace) -> tuple[Evidence, Demand]:
     from quire.bench.explained import Demand, demand_of, observe
     from quire.bench.kernels.limits import measure_and_keep
     from quire.core.hardware import detect
+    from quire.explain.bounds import bounded
     from quire.explain.evidence import load
     from quire.explain.limits import load_limits
 
@@ -157,7 +158,8 @@ def _evidence(namespace: argparse.Namespace) -> tuple[Evidence, Demand]:
     evidence = (
         load(namespace.profile) if namespace.profile else ask(namespace.url, namespace.window)
     )
-    return evidence, demand_of(evidence.window, evidence.config.scheduler.max_model_len)
+    window = bounded(evidence)[0].window
+    return evidence, demand_of(window, evidence.config.scheduler.max_model_len)
 
 
 def ask(url: str, window: float) -> Evidence:

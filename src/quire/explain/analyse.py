@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from quire.explain.bounds import bounded
 from quire.explain.causes import CAUSES
 from quire.explain.causes.case import Case, Suspect, open_case
+from quire.explain.causes.front import queueing
 from quire.explain.evidence import Evidence
 from quire.explain.report import Change, Finding, Report
 
@@ -13,20 +15,21 @@ IDLE = 0.5
 
 def explain(evidence: Evidence) -> Report:
     """The verdict on an engine, and what to change."""
+    evidence, notes = bounded(evidence)
     case = open_case(evidence)
-    causes = CAUSES if evidence.window.steps else ()
+    causes = CAUSES if evidence.window.steps else (queueing,)
     found = [suspect for cause in causes if (suspect := cause(case)) is not None]
     found.sort(key=lambda s: (s.kind, -s.finding.share))
     w = evidence.window
     return Report(
         window_s=w.seconds,
-        split={name: seconds / w.seconds for name, seconds in w.parts.items()},
+        split=_split(evidence),
         verdict=found[0].finding if found else _nothing(case),
         causes=[suspect.finding for suspect in found],
         changes=_changes(found),
         ops=case.lines,
         limits=case.limits,
-        notes=_notes(evidence),
+        notes=notes + _notes(case),
         offline=evidence.offline,
         rates={
             "output_tok_s": w.output_tok_s,
@@ -37,6 +40,17 @@ def explain(evidence: Evidence) -> Report:
             "kv_share": w.kv_share,
         },
     )
+
+
+def _split(evidence: Evidence) -> dict[str, float]:
+    """The shares of the parts; see `Report.split`."""
+    w = evidence.window
+    lanes = 1 if evidence.offline else max(1, evidence.args.tokenizer_pool_size)
+    return {
+        name: w.share(name) / (lanes if name == "tokenize" else 1)
+        for name in w.parts
+        if name != "queue"
+    }
 
 
 def _changes(found: list[Suspect]) -> list[Change]:
@@ -59,7 +73,12 @@ def _name(change: Change) -> str:
 def _nothing(case: Case) -> Finding:
     w = case.window
     idle = w.share("idle")
-    if not w.steps:
+    if not w.steps and w.running > 0:
+        text = (
+            f"No step ended in {w.seconds:.1f} s, though requests run: there is nothing to explain "
+            "yet. Watch for longer."
+        )
+    elif not w.steps:
         text = f"No step was computed in {w.seconds:.1f} s: there is nothing to explain."
     elif idle > IDLE:
         text = f"Nothing is amiss: for {idle:.0%} of the time the engine waited for requests."
@@ -71,9 +90,14 @@ def _nothing(case: Case) -> Finding:
     return Finding("none", text, 0.0, {"idle": round(idle, 4), "model": round(case.model, 4)})
 
 
-def _notes(evidence: Evidence) -> list[str]:
-    """What was not known."""
-    notes = []
+def _notes(case: Case) -> list[str]:
+    """What was not known, or cannot be right."""
+    evidence, notes = case.evidence, []
+    if case.limits is not None and case.limits.stale:
+        notes.append(
+            "The measured limit is stale: operations ran faster than it allows, unless caches hold "
+            "what they read. Run quire explain --measure on an idle machine."
+        )
     if evidence.ops is None or not evidence.ops.ops:
         notes.append("The operations were not profiled: how near they are to limits is not known.")
     if evidence.limits is None:

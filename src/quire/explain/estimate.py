@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
+from quire.explain.bounds import MOST_SAVED
 from quire.explain.evidence import Evidence
 from quire.explain.limits import profile_of
 from quire.models.cost import roofline
@@ -76,8 +77,11 @@ class Estimator:
         return 1.0 - THREADING * (1.0 - ratio) if after > before else ratio
 
     def of_limit(self) -> tuple[str, float]:
-        """Which limit the steps that were seen are nearer to, and the share of it they reached:
-        by the bytes and operations that a step needs, where no operation was profiled."""
+        """Return the limit that the steps seen are nearer to, and the share of it they reached.
+
+        It follows from the bytes and operations that a step needs, without a profile. It exceeds 1
+        if the limits are stale.
+        """
         times = {name: self._seconds(cost, self._steps) for name, cost in self._alone().items()}
         nearer = max(times, key=times.__getitem__)
         return nearer, times[nearer] / max(1e-9, self._window.parts.get("model", 0.0))
@@ -136,7 +140,9 @@ class Estimator:
         shared = max(0.0, 1.0 - model - w.share(*GROWING) - w.share("idle"))
         before = model + w.share(*GROWING) + shared
         after = each + (model - prompts) * large / small / growth + shared / growth
-        return before / after - 1.0
+        if after <= 0.0:  # the engine was idle
+            return 0.0
+        return min(before / after, growth / (1.0 - min(recomputed, MOST_SAVED))) - 1.0
 
     @property
     def prompt_share(self) -> float:
@@ -145,7 +151,7 @@ class Estimator:
         rows = max(1.0, self._window.running)
         decode = [replace(s, tokens=min(s.tokens, rows)) for s in self._steps]
         model = self._window.share("model")
-        return model * (1.0 - self._seconds(self._cost, decode) / whole) if whole else 0.0
+        return max(0.0, model * (1.0 - self._seconds(self._cost, decode) / whole)) if whole else 0.0
 
     def recomputing_share(self, tokens: int) -> float:
         """Share of the window that computing so many of its prompt tokens took."""
@@ -156,7 +162,7 @@ class Estimator:
         others still attend to them."""
         requests = max(1, self._window.requests)
         length = self._prompt_tokens() / requests
-        own = max(1.0, length - tokens / requests)
+        own = min(length, max(1.0, length - tokens / requests))
         seconds = [
             self._cost.seconds(
                 round(count * requests),
@@ -166,7 +172,7 @@ class Estimator:
             )
             for count in (length, own)
         ]
-        return self.prompt_share * (1.0 - seconds[1] / seconds[0])
+        return self.prompt_share * (1.0 - seconds[1] / seconds[0]) if seconds[0] else 0.0
 
     def _prompt_tokens(self) -> float:
         """Of the tokens computed, those that did not give one each, as decoding does."""

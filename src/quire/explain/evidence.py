@@ -12,6 +12,11 @@ from quire.core.op_profile import OpProfile
 from quire.explain.host import HostUse
 from quire.explain.limits import Limits
 
+CORE = ("receive", "schedule", "prepare", "model", "sample", "update", "core_send", "idle")
+"""Parts of `engine.times.PARTS` that are the core's, and add up to its wall time."""
+OFFLINE = (*CORE, "tokenize", "detokenize")
+"""The same offline, where one thread does all."""
+
 
 class Window(msgspec.Struct, frozen=True):
     """What an engine did in a stretch of time.

@@ -12,6 +12,8 @@ from quire.core.hardware import cpu_name
 
 FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
 """Of the peak of small products that large ones, and attention, reach."""
+FASTEST = 1e18
+"""A second; no machine comes near."""
 TYPES = ("float32", "float16", "bfloat16", "int8")
 
 
@@ -29,6 +31,15 @@ class Limits(msgspec.Struct, frozen=True):
     cores: int
     bandwidth: dict[int, float]
     flops: dict[str, dict[int, float]]
+
+    @property
+    def usable(self) -> bool:
+        """Whether every rate is possible, and products of float32 are among them."""
+        rates = [self.bandwidth, *self.flops.values()]
+        return "float32" in self.flops and all(
+            known and all(n > 0 and 0.0 < rate < FASTEST for n, rate in known.items())
+            for known in rates
+        )
 
     def bandwidth_of(self, threads: float) -> float:
         """Bytes a second."""
@@ -71,12 +82,13 @@ def limits_file() -> Path:
 
 
 def load_limits(cores: int) -> Limits | None:
-    """What was measured on this machine; None if nothing was, or it was another."""
+    """What was measured on this machine; None if nothing usable was, or it was another."""
     try:
         limits = msgspec.json.decode(limits_file().read_bytes(), type=Limits)
     except (OSError, msgspec.MsgspecError):
         return None
-    return limits if (limits.cpu, limits.cores) == (cpu_name(), cores) else None
+    ours = (limits.cpu, limits.cores) == (cpu_name(), cores) and limits.usable
+    return limits if ours else None
 
 
 def save_limits(limits: Limits) -> None:

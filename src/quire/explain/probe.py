@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import msgspec
 
 from quire.engine.histogram import Histogram
 from quire.engine.stats import EngineStats
-from quire.explain.evidence import Window
+from quire.explain.evidence import CORE, OFFLINE, Window
 from quire.explain.host import HostUse, read_host, use_between
 
-CORE = ("receive", "schedule", "prepare", "model", "sample", "update", "core_send", "idle")
-"""Parts of `engine.times.PARTS` that are the core's, and add up to its wall time."""
-OFFLINE = (*CORE, "tokenize", "detokenize")
-"""The same offline, where one thread does all."""
+_OF_CORE = ("steps", "preemptions")
+"""Counts that begin anew with another core, as the seconds of `CORE` do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +24,7 @@ class _Totals:
     """Counters since the engine's start."""
 
     moment: float
+    restarts: int
     seconds: dict[str, float]
     counts: dict[str, int]
     sizes: list[int]
@@ -72,6 +71,13 @@ class Probe:
         self.sample()
         first, last = self._first, self._totals()
         host = use_between(self._host, read_host())
+        lost = last.counts["steps"] < first.counts["steps"]  # and not yet replaced
+        if lost or last.restarts > first.restarts:
+            first = replace(
+                first,
+                seconds=first.seconds | dict.fromkeys(CORE, 0.0),
+                counts=first.counts | dict.fromkeys(_OF_CORE, 0),
+            )
         counts = {name: count - first.counts[name] for name, count in last.counts.items()}
         parts = {name: s - first.seconds[name] for name, s in last.seconds.items()}
         scheduler = self._stats.scheduler
@@ -89,7 +95,9 @@ class Probe:
             kv_share=self._mean("kv_share"),
             **counts,
         )
-        return _whole(window, OFFLINE if self._stats.front.offline else CORE), host
+        busy = scheduler is not None and scheduler.num_running > 0
+        core = OFFLINE if self._stats.front.offline else CORE
+        return _whole(window, core, "model" if busy else "idle"), host
 
     def _mean(self, name: str) -> float:
         """Over the time that was sampled."""
@@ -112,6 +120,7 @@ class Probe:
         sizes = stats.iteration_tokens
         return _Totals(
             self._now(),
+            stats.restarts,
             stats.seconds(),
             counts,
             list(sizes.counts),
@@ -120,14 +129,14 @@ class Probe:
         )
 
 
-def _whole(window: Window, core: tuple[str, ...]) -> Window:
-    """The window with the time since the core last told of itself, in which it has waited.
+def _whole(window: Window, core: tuple[str, ...], rest: str) -> Window:
+    """Return the window with the time since the core's last report, which goes to part `rest`.
 
-    Its times come with each step's outputs, so that a wait shows only once it has ended.
+    The core reports with each step's outputs, so a wait, or a step, shows only once it has ended.
     """
     missing = window.seconds - sum(window.parts.get(name, 0.0) for name in core)
     parts = dict(window.parts)
-    parts["idle"] = parts.get("idle", 0.0) + max(0.0, missing)
+    parts[rest] = parts.get(rest, 0.0) + max(0.0, missing)
     return msgspec.structs.replace(window, parts=parts)
 
 

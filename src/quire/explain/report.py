@@ -35,7 +35,7 @@ class Change(msgspec.Struct, frozen=True):
     metric: str
     """What gains: "output tokens/s", or "requests/s"."""
     estimated_gain: float
-    """0.35 is 35 % more; the other causes staying as they are."""
+    """0.35 is 35 % more, if the other causes stay as they are; at most 19 (`bounds.MOST_SAVED`)."""
     fields: dict[str, bool | int | float | str | None] = {}
     """The same as fields of `EngineArgs`; empty where no engine flag can change it."""
 
@@ -66,7 +66,7 @@ class OpLine(msgspec.Struct, frozen=True):
     bound: Bound
     """The nearer limit, or neither: `overhead`."""
     of_limit: float | None
-    """Share of that limit reached; above 1 where caches hold what it reads; None: unknown."""
+    """Share of that limit reached, at most 1; None: unknown."""
     dtype: str = ""
 
 
@@ -79,6 +79,9 @@ class LimitsUsed(msgspec.Struct, frozen=True):
     source: Literal["measured", "seen"]
     """`seen`: no more than the fastest operation of this window; `quire explain --measure` on an
     idle machine makes it `measured`."""
+    stale: bool = False
+    """Operations were faster than the measured limits allow: these were measured on a busy machine,
+    or caches hold what the operations read."""
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -100,7 +103,9 @@ class Report(msgspec.Struct, frozen=True):
 
     window_s: float
     split: dict[str, float]
-    """Share of the window by the names of `engine.times.PARTS`."""
+    """Share of the window by the names of `engine.times.PARTS`, from 0 to 1: of the core's time,
+    or, for the front end, of the time of its thread or its tokenizer processes. `queue` is not
+    among them: see `rates["waiting"]`."""
     verdict: Finding
     causes: list[Finding]
     """All that were found, the costliest first."""

@@ -6,10 +6,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from quire.core.op_profile import OpProfile, OpTime
 from quire.explain.evidence import Evidence
 from quire.explain.report import Bound, LimitsUsed, OpLine
 
+STALE = 1.05
+"""A measured limit that operations exceed by more than that factor is stale."""
+WEIGHTY = 0.02
+"""What takes a smaller share of the time may be in a cache, and is no measure of memory."""
 OVERHEAD_SHARE = 0.2
 """An operation that reaches less of either limit is bound by neither."""
 _LAYER = re.compile(r"\blayers?\.\d+\.")
@@ -47,19 +53,30 @@ def limits_used(evidence: Evidence) -> LimitsUsed | None:
     threads = evidence.config.num_threads
     if (limits := evidence.limits) is not None:
         flops = {dtype: limits.flops_of(dtype, threads) for dtype in limits.flops}
-        return LimitsUsed(limits.bandwidth_of(threads), flops, "measured")
-    if evidence.ops is None:
-        return None
-    sums = list(_sums(evidence.ops.ops).values())
-    total = sum(s.seconds for s in sums)
-    # What takes next to no time is in a cache, and no measure of memory.
-    weighty = [s for s in sums if s.seconds > 0.02 * total]
+        used = LimitsUsed(limits.bandwidth_of(threads), flops, "measured")
+        stale = any(max(_reached(s, used)) > STALE for s in _weighty(evidence.ops))
+        return msgspec.structs.replace(used, stale=stale)
+    weighty = [s for s in _weighty(evidence.ops) if s.nbytes]
     if not weighty:
         return None
     flops = {}
     for s in weighty:
         flops[s.dtype] = max(flops.get(s.dtype, 0.0), s.flops / s.seconds)
     return LimitsUsed(max(s.nbytes / s.seconds for s in weighty), flops, "seen")
+
+
+def _weighty(profile: OpProfile | None) -> list[_Sum]:
+    """The operations that take long enough to tell something about limits."""
+    sums = list(_sums(profile.ops).values()) if profile else []
+    total = sum(s.seconds for s in sums)
+    return [s for s in sums if s.seconds > WEIGHTY * total]
+
+
+def _reached(s: _Sum, limits: LimitsUsed) -> tuple[float, float]:
+    """Return the shares of memory's and of arithmetic's limit that an operation reached."""
+    peak = limits.flops_s.get(s.dtype, 0.0)
+    arithmetic = s.flops / peak if peak else 0.0
+    return s.nbytes / limits.bandwidth_bytes_s / s.seconds, arithmetic / s.seconds
 
 
 def _sums(ops: Iterable[OpTime]) -> dict[tuple[str, str], _Sum]:
@@ -70,10 +87,8 @@ def _sums(ops: Iterable[OpTime]) -> dict[tuple[str, str], _Sum]:
 
 
 def _line(name: str, module: str, s: _Sum, total: float, limits: LimitsUsed) -> OpLine:
-    memory = s.nbytes / limits.bandwidth_bytes_s
-    peak = limits.flops_s.get(s.dtype, 0.0)
-    arithmetic = s.flops / peak if peak else 0.0
-    of_limit = max(memory, arithmetic) / s.seconds
+    memory, arithmetic = _reached(s, limits)
+    of_limit = min(1.0, max(memory, arithmetic))
     bound: Bound = "memory" if memory >= arithmetic else "compute"
     if of_limit < OVERHEAD_SHARE:
         bound = "overhead"

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from quire.engine.times import PARTS
-from quire.explain.probe import CORE, OFFLINE
+from quire.explain.evidence import CORE, OFFLINE
 from quire.explain.report import LimitsUsed, OpLine, Report
 
 WIDTH = 96
@@ -39,10 +39,10 @@ def _split(report: Report) -> Iterator[str]:
     names = OFFLINE if report.offline else CORE
     core = {name: report.split.get(name, 0.0) for name in names}
     yield from _bars(core)
-    front = {n: s for n, s in report.split.items() if n not in core and n != "queue" and s > SHOWN}
+    front = {n: s for n, s in report.split.items() if n not in core and s > SHOWN}
     if front:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in front.items())
-        yield f"  beside it, of one core: {shares}"
+        yield f"  beside it, of a core each: {shares}"
 
 
 def _bars(shares: dict[str, float]) -> Iterator[str]:
@@ -115,6 +115,7 @@ def _limits(limits: LimitsUsed, lines: list[OpLine]) -> str:
     peaks = {dtype: f for dtype, f in limits.flops_s.items() if f and dtype in used}
     products = ", ".join(f"{dtype} {f / 1e9:,.0f}" for dtype, f in peaks.items())
     how = "limits measured" if limits.source == "measured" else "limits: the best seen here"
+    how += ", stale" if limits.stale else ""
     return f"{how}: {limits.bandwidth_bytes_s / 1e9:.1f} GB/s; GFLOP/s: {products or 'none'}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from quire.explain.bounds import gain_of
 from quire.explain.causes.case import (
     THROUGHPUT,
     Case,
@@ -56,7 +57,7 @@ def preemption(case: Case) -> Suspect | None:
         f"computed again, {cost:.0%} of the time.",
         cost,
         [
-            _more_blocks(case, math.ceil(w.kv_blocks * 1.5), cost / max(1e-9, 1 - cost)),
+            _more_blocks(case, math.ceil(w.kv_blocks * 1.5), gain_of(cost)),
             change(
                 f"--max-num-seqs {fits}",
                 "runs only as many as keep their blocks to the end",
@@ -72,7 +73,8 @@ def preemption(case: Case) -> Suspect | None:
 def prefix_misses(case: Case) -> Suspect | None:
     """Prompts begin alike, and are computed all the same."""
     e, w = case.evidence, case.window
-    missed = max(0, w.repeated_tokens - w.cached_tokens)
+    # Repeated tokens are counted when a prompt arrives, the others with its first token.
+    missed = min(max(0, w.repeated_tokens - w.cached_tokens), w.prompt_tokens - w.cached_tokens)
     if not missed or not w.prompt_tokens:
         return None
     saved = case.estimate.cached_share(missed)

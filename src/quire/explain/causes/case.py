@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+import msgspec
+
+from quire.explain.bounds import gain_of
 from quire.explain.estimate import Estimator
 from quire.explain.evidence import Evidence, Window
 from quire.explain.report import Cause, Change, Finding, LimitsUsed, OpLine
-from quire.explain.roofline import limits_used, op_lines
+from quire.explain.roofline import STALE, limits_used, op_lines
 
 WORTH = 0.05
 """A cause that costs a smaller share of the time is none."""
@@ -61,14 +64,16 @@ class Case:
 
 
 def open_case(evidence: Evidence) -> Case:
-    limits = limits_used(evidence)
-    return Case(evidence, Estimator(evidence), limits, op_lines(evidence.ops, limits))
+    limits, estimate = limits_used(evidence), Estimator(evidence)
+    lines = op_lines(evidence.ops, limits)
+    if limits is not None and not lines and estimate.of_limit()[1] > STALE:
+        limits = msgspec.structs.replace(limits, stale=True)
+    return Case(evidence, estimate, limits, lines)
 
 
 def change(flag: str, why: str, saved: float, **fields: object) -> Change:
     """A change that saves this share of the window's time."""
-    gain = saved / max(1e-9, 1.0 - saved)
-    return Change(flag, why, THROUGHPUT, gain, dict(fields))  # type: ignore[arg-type]
+    return Change(flag, why, THROUGHPUT, gain_of(saved), dict(fields))  # type: ignore[arg-type]
 
 
 def saving(gain: float) -> float:
@@ -85,8 +90,25 @@ def suspect(
     **evidence: float | str,
 ) -> Suspect | None:
     """A finding, unless it is not worth one."""
-    if share < WORTH:
+    if not share >= WORTH:
         return None
+    return found(cause, text, share, changes, kind, **evidence)
+
+
+def found(
+    cause: Cause,
+    text: str,
+    share: float,
+    changes: Sequence[Change],
+    kind: Kind = Kind.WASTE,
+    **evidence: float | str,
+) -> Suspect:
+    """A finding, whatever it costs."""
     rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in evidence.items()}
-    useful = [c for c in changes if c.estimated_gain > 0.02]
+    most = gain_of(1.0)
+    useful = [
+        msgspec.structs.replace(c, estimated_gain=min(most, c.estimated_gain))
+        for c in changes
+        if c.estimated_gain > 0.02
+    ]
     return Suspect(Finding(cause, text, min(1.0, share), rounded), useful, kind)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import Case, Kind, Suspect, change, saving, suspect
+from quire.explain.causes.cache import FULL
+from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, found, saving, suspect
 from quire.explain.report import Change
 
 FULL_BATCH = 0.95
 
 
 def queueing(case: Case) -> Suspect | None:
-    """The batch has no seat for who waits."""
+    """Requests wait for a seat in the batch, whether or not a larger one would be faster."""
     w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
-    if w.waiting < 1.0 or w.running < FULL_BATCH * seats:
+    # The gauges are sampled: `running` misses the moments between two requests.
+    if w.waiting <= 0.0 or max(w.demand, w.running + w.waiting) <= seats:
         return None
+    if w.kv_share >= FULL and w.running <= min(FULL_BATCH * seats, seats - 1.0):
+        return None  # a seat is free and blocks are not: see `kv_cache_too_small`
     wanted = round(min(4.0 * seats, w.running + w.waiting))
     if w.kv_share > 0:
         wanted = min(wanted, int(w.running / w.kv_share))
     gain = case.estimate.batch_gain(wanted)
     fields: dict[str, bool | int | float | str | None] = {"max_num_seqs": wanted}
     why = f"reads the weights once for {wanted} sequences in place of {seats}"
-    return suspect(
+    taken = f"All {seats} seats" if seats > 1 else "The one seat"
+    return found(
         "queueing",
-        f"All {seats} seats of the batch are taken, and {w.waiting:.1f} requests wait for one.",
+        f"{taken} of the batch {'are' if seats > 1 else 'is'} taken, and {w.waiting:.1f} requests "
+        "wait on average.",
         saving(gain),
         [Change(f"--max-num-seqs {wanted}", why, "output tokens/s", gain, fields)],
+        Kind.WASTE if saving(gain) >= WORTH else Kind.ELSEWHERE,
         running=w.running,
         waiting=w.waiting,
         max_num_seqs=seats,
@@ -34,7 +41,7 @@ def queueing(case: Case) -> Suspect | None:
 def tokenization(case: Case) -> Suspect | None:
     """Texts become tokens more slowly than the core computes them."""
     e, w = case.evidence, case.window
-    share = w.share("tokenize")
+    share = busy_lanes = w.share("tokenize")
     if e.offline:
         why = "`quire serve` tokenizes in processes of its own; offline one thread does all"
         flag = f"--tokenizer-pool-size {max(1, e.args.tokenizer_pool_size)}"
@@ -47,18 +54,19 @@ def tokenization(case: Case) -> Suspect | None:
         if share < 0.5 * lanes or idle < 0.1:
             return None
         more = lanes + 1
+        busy_lanes = share / lanes
         busy = share + w.share("http", "detokenize", "send") + (1.0 - idle) * e.config.num_threads
         room = saving(max(0.0, e.cores / max(busy, 1e-9) - 1.0))
-        lost = min(idle, room, min(1.0, share / lanes) * (1.0 - lanes / more))
+        lost = min(idle, room, busy_lanes * (1.0 - lanes / more))
         why = f"tokenizes in {more} processes at once"
         changes = [change(f"--tokenizer-pool-size {more}", why, lost, tokenizer_pool_size=more)]
         where = f"in {lanes} process{'es' if lanes > 1 else ''}, and the core waits {idle:.0%}"
     return suspect(
         "tokenization",
-        f"Making tokens of texts takes {share:.0%} of the time, {where}.",
+        f"Making tokens of texts takes {busy_lanes:.0%} of the time, {where}.",
         lost,
         changes,
-        tokenize_share=share,
+        tokenize_share=busy_lanes,
         core_idle=w.share("idle"),
         tokenizer_pool_size=e.args.tokenizer_pool_size,
     )
@@ -67,7 +75,7 @@ def tokenization(case: Case) -> Suspect | None:
 def slow_client(case: Case) -> Suspect | None:
     """Clients read their streams more slowly than these are written."""
     w = case.window
-    slow = w.slow_outputs / max(1, w.generation_tokens)
+    slow = min(1.0, w.slow_outputs / max(1, w.generation_tokens))
     return suspect(
         "slow_client",
         f"{slow:.0%} of the outputs waited for their client to read what it had been sent; the "

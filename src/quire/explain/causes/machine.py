@@ -124,7 +124,7 @@ def memory_bandwidth(case: Case) -> Suspect | None:
     return suspect(
         "memory_bandwidth",
         f"{at.share:.0%} of the time goes to reading memory at {at.reached:.0%} of its "
-        f"{bandwidth:.0f} GB/s{at.where}.",
+        f"{bandwidth:.0f} GB/s{_stale(case)}{at.where}.",
         at.share,
         changes,
         Kind.LIMIT,
@@ -144,7 +144,7 @@ def compute(case: Case) -> Suspect | None:
     return suspect(
         "compute",
         f"{at.share:.0%} of the time goes to products at {at.reached:.0%} of the {peak:,.0f} "
-        f"GFLOP/s that the cores reach in {product}{at.where}.",
+        f"GFLOP/s that the cores reach in {product}{_stale(case)}{at.where}.",
         at.share,
         _quantizations(case),
         Kind.LIMIT,
@@ -171,7 +171,7 @@ def _at_limit(case: Case, bound: str) -> _AtLimit | None:
         nearer, reached = case.estimate.of_limit()
         if nearer != bound or reached < SATURATED[bound]:
             return None
-        return _AtLimit(case.model, reached, "")
+        return _AtLimit(case.model, min(1.0, reached), "")
     at = [
         line
         for line in case.lines
@@ -186,6 +186,10 @@ def _at_limit(case: Case, bound: str) -> _AtLimit | None:
     rate = f"{line.gb_s:.0f} GB/s" if bound == "memory" else f"{line.gflop_s:,.0f} GFLOP/s"
     where = f"; most in {line.name} {line.module}".rstrip() + f", at {rate}"
     return _AtLimit(case.model * inside * share, reached, where)
+
+
+def _stale(case: Case) -> str:
+    return " (the measured limit is stale)" if case.limits and case.limits.stale else ""
 
 
 def _quantizations(case: Case) -> list[Change]:

@@ -10,8 +10,8 @@ from quire.explain.causes.case import MULTI_STEP, Case, Suspect, change, suspect
 def dispatch_overhead(case: Case) -> Suspect | None:
     """The host hands out work more slowly than the kernels do it."""
     e, w = case.evidence, case.window
-    between = _between_operations(case)
     handing = _handing_over(case)
+    between = min(_between_operations(case), case.model - handing)
     host = w.share("schedule", "prepare", "update", "core_send")
     lost = between + handing + host
     changes = []
@@ -159,7 +159,7 @@ def _handing_over(case: Case) -> float:
     w, profile = case.window, case.evidence.ops
     if profile is None or profile.steps < 0.9 * w.steps:  # known only if every step was profiled
         return 0.0
-    return max(0.0, w.parts["model"] - profile.model_seconds) / w.seconds
+    return max(0.0, case.model - profile.model_seconds / w.seconds)
 
 
 def _decoding(case: Case) -> float:

@@ -1,0 +1,147 @@
+"""Bounds on evidence: figures that no engine can have are removed before a cause is looked for.
+
+A step counts when it ends, so a window may hold the seconds of a step that began before it. A saved
+file may hold anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quire.core.op_profile import OpProfile
+from quire.explain.evidence import CORE, OFFLINE, Evidence, Window
+from quire.explain.host import HostUse
+
+SHORTEST_WINDOW = 1e-3
+"""Seconds; rates over less time mean nothing."""
+LEAST, MOST = 1e-12, 1e15
+"""Less seconds or tokens count as 0, and more as `MOST`, so that nothing overflows."""
+_STEP = ("prepare", "model", "sample")
+"""Parts of the core's time that the executor spends on a step."""
+MOST_SAVED = 0.95
+"""No change is expected to save a larger share of the time."""
+
+
+def gain_of(saved: float) -> float:
+    """Return the gain in speed from saving this share of the time, at most `MOST_SAVED`."""
+    saved = _amount(saved, MOST_SAVED)
+    return saved / (1.0 - saved)
+
+
+def bounded(evidence: Evidence) -> tuple[Evidence, list[str]]:
+    """Return the evidence without impossible figures, and notes about those that matter."""
+    limits, notes = evidence.limits, []
+    if limits is not None and not limits.usable:
+        limits = None
+        notes.append(
+            "This machine's measured limits are unusable: a rate is missing, zero or infinite. Run "
+            "quire explain --measure."
+        )
+    window = _window(evidence)
+    if window.seconds > 1.05 * evidence.window.seconds:
+        notes.append(
+            f"Steps took longer than the window of {_amount(evidence.window.seconds):.1f} s: all "
+            f"figures are of the {window.seconds:.1f} s of these steps."
+        )
+    ranks = evidence.ranks
+    kept = msgspec.structs.replace(
+        evidence,
+        window=window,
+        cores=max(1, evidence.cores),
+        ops=_profile(evidence.ops),
+        limits=limits,
+        host=_host(evidence.host),
+        ranks=ranks if ranks and _is_table(ranks) else None,
+    )
+    return kept, notes
+
+
+def _amount(value: float, most: float = MOST) -> float:
+    """Return the value between 0 and `most`; 0 for what is not a number."""
+    return min(value, most) if value >= LEAST else 0.0
+
+
+def _window(evidence: Evidence) -> Window:
+    w = evidence.window
+    fields: dict[str, Any] = {
+        f.name: type(value)(_amount(value))
+        for f in msgspec.structs.fields(w)
+        if isinstance(value := getattr(w, f.name), (int, float))
+    }
+    fields["seconds"] = max(SHORTEST_WINDOW, fields["seconds"])
+    fields["kv_share"], fields["kv_peak"] = _amount(w.kv_share, 1.0), _amount(w.kv_peak, 1.0)
+    fields["cached_tokens"] = min(fields["cached_tokens"], fields["prompt_tokens"])
+    fields["step_sizes"] = [
+        (_amount(tokens), int(_amount(count)))
+        for tokens, count in w.step_sizes
+        if tokens > 0 and count > 0
+    ]
+    parts = {name: _amount(seconds) for name, seconds in w.parts.items()}
+    fields["seconds"] = _fit_core(parts, fields["seconds"], evidence)
+    for name in parts.keys() - {*CORE, "queue"}:
+        lanes = max(1, evidence.args.tokenizer_pool_size) if name == "tokenize" else 1
+        parts[name] = min(parts[name], lanes * fields["seconds"])
+    return Window(**fields | {"parts": parts})
+
+
+def _fit_core(parts: dict[str, float], seconds: float, evidence: Evidence) -> float:
+    """Make the core's parts add up to the window at most; returns its seconds, widened if needed.
+
+    Steps that took longer than the window widen it. With async scheduling the core also works while
+    a step is computed; that time costs nothing, so it is taken off.
+    """
+    core = [name for name in (OFFLINE if evidence.offline else CORE) if name in parts]
+    beside = (
+        [name for name in core if name not in _STEP] if evidence.config.async_scheduling else []
+    )
+    hidden = sum(parts[name] for name in beside)
+    steps = sum(parts[name] for name in core) - hidden
+    seconds = max(seconds, steps, hidden)
+    surplus = steps + hidden - seconds
+    if surplus > 0.0:
+        for name in beside:
+            parts[name] *= max(0.0, 1.0 - surplus / hidden)
+    return seconds
+
+
+def _profile(profile: OpProfile | None) -> OpProfile | None:
+    if profile is None or profile.steps <= 0:
+        return None
+    ops = [
+        msgspec.structs.replace(
+            op,
+            seconds=_amount(op.seconds),
+            nbytes=int(_amount(op.nbytes)),
+            flops=int(_amount(op.flops)),
+        )
+        for op in profile.ops
+        if op.seconds >= 1e-9  # the clock's resolution
+    ]
+    waits = [_amount(seconds) for seconds in profile.rank_waits]
+    model = _amount(profile.model_seconds)
+    return msgspec.structs.replace(profile, ops=ops, model_seconds=model, rank_waits=waits)
+
+
+def _host(host: HostUse | None) -> HostUse | None:
+    if host is None or not host.seconds >= SHORTEST_WINDOW or host.cpus < 1:
+        return None
+    seconds = _amount(host.seconds)
+    busy = _amount(host.busy, host.cpus * seconds)
+    return msgspec.structs.replace(
+        host,
+        seconds=seconds,
+        busy=busy,
+        own=_amount(host.own),
+        steal=_amount(host.steal, busy),
+        waited=_amount(host.waited),
+    )
+
+
+def _is_table(steps: list[list[float]]) -> bool:
+    """Whether every step has a time of each rank, of at least two."""
+    ranks = len(steps[0])
+    return ranks > 1 and all(
+        len(step) == ranks and all(0.0 <= seconds <= MOST for seconds in step) for step in steps
+    )

@@ -1,0 +1,266 @@
+"""No evidence, however absurd, makes a report print an impossible figure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.core.messages import CoreTimes, SchedulerStats
+from quire.core.op_profile import OpProfile, OpTime
+from quire.engine.stats import EngineStats
+from quire.engine.times import PARTS
+from quire.explain.analyse import explain
+from quire.explain.bounds import MOST_SAVED, gain_of
+from quire.explain.causes.case import WORTH
+from quire.explain.evidence import CORE, OFFLINE, Evidence, Window
+from quire.explain.host import HostUse
+from quire.explain.limits import TYPES, Limits
+from quire.explain.probe import Probe
+from quire.explain.report import Report
+from quire.explain.text import render
+from tests.unit.explain.made import healthy, profile, with_window
+
+UNBOUND = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)
+MOST_GAIN = 1.0 / (1.0 - MOST_SAVED) - 1.0
+BASES = [
+    healthy(args=args, ops=UNBOUND)
+    for args in (
+        {"num_threads": 1, "max_num_seqs": 1},
+        {"enforce_eager": True, "dtype": "float32"},
+        {"async_scheduling": True, "enable_prefix_caching": False, "tokenizer_pool_size": 2},
+        {"quantization": "int8", "kv_cache_dtype": "int8", "num_gpu_blocks_override": 200},
+    )
+]
+
+anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from(
+    [0.0, -1.0, 1e-9, 0.5, 1.0, 7.0, 25.6, 1e6]
+)
+usual = st.floats(0.0, 60.0)
+amount = usual | anything
+whole = st.integers(-10, 1000) | st.integers(-(2**70), 2**70)
+rate = st.floats(1.0, 1e15) | anything
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    kinds: dict[type, Any] = {float: draw(st.sampled_from([usual, amount])), int: whole}
+    fields: dict[str, Any] = {
+        f.name: draw(kinds[type(f.default)])
+        for f in msgspec.structs.fields(Window)
+        if type(f.default) in kinds
+    }
+    names = draw(st.sets(st.sampled_from(sorted(PARTS)))) | {"model"}
+    return Window(
+        **fields
+        | {
+            "seconds": draw(amount),
+            "parts": {name: draw(kinds[float]) for name in sorted(names)},
+            "step_sizes": draw(st.lists(st.tuples(amount, whole), max_size=3)),
+        }
+    )
+
+
+@st.composite
+def evidences(draw: st.DrawFn) -> Evidence:
+    names = st.sampled_from(["linear", "paged_attention", "logits"])
+    op = st.builds(
+        OpTime, names, st.just("layers.0.x"), whole, amount, whole, whole, st.just("x"),
+        st.sampled_from(TYPES), whole,
+    )  # fmt: skip
+    ops = st.builds(
+        OpProfile, whole, amount, amount, whole, whole, whole, st.lists(op, max_size=3), amount,
+        amount, st.lists(amount, max_size=3),
+    )  # fmt: skip
+    rates = st.dictionaries(st.integers(0, 8), rate, max_size=3)
+    limits = st.builds(
+        Limits, st.just("x"), whole, rates, st.dictionaries(st.sampled_from(TYPES), rates)
+    )
+    likely = st.builds(
+        lambda memory, flops: Limits("x", 4, {4: memory}, {"float32": {1: flops, 4: 2 * flops}}),
+        *[st.floats(1.0, 1e15)] * 2,
+    )
+    host = st.builds(HostUse, amount, whole, amount, amount, amount, amount)
+    return msgspec.structs.replace(
+        draw(st.sampled_from(BASES)),
+        window=draw(windows()),
+        cores=draw(whole),
+        offline=draw(st.booleans()),
+        ops=draw(st.none() | st.just(UNBOUND) | ops),
+        limits=draw(st.none() | limits | likely),
+        host=draw(st.none() | host),
+        ranks=draw(st.none() | st.lists(st.lists(amount, max_size=3), max_size=3)),
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(evidences())
+def test_every_figure_is_possible(evidence: Evidence) -> None:
+    check(explain(evidence))
+
+
+def check(report: Report) -> None:
+    assert all(math.isfinite(n) for n in numbers(msgspec.to_builtins(report)))
+    shares = [*report.split.values(), report.verdict.share, *(f.share for f in report.causes)]
+    shares += [line.share for line in report.ops] + [line.of_limit or 0.0 for line in report.ops]
+    assert min(shares) >= 0.0
+    assert max(shares) <= 1.0 + 1e-9
+    core = OFFLINE if report.offline else CORE
+    assert sum(report.split.get(name, 0.0) for name in core) <= 1.0 + 1e-9
+    assert sum(line.share for line in report.ops) <= 1.0 + 1e-9
+    assert all(0.0 <= change.estimated_gain <= MOST_GAIN + 1e-9 for change in report.changes)
+    text = render(report)
+    assert not re.search(r"\b(nan|inf)\b", text)
+    for sign, percent in re.findall(r"([+-]?)([\d,.]+)%", text):
+        most = 100 * MOST_GAIN if sign == "+" else 100
+        assert float(percent.replace(",", "")) <= most + 0.5, text
+
+
+def numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from numbers(item)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def test_a_gain_is_of_the_time_that_a_change_can_save() -> None:
+    assert gain_of(0.5) == pytest.approx(1.0)
+    assert gain_of(5.13) == gain_of(math.inf) == gain_of(1.0) == pytest.approx(MOST_GAIN)
+    assert gain_of(-0.1) == gain_of(math.nan) == 0.0
+
+
+def test_steps_that_are_longer_than_the_window_widen_it() -> None:
+    """Seen: "model 513 %" and a gain of 186,624,220,256 %."""
+    parts = {"model": 25.6, "schedule": 0.05}
+    evidence = healthy(args={"enforce_eager": True}, seconds=5.0, steps=1, step_sizes=[(8.0, 1)])
+    report = explain(with_window(evidence, parts=parts))
+    assert report.window_s == pytest.approx(25.65)
+    assert report.split["model"] == pytest.approx(25.6 / 25.65)
+    assert any("longer than the window of 5.0 s" in note for note in report.notes)
+    check(report)
+
+
+def test_what_async_scheduling_hides_behind_a_step_costs_nothing() -> None:
+    parts = {"model": 9.8, "schedule": 1.0, "update": 1.0, "idle": 0.1}
+    report = explain(with_window(healthy(args={"async_scheduling": True}), parts=parts))
+    assert report.window_s == 10.0
+    assert report.split["model"] == pytest.approx(0.98)
+    assert sum(report.split.values()) == pytest.approx(1.0)
+    assert report.split["schedule"] == pytest.approx(0.2 / 2.1 / 10)
+
+
+def test_tokenizer_processes_are_busy_at_most_all_the_time() -> None:
+    parts = {"idle": 7.0, "tokenize": 19.0}
+    report = explain(healthy(parts=parts, args={"tokenizer_pool_size": 2}, ops=UNBOUND))
+    assert report.split["tokenize"] == pytest.approx(0.95)
+    assert report.verdict.cause == "tokenization"
+    assert "takes 95% of the time, in 2 processes" in report.verdict.text
+    check(report)
+
+
+def test_a_limit_that_was_exceeded_is_stale() -> None:
+    """Seen: "825 % of its 6 GB/s", of limits that were measured on a busy machine."""
+    ops = profile(("linear", "layers.0.mlp.up", 9.0, 49.5, 20.0), model_seconds=9.1)
+    slow = replace_bandwidth(6e9)
+    for evidence in (healthy(ops=ops, limits=slow), healthy(limits=slow)):  # profiled, and not
+        report = explain(evidence)
+        assert report.limits is not None
+        assert report.limits.stale
+        assert any("measured limit is stale" in note for note in report.notes)
+        assert report.verdict.cause == "memory_bandwidth"
+        assert "100% of its 6 GB/s (the measured limit is stale)" in report.verdict.text
+        assert report.verdict.evidence["of_limit"] == 1.0
+        check(report)
+    near = explain(healthy(ops=ops, limits=replace_bandwidth(48e9)))
+    assert near.limits is not None
+    assert not near.limits.stale
+    assert near.ops[0].of_limit == 1.0
+
+
+def replace_bandwidth(bandwidth: float) -> Limits:
+    limits = healthy().limits
+    assert limits is not None
+    return msgspec.structs.replace(limits, bandwidth={4: bandwidth})
+
+
+@pytest.mark.parametrize("bandwidth", [{}, {4: 0.0}, {4: math.inf}, {4: math.nan}, {0: 1e9}])
+def test_unusable_limits_are_not_used(bandwidth: dict[int, float]) -> None:
+    limits = msgspec.structs.replace(replace_bandwidth(1.0), bandwidth=bandwidth)
+    report = explain(healthy(ops=UNBOUND, limits=limits))
+    assert report.limits is not None
+    assert report.limits.source == "seen"
+    assert any("unusable" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("running", [0.4, 1.0])
+@pytest.mark.parametrize("kv_share", [0.0, 0.4, 0.95])
+def test_one_seat_and_seven_who_wait(running: float, kv_share: float) -> None:
+    """However little a larger batch would gain."""
+    report = explain(
+        healthy(
+            ops=UNBOUND, args={"max_num_seqs": 1}, running=running, waiting=7.0, demand=8,
+            kv_share=kv_share, step_sizes=[(1.0, 1000)],
+        )
+    )  # fmt: skip
+    (found,) = [finding for finding in report.causes if finding.cause == "queueing"]
+    assert "7.0 requests wait" in found.text
+    assert "--max-num-seqs" in str(report.changes) or found.share < WORTH
+
+
+def test_a_short_queue_is_reported() -> None:
+    report = explain(healthy(ops=UNBOUND, args={"max_num_seqs": 8}, waiting=0.1, demand=9))
+    assert [finding.cause for finding in report.causes] == ["queueing"]
+    report = explain(healthy(ops=UNBOUND, args={"max_num_seqs": 9}, waiting=0.1, demand=9))
+    assert report.causes == []
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(stats: EngineStats, steps: int, running: int, seconds: CoreTimes) -> None:
+    """The core reports after a step."""
+    stats.on_step(SchedulerStats(running, 0, 0, 100, 0, 0, steps // 4, steps, 8), 0.0, seconds)
+
+
+def test_a_new_core_counts_from_zero() -> None:
+    stats, clock = EngineStats(), Clock()
+    told(stats, 1000, 1, CoreTimes(model=100.0, idle=20.0))
+    for steps in (0, 8, 2000):
+        probe = Probe(stats, clock)
+        clock.now += 10.0
+        stats.forget_core()
+        if steps:
+            stats.restarts += 1
+            stats.on_ready(100)
+            told(stats, steps, 0, CoreTimes(model=4.0, idle=5.0))
+        window, _ = probe.end()
+        assert window.steps == steps
+        assert window.preemptions == steps // 4
+        assert window.parts["model"] == (4.0 if steps else 0.0)
+        assert window.share(*CORE) == pytest.approx(1.0)
+        told(stats, 1000, 1, CoreTimes(model=100.0, idle=20.0))
+
+
+@pytest.mark.parametrize(("running", "part"), [(0, "idle"), (2, "model")])
+def test_a_step_under_way_is_no_idle_time(running: int, part: str) -> None:
+    """A step reports when it ends, which may be after the window."""
+    stats, clock = EngineStats(), Clock()
+    told(stats, 1000, running, CoreTimes(model=100.0))
+    probe = Probe(stats, clock)
+    clock.now += 5.0
+    window, _ = probe.end()
+    assert window.parts[part] == pytest.approx(5.0)
+    assert window.steps == 0
+    text = explain(with_window(healthy(limits=None), **msgspec.structs.asdict(window))).verdict.text
+    assert ("Watch for longer" in text) is (running > 0)
