@@ -125,6 +125,8 @@ export interface Limits {
   flops_s: Record<string, number>;
   /** "seen": no more than the fastest operation of the window. */
   source: "measured" | "seen";
+  /** Operations were faster than the measured limits allow. */
+  stale: boolean;
 }
 
 export interface Explanation {

@@ -18,8 +18,11 @@ export function RooflineView(props: ExplainProps) {
         {explanation && ops.length > 0 ? (
           <>
             <p class="dim">{summary(explanation)}</p>
-            {ops.some((op) => (op.of_limit ?? 0) > 1.05) && (
-              <p class="dim">What reaches more than its limit was read from caches.</p>
+            {explanation.limits?.stale && (
+              <p class="dim">
+                The measured limit is stale: operations ran faster than it allows, unless caches
+                hold what they read.
+              </p>
             )}
             <RooflinePlot ops={ops} limits={explanation.limits} marked={marked} onMark={mark} />
           </>
