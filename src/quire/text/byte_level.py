@@ -1,66 +1,22 @@
-"""Byte-level BPE (GPT-2 and its descendants) from a vocabulary and a list of merges."""
+"""BPE (GPT-2 and its descendants, Gemma 4) from a vocabulary and a list of merges."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from quire.core.errors import CheckpointError, UnsupportedModelError
-
-_GPT2 = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3 = (
-    r"'(?i:s|t|re|ve|m|ll|d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_OLDEST = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
-
-_CASED = (  # words of lower case, then of upper case, each with what may stand before and behind
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
-)
-_AFTER_WORDS = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-_TEKKEN = _CASED % ("", "") + r"|\p{N}" + _AFTER_WORDS
-_GPT4O = _CASED % (_CONTRACTION, _CONTRACTION) + r"|\p{N}{1,3}" + _AFTER_WORDS
-_DEEPSEEK3 = (
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_DIGITS_APART = (r"\p{N}", _GPT2)
-
-_SPLITS: dict[str, tuple[str, ...]] = {
-    "default": (r"[\p{P}\$\+<=>\^~\|]+", _OLDEST, r"\p{N}+", "[0-9][0-9][0-9]"),
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion"), (_GPT2,)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), (_LLAMA3,)),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), (_LLAMA3,)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan"), (_QWEN2,)),
-    **dict.fromkeys(("starcoder", "smollm", "refact", "command-r"), _DIGITS_APART),
-    **dict.fromkeys(("codeshell", "exaone", "minerva-7b"), _DIGITS_APART),
-    "tekken": (_TEKKEN,),
-    "gpt-4o": (_GPT4O,),
-    "llama4": (_GPT4O,),
-    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _OLDEST, "[0-9][0-9][0-9]"),
-    "deepseek-coder": ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
-    "deepseek-v3": (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3),
-}
-"""How text is cut into words, by GGUF's `tokenizer.ggml.pre`: each pattern cuts what the one
-before it left."""
-
-_WHOLE_WORDS_FIRST = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
-"""Kinds in which a word that is a token needs no merges to become it."""
-STARTS_WITH_BOS = _WHOLE_WORDS_FIRST
-"""Kinds that begin every text with BOS where the file does not say."""
-_COMPOSED = {"qwen2", "deepseek-r1-qwen"}
-"""Kinds that compose characters first (NFC)."""
+from quire.text.sentencepiece import SPACE
+from quire.text.word_splits import SPLITS, WordSplit
 
 
-def byte_level_backend(
+def bpe_backend(
     vocabulary: dict[str, int], merges: list[tuple[str, str]], kind: str, file: str
 ) -> tokenizers.Tokenizer:
-    """A byte-level BPE over `vocabulary` whose words are cut as `kind` says.
+    """Return a BPE over `vocabulary` that splits text as `kind` (a key of `SPLITS`) says.
 
     Args:
         file: where the vocabulary was read, for errors.
@@ -69,61 +25,78 @@ def byte_level_backend(
         UnsupportedModelError: `kind` is unknown.
         CheckpointError: a merge makes a token that the vocabulary lacks.
     """
-    if kind not in _SPLITS:
+    if kind not in SPLITS:
         raise UnsupportedModelError(
-            f"{file}: the tokenizer cuts words in a way called {kind!r}.",
-            fix=f"Quire knows {', '.join(sorted(_SPLITS))}; use the model's Hugging Face folder.",
+            f"{file}: the tokenizer splits words in a way called {kind!r}, which Quire lacks.",
+            fix="Use the model's Hugging Face folder, or name its tokenizer with --tokenizer. "
+            "docs/gguf.md lists the known names.",
         )
+    split = SPLITS[kind]
     try:
-        model = models.BPE(vocabulary, merges, ignore_merges=kind in _WHOLE_WORDS_FIRST)
+        model = models.BPE(
+            vocabulary,
+            merges,
+            ignore_merges=split.whole_words,
+            byte_fallback=split.escapes_spaces,
+        )
     except Exception as error:  # the library raises Exception itself
         raise CheckpointError(
             f"{file}: the vocabulary and the merges do not belong together: {error}.",
             fix="Download or convert the tokenizer again.",
         ) from error
     backend = tokenizers.Tokenizer(model)
-    if kind in _COMPOSED:
-        backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = _pre_tokenizer(kind)
-    backend.decoder = decoders.ByteLevel()
+    backend.pre_tokenizer = _pre_tokenizer(split)
+    if split.escapes_spaces:
+        backend.normalizer = normalizers.Replace(" ", SPACE)
+        backend.decoder = decoders.Sequence(
+            [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        )
+    else:
+        if split.composes:
+            backend.normalizer = normalizers.NFC()
+        backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [
-            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _SPLITS[kind]),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+def _pre_tokenizer(split: WordSplit) -> pre_tokenizers.PreTokenizer:
+    stages: list[Any] = [
+        pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in split.patterns
+    ]
+    if not split.escapes_spaces:
+        stages.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    return pre_tokenizers.Sequence(stages)
 
 
 _PROBE = (
     "I'll SAY we'VE 3 cats, 4567890 DogsAndMice's e\u0301 naïve-ÉTÉ; x=(a+b)/2; <=> ~|` $1\n\n"
     "  for i in range(10):\n\tprint('ok')  \r\n   北京ひらがな 한국어 ١٢٣ ½ 🙂👍🏽 _id"
     " __init__/usr/bin  \n \t "
+    "x;\n\ny!/\r\n z\u0300a b  c   d\u0301's?!\n \n\n  \n"
+    "12 123,4567 KIÀlo’s “ok”。IMGIMGABZ ʔ ჰ  12    d x'sx"
+    "\n\u3000;\u3000北A한b가'm(c) |d,, e"
 )
-"""A text that each way of cutting cuts differently."""
+"""A text that each kind splits differently."""
 
 
 def kind_of(backend: tokenizers.Tokenizer) -> str:
-    """The name in `tokenizer.ggml.pre` of the way in which a byte-level tokenizer cuts words.
+    """Return the name in `tokenizer.ggml.pre` of how a byte-level tokenizer splits words.
 
     Raises:
-        UnsupportedModelError: it is none that Quire knows.
+        UnsupportedModelError: GGUF has no name for it.
     """
     composes = backend.normalizer is not None
     found = backend.pre_tokenizer.pre_tokenize_str(_PROBE)
     whole_words = bool(getattr(backend.model, "ignore_merges", False))
-    for kind in _SPLITS:
+    for kind, split in SPLITS.items():
         if (
-            (kind in _COMPOSED) == composes
-            and (kind in _WHOLE_WORDS_FIRST) == whole_words
-            and _pre_tokenizer(kind).pre_tokenize_str(_PROBE) == found
+            split.composes == composes
+            and split.whole_words == whole_words
+            and not split.escapes_spaces
+            and _pre_tokenizer(split).pre_tokenize_str(_PROBE) == found
         ):
             return kind
     raise UnsupportedModelError(
-        "The tokenizer cuts words in a way that has no name in GGUF.",
+        "The tokenizer splits words in a way that has no name in GGUF.",
         fix="Write compressed-tensors instead.",
     )
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers
 
 from quire.checkpoint.gguf import GGUFFile
 from quire.core.errors import CheckpointError, UnsupportedModelError
-from quire.text.byte_level import STARTS_WITH_BOS, byte_level_backend
+from quire.text.byte_level import bpe_backend
 from quire.text.hf_tokenizer import HFTokenizer, TokenizerFiles
 from quire.text.post_processor import surround
-from quire.text.sentencepiece import (
-    Piece,
-    PieceType,
-    Vocabulary,
-    sentencepiece_backend,
-    text_normalizer,
-)
+from quire.text.sentencepiece import SPACE, Piece, PieceType, Vocabulary, sentencepiece_backend
+from quire.text.token_bytes import byte_of
+from quire.text.word_splits import SPLITS
 
 _ROLES = {
     "bos_token": "bos_token_id",
@@ -70,27 +67,34 @@ def load_gguf(path: Path) -> HFTokenizer:
         raise CheckpointError(
             f"{path.name} holds no tokenizer.", fix="Name a tokenizer with --tokenizer."
         )
+    types = meta.array("token_type", int, len(tokens))
+    if model == "llama":
+        tokens = _with_spaces(tokens, types)
+    spelled = _spelled(tokens, types)
     # A token may be empty in the file; it then stands for nothing, but keeps its place.
     tokens = [token or f"[EMPTY_{id_}]" for id_, token in enumerate(tokens)]
     if len(set(tokens)) != len(tokens):
         raise meta.error("tokenizer.ggml.tokens holds the same token twice")
-    types = meta.array("token_type", int, len(tokens)) or [PieceType.NORMAL] * len(tokens)
+    types = types or [PieceType.NORMAL] * len(tokens)
+    normalize: Callable[[str], str] | None = None
     if model == "llama":
         scores = meta.array("scores", float, len(tokens)) or [0.0] * len(tokens)
         pieces = [Piece(*piece) for piece in zip(tokens, scores, types, strict=True)]
-        vocabulary = Vocabulary(pieces, add_dummy_prefix=meta.get("add_space_prefix", bool, True))
-        backend = sentencepiece_backend(vocabulary)
-        normalize = text_normalizer(vocabulary)
+        prefix = meta.get("add_space_prefix", bool, True)
+        backend = sentencepiece_backend(Vocabulary(pieces, add_dummy_prefix=prefix))
+        # The backend escapes spaces after it found user-defined tokens, which may hold some.
+        backend.normalizer = normalizers.Replace(" ", SPACE)
+        normalize = _prefixed if prefix else None
         starts_with_bos = True
-    elif model == "gpt2":
-        kind = meta.get("pre", str, "default")
-        backend = _byte_level(meta, tokens, types, kind)
-        normalize = None
-        starts_with_bos = kind in STARTS_WITH_BOS
+    elif model in ("gpt2", "gemma4"):
+        kind = model if model == "gemma4" else meta.get("pre", str, "default")
+        backend = _bpe(meta, tokens, types, kind)
+        starts_with_bos = SPLITS[kind].starts_with_bos
     else:
         raise UnsupportedModelError(
             f"{path.name}: the tokenizer is of kind {model!r}.",
-            fix="Quire reads the kinds llama (sentencepiece) and gpt2 (byte-level BPE).",
+            fix="Quire reads the kinds llama (sentencepiece), gpt2 (byte-level BPE) and gemma4; "
+            "use the model's Hugging Face folder.",
         )
     roles = _roles(meta, tokens)
     surround(
@@ -98,18 +102,52 @@ def load_gguf(path: Path) -> HFTokenizer:
         roles.get("bos_token") if meta.get("add_bos_token", bool, starts_with_bos) else None,
         roles.get("eos_token") if meta.get("add_eos_token", bool, False) else None,
     )
-    return HFTokenizer(TokenizerFiles(backend, roles, _chat_templates(file), normalize))
+    templates = _chat_templates(file)
+    return HFTokenizer(TokenizerFiles(backend, roles, templates, normalize, spelled))
 
 
-def _byte_level(
-    meta: _Metadata, tokens: list[str], types: list[int], kind: str
-) -> tokenizers.Tokenizer:
+def _spelled(tokens: list[str], types: list[int]) -> dict[int, bytes]:
+    """Return the bytes of the tokens that are not spelled in the vocabulary's usual way.
+
+    Control and user-defined tokens are plain text, and unused ones stand for nothing.
+    """
+    spelled = {id_: b"" for id_, token in enumerate(tokens) if not token}
+    for id_, (token, type_) in enumerate(zip(tokens, types, strict=bool(types))):
+        byte = byte_of(token)
+        if type_ in (PieceType.CONTROL, PieceType.UNKNOWN, PieceType.USER_DEFINED):
+            spelled[id_] = token.encode()
+        elif type_ == PieceType.NORMAL:
+            if byte is not None:  # it only looks like a byte
+                spelled[id_] = token.encode()
+        elif type_ != PieceType.BYTE:
+            spelled[id_] = b""
+        elif byte is not None:
+            spelled[id_] = byte
+    return spelled
+
+
+def _with_spaces(tokens: list[str], types: list[int]) -> list[str]:
+    """Spell user-defined runs of spaces as spaces. Old converters wrote them as "▁▁"."""
+    tokens = list(tokens)
+    known = set(tokens)
+    for id_, type_ in enumerate(types):
+        run = " " * len(tokens[id_])
+        if type_ == PieceType.USER_DEFINED and not tokens[id_].strip(SPACE) and run not in known:
+            tokens[id_] = run
+    return tokens
+
+
+def _prefixed(text: str) -> str:
+    return SPACE + text if text else text
+
+
+def _bpe(meta: _Metadata, tokens: list[str], types: list[int], kind: str) -> tokenizers.Tokenizer:
     merges = []
     for merge in meta.array("merges", str):
-        left, _, right = merge.partition(" ")
-        merges.append((left, right))
+        cut = merge.find(" ", 1)  # the left part may begin with a space
+        merges.append((merge[:cut], merge[cut + 1 :]) if cut > 0 else ("", merge))
     vocabulary = {token: id_ for id_, token in enumerate(tokens)}
-    backend = byte_level_backend(vocabulary, merges, kind, meta.file.path.name)
+    backend = bpe_backend(vocabulary, merges, kind, meta.file.path.name)
     backend.add_special_tokens(
         [
             AddedToken(token, normalized=False, special=True)

@@ -11,7 +11,7 @@ from quire.checkpoint.gguf_writer import Value
 from quire.core.errors import UnsupportedModelError
 from quire.text.byte_level import kind_of
 from quire.text.hf_tokenizer import HFTokenizer
-from quire.text.sentencepiece import PieceType, read_vocabulary
+from quire.text.sentencepiece import SPACE, PieceType, read_vocabulary
 from quire.text.tokenizer_files import load_files
 
 _ROLES = {
@@ -113,6 +113,9 @@ def _sentencepiece(
             rank.setdefault("".join(_pair(merge)), place)
         last = len(rank)
         scores = [-float(rank.get(token, last)) for token in tokens]
+    for id_, type_ in enumerate(types):
+        if type_ == PieceType.USER_DEFINED:  # plain text in GGUF
+            tokens[id_] = tokens[id_].replace(SPACE, " ")
     return {
         "model": "llama",
         "pre": "default",

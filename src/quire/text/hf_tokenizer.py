@@ -24,12 +24,14 @@ class TokenizerFiles:
         chat_templates: name → Jinja source; the usual one is "default".
         normalize: applied to every stretch of text between special tokens, before `backend`;
             for pipelines that `tokenizers` cannot express.
+        spelled: token id → its bytes, for tokens that the backend's decoder would misread.
     """
 
     backend: tokenizers.Tokenizer
     special_tokens: dict[str, str] = field(default_factory=dict)
     chat_templates: dict[str, str] = field(default_factory=dict)
     normalize: Callable[[str], str] | None = None
+    spelled: dict[int, bytes] = field(default_factory=dict)
 
 
 class HFTokenizer:
@@ -41,7 +43,7 @@ class HFTokenizer:
         self._backend.no_padding()
         self._normalize = files.normalize
         self._decoder = TokenDecoder.of(self._backend)
-        self._bytes: dict[int, bytes] = {}
+        self._bytes: dict[int, bytes] = dict(files.spelled)
         _match_special_tokens_as_written(self._backend)
         self._added = added = self._backend.get_added_tokens_decoder()
         self._special = {id_: token for id_, token in added.items() if token.special}
@@ -163,11 +165,9 @@ class HFTokenizer:
         known = self._bytes.get(token_id)
         if known is None:
             token = self.id_to_token(token_id)
-            known = self._bytes[token_id] = b"" if token is None else self._spell(token_id, token)
+            known = b"" if token is None else self._decoder.token_bytes(token)
+            self._bytes[token_id] = known
         return known
-
-    def _spell(self, token_id: int, token: str) -> bytes:
-        return token.encode() if token_id in self._special else self._decoder.token_bytes(token)
 
     def id_to_token(self, token_id: int) -> str | None:
         if token_id in self._added:  # the backend would give it as its normalizer leaves it

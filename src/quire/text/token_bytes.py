@@ -9,6 +9,7 @@ the text, and a character whose bytes are spread over several tokens needs no sp
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,15 @@ def _byte_alphabet() -> dict[str, int]:
 
 BYTE_OF_CHAR = _byte_alphabet()
 CHAR_OF_BYTE = {byte: char for char, byte in BYTE_OF_CHAR.items()}
+
+
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+def byte_of(token: str) -> bytes | None:
+    """Return the byte that a token such as "<0x41>" spells; None for other tokens."""
+    found = _BYTE_TOKEN.fullmatch(token)
+    return found and bytes.fromhex(found[1])
 
 
 _CLEANUP = tuple(
@@ -55,11 +65,12 @@ class TokenDecoder:
     continues: str | None = None
 
     def token_bytes(self, token: str) -> bytes:
-        if self.byte_fallback and len(token) == 6 and token[:3] == "<0x" and token[5] == ">":
-            try:
-                return bytes([int(token[3:5], 16)])
-            except ValueError:
-                pass  # a token that only looks like a byte
+        """Return the bytes of `token`, as the vocabulary or an added token spells it.
+
+        Added tokens get no special treatment: the `tokenizers` library has none either.
+        """
+        if self.byte_fallback and (byte := byte_of(token)) is not None:
+            return byte
         if self.byte_level:
             try:
                 return bytes([BYTE_OF_CHAR[char] for char in token])

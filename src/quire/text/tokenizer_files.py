@@ -20,7 +20,7 @@ from tokenizers import AddedToken
 
 from quire.checkpoint.json_file import read_json
 from quire.core.errors import CheckpointError
-from quire.text.byte_level import byte_level_backend, read_merges
+from quire.text.byte_level import bpe_backend, read_merges
 from quire.text.hf_tokenizer import HFTokenizer, TokenizerFiles
 from quire.text.post_processor import surround
 from quire.text.sentencepiece import (
@@ -82,7 +82,7 @@ def _vocab_and_merges(
         raise CheckpointError(f"{path.name} gives a token no id.", fix="Download it again.")
     kind = "qwen2" if str(settings.get("tokenizer_class")).startswith("Qwen2") else "gpt-2"
     merges = read_merges(path.with_name("merges.txt"))
-    backend = byte_level_backend(vocabulary, merges, kind, path.name)
+    backend = bpe_backend(vocabulary, merges, kind, path.name)
     if not roles and "<|endoftext|>" in vocabulary:
         roles |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
     _add_tokens(backend, settings, roles)

@@ -7,6 +7,7 @@ import tokenizers
 from tokenizers import decoders, models
 
 from quire.core.errors import UnsupportedModelError
+from quire.text.hf_tokenizer import HFTokenizer, TokenizerFiles
 from quire.text.token_bytes import BYTE_OF_CHAR, TokenDecoder
 
 
@@ -39,6 +40,28 @@ def test_metaspace(scheme: str) -> None:
     decoder = decoder_of(decoders.Metaspace("▁", scheme))
     assert decoder.token_bytes("▁a") == b" a"
     assert decoder.strips_leading_space == (scheme != "never")
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        decoders.ByteLevel(),
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
+        decoders.Metaspace("▁", "always"),
+        decoders.WordPiece(),
+    ],
+)
+def test_added_tokens_decode_as_the_library_decodes_them(decoder: decoders.Decoder) -> None:
+    """tokenizer.json: the decoder sees added tokens too, special or not."""
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+    backend.decoder = decoder
+    added = ["grün", "ĠĠ", "x▁y", "<0x41>", "<0xg1>", "<0x4a>", "##s", "two words", "北"]
+    backend.add_tokens(added)
+    backend.add_special_tokens(["<|ü|>", "<▁s▁>", "[CLS]"])
+    tokenizer = HFTokenizer(TokenizerFiles(backend))
+    for id_ in range(1, tokenizer.vocab_size):
+        for ids in ([0, id_], [0, id_, 0]):  # a text's first token has rules of its own
+            assert tokenizer.decode(ids, False) == backend.decode(ids, skip_special_tokens=False)
 
 
 @pytest.mark.parametrize("decoder", [None, decoders.Strip("x", 1, 1)])
