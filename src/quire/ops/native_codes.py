@@ -179,7 +179,11 @@ def _bytes_of(codebook: Tensor) -> tuple[Tensor, int, float]:
     else:
         unit = max(-low, high) / 127
         whole = (wide / unit).round()
-    zero = int(-whole.min())
+    # A power of two: −zero · scale, an offset where parts are merged, is then as short as scale.
+    least = int(-whole.min())
+    zero = 1 << (least - 1).bit_length() if least > 0 else least
+    if zero + int(whole.max()) > 255:
+        zero = least
     entries = torch.zeros(16, dtype=torch.uint8)
     entries[: len(codebook)] = (whole + zero).to(torch.uint8)
     return entries, zero, unit
