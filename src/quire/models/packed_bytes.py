@@ -33,6 +33,16 @@ def packed_bytes(parameter: Parameter, forms: Sequence[Form | None], item: int) 
     return _together(found).bytes(rows, columns)
 
 
+def rounds_activations(forms: Sequence[Form | None], columns: int) -> bool:
+    """Return whether products with a weight whose parts have these forms round x to 8 bits."""
+    known = [form for form in forms if form is not None]
+    if len(known) < len(forms):
+        return False
+    if len(set(known)) == 1 and _row_bytes(known[0], columns) is not None:
+        return known[0].codes == "int8" and not known[0].float_activations
+    return all(_codes(form, columns) is not None for form in known)
+
+
 def padded_rows(parameter: Parameter) -> int:
     """Rows in blocks of 32, of which 16 are of gate and 16 of up where the two are merged."""
     rows = parameter.shape[0]

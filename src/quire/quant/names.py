@@ -132,13 +132,13 @@ _GPTQ = IntRounder(4, 128, "middle")
 _ACT_ORDER = IntRounder(4, 128, "middle", act_order=True)
 
 NAMES: dict[str, Rounding] = {
-    "int8": Rounding(_INT8, _INT8, "W8A8, a scale a row, activations by token"),
-    "int8_w8a16": Rounding(_INT8_W8A16, _INT8_W8A16, "weights alone, a scale a row"),
+    "int8": Rounding(_INT8, _INT8, "W8A8, one scale per row"),
+    "int8_w8a16": Rounding(_INT8_W8A16, _INT8_W8A16, "W8A16, one scale per row"),
     **{
         name: Rounding(
             IntRounder(4, group, "offset"),
             IntRounder(6, group, "offset"),
-            f"W4A8, a scale and an offset for {group}; the head in 6 bits",
+            f"W4A8, a scale and an offset per {group}; the head in 6 bits",
         )
         for name, group in {"int4": 128, "int4_g32": 32, "int4_g64": 64, "int4_g128": 128}.items()
     },

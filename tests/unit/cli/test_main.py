@@ -36,6 +36,15 @@ def test_every_commands_help(name: str, capsys: pytest.CaptureFixture[str]) -> N
     assert f"quire {name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["serve", "plan", "quantize"])
+def test_help_tells_of_activations_of_8_bits(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "round activations to 8 bits" in printed
+    assert "int8_w8a16" in printed
+
+
 def test_help_for_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["help", "tune", "kernels"])

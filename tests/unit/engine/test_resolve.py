@@ -33,6 +33,22 @@ def test_each_choice_has_a_note(choice: str) -> None:
     assert any(note.startswith(choice) for note in resolve(PRESET, MACHINE).notes)
 
 
+@pytest.mark.parametrize(
+    ("quantization", "ops", "told"),
+    [
+        ("int8", "auto", True), ("int4", "cpu", True), ("gptq", "auto", True),
+        ("nf4", "auto", True), ("q8_0", "auto", True),
+        ("int8_w8a16", "auto", False), ("fp8", "auto", False), (None, "auto", False),
+        ("int4", "reference", False),
+    ],
+)  # fmt: skip
+def test_activations_of_8_bits_are_told(quantization: str | None, ops: Any, told: bool) -> None:
+    resolved = resolve(replace(PRESET, quantization=quantization, ops=ops), MACHINE)
+    notes = [note for note in resolved.notes if note.startswith("activations:")]
+    assert bool(notes) == told
+    assert all("8 bits" in note and "int8_w8a16" in note for note in notes)
+
+
 def test_what_the_user_says_is_taken() -> None:
     args = replace(
         PRESET, dtype="float16", max_model_len=99, num_threads=3, gpu_memory_utilization=0.25
