@@ -8,6 +8,7 @@ is nothing that they could call. So a file may come from anyone.
 from __future__ import annotations
 
 import io
+import math
 import pickletools
 import zipfile
 from typing import Any, NamedTuple
@@ -19,6 +20,11 @@ from quire.core.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 4096
 """A tensor's takes some 200."""
+
+MAX_MEMBERS = 64
+"""Files of an archive. A tensor has about six; `zipfile` allocates 500 bytes for each."""
+_MEMBER = b"PK\x01\x02"
+"""Begins each entry of an archive's directory."""
 
 _STORAGES = {
     "torch.FloatStorage": "float32",
@@ -53,9 +59,12 @@ def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
     """The numbers of a saved float32, float16 or bfloat16 tensor, widened to float32.
 
     Raises:
-        CheckpointError: it is no such file, or has more than `max_elements`.
+        CheckpointError: it is no such file, has more than `max_elements`, or is a view whose
+            numbers are not stored one after the other.
     """
     try:
+        if data.count(_MEMBER) > MAX_MEMBERS:
+            raise ValueError(f"its archive has more than {MAX_MEMBERS} files")
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = {info.filename: info for info in archive.infolist()}
             root = next(name for name in members if name.endswith("/data.pkl")).rpartition("/")[0]
@@ -76,7 +85,7 @@ def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
         why = str(error) or type(error).__name__
         raise CheckpointError(
             f"It is no tensor as torch.save writes one: {why}.",
-            fix="Send torch.save(tensor, file), of float32, float16 or bfloat16.",
+            fix="Send torch.save(tensor.contiguous(), file), of float32, float16 or bfloat16.",
         ) from None
 
 
@@ -133,17 +142,28 @@ def _reduced(function: object, arguments: tuple[Any, ...]) -> _Tensor | None:
 
 
 def _array(tensor: _Tensor, data: bytes) -> NDArray[np.float32]:
+    """The tensor's numbers. Each stored number is used at most once: no stride repeats one."""
     dtype = tensor.storage.dtype
     stored = np.frombuffer(data, "<u2" if dtype == "bfloat16" else np.dtype(dtype))
-    if len(tensor.strides) != len(tensor.shape):
-        raise ValueError("its shape has other dimensions than its strides")
-    if 0 in tensor.shape:
-        return np.zeros(tensor.shape, np.float32)
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
-    if tensor.offset + last >= len(stored):
+    if tensor.strides != _dense_strides(tensor):
+        raise ValueError(f"its strides are {list(tensor.strides)}: it is a view, and not dense")
+    size = math.prod(tensor.shape)
+    if tensor.offset + size > len(stored):
         raise ValueError("its storage is too small")
-    steps = [step * stored.itemsize for step in tensor.strides]
-    viewed = np.lib.stride_tricks.as_strided(stored[tensor.offset :], tensor.shape, steps)
+    numbers = stored[tensor.offset : tensor.offset + size].reshape(tensor.shape)
     if dtype == "bfloat16":
-        return (viewed.astype(np.uint32) << 16).view(np.float32)
-    return viewed.astype(np.float32)
+        return (numbers.astype(np.uint32) << 16).view(np.float32)
+    return numbers.astype(np.float32)
+
+
+def _dense_strides(tensor: _Tensor) -> tuple[int, ...]:
+    """The strides of a row-major tensor of this shape. Those that no index is multiplied with
+    are taken as they are: torch sets them to what it likes."""
+    if 0 in tensor.shape:
+        return tensor.strides
+    strides: list[int] = []
+    step = 1
+    for extent, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
+        strides.append(stride if extent == 1 else step)
+        step *= extent
+    return tuple(reversed(strides))

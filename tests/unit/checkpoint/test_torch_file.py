@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import tracemalloc
 import zipfile
 from contextlib import suppress
 from typing import Any
@@ -42,10 +43,45 @@ def test_reads_what_torch_writes(dtype: torch.dtype, shape: tuple[int, ...]) -> 
     assert np.array_equal(found, tensor.float().numpy())
 
 
-def test_views_and_strides() -> None:
+def test_dense_views_are_read() -> None:
     base = torch.arange(60.0).reshape(6, 10)
-    for view in (base.T, base[2:, ::2], base[1], base.expand(2, 6, 10)):
+    for view in (base[2:], base[1], base[:, None], base.as_strided((1, 3), (777, 1), 5)):
         assert np.array_equal(read_tensor(saved(view), MOST), view.numpy())
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        torch.arange(60.0).reshape(6, 10).T,
+        torch.arange(60.0).reshape(6, 10)[:, 1:],
+        torch.arange(60.0).reshape(6, 10)[::2],
+        torch.zeros(1).expand(9000),
+        torch.zeros(10).expand(900, 10),
+        torch.zeros(10).unfold(0, 5, 1),
+        torch.zeros(8).as_strided((2, 2), (5, 2)),
+    ],
+    ids=["transposed", "columns", "rows", "one number", "one row", "windows", "hole"],
+)
+def test_views_that_are_not_dense_are_refused(view: torch.Tensor) -> None:
+    with pytest.raises(CheckpointError, match=r"is a view, and not dense.*contiguous\(\)"):
+        read_tensor(saved(view), MOST)
+    assert np.array_equal(read_tensor(saved(view.contiguous()), MOST), view.numpy())
+
+
+def test_a_file_takes_no_more_memory_than_its_bytes() -> None:
+    data = saved(torch.zeros(10).expand(2**20, 10))
+    out = io.BytesIO(saved(torch.zeros(3, 5)))
+    with zipfile.ZipFile(out, "a") as file:
+        for index in range(2000):
+            file.writestr(f"{index}", b"")
+    tracemalloc.start()
+    try:
+        for small in (data, out.getvalue()):
+            with pytest.raises(CheckpointError):
+                read_tensor(small, 2**40)
+        assert tracemalloc.get_traced_memory()[1] < 2**18
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

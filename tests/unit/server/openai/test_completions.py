@@ -274,9 +274,9 @@ async def test_token_ids_are_told() -> None:
 
 
 async def test_a_prompt_as_embeddings() -> None:
-    def file(*shape: int) -> str:
+    def file(*shape: int, stored: tuple[int, ...] | None = None) -> str:
         out = io.BytesIO()
-        torch.save(torch.zeros(shape), out)
+        torch.save(torch.zeros(stored or shape).expand(shape), out)
         return base64.b64encode(out.getvalue()).decode()
 
     async with running() as app:
@@ -297,6 +297,7 @@ async def test_a_prompt_as_embeddings() -> None:
             ({"prompt": "", "prompt_embeds": "!"}, "prompt_embeds"),
             ({"prompt": "", "prompt_embeds": "AAAA"}, "prompt_embeds"),
             ({"prompt": "", "prompt_embeds": file(3, 9)}, "prompt_embeds"),
+            ({"prompt": "", "prompt_embeds": file(3, 8, stored=(1, 1))}, "prompt_embeds"),
             ({"prompt": "", "prompt_embeds": file(3, 8), "echo": True}, "echo"),
         ):
             response = await app.complete(**fields)
