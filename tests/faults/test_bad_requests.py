@@ -203,3 +203,27 @@ def test_row_16_large_body(server: Server, path: str, chunked: bool) -> None:
     response = server.http.post(path, content=content, headers=JSON)
     assert response.status_code == 413
     assert response.json()["error"]["code"] == "body_too_large"
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
+    ({"allowed_token_ids": [1, 2], "guided_regex": "x+"}, "guided_regex", "allowed_token_ids"),
+    ({"guided_choice": ["xy"], "bad_words": ["y"]}, "guided_choice", "bad_words"),
+    ({"guided_choice": ["xy" * 9], "bad_words": ["yx"]}, "guided_choice", "bad_words"),
+    ({"allowed_token_ids": [257], "min_tokens": 2}, "allowed_token_ids", "min_tokens"),
+    ({"guided_choice": ["xy"], "allowed_token_ids": [0]}, "guided_choice", "allowed_token_ids"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "other"), CONTRADICTIONS)
+def test_row_61_fields_that_leave_no_token(
+    server: Server, path: str, fields: dict[str, Any], param: str, other: str
+) -> None:
+    fields = {"max_tokens": 30, **fields}
+    refused(server, path, param, other, **fields)
+    stream = server.http.post(path, json={**VALID[path], **fields, "stream": True})
+    if stream.status_code == 200:  # it had begun
+        *_, error, done = stream.text.strip().split("\n\n")
+        assert json.loads(error.removeprefix("data: "))["error"]["type"] == "invalid_request_error"
+        assert done == "data: [DONE]"
+    else:
+        assert_refused(stream, param, other)

@@ -17,6 +17,8 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_STRING_LENGTH = 1024
 MAX_LOGIT_BIAS = 1024
 SEED_RANGE = 2**63
+_RESTRICTIONS = ("allowed_token_ids", "bad_words", "min_tokens")
+"""Fields that rule tokens out, beside a structure."""
 
 
 class RequestOutputKind(IntEnum):
@@ -96,6 +98,20 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def stop_strings(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    def contradiction(self) -> InvalidRequestError:
+        """Return the error of a request whose fields together rule out every token."""
+        wanted = self.structured_outputs
+        names = [name for name in _RESTRICTIONS if getattr(self, name)]
+        if wanted is not None:
+            names.insert(0, wanted.field or "structured_outputs")
+        if not names:
+            return InvalidRequestError("Every token is ruled out.")
+        return InvalidRequestError(
+            f"{' and '.join(names)} rule out every token that could come next.",
+            fix="Loosen one of them.",
+            param=names[0],
+        )
 
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with `changes` applied, validated again."""

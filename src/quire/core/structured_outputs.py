@@ -9,6 +9,7 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
 NOT_FOLLOWED = "The output's structure cannot be followed: "
 """Begins the reason why a request ends whose structure turns out to be too much: it is the
 request's fault, not the engine's."""

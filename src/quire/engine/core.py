@@ -22,6 +22,7 @@ from quire.core.messages import (
     SchedulerStats,
     StepOutputs,
 )
+from quire.core.refusals import reason_of
 from quire.core.request import FinishReason, Request
 from quire.core.stopwatch import Stopwatch
 from quire.engine.compiling import Compiling
@@ -119,7 +120,7 @@ class EngineCore:
             if embeds is not None and len(embeds) != row * request.num_tokens:
                 raise InvalidRequestError("prompt_embeds are not one a prompt token.")
         except ValueError as error:  # no whole number of tokens, or none
-            self._reject(message.request_id, str(error))
+            self._reject(message.request_id, reason_of(error))
             return
         waits_for = self.executor.prepare(
             request.sampling_params, request.eos_token_ids, request.lora_request
@@ -133,7 +134,7 @@ class EngineCore:
         try:
             self.scheduler.add(request)
         except InvalidRequestError as error:
-            self._reject(request.request_id, str(error))
+            self._reject(request.request_id, reason_of(error))
 
     def _reject(self, request_id: str, why: str) -> None:
         self._rejected.append(

@@ -22,6 +22,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.embeds import embeds_of
 from quire.engine.resolve import Resolved
+from quire.engine.restrictions import check_restrictions
 from quire.engine.tokenizer_worker import ChatPrompt, tokenize
 from quire.kv.manager import most_blocks
 from quire.text.reasoning import prompt_reasoning
@@ -156,6 +157,7 @@ class InputProcessor:
             bad_words_token_ids=self._bad_words(params),
             structured_outputs=self._structure(params, token_ids),
         )
+        check_restrictions(base, self.eos_token_ids, self.model.vocab_size)
         packed = pack_tokens(token_ids)
         children = [
             AddRequest(

@@ -14,7 +14,8 @@ from torch import Tensor
 from quire.core.batch import Column
 from quire.core.errors import QuireError
 from quire.core.messages import TokenLogprobs
-from quire.ops.sampling import LogitEdits, SampleRow
+from quire.core.refusals import reason_of
+from quire.ops.sampling import SampleRow
 from quire.sampling.rng import uniform
 from quire.sampling.state import SamplingState
 
@@ -113,7 +114,7 @@ class Sampler:
         for row, token in zip(rows, tokens, strict=True):
             result.token_ids[row.row] = token
             if token < 0:
-                result.errors[row.row] = _no_token(logits[row.row], row.edits)
+                result.errors[row.row] = _no_token(logits[row.row], row)
 
     def _add_logprobs(self, logits: Tensor, batch: SamplingBatch, result: SampleResult) -> None:
         counts: dict[int, int] = {}
@@ -141,7 +142,7 @@ def _errors_of(row: int, result: SampleResult) -> Iterator[None]:
     try:
         yield
     except QuireError as error:
-        result.errors[row] = str(error)
+        result.errors[row] = reason_of(error)
     except Exception as error:
         result.errors[row] = _fault(error)
 
@@ -151,18 +152,15 @@ def _fault(error: Exception) -> str:
     return f"The sampler failed on this request: {error!r}."
 
 
-def _no_token(logits: Tensor, edits: LogitEdits | None) -> str:
-    """The error of a row whose logits are sound, but not once they are edited."""
+def _no_token(logits: Tensor, row: SampleRow) -> str:
+    """Return the error of a row whose logits are sound, but not once they are edited."""
     edited = logits.cpu().numpy().copy()
-    if edits is not None:
-        edits.apply(edited)
+    if row.edits is not None:
+        row.edits.apply(edited)
     peak = float(edited.max())
     if peak != -math.inf:
         return sick_logits(peak)
-    return (
-        "The request's allowed_token_ids, bad_words, min_tokens and logit_bias "
-        "leave no token to generate."
-    )
+    return reason_of(row.params.contradiction())
 
 
 def sick_logits(peak: float) -> str:

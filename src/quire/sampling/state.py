@@ -125,5 +125,7 @@ class SamplingState:
         """The tokens that the output's structure allows now."""
         fault = self.fault if self.matcher is None else self.matcher.error
         if fault is not None or self.matcher is None:
-            raise InvalidRequestError(f"{NOT_FOLLOWED}{fault}.")
+            wanted = self.params.structured_outputs
+            param = (wanted and wanted.field) or "structured_outputs"
+            raise InvalidRequestError(f"{NOT_FOLLOWED}{fault}.", param=param)
         return self.matcher.mask

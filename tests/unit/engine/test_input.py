@@ -179,3 +179,38 @@ def test_a_prompt_begins_the_reasoning_or_has_closed_it(
     [child] = process(prompt, SamplingParams(structured_outputs=wanted)).children
     assert child.sampling_params.structured_outputs is not None
     assert child.sampling_params.structured_outputs.reasoning == left
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"allowed_token_ids": [97, 97], "bad_words": ["a"]}, "allowed_token_ids and bad_words"),
+        ({"allowed_token_ids": [EOS], "min_tokens": 1}, "allowed_token_ids and min_tokens"),
+        (
+            {"allowed_token_ids": [98, EOS], "min_tokens": 1, "stop_token_ids": [98]},
+            "allowed_token_ids and min_tokens",
+        ),
+        (
+            {"allowed_token_ids": [97, EOS], "min_tokens": 1, "bad_words": ["a"]},
+            "allowed_token_ids and bad_words and min_tokens",
+        ),
+    ],
+)
+def test_fields_that_leave_no_token_to_begin_with(fields: dict[str, Any], names: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"^{names} rule out every token") as caught:
+        process("a", SamplingParams(**fields))
+    assert caught.value.param == names.partition(" ")[0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"allowed_token_ids": [97, 98], "bad_words": ["a"]},
+        {"allowed_token_ids": [97], "bad_words": ["aa"]},
+        {"allowed_token_ids": [EOS]},
+        {"allowed_token_ids": [97, EOS], "min_tokens": 1},
+        {"bad_words": ["a", "b"], "min_tokens": 1},
+    ],
+)
+def test_fields_that_leave_a_token(fields: dict[str, Any]) -> None:
+    assert process("a", SamplingParams(**fields)).children

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from quire.core.messages import TokenLogprobs
+from quire.core.refusals import refusal_of
 from quire.core.sampling_params import SamplingParams
 from quire.ops import sampling
 from quire.ops.filters import FloatRow
@@ -163,10 +164,13 @@ def test_minus_infinity_is_fine_unless_it_is_everywhere(ops: OpTable) -> None:
 
 
 def test_masks_that_leave_nothing_are_that_requests_error(ops: OpTable) -> None:
-    nothing = {"allowed_token_ids": [5], "bad_words_token_ids": [[5]]}
+    nothing = {"allowed_token_ids": [5], "bad_words": ["5"], "bad_words_token_ids": [[5]]}
     result = sample(ops, rows(0, 2), [state(**nothing), state(temperature=0.0)])
     assert list(result.errors) == [0]
-    assert "allowed_token_ids" in result.errors[0]
+    refusal = refusal_of(result.errors[0])
+    assert refusal is not None
+    assert refusal.param == "allowed_token_ids"
+    assert "allowed_token_ids and bad_words" in str(refusal)
 
 
 def test_an_overflow_in_a_penalty_is_that_requests_error(ops: OpTable) -> None:

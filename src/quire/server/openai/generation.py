@@ -16,12 +16,12 @@ from starlette.responses import Response
 from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
 from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.core.refusals import refusal_of
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import NOT_FOLLOWED
 from quire.engine.stream import OutputSink
 from quire.server.connection import while_connected
-from quire.server.errors import RequestFailedError, invalid
+from quire.server.errors import RequestFailedError
 from quire.server.event_stream import (
     OPENAI,
     Framing,
@@ -192,13 +192,11 @@ def completions(output: RequestOutput) -> list[CompletionOutput]:
 
     Raises:
         RequestFailedError: the engine gave one of them up.
-        ApiError: 400, where its structure turned out to be too much.
+        InvalidRequestError: its own fields turned out not to fit together.
     """
     if _failed(output):
         reason = next(str(c.stop_reason) for c in output.outputs if c.finish_reason == "error")
-        if reason.startswith(NOT_FOLLOWED):
-            raise invalid(reason, "structured_outputs")
-        raise RequestFailedError(output.request_id, reason)
+        raise refusal_of(reason) or RequestFailedError(output.request_id, reason)
     return output.outputs
 
 
