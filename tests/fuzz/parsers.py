@@ -9,6 +9,8 @@ import json
 import sys
 from random import Random
 
+import msgspec
+
 from quire.server.tools.deltas import CallDelta, Delta
 from quire.server.tools.table import REASONING_PARSERS, TOOL_PARSERS, OutputParser, Parsers
 from tests.fuzz.mutate import TEXTS, mutate_bytes, value
@@ -23,6 +25,8 @@ WORDS = [
     '{"name": "f", "arguments": ', '{"name": "f", "parameters": {"a": 1}}', "[f(a=1, b='x')", "]",
     "}", "{", "[", '"', "\\", ",", ";", ":", "(", ")", "=", "name", "f", " ", "\n", "1", "-1e9",
     "true", "None", "é", "😀", "analysis", "commentary", "final", "\\u00e9", "'", "assistant",
+    "NaN", "1e999", '"\\ud800"', '{"name": "\\udfff", "arguments": "\\ud800"}',
+    "<function=f><parameter=a>", "</parameter></function>",
 ]  # fmt: skip
 
 
@@ -100,6 +104,7 @@ def case(random: Random) -> str:
         found = read(parser(), each)
         assert found == expected, f"{whole!r} in {each!r}: {found} is not {expected}"
     content, thoughts, calls, _ = expected
+    msgspec.json.encode(expected)  # raises for a lone surrogate
     # Escapes may make one character of several, and a repaired call has brackets of its own.
     assert len(content) + len(thoughts) <= len(whole), f"{whole!r} gave {expected}"
     return "calls" if calls else "reasoning" if thoughts else "content" if content else "nothing"

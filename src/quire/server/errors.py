@@ -22,6 +22,7 @@ from quire.core.errors import (
     QuireError,
     StructureUnavailableError,
 )
+from quire.server.json_text import encode
 from quire.server.linger import LingeringResponse
 
 logger = logging.getLogger(__name__)
@@ -137,6 +138,9 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
         case QuireError():
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             info = ErrorInfo(str(error), _type(status), error.param, error.code)
+        case RecursionError():  # whatever walks a client's JSON may run into it
+            status = HTTPStatus.BAD_REQUEST
+            info = ErrorInfo("The request is nested too deeply.", _type(status))
         case HTTPException():
             status = HTTPStatus(error.status_code)
             info = ErrorInfo(error.detail, _type(status), None, None)
@@ -160,7 +164,7 @@ def error_response(error: Exception) -> Response:
     status, body = describe(error)
     too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     kind = LingeringResponse if too_large else Response
-    return kind(msgspec.json.encode(body), status, headers_of(error), "application/json")
+    return kind(encode(body), status, headers_of(error), "application/json")
 
 
 async def on_error(request: Request, error: Exception) -> Response:
@@ -186,12 +190,12 @@ def _methods(request: Request) -> set[str]:
 
 def encode_event(error: Exception) -> bytes:
     """`error` as a server-sent event, for a stream that has already begun."""
-    return b"data: " + msgspec.json.encode(describe(error)[1]) + b"\n\n"
+    return b"data: " + encode(describe(error)[1]) + b"\n\n"
 
 
 def log_unexpected(error: Exception) -> None:
     """The traceback of a bug, for the server's log only; errors raised on purpose are not bugs."""
-    if not isinstance(error, ApiError | QuireError | HTTPException):
+    if not isinstance(error, ApiError | QuireError | HTTPException | RecursionError):
         logger.error("unexpected error in a request", exc_info=error)
 
 
@@ -205,6 +209,7 @@ HANDLERS: dict[Any, Any] = {
     ApiError: on_error,
     QuireError: on_error,
     HTTPException: on_error,
+    RecursionError: on_error,
 }
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from quire.engine.timeline import MAX_FINISHED, Lane, TimelineEvent
 from quire.server.contract import contract
 from quire.server.errors import ApiError
+from quire.server.json_text import encode
 from quire.server.state import names_of, server_state
 
 
@@ -52,4 +53,4 @@ async def request_timeline(request: Request) -> Response:
         related=sorted(t.id for t in related),
         dropped_events=first.num_dropped,
     )
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    return Response(encode(answer), media_type="application/json")

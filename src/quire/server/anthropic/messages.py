@@ -27,6 +27,7 @@ from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, OF_GENERATION, Endpoint, contract
 from quire.server.errors import describe, headers_of, log_unexpected, not_supported
 from quire.server.event_stream import Framing
+from quire.server.json_text import encode, read_object
 from quire.server.linger import LingeringResponse
 from quire.server.openai.chat import ChatAnswer, read_chat
 from quire.server.openai.conversation import chat_prompt
@@ -62,7 +63,7 @@ def _anthropic_errors(endpoint: Endpoint) -> Endpoint:
             status, body = _error(error)
             too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
             kind = LingeringResponse if too_large else Response
-            return kind(msgspec.json.encode(body), status, headers_of(error), "application/json")
+            return kind(encode(body), status, headers_of(error), "application/json")
 
     return answered
 
@@ -103,7 +104,7 @@ async def count_tokens(request: Request) -> Response:
     read_tools(chat, server.parsers)
     work = server.live_engine().tokenize(chat_prompt(chat, server.chat_template), True)
     tokens = await while_connected(work, request.receive)
-    return Response(msgspec.json.encode(TokenCount(len(tokens))), media_type="application/json")
+    return Response(encode(TokenCount(len(tokens))), media_type="application/json")
 
 
 def _error(error: Exception) -> tuple[HTTPStatus, AnthropicErrorBody]:
@@ -114,12 +115,12 @@ def _error(error: Exception) -> tuple[HTTPStatus, AnthropicErrorBody]:
 
 def _event(kind: str, **fields: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (
-        kind.encode(), msgspec.json.encode({"type": kind, **fields})
+        kind.encode(), encode({"type": kind, **fields})
     )  # fmt: skip
 
 
 def _error_event(error: Exception) -> bytes:
-    return b"event: error\ndata: " + msgspec.json.encode(_error(error)[1]) + b"\n\n"
+    return b"event: error\ndata: " + encode(_error(error)[1]) + b"\n\n"
 
 
 FRAMING = Framing(_error_event, b"", _event("ping"))
@@ -224,12 +225,10 @@ class _Answer(ChatAnswer):
         return MessageUsage(usage.prompt_tokens - cached, usage.completion_tokens, cached)
 
 
-def _input(written: str) -> Any:
-    """A call's arguments as an object; what is none, as it is written, under `arguments`."""
-    if not written:
-        return {}
+def _input(written: str) -> msgspec.Raw:
+    """Return a call's arguments as an object; what is none, as its text under `arguments`."""
+    found = read_object(written or "{}")
     try:
-        found = msgspec.json.decode(written)
-    except msgspec.DecodeError:
-        found = None
-    return found if isinstance(found, dict) else {"arguments": written}
+        return msgspec.Raw(encode({"arguments": written} if found is None else found))
+    except RecursionError:
+        return msgspec.Raw(encode({"arguments": written}))

@@ -29,6 +29,7 @@ from quire.server.event_stream import (
     StreamedAnswer,
     open_stream,
 )
+from quire.server.json_text import encode
 from quire.server.openai.protocol import PromptTokensDetails, StreamOptions, Usage
 from quire.server.state import ServerState, engine_request_id
 
@@ -107,7 +108,7 @@ async def respond(
     if stream:
         return await open_stream(answer, request.receive, framing)
     whole = await while_connected(answer.complete(), request.receive)
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    return Response(encode(whole), media_type="application/json")
 
 
 class FinalOutputs:
@@ -208,7 +209,7 @@ def prompt_ids(output: RequestOutput) -> list[int] | UnsetType:
 
 def event(message: msgspec.Struct) -> bytes:
     """`message` as a server-sent event."""
-    return b"data: " + msgspec.json.encode(message) + b"\n\n"
+    return b"data: " + encode(message) + b"\n\n"
 
 
 class TextEvent:

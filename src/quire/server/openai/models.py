@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.contract import contract
+from quire.server.json_text import encode
 from quire.server.state import ServerState, server_state
 
 
@@ -33,7 +34,7 @@ async def list_models(request: Request) -> Response:
     """Every name that requests may put in `model`."""
     server = server_state(request)
     cards = [_card(server, name) for name in server.names]
-    return Response(msgspec.json.encode(ModelList(cards)), media_type="application/json")
+    return Response(encode(ModelList(cards)), media_type="application/json")
 
 
 @contract(answer=ModelCard, errors=[HTTPStatus.NOT_FOUND])
@@ -41,7 +42,7 @@ async def retrieve_model(request: Request) -> Response:
     """One of them; 404 for any other. A name may hold slashes."""
     server = server_state(request)
     card = _card(server, server.served_name(request.path_params["model"]))
-    return Response(msgspec.json.encode(card), media_type="application/json")
+    return Response(encode(card), media_type="application/json")
 
 
 def _card(server: ServerState, name: str) -> ModelCard:

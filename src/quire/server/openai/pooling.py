@@ -23,6 +23,7 @@ from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import ApiError, invalid
+from quire.server.json_text import encode
 from quire.server.openai.completions import MAX_SEQUENCES, split_prompts
 from quire.server.openai.generation import FinalOutputs
 from quire.server.openai.pooling_protocol import (
@@ -221,7 +222,7 @@ class _Call(Generic[B]):
 
 
 def _json(answer: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    return Response(encode(answer), media_type="application/json")
 
 
 def _prompts(given: Input) -> list[PoolingPrompt]:

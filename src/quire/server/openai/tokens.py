@@ -14,6 +14,7 @@ from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import invalid
+from quire.server.json_text import encode
 from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.protocol import ChatMessage, ChatRequest, Strict, ToolDefinition
 from quire.server.state import server_state
@@ -73,7 +74,7 @@ async def tokenize(request: Request) -> Response:
     answer = TokenizeResponse(len(tokens), engine.max_model_len, tokens)
     if body.return_token_strs:
         answer.token_strs = [engine.tokenizer.id_to_token(token) for token in tokens]
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    return Response(encode(answer), media_type="application/json")
 
 
 @contract(body=DetokenizeRequest, answer=DetokenizeResponse, errors=_ERRORS)
@@ -88,7 +89,7 @@ async def detokenize(request: Request) -> Response:
         if not 0 <= token < vocabulary:
             raise invalid(f"There is no token {token}; ids end at {vocabulary - 1}.", "tokens")
     answer = DetokenizeResponse(tokenizer.decode(body.tokens, skip_special_tokens=False))
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    return Response(encode(answer), media_type="application/json")
 
 
 def _prompt(body: TokenizeRequest, template: str | None) -> str | ChatPrompt:

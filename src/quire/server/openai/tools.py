@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks
 from quire.server.errors import invalid
+from quire.server.json_text import read_object
 from quire.server.openai.calls import structure_of_calls
 from quire.server.openai.protocol import (
     AssistantMessage,
@@ -311,11 +311,8 @@ def _has_structure(body: ChatRequest) -> bool:
 
 def _arguments(text: str, where: str) -> dict[str, Any]:
     """An echoed call's arguments, as templates expect them."""
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+    found = read_object(text or "{}")
+    if found is None:
         raise invalid(
             "The arguments of a tool call are the text of a JSON object.", f"{where}.tool_calls"
         )

@@ -18,6 +18,7 @@ from quire.server.body import decode, read_body, read_query
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import ApiError, describe, invalid, not_supported
+from quire.server.json_text import encode
 from quire.server.openai.chat import read_chat
 from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import Generation, respond
@@ -48,6 +49,7 @@ _NAMES = {
     "prompt": "input",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
+    "response_format.json_schema.schema": "text.format.schema",
 }
 """Fields of the chat API, and what they are called here."""
 
@@ -231,4 +233,4 @@ def _store(request: Request) -> ResponseStore:
 
 
 def _json(answer: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    return Response(encode(answer), media_type="application/json")

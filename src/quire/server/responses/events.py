@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 
-import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from quire.server import event_stream
 from quire.server.errors import ApiError, describe, invalid
+from quire.server.json_text import encode
 
 MAX_LOG_BYTES = 4 * 2**20
 """Of one response; beyond them its first events are forgotten."""
@@ -99,5 +99,5 @@ async def _events(log: EventLog, number: int) -> AsyncIterator[bytes]:
     except ApiError as error:  # it read so slowly that they are forgotten
         info = describe(error)[1].error
         told = {"type": "error", "code": info.code, "message": info.message, "param": info.param}
-        body = msgspec.json.encode({**told, "sequence_number": number})
+        body = encode({**told, "sequence_number": number})
         yield b"event: error\ndata: %b\n\n" % body

@@ -10,6 +10,7 @@ import msgspec
 
 from quire.server.body import convert
 from quire.server.errors import invalid
+from quire.server.json_text import read_object
 from quire.server.openai.protocol import (
     CalledFunction,
     CalledTool,
@@ -182,12 +183,10 @@ def _messages(items: Sequence[Item], num_earlier: int) -> list[ChatMessage]:
 
 
 def _call(item: FunctionCallItem, where: str) -> CalledTool:
-    try:
-        msgspec.json.decode(item.arguments, type=dict)
-    except (msgspec.DecodeError, RecursionError):
+    if read_object(item.arguments) is None:
         raise invalid(
             "The arguments of a function call are the text of a JSON object.", f"{where}.arguments"
-        ) from None
+        )
     return CalledTool(item.call_id, CalledFunction(item.name, item.arguments))
 
 

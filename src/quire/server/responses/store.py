@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
-import msgspec
-
 from quire.server.errors import ApiError
+from quire.server.json_text import encode
 from quire.server.responses.events import EventLog
 from quire.server.responses.items import as_input, new_id
 from quire.server.responses.protocol import Item, ResponseObject
@@ -99,7 +98,7 @@ class ResponseStore:
         """Keep a response to `items`, or what has become of it."""
         before = self._remove(response.id)
         making = making or (None if before is None else before.making)
-        size = len(msgspec.json.encode(items)) + len(msgspec.json.encode(response))
+        size = len(encode(items)) + len(encode(response))
         if making is not None and making.events is not None:
             size += making.events.size
         stored = self._kept[response.id] = Stored(response, [*earlier, *items], size, making)

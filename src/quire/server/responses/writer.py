@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
-
 from quire.core.outputs import PositionLogprobs
+from quire.server.json_text import encode
 from quire.server.openai.protocol import TokenLogprob
 from quire.server.responses.items import new_id
 from quire.server.responses.protocol import (
@@ -44,7 +43,7 @@ class ItemWriter:
     def event(self, kind: str, **fields: Any) -> bytes:
         """The next server-sent event."""
         body = {"type": kind, "sequence_number": next(self._numbers), **fields}
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(body))
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(body))
 
     def write(
         self, found: Delta, logprobs: Callable[[list[PositionLogprobs]], list[TokenLogprob]]

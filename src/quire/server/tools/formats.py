@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Generator
 
@@ -164,12 +165,21 @@ def _xml_value(text: str, types: frozenset[str]) -> str:
     """A parameter's text as JSON of one of `types`; where it is none, the text."""
     text = text.removeprefix("\n").removesuffix("\n")
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        written = json.dumps(found, ensure_ascii=False)
     except (ValueError, RecursionError):
-        found = text
+        found, written = text, ""
     kind = type_of(found)
     wrong = isinstance(found, str) or ("string" in types and kind not in types)
-    return json.dumps(text if wrong else found, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False) if wrong else written
+
+
+def _finite(written: str) -> float:
+    """Raises `ValueError` for NaN, and for what is beyond a double: JSON has no such number."""
+    number = float(written)
+    if not math.isfinite(number):
+        raise ValueError(written)
+    return number
 
 
 def _nothing(text: str) -> None:

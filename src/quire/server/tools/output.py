@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from quire.server.json_text import well_formed
 from quire.server.tools.deltas import CallDelta, Delta, TextDelta
 from quire.server.tools.stream import Input
 
@@ -81,13 +82,13 @@ class Output:
         """Begin a tool call."""
         self._content.drop()
         self._reasoning.drop()
-        self._new.add(CallDelta(self.num_calls, name))
+        self._new.add(CallDelta(self.num_calls, well_formed(name)))
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
         """More of the arguments of the call begun last."""
         if text:
-            self._new.add(CallDelta(self.num_calls - 1, arguments=text))
+            self._new.add(CallDelta(self.num_calls - 1, arguments=well_formed(text)))
 
     def end(self) -> None:
         """No more comes."""

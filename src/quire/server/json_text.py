@@ -1,0 +1,65 @@
+"""JSON that the server writes, and that models write: what JSON cannot hold is mended.
+
+NaN and numbers beyond a double become null. A lone surrogate, which UTF-8 cannot hold, becomes
+U+FFFD. So no text of a model ends its answer in an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+
+def encode(message: object) -> bytes:
+    """Return `message` as JSON."""
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(message, enc_hook=msgspec.json.decode)  # of `msgspec.Raw`
+        return msgspec.json.encode(_mended(plain))
+
+
+def read_object(text: str) -> dict[str, Any] | None:
+    """Return the object that a call's arguments are the text of; None if they are none.
+
+    Models write more than JSON has, and clients send their calls back as they came.
+    """
+    try:
+        found = msgspec.json.decode(text)  # strict, and much the faster
+    except (msgspec.DecodeError, UnicodeError):
+        try:
+            found = _mended(json.loads(text, strict=False))
+        except (ValueError, RecursionError):
+            return None
+    except RecursionError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def well_formed(text: str) -> str:
+    """Return `text` with U+FFFD in place of each lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _mended(value: Any) -> Any:
+    match value:
+        case str():
+            return well_formed(value)
+        case float():
+            return value if math.isfinite(value) else None
+        case list() | tuple():
+            return [_mended(each) for each in value]
+        case dict():
+            return {_key(key): _mended(each) for key, each in value.items()}
+    return value
+
+
+def _key(key: Any) -> Any:
+    return well_formed(key) if isinstance(key, str) else key
