@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.serving import Server
+from tests.faults.free_json import bodies, structures
 from tests.faults.requests import assert_no_secret, assert_refused, assert_unharmed
 
 JSON = {"content-type": "application/json"}
@@ -227,3 +228,37 @@ def test_row_61_fields_that_leave_no_token(
         assert done == "data: [DONE]"
     else:
         assert_refused(stream, param, other)
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**400], ids=["2^64", "-2^63-1", "1e400"])
+def test_row_5_integers_beyond_64_bits_that_change_nothing(server: Server, number: int) -> None:
+    for where, body in bodies(number):
+        response = server.http.post(where, json=body)
+        assert response.status_code == 200, (where, body, response.text)
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**400], ids=["2^64", "-2^63-1", "1e400"])
+def test_row_5_integers_beyond_64_bits_that_would_be_rounded(server: Server, number: int) -> None:
+    for where, body, param in structures(number):
+        assert_refused(server.http.post(where, json=body), param)
+    for where, body in [*VALID.items(), ("/v1/responses", {"input": "a"})]:
+        response = server.http.post(where, json={**body, "priority": number})
+        assert_refused(response, "priority", "2**63")
+
+
+def with_text(body: dict[str, Any], text: str) -> bytes:
+    """The body with JSON of its own in place of each "@", also within texts of JSON."""
+    whole = json.dumps(body).replace(r"\"@\"", text.replace('"', r"\"")).replace('"@"', text)
+    assert text in whole.replace("\\", "")
+    return whole.encode()
+
+
+@pytest.mark.parametrize("depth", [50, 300, 500, 800, 900, 940, 960, 975, 985])
+def test_row_2_json_that_is_too_deep_for_some(server: Server, depth: int) -> None:
+    text = '{"a":' * depth + "1" + "}" * depth
+    for where, body in bodies("@"):
+        response = server.http.post(where, content=with_text(body, text), headers=JSON)
+        assert response.status_code in ((200,) if depth == 50 else (200, 400)), response.text
+    for where, body, _ in structures("@"):
+        response = server.http.post(where, content=with_text(body, text), headers=JSON)
+        assert response.status_code in ((200,) if depth == 50 else (400,)), response.text

@@ -35,7 +35,7 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
     """
 
     json: str | dict[str, Any] | bool | None = None
-    """A JSON schema, or its text. Properties come in the schema's order."""
+    """A JSON schema, or its text, as which it is kept. Properties come in the schema's order."""
     regex: str | None = None
     """All of the text matches it; without look-around or back-references."""
     choice: list[str] | None = None
@@ -46,7 +46,7 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
     """The text is any JSON object."""
     structural_tag: str | dict[str, Any] | None = None
     """The text is free but for structures between tags: `{"structures": [{"begin", "schema",
-    "end"}, …], "triggers": […]}`, or its text."""
+    "end"}, …], "triggers": […]}`, or its text, as which it is kept."""
     disable_any_whitespace: bool = False
     """No white space between JSON's tokens."""
     whitespace_pattern: str | None = None
@@ -58,6 +58,7 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
     """What errors call it; unset, by its kind."""
 
     def __post_init__(self) -> None:
+        self._write_json()
         if self.json_object is False:
             raise _error("structured_outputs.json_object is false; leave it out.")
         given = self.given
@@ -71,6 +72,15 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
         of_json = given[0] in ("json", "json_object", "structural_tag")
         if not of_json and (self.disable_any_whitespace or self.whitespace_pattern is not None):
             raise _error(f"white space is JSON's to set; this is a {given[0]}.")
+
+    def _write_json(self) -> None:
+        """Keep JSON as text: messages between processes hold no integers beyond 64 bits."""
+        for name in ("json", "structural_tag"):
+            if isinstance(value := getattr(self, name), dict):
+                try:
+                    msgspec.structs.force_setattr(self, name, msgspec.json.encode(value).decode())
+                except (RecursionError, TypeError, ValueError) as error:
+                    raise _error(f"structured_outputs.{name} is no JSON: {error}.") from None
 
     @property
     def given(self) -> list[str]:

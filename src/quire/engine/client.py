@@ -21,7 +21,7 @@ import msgspec
 import zmq
 
 from quire.core.config import EngineConfig
-from quire.core.errors import EngineDeadError, QuireError, class_of_code
+from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError, class_of_code
 from quire.core.messages import (
     BAD_FRAME,
     CallResult,
@@ -178,6 +178,7 @@ class ProcessClient:
 
         Raises:
             EngineDeadError: there is no core to take it.
+            InvalidRequestError: it holds what no message can.
         """
         if self._error is not None:
             raise self._error
@@ -185,6 +186,8 @@ class ProcessClient:
             self._inbox.send(self._encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:
             raise EngineDeadError("The engine core has hung up.") from None
+        except (OverflowError, TypeError, UnicodeError) as error:
+            raise InvalidRequestError(f"The request cannot be sent to the core: {error}.") from None
 
     def end_stuck(self, error: QuireError) -> None:
         """Have the core dump its threads' stacks to the log, and die of `error` soon after."""

@@ -26,7 +26,7 @@ from quire.core.log import setup_logging
 from quire.core.parent import end_with
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.pipe import frame, read_frame
-from quire.text.grammar import new_matcher
+from quire.text.grammar import new_matcher, refused
 from quire.text.vocabulary import FIRST_SPECIAL, byte_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,9 @@ def answer(check: Check, wanted: StructuredOutputsParams) -> Checked:
         return Checked()
     except InvalidRequestError as error:
         return Checked(str(error), error.param)
+    except (OverflowError, RecursionError) as error:  # of numbers and nesting beyond all use
+        refusal = refused(str(error), wanted)
+        return Checked(str(refusal), refusal.param)
     except MemoryError:
         os.abort()  # as native code does that gets none
     except Exception as error:

@@ -148,6 +148,7 @@ class InputProcessor:
                 param="prompt_logprobs",
             )
         self._check_params(params)
+        check_priority(priority)
         seed = params.seed
         if seed is None and not params.greedy:
             seed = derive_seed(self._seed, next(self._num_drawn))
@@ -358,6 +359,15 @@ def sampling_defaults(resolved: Resolved, generation_config: str) -> dict[str, A
         values = ", ".join(f"{k}={v}" for k, v in defaults.items())
         logger.info("Unset sampling values come from the model's generation config: %s", values)
     return defaults
+
+
+def check_priority(priority: int) -> None:
+    """Raise `InvalidRequestError` for a priority that no message can hold."""
+    if type(priority) is not int or not -(2**63) <= priority < 2**63:
+        raise InvalidRequestError(
+            f"priority is {priority!r}; it must be a whole number in [-2**63, 2**63).",
+            param="priority",
+        )
 
 
 def derive_seed(seed: int, index: int) -> int:

@@ -11,7 +11,7 @@ from quire.core.messages import AddRequest
 from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.engine.input import InputProcessor, ProcessedRequest
+from quire.engine.input import InputProcessor, ProcessedRequest, check_priority
 from quire.engine.pooling import check_task
 from quire.engine.tokenizer_worker import PooledText
 
@@ -109,6 +109,7 @@ class PoolingInput:
         cache_salt: str | None = None,
     ) -> ProcessedRequest:
         """`process`, of a prompt that has been checked and tokenized."""
+        check_priority(priority)
         limit = self._processor.max_pooled_tokens
         if not token_ids:
             raise InvalidRequestError("The prompt has no tokens.", param="prompt")

@@ -13,7 +13,7 @@ import msgspec
 from quire.core import errors
 from quire.core.errors import EngineDeadError, QuireError
 from quire.engine.child import LOST, Child
-from quire.engine.pipe import frame
+from quire.engine.pipe import frame, json_frame
 from quire.engine.tokenizer_worker import ChatPrompt, PooledText, Setup, Tokenized
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class TokenizerPool:
         Raises:
             QuireError: as `tokenizer_worker.tokenize`, or the prompt ended two workers.
         """
-        task = asyncio.create_task(self._tokenize(frame(prompt)))
+        task = asyncio.create_task(self._tokenize(json_frame(prompt)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         result = await asyncio.shield(task)

@@ -1,7 +1,8 @@
 """A process that renders and tokenizes: `python -m quire.engine.tokenizer_worker`. No torch.
 
 Frames come on standard input and leave on standard output (see `engine.pipe`): first a `Setup`,
-then one `Tokenized` for each prompt. It ends with its input.
+then one `Tokenized` for each prompt. Prompts come as JSON: a client's own JSON may hold integers
+that msgpack cannot. It ends with its input.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from quire.core.errors import QuireError
+from quire.core.errors import InvalidRequestError, QuireError
 from quire.core.log import setup_logging
 from quire.engine.pipe import frame, read_frame
 from quire.text.chat import chat_to_token_ids
@@ -82,6 +83,10 @@ def answer(tokenizer: Tokenizer, prompt: str | ChatPrompt | PooledText) -> Token
         return Tokenized(ids, second, time.thread_time() - start)
     except QuireError as error:
         return Tokenized(error_code=error.code, error=str(error), error_param=error.param)
+    except RecursionError:
+        return Tokenized(
+            error_code=InvalidRequestError.code, error="The prompt is nested too deeply."
+        )
     except Exception as error:
         logger.exception("a prompt could not be tokenized")
         return Tokenized(error_code=type(error).__name__, error=str(error))
@@ -93,7 +98,7 @@ def main(source: BinaryIO, sink: BinaryIO, load: Callable[..., Tokenizer] = load
     setup_logging()
     setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
     tokenizer = load(setup.path and Path(setup.path), vocab_size=setup.vocab_size)
-    decoder = msgspec.msgpack.Decoder(str | ChatPrompt | PooledText)
+    decoder = msgspec.json.Decoder(str | ChatPrompt | PooledText)
     while data := read_frame(source):
         sink.write(frame(answer(tokenizer, decoder.decode(data))))
         sink.flush()

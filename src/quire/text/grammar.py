@@ -140,7 +140,8 @@ def _limits() -> LLParserLimits:
 
 
 def _check_size(params: StructuredOutputsParams) -> None:
-    size = len(msgspec.json.encode(getattr(params, params.kind)))
+    given = getattr(params, params.kind)
+    size = len(given.encode() if isinstance(given, str) else msgspec.json.encode(given))
     if size > MAX_GRAMMAR_BYTES:
         raise refused(f"it has {size} bytes, more than {MAX_GRAMMAR_BYTES}", params)
 
@@ -195,6 +196,8 @@ def _check_depth(schema: Any, params: StructuredOutputsParams) -> None:
         for value in level:
             if isinstance(value, int | float) and value < MIN_NUMBER:
                 raise refused(f"the number {value} is too small", params)
+            if isinstance(value, int) and value >= 2**64:  # llguidance would round it
+                raise refused(f"the number {value} has more than 64 bits", params)
             if isinstance(value, dict):
                 inner += value.values()
             elif isinstance(value, list):
