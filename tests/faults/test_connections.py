@@ -289,3 +289,73 @@ async def test_row_32_a_client_that_stops_reading_is_let_go(
         await until(lambda: not where.connections)
         await where.assert_unharmed()
         client.close()
+
+
+def head_of(size: int) -> bytes:
+    """A request of so many bytes, all of them its head."""
+    begin, end = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ", b"\r\n\r\n"
+    return begin + b"a" * (size - len(begin) - len(end)) + end
+
+
+async def sent(where: Site, *parts: bytes) -> bytes:
+    """The answer to a client that reads only once it has sent everything, as most do."""
+    client = await where.connect()
+    for part in parts:
+        client.writer.write(part)  # raises if the server resets the connection
+        await client.writer.drain()
+        await asyncio.sleep(0)
+    answer = await asyncio.wait_for(client.reader.read(), PATIENCE)
+    client.close()
+    return answer
+
+
+SIZES = [MAX_HEADER_BYTES + 5, 70_000, 200_000, 2**20, 2**24]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_row_14_a_head_that_is_too_long_is_always_answered(size: int) -> None:
+    async with site() as where:
+        for parts in ([head_of(size)], [head_of(size)[:-4]], [head_of(size)[:-4], b"\r\n\r\n"]):
+            head, _, body = (await sent(where, *parts)).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 431 ")
+            assert str(MAX_HEADER_BYTES) in json.loads(body)["error"]["message"]
+        await until(lambda: not where.connections)
+        await where.assert_unharmed()
+
+
+@pytest.mark.parametrize("step", [1000, 4096, 40_000, MAX_HEADER_BYTES - 1, MAX_HEADER_BYTES])
+async def test_row_14_heads_are_bounded_however_they_are_cut(step: int) -> None:
+    async with site() as where:
+        for size, status in ((MAX_HEADER_BYTES, 200), (MAX_HEADER_BYTES + 1, 431), (70_000, 431)):
+            whole = head_of(size)
+            parts = [whole[at : at + step] for at in range(0, size, step)]
+            assert (await sent(where, *parts)).startswith(b"HTTP/1.1 %d " % status)
+        first = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        assert (await sent(where, first + head_of(MAX_HEADER_BYTES))).count(b"HTTP/1.1 200 ") == 2
+        assert b"HTTP/1.1 431 " in await sent(where, first + head_of(MAX_HEADER_BYTES + 1))
+
+
+async def test_row_14_what_follows_a_refused_head_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protocol, "LINGER_BYTES", 2**20)
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.2)
+    async with site() as where:
+        endless, silent = await where.connect(), await where.connect()
+        await endless.send(head_of(70_000) + b"a" * 2**23)
+        await silent.send(head_of(70_000))
+        await until(lambda: not where.connections)
+        endless.close()
+        silent.close()
+        await where.assert_unharmed()
+
+
+async def test_row_14_a_body_that_is_refused_is_answered() -> None:
+    async with site(max_body_bytes=1000) as where:
+        for kind, status in ((b"text/plain", 415), (b"application/json", 413)):
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: %b\r\n" % kind
+            length = b"Content-Length: %d\r\n\r\n" % 2**23
+            assert (await sent(where, head + length, b"a" * 2**23)).startswith(
+                b"HTTP/1.1 %d " % status
+            )
+        await where.assert_unharmed()

@@ -162,9 +162,14 @@ def headers_of(error: Exception) -> dict[str, str] | None:
 def error_response(error: Exception) -> Response:
     """`error` as a JSON response."""
     status, body = describe(error)
-    too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    kind = LingeringResponse if too_large else Response
-    return kind(encode(body), status, headers_of(error), "application/json")
+    headers = headers_of(error)
+    kind = LingeringResponse if closes(headers) else Response
+    return kind(encode(body), status, headers, "application/json")
+
+
+def closes(headers: dict[str, str] | None) -> bool:
+    """Whether an answer ends its connection, so that a body may come that nobody reads."""
+    return headers is not None and headers.get("Connection") == "close"
 
 
 async def on_error(request: Request, error: Exception) -> Response:

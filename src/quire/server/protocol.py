@@ -4,6 +4,7 @@ limits to what one client can do to a connection, and all of them to the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
 from email.utils import formatdate
@@ -17,11 +18,14 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from quire.server.errors import ApiError, describe
+from quire.server.linger import LINGER_SECONDS
 
 _TRANSPORT = "quire.transport"
 
 MAX_HEADER_BYTES = 65536
-"""Of a request's line and headers."""
+"""Of a request's line and headers, with the blank line that ends them."""
+LINGER_BYTES = 128 * 2**20
+"""Most to read of a request that was refused; its client is cut off then."""
 RECEIVE_SECONDS = 8.0
 """In which a request's headers must be complete, and in each of which its body must bring
 `RECEIVE_BYTES`."""
@@ -41,6 +45,8 @@ class TransportProtocol(H11Protocol):
     def __init__(self, *args: Any, max_connections: int = sys.maxsize, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._max_connections = max_connections
+        self.conn = _BoundedConnection(h11.SERVER, MAX_HEADER_BYTES)
+        self._refused = False
         self._num_received = 0
         self._num_requests = 0
         self._receive_timer: asyncio.TimerHandle | None = None
@@ -50,6 +56,7 @@ class TransportProtocol(H11Protocol):
         super().connection_made(transport)
         if len(self.connections) > self._max_connections and not self._make_room():
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "The server has no connection left.")
+            transport.close()  # at once: there are too many
             return
         self._expect_request()
         app: Any = self.app
@@ -67,6 +74,11 @@ class TransportProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            self._num_received += len(data)
+            if self._num_received > LINGER_BYTES:
+                self.transport.abort()
+            return
         self.server_state.default_headers = _headers_of(int(time.time()))
         self._num_received += len(data)
         if self._receive_timer is None:
@@ -79,6 +91,12 @@ class TransportProtocol(H11Protocol):
             self._receive_timer.cancel()
             self._receive_timer = None
         super().on_response_complete()
+
+    def shutdown(self) -> None:
+        if self._refused:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -101,7 +119,7 @@ class TransportProtocol(H11Protocol):
     def asks_nothing(self) -> bool:
         """Whether no request is under way; its headers may be."""
         cycle: RequestResponseCycle | None = self.cycle  # uvicorn does not say that it may be None
-        return cycle is None or cycle.response_complete
+        return self._refused or cycle is None or cycle.response_complete
 
     def _make_room(self) -> bool:
         for other in self.connections:
@@ -142,16 +160,46 @@ class TransportProtocol(H11Protocol):
             self._expect_reading()
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        """Answer, unless an answer has begun, and hang up."""
-        if not self.asks_nothing and self.cycle.response_started:
-            self.transport.abort()
-            return
+        """Answer, unless an answer has begun, and end the connection.
+
+        What the client still sends is read and thrown away, for at most `LINGER_SECONDS` and
+        `LINGER_BYTES`. Closing a connection with unread data resets it, and a reset destroys an
+        answer that the client has not read yet.
+        """
+        if not self.asks_nothing:
+            if self.cycle.response_started:
+                self.transport.abort()
+                return
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._refused = True
+        self._num_received = 0
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+        self._receive_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         body = msgspec.json.encode(describe(ApiError(status, message))[1])
         self.transport.write(
             b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
             b"Connection: close\r\n\r\n%b" % (status, status.phrase.encode(), len(body), body)
         )
-        self.transport.close()
+        with contextlib.suppress(NotImplementedError):  # TLS has no half that could be closed
+            self.transport.write_eof()  # a client that reads to the end gets there
+        self.flow.resume_reading()
+
+
+class _BoundedConnection(h11.Connection):
+    """Refuses long heads however they are cut: h11 bounds only those that are incomplete."""
+
+    def next_event(self) -> Any:
+        before = len(self._receive_buffer)
+        event = super().next_event()
+        size = before - len(self._receive_buffer)
+        if isinstance(event, h11.Request) and size > self._max_incomplete_event_size:
+            raise h11.RemoteProtocolError(
+                f"a head of {size} bytes",
+                error_status_hint=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            )
+        return event
 
 
 @lru_cache(maxsize=1)

@@ -25,7 +25,7 @@ from quire.server.anthropic.translate import as_chat
 from quire.server.body import decode, read_body
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, OF_GENERATION, Endpoint, contract
-from quire.server.errors import describe, headers_of, log_unexpected, not_supported
+from quire.server.errors import closes, describe, headers_of, log_unexpected, not_supported
 from quire.server.event_stream import Framing
 from quire.server.json_text import encode, read_object
 from quire.server.linger import LingeringResponse
@@ -61,9 +61,9 @@ def _anthropic_errors(endpoint: Endpoint) -> Endpoint:
         except Exception as error:
             log_unexpected(error)
             status, body = _error(error)
-            too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-            kind = LingeringResponse if too_large else Response
-            return kind(encode(body), status, headers_of(error), "application/json")
+            headers = headers_of(error)
+            kind = LingeringResponse if closes(headers) else Response
+            return kind(encode(body), status, headers, "application/json")
 
     return answered
 
