@@ -130,6 +130,7 @@ def test_row_6_unknown_or_wrong_typed_fields(
         {"frequency_penalty": -3},
         {"repetition_penalty": 1e30},
         {"repetition_penalty": 0},
+        {"repetition_penalty": 5e-324},
     ],
 )
 def test_row_7_sampling_out_of_range(server: Server, path: str, fields: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ def _local(model: str) -> Path | None:
                 f"This installation lacks the model {model!r}.", fix="Install quire again."
             )
         return path
-    path = Path(model).expanduser()
+    path = local_path(model)
     if path.is_file():
         return _checked_file(path)
     if not path.is_dir():
@@ -131,6 +131,25 @@ def _local(model: str) -> Path | None:
         f"{path.name} holds neither config.json nor a .gguf file.",
         fix="Name the folder of a Hugging Face model, a .gguf file or a hub id.",
     )
+
+
+def local_path(name: str) -> Path:
+    """Return what `name` is on disk, whether or not it is there.
+
+    Raises:
+        ModelNotFoundError: the system cannot say: it is no path, or in a folder that may not be
+            read.
+    """
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # the second of an unknown ~user
+        why = getattr(error, "strerror", None) or error
+        shown = name if len(name) <= 200 else f"{name[:200]} …"
+        raise ModelNotFoundError(
+            f"{shown!r} cannot be read: {why}.", fix="Check the path and who may read it."
+        ) from None
+    return path
 
 
 def _checked_file(path: Path) -> Path:

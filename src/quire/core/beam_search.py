@@ -8,6 +8,7 @@ import msgspec
 
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import MAX_LOGPROBS
+from quire.core.typed import check_types
 
 MAX_WIDTH = MAX_LOGPROBS // 2
 """A step looks at twice as many continuations of each beam, of which some may end the text."""
@@ -27,6 +28,7 @@ class BeamSearchParams(msgspec.Struct, kw_only=True):
     likeliest text, more favours longer ones."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, most in (("beam_width", MAX_WIDTH), ("max_tokens", 2**31 - 1)):
             value = getattr(self, name)
             if not 1 <= value <= most:

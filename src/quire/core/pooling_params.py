@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quire.core.errors import InvalidRequestError
+from quire.core.typed import check_types
 
 WHOLE_CONTEXT = -1
 """As `truncate_prompt_tokens`: as many as the model takes."""
@@ -27,6 +28,7 @@ class PoolingParams(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     """Apply the sigmoid, or softmax, to what a classifier gives."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         kept = self.truncate_prompt_tokens
         if kept is not None and kept != WHOLE_CONTEXT and kept < 1:
             raise InvalidRequestError(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from quire.core.config import ProfilerConfig
 from quire.core.errors import ConfigError
+from quire.core.paths import expanded
 from quire.core.registry import did_you_mean
 
 _FLAG = "--profiler-config"
@@ -25,18 +25,20 @@ def parse_profiler_config(given: ProfilerConfig | Mapping[str, Any] | str) -> Pr
     if isinstance(given, str):
         try:
             given = msgspec.json.decode(given, type=dict[str, Any])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
             raise ConfigError(
                 f"{_FLAG} {given!r} is no JSON object: {error}.",
                 fix=f"""Write {_FLAG} '{{"profiler": "torch", "torch_profiler_dir": "traces"}}'.""",
                 param=_FLAG,
             ) from None
+    if not isinstance(given, ProfilerConfig | Mapping):
+        raise ConfigError(f"{_FLAG} is {given!r}, no object.", param=_FLAG)
     fields = dataclasses.asdict(given) if isinstance(given, ProfilerConfig) else dict(given)
     known = [field.name for field in dataclasses.fields(ProfilerConfig)]
     for name in fields:
         if name not in known:
             raise ConfigError(
-                f"{_FLAG} has a field {name!r}; {did_you_mean(name, known)}", param=_FLAG
+                f"{_FLAG} has a field {name!r}; {did_you_mean(str(name), known)}", param=_FLAG
             )
     try:
         return msgspec.convert(fields, ProfilerConfig, strict=False)
@@ -66,7 +68,7 @@ def checked(config: ProfilerConfig) -> ProfilerConfig:
             param=_FLAG,
         )
     folder = config.torch_profiler_dir
-    absolute = str(Path(folder).expanduser().absolute()) if folder else ""
+    absolute = str(expanded(folder, f"{_FLAG}.torch_profiler_dir").absolute()) if folder else ""
     return dataclasses.replace(config, torch_profiler_dir=absolute)
 
 

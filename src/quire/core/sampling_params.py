@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from enum import IntEnum
 from typing import Any
 
@@ -10,12 +9,14 @@ import msgspec
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.typed import check_types
 
 MAX_N = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
 MAX_STOP_STRING_LENGTH = 1024
 MAX_LOGIT_BIAS = 1024
+MIN_REPETITION_PENALTY = 0.01
 SEED_RANGE = 2**63
 _RESTRICTIONS = ("allowed_token_ids", "bad_words", "min_tokens")
 """Fields that rule tokens out, beside a structure."""
@@ -55,7 +56,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     frequency_penalty: float = 0.0
     """Subtracted once for each time the token was generated; in [-2, 2]."""
     repetition_penalty: float = 1.0
-    """Divides positive, multiplies negative logits of tokens in prompt or output; in (0, 10]."""
+    """Divides positive, multiplies negative logits of tokens in prompt or output; in [0.01, 10]:
+    a smaller one could make them infinite."""
     stop: list[str] | str | None = None
     """Strings that end the output; not part of it unless `include_stop_str_in_output`."""
     stop_token_ids: list[int] | None = None
@@ -89,7 +91,14 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
-        _check(self)
+        try:
+            _check(self)
+        except (
+            AttributeError,
+            TypeError,
+        ):  # of a comparison; of every request, the engine checks all types
+            check_types(self)
+            _check(self)
 
     @property
     def greedy(self) -> bool:
@@ -127,7 +136,7 @@ def _check(p: SamplingParams) -> None:
     _in_range("min_p", p.min_p, 0.0, 1.0)
     _in_range("presence_penalty", p.presence_penalty, -2.0, 2.0)
     _in_range("frequency_penalty", p.frequency_penalty, -2.0, 2.0)
-    _in_range("repetition_penalty", p.repetition_penalty, 0.0, 10.0, low_open=True)
+    _in_range("repetition_penalty", p.repetition_penalty, MIN_REPETITION_PENALTY, 10.0)
     if p.seed is not None:
         _in_range("seed", p.seed, -SEED_RANGE, SEED_RANGE - 1)
     if p.max_tokens is not None:
@@ -195,7 +204,7 @@ def _check_tokens(p: SamplingParams) -> None:
 def _in_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
     # NaN fails every comparison, so that the test is for what is right, not for what is wrong.
     fits = (value > low if low_open else value >= low) and value <= high
-    if not fits or not math.isfinite(value):
+    if not fits:
         left = "(" if low_open else "["
         raise InvalidRequestError(
             f"{name} is {value}; it must be in {left}{low}, {high}].", param=name.partition("[")[0]

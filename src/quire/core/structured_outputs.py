@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import InvalidRequestError
+from quire.core.typed import check_types
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
@@ -58,6 +59,7 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
     """What errors call it; unset, by its kind."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         self._write_json()
         if self.json_object is False:
             raise _error("structured_outputs.json_object is false; leave it out.")
@@ -75,12 +77,14 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
 
     def _write_json(self) -> None:
         """Keep JSON as text: messages between processes hold no integers beyond 64 bits."""
-        for name in ("json", "structural_tag"):
-            if isinstance(value := getattr(self, name), dict):
-                try:
-                    msgspec.structs.force_setattr(self, name, msgspec.json.encode(value).decode())
-                except (RecursionError, TypeError, ValueError) as error:
-                    raise _error(f"structured_outputs.{name} is no JSON: {error}.") from None
+        for name in (*KINDS, "whitespace_pattern"):
+            value = getattr(self, name)
+            try:
+                written = msgspec.json.encode(value)
+            except (RecursionError, TypeError, ValueError) as error:
+                raise _error(f"structured_outputs.{name} is no JSON: {error}.") from None
+            if isinstance(value, dict):
+                msgspec.structs.force_setattr(self, name, written.decode())
 
     @property
     def given(self) -> list[str]:

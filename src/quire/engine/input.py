@@ -20,6 +20,7 @@ from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.typed import check_types
 from quire.engine.embeds import embeds_of
 from quire.engine.resolve import Resolved
 from quire.engine.restrictions import check_restrictions
@@ -271,6 +272,12 @@ class InputProcessor:
         return room
 
     def _check_params(self, params: SamplingParams) -> None:
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(
+                f"sampling_params must be SamplingParams, not {_kind(params)}.",
+                param="sampling_params",
+            )
+        check_types(params)
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             if ids := getattr(params, name):
                 self._check_ids(name, ids)
@@ -409,11 +416,27 @@ def _cache_tokens(config: EngineConfig, ready: Ready) -> int:
 
 
 def _eos_token_ids(resolved: Resolved, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """All tokens that end a sequence: config.json, generation_config.json and the tokenizer."""
+    """All tokens that end a sequence: config.json, generation_config.json and the tokenizer.
+
+    Raises:
+        CheckpointError: one of them is not in the vocabulary, so that it could end none.
+    """
+    model = resolved.config.model
     generation = resolved.source.generation_config.get("eos_token_id")
-    found = {*resolved.config.model.eos_token_ids, tokenizer.eos_token_id}
-    found.update(generation if isinstance(generation, list) else [generation])
-    return tuple(sorted(i for i in found if i is not None))
+    places = {
+        "config.json": model.eos_token_ids,
+        "generation_config.json": generation if isinstance(generation, list) else [generation],
+        "the tokenizer": [tokenizer.eos_token_id],
+    }
+    for place, ids in places.items():
+        for token in ids:
+            if token is not None and not (type(token) is int and 0 <= token < model.vocab_size):
+                raise CheckpointError(
+                    f"eos_token_id of {place} is {token!r}; the vocabulary ends at "
+                    f"{model.vocab_size - 1}.",
+                    fix="Use the files that belong to the model, or set it in --hf-overrides.",
+                )
+    return tuple(sorted({token for ids in places.values() for token in ids if token is not None}))
 
 
 def _check_vocabulary(config: EngineConfig, tokenizer: Tokenizer) -> None:

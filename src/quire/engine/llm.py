@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from quire.core import torch_library
 from quire.core.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.core.config import ModelConfig
-from quire.core.errors import EngineDeadError, InvalidRequestError
+from quire.core.errors import EngineDeadError
 from quire.core.hardware import detect
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
@@ -27,6 +27,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.engine.adapters import POLL_SECONDS, KnownAdapters, assign
 from quire.engine.arrivals import Arrivals
 from quire.engine.beam_search import beam_search
+from quire.engine.each import one_each
 from quire.engine.grammar_process import GrammarProcess
 from quire.engine.input import InputProcessor, Prompt, sampling_defaults
 from quire.engine.interrupt import deferred_interrupt
@@ -141,9 +142,8 @@ class LLM(PoolingMethods):
         """
         many = _as_list(prompts)
         params = self._params(sampling_params, len(many))
-        priorities = [0] * len(many) if priority is None else list(priority)
-        if len(priorities) != len(many):
-            raise _mismatch("priority", len(priorities), len(many))
+        given = [0] * len(many) if priority is None else priority
+        priorities = one_each("priority", given, int, len(many))
         for prompt, wanted in zip(many, params, strict=True):
             self._input.check(prompt, wanted)
         adapters = self._find_adapters(lora_request, len(many))
@@ -258,18 +258,14 @@ class LLM(PoolingMethods):
         """One `SamplingParams` a prompt, copies that ask for the final output only."""
         if given is None:
             given = self.get_default_sampling_params()
-        each = [given] * count if isinstance(given, SamplingParams) else list(given)
-        if len(each) != count:
-            raise _mismatch("sampling_params", len(each), count)
+        each = one_each("sampling_params", given, SamplingParams, count)
         return [p.replace(output_kind=RequestOutputKind.FINAL_ONLY) for p in each]
 
     def _find_adapters(
         self, given: LoRARequest | Sequence[LoRARequest | None] | None, count: int
     ) -> list[LoRARequest | None]:
         """One a prompt, each of them loaded."""
-        each = [given] * count if given is None or isinstance(given, LoRARequest) else list(given)
-        if len(each) != count:
-            raise _mismatch("lora_request", len(each), count)
+        each = one_each("lora_request", given, LoRARequest, count, optional=True)
         return [None if wanted is None else self._adapter(wanted) for wanted in each]
 
     def _adapter(self, wanted: LoRARequest) -> LoRARequest:
@@ -362,16 +358,7 @@ class _Progress:
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt becomes a list of one; a list of whole numbers is one prompt."""
-    if isinstance(prompts, str | Mapping | ChatPrompt):
-        return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [cast(list[int], list(prompts))]
-    return cast(list[Prompt], list(prompts))
-
-
-def _mismatch(name: str, given: int, prompts: int) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"{name} has {given} entries for {prompts} prompts.",
-        fix="Give one for all, or one each.",
-        param=name,
-    )
+    if isinstance(prompts, str | bytes | Mapping | ChatPrompt) or not isinstance(prompts, Iterable):
+        return [cast(Prompt, prompts)]
+    many: list[Any] = list(prompts)
+    return [many] if many and isinstance(many[0], int) else many

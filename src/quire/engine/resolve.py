@@ -5,16 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import math
 import secrets
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
-
-import msgspec
 
 from quire.checkpoint import source as checkpoint
 from quire.checkpoint.source import ModelSource
@@ -22,7 +18,6 @@ from quire.core import env
 from quire.core.config import (
     ITL_STRETCH,
     MAX_CONVERTED_HEAD_DIM,
-    STEP_TOKENS,
     DeviceType,
     EngineArgs,
     EngineConfig,
@@ -38,13 +33,14 @@ from quire.core.hardware import AVAILABLE_SHARE, Hardware
 from quire.core.profiler_config import checked, from_environment, parse_profiler_config
 from quire.core.registry import did_you_mean
 from quire.core.vllm_flags import FOREIGN, foreign_notes
-from quire.engine.resolve_context import AUTO, asked_context, with_fitting_context
+from quire.engine.resolve_context import asked_context, with_fitting_context
 from quire.engine.resolve_device import GIB, gib, memory_budget, resolve_device
 from quire.engine.resolve_lora import lora_config
 from quire.engine.resolve_model import overridden, yarn_warning
 from quire.engine.resolve_parallel import with_ranks
 from quire.engine.resolve_pooling import resolve_pooling
 from quire.engine.resolve_quantization import resolve_quantization
+from quire.engine.resolve_values import check_values, step_tokens, value_error
 from quire.models.cost import first_guess
 from quire.models.memory import kv_bytes_per_token, parameter_count
 from quire.models.offload import last_weights, layer_weights
@@ -54,9 +50,10 @@ from quire.text.tokenizer import load_tokenizer as open_tokenizer
 
 logger = logging.getLogger(__name__)
 
-BLOCK_SIZES = (8, 16, 32)
 ONE_THREAD_PARAMETERS = 32_000_000
 """A model below this size is bound by its many small operations, not by arithmetic."""
+NO_STRETCH = 10**9
+"""A larger `max_itl_stretch` bounds nothing."""
 STEP_TIMEOUT = 60.0
 STEP_TIMEOUT_FACTOR = 10.0
 """Times the predicted longest step: the machine may be slower than guessed, and busy."""
@@ -110,7 +107,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         ConfigError: a flag is out of range or does not fit the model or the machine.
         ModelNotFoundError, CheckpointError: from finding and reading the model.
     """
-    _check_values(args)
+    check_values(args)
     notes: list[str] = []
     args, device = resolve_device(args, hardware, notes)
     source = checkpoint.resolve(
@@ -149,7 +146,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         scheduler=SchedulerConfig(
             max_model_len=asked_context(args, model),
             max_num_seqs=args.max_num_seqs,
-            max_num_batched_tokens=_step_tokens(args),
+            max_num_batched_tokens=step_tokens(args),
             policy=args.scheduling_policy,
             preemption_mode=args.preemption_mode,
             max_itl_stretch=_itl_stretch(args),
@@ -208,65 +205,10 @@ def load_tokenizer(resolved: Resolved) -> Tokenizer:
     return open_tokenizer(resolved.tokenizer_path, vocab_size=resolved.config.model.vocab_size)
 
 
-def _check_values(args: EngineArgs) -> None:
-    """Ranges and spellings that need neither the model nor the machine."""
-    hints = typing.get_type_hints(EngineArgs)
-    for name, hint in hints.items():
-        value = getattr(args, name)
-        if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
-            choices = typing.get_args(hint)
-            raise _error(args, name, did_you_mean(str(value), choices))
-    try:
-        msgspec.convert(dataclasses.asdict(args), EngineArgs)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"An engine argument has the wrong type: {error}.") from None
-    if args.block_size not in BLOCK_SIZES:
-        raise _error(args, "block_size", f"it must be one of {BLOCK_SIZES}.")
-    if args.gpu_memory_utilization is not None and not 0.0 < args.gpu_memory_utilization <= 1.0:
-        raise _error(args, "gpu_memory_utilization", "it must be in (0, 1].")
-    may_be_unset = ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override")
-    limits = ("max_num_seqs", "max_num_batched_tokens", "num_scheduler_steps", "num_threads")
-    ranks = ("tensor_parallel_size",)
-    adapters = ("max_loras", "max_lora_rank", "max_cpu_loras")
-    for name in (*may_be_unset, *limits, *ranks, *adapters):
-        value = getattr(args, name)
-        if value is not None and value < 1 and (name, value) != ("max_model_len", AUTO):
-            raise _error(args, name, "it must be at least 1.")
-    for name in ("cpu_offload_gb", "swap_space", "kv_offloading_size", "kv_offloading_disk_size"):
-        if not 0.0 <= getattr(args, name) < math.inf:
-            raise _error(args, name, "it must be a size in GiB, 0 for none.")
-    if args.preemption_mode == "swap" and not args.swap_space:
-        raise _error(args, "preemption_mode", "it needs a --swap-space.")
-    if args.kv_offloading_dir is not None and not args.kv_offloading_size:
-        raise _error(
-            args, "kv_offloading_dir", "it takes what leaves --kv-offloading-size, which is 0."
-        )
-    if args.step_timeout is not None and not 0.0 <= args.step_timeout < math.inf:
-        raise _error(args, "step_timeout", "it must be a number of seconds, 0 for no limit.")
-    if args.tokenizer_pool_size < 0:
-        raise _error(args, "tokenizer_pool_size", "it must not be negative.")
-    if args.pack_cache_bytes < 0:
-        raise _error(args, "pack_cache_bytes", "it must not be negative.")
-    if args.max_itl_stretch is not None and not args.max_itl_stretch >= 1.0:
-        raise _error(args, "max_itl_stretch", "it must be at least 1.")
-    if _step_tokens(args) < args.max_num_seqs:
-        raise _error(
-            args,
-            "max_num_batched_tokens",
-            f"it must be at least max_num_seqs, {args.max_num_seqs}, "
-            "so that a step can serve every running sequence.",
-        )
-
-
-def _step_tokens(args: EngineArgs) -> int:
-    """The most tokens of a step."""
-    return args.max_num_batched_tokens or max(STEP_TOKENS, args.max_num_seqs)
-
-
 def _itl_stretch(args: EngineArgs) -> float | None:
     """How much prompts may slow those who decode; None where nothing bounds it."""
     stretch = ITL_STRETCH if args.max_itl_stretch is None else args.max_itl_stretch
-    return None if args.max_num_batched_tokens or math.isinf(stretch) else stretch
+    return None if args.max_num_batched_tokens or stretch > NO_STRETCH else stretch
 
 
 _DTYPES: dict[str, Literal["float32", "bfloat16", "float16"]] = {
@@ -312,14 +254,14 @@ _KV_DTYPES: dict[str, KVCacheDType] = {
 def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -> KVCacheDType:
     kept = _KV_DTYPES.get(args.kv_cache_dtype, dtype)
     if args.calculate_kv_scales and not kept.startswith("fp8"):
-        raise _error(
+        raise value_error(
             args,
             "calculate_kv_scales",
             f"only an fp8 KV cache has scales to calculate, and this one is {kept}: "
             "--kv-cache-dtype fp8 makes it one.",
         )
     if kept != dtype and model.head_dim > MAX_CONVERTED_HEAD_DIM:
-        raise _error(
+        raise value_error(
             args,
             "kv_cache_dtype",
             f"{kept} holds heads of up to {MAX_CONVERTED_HEAD_DIM}, and the model's are "
@@ -337,19 +279,21 @@ def _cpu_offload(
         return 0
     on_gpu = config.device == "cuda"
     if args.ops == "reference" and not on_gpu:
-        raise _error(args, "cpu_offload_gb", "the reference ops read no weights from files.")
+        raise value_error(args, "cpu_offload_gb", "the reference ops read no weights from files.")
     weights = layer_weights(config)
     if limit > (most := sum(weights.values())):
-        raise _error(args, "cpu_offload_gb", f"the layers' weights take {gib(most)} in all.")
+        raise value_error(args, "cpu_offload_gb", f"the layers' weights take {gib(most)} in all.")
     if on_gpu and limit > (usable := int(AVAILABLE_SHARE * hardware.available_bytes)):
-        raise _error(
+        raise value_error(
             args, "cpu_offload_gb",
             f"{AVAILABLE_SHARE:.0%} of the host memory that is free now are {gib(usable)}.",
         )  # fmt: skip
     chosen = last_weights(weights, limit)
     if not chosen:
         least = list(weights.values())[-1] / GIB
-        raise _error(args, "cpu_offload_gb", f"the last layer's last weight takes {least:.4f} GiB.")
+        raise value_error(
+            args, "cpu_offload_gb", f"the last layer's last weight takes {least:.4f} GiB."
+        )
     notes.append(
         f"cpu_offload_gb {args.cpu_offload_gb:g}: {len(chosen)} of the layers' {len(weights)} "
         f"weights, {gib(sum(chosen.values()))} of {gib(most)}, stay in "
@@ -361,13 +305,15 @@ def _cpu_offload(
 def _tiers(args: EngineArgs, block_bytes: int) -> TierConfig:
     """How many blocks fit into the tiers below the KV cache."""
     if args.kv_offloading_size and not args.enable_prefix_caching:
-        raise _error(args, "kv_offloading_size", "there is nothing to keep without prefix caching.")
+        raise value_error(
+            args, "kv_offloading_size", "there is nothing to keep without prefix caching."
+        )
 
     def blocks(name: str) -> int:
         size: float = getattr(args, name)
         count = int(size * GIB) // block_bytes
         if size and not count:
-            raise _error(args, name, f"a KV block alone takes {block_bytes} bytes.")
+            raise value_error(args, name, f"a KV block alone takes {block_bytes} bytes.")
         return count
 
     directory = args.kv_offloading_dir
@@ -395,17 +341,12 @@ def _num_threads(args: EngineArgs, hardware: Hardware, model: ModelConfig, notes
 def _tokenizer_path(args: EngineArgs, source: ModelSource) -> Path | None:
     if args.tokenizer is None:
         return source.tokenizer_path
-    local = Path(args.tokenizer).expanduser()
-    if local.exists():
+    if (local := checkpoint.local_path(args.tokenizer)).exists():
         return local
     # "dummy" asks for no weights, which nobody would read here.
     found = checkpoint.resolve(
         args.tokenizer, load_format="dummy", download_dir=args.download_dir
     ).tokenizer_path
     if found is None:
-        raise _error(args, "tokenizer", "it has no tokenizer; give a folder or a full hub id.")
+        raise value_error(args, "tokenizer", "it has no tokenizer; give a folder or a full hub id.")
     return found
-
-
-def _error(args: EngineArgs, name: str, why: str) -> ConfigError:
-    return ConfigError(f"{name} is {getattr(args, name)!r}; {why}", param=name)

@@ -25,7 +25,13 @@ def asked_context(args: EngineArgs, model: ModelConfig) -> int:
     """
     limit, asked = model.max_position_embeddings, args.max_model_len
     if asked is None or asked == AUTO:
-        return limit
+        asked = limit
+    if asked < 2:
+        raise ConfigError(
+            f"max_model_len is {asked}; a token of the prompt and one of the output are 2.",
+            fix="Set --max-model-len to at least 2, for a model with as many positions.",
+            param="max_model_len",
+        )
     if asked > limit:
         raise ConfigError(
             f"max_model_len is {asked}; the model's positions end at {limit}.",

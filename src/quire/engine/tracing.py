@@ -159,9 +159,12 @@ def request_tracer(args: EngineArgs) -> RequestTracer | None:
 
 
 def _check(endpoint: str) -> None:
-    url = urlsplit(endpoint)
-    if url.scheme in ("http", "https") and url.hostname:
-        return
+    try:
+        url = urlsplit(endpoint)
+        if url.scheme in ("http", "https") and url.hostname and url.port != 0:
+            return
+    except ValueError:  # brackets or a port that are none
+        url = urlsplit("")
     hint = "a collector takes gRPC on port 4317 and HTTP on 4318" if url.scheme == "grpc" else ""
     raise ConfigError(
         f"--otlp-traces-endpoint {endpoint} is no HTTP URL{hint and ': ' + hint}.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from quire.core.errors import ConfigError
+
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -19,7 +21,12 @@ class DummyTokenizer:
 
     def __init__(self, vocab_size: int) -> None:
         if vocab_size < 256:
-            raise ValueError(f"{vocab_size} ids cannot hold every byte")
+            raise ConfigError(
+                f"The vocabulary's {vocab_size} ids cannot hold every byte, as a model without a "
+                "tokenizer needs.",
+                fix="Set vocab_size to at least 256 in --hf-overrides, or name a --tokenizer.",
+                param="hf_overrides",
+            )
         self.vocab_size = vocab_size
         self.special_tokens: dict[str, str] = {}
         self.chat_templates = {"default": _CHAT_TEMPLATE}

@@ -1,0 +1,40 @@
+"""Arguments of `LLM` that are one value for all prompts, or one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from quire.core.errors import InvalidRequestError
+
+
+def one_each(name: str, given: Any, kind: type, count: int, *, optional: bool = False) -> list[Any]:
+    """Return `given`, a `kind` or `count` of them, as a list; where `optional`, None as well.
+
+    Raises:
+        InvalidRequestError: it is neither; names the argument.
+    """
+    if isinstance(given, kind) or (optional and given is None):
+        return [given] * count
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise _wrong(name, given, kind)
+    each = [one.item() if isinstance(one, np.generic) else one for one in given]
+    for one in each:
+        if not (isinstance(one, kind) or (optional and one is None)):
+            raise _wrong(name, one, kind)
+    if len(each) != count:
+        raise InvalidRequestError(
+            f"{name} has {len(each)} entries for {count} prompts.",
+            fix="Give one for all, or one each.",
+            param=name,
+        )
+    return each
+
+
+def _wrong(name: str, given: object, kind: type) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{name} is {type(given).__name__}; it must be {kind.__name__}, or a list of them.",
+        param=name,
+    )
