@@ -26,6 +26,9 @@ class Compiling:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._waiting
+
     def requests(self) -> list[Request]:
         return [request for request, _ in self._waiting.values()]
 

@@ -98,7 +98,13 @@ class EngineCore:
         )
 
     def add(self, message: AddRequest) -> None:
-        """Put a request in line; one that can never run is answered in the next step."""
+        """Queue a request; one that can never run is answered in the next step.
+
+        A request whose id is in use is dropped: an answer would end the one that has the id.
+        """
+        if message.request_id in self.scheduler.requests or message.request_id in self._compiling:
+            logger.warning("dropped a request: its id, %r, is in use", message.request_id)
+            return
         try:
             request = Request(
                 message.request_id,

@@ -315,6 +315,25 @@ def test_a_request_that_compiles_holds_up_nobody() -> None:
     assert not core.has_work()
 
 
+@pytest.mark.parametrize("again", [ask, structured])
+@pytest.mark.parametrize("waits", [ask, structured])
+def test_an_id_that_is_in_use_is_not_taken_twice(
+    waits: Callable[..., AddRequest], again: Callable[..., AddRequest]
+) -> None:
+    """The first of the two is answered, as if the second had not come."""
+    core = make()
+    executor = core.executor = CompilingExecutor(VirtualClock())
+    core.add(waits("a", max_tokens=3))
+    core.add(again("a", max_tokens=5))
+    for ready in executor.ready:
+        ready.set_result(None)
+    core.step()
+    core.add(again("a", max_tokens=5))
+    outputs = finish(core)["a"]
+    assert [o.finish_reason for o in outputs if o.finish_reason] == [FinishReason.LENGTH]
+    assert core.scheduler.kv.pool.num_used == 0
+
+
 def test_a_grammar_that_fails_is_its_requests_end() -> None:
     core = make()
     executor = core.executor = CompilingExecutor(VirtualClock())
