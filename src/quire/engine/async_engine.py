@@ -383,10 +383,11 @@ class AsyncLLM:
                 self._fail(request_id, error)
 
     def on_restored(self, ready: Ready) -> None:
-        """Tell the new core of all who wait for it."""
+        """Send the new core all requests that wait for it."""
         self.stats.restarts += 1
         self.stats.on_ready(ready.num_gpu_blocks)
-        self._intake.processor = InputProcessor(self.resolved, self.tokenizer, ready)
+        if self._intake.processor is not None:
+            self._intake.processor.on_ready(ready)
         for message in self._output.messages():
             self._core.client.send(message)
             if (gone := self._adapters.removed(message)) is not None:

@@ -77,13 +77,20 @@ class InputProcessor:
         self.tokenizer = tokenizer
         self.model = config.model
         self.pooling = config.pooling
-        self._cache_tokens = _cache_tokens(config, ready)
         self._config = config
         self._seed = config.seed
         self._num_drawn = itertools.count()
         self._structure_check = structure_check
         self.max_model_len = config.scheduler.max_model_len
         self.eos_token_ids = _eos_token_ids(resolved, tokenizer)
+        self.on_ready(ready)
+
+    def on_ready(self, ready: Ready) -> None:
+        """Take the KV cache's size from a core that is ready, the first or one that replaces it.
+
+        The count of seeds goes on: no two unseeded requests may get the same one.
+        """
+        self._cache_tokens = _cache_tokens(self._config, ready)
         if self._cache_tokens < self.max_model_len:
             logger.warning(
                 "The KV cache holds %d tokens, fewer than max_model_len, %d: longer requests are "

@@ -25,6 +25,7 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine import structures, supervisor
 from quire.engine.async_engine import AsyncLLM
 from quire.engine.client import ProcessClient
+from quire.engine.input import derive_seed
 from quire.engine.watchdog import TICKS, Watchdog
 from quire.text.grammar import structure_key
 from tests.unit.engine.fakes import ByteTokenizer, resolved
@@ -96,6 +97,26 @@ async def test_who_was_told_something_gets_the_error_and_the_others_wait() -> No
             await call
         assert engine.num_unfinished == 0
         assert engine.stats.finished["error"] == 1
+
+
+async def test_seeds_that_are_drawn_do_not_begin_again_with_the_next_core() -> None:
+    async with running("slow") as engine:
+        seeds: list[int | None] = []
+
+        async def draw() -> None:
+            stream = engine.generate("a", SamplingParams(temperature=1.0, max_tokens=50))
+            await anext(stream)
+            seeds.extend(m.sampling_params.seed for m in engine._output.messages())
+            await stream.aclose()
+
+        for restarts in range(2):
+            await draw()
+            await draw()
+            kill(engine)
+            await restored(engine, restarts + 1)
+        await draw()
+        assert len(set(seeds)) == 5
+        assert seeds == [derive_seed(0, i) for i in range(5)]
 
 
 async def test_a_request_is_retried_once() -> None:
