@@ -55,8 +55,8 @@ class AsyncLLM:
     Attributes:
         args: what the user wrote; `resolved` is what became of it.
         default_sampling_params: the model's own values for fields that a request leaves unset.
-        phases: seconds that the start waited for each of its parts, in order; `beside`: seconds
-            of those that others hid, wholly or in part.
+        phases: seconds that the start waited for each of its parts, in order.
+        beside: seconds of parts that ran while others did.
         facts: what the core runs on (see `messages.Ready`).
         draining: whether `drain` was called.
         profiling: the core's profilers.
@@ -158,8 +158,7 @@ class AsyncLLM:
 
     @property
     def error(self) -> QuireError | None:
-        """Why no request can be served now: `EngineRestartingError` while a core that was lost is
-        being replaced, `EngineDeadError` for ever. None while one can, or before the start."""
+        """`EngineRestartingError` until a lost core is replaced; `EngineDeadError` for ever."""
         return self._core.error
 
     @property
@@ -190,9 +189,8 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request, as `sampling_params.output_kind` asks; the last is `finished`.
 
-        Closing the generator, or cancelling the task that reads it, aborts the request. A
-        consumer that is slower than the engine gets several steps in one output. An adapter that
-        is not known yet is loaded first.
+        Closing the generator, or cancelling the task that reads it, aborts the request. A slow
+        consumer gets several steps in one output. An unknown adapter is loaded first.
 
         Raises:
             InvalidRequestError: before anything is computed.
@@ -211,7 +209,7 @@ class AsyncLLM:
                 finished = output.finished
                 yield output
         finally:
-            self.close(request_id)
+            self.close(request_id, stream)
 
     async def encode(
         self,
@@ -230,7 +228,7 @@ class AsyncLLM:
         try:
             yield pooled_output(config, params, await stream.get())
         finally:
-            self.close(request_id)
+            self.close(request_id, stream)
 
     async def submit(
         self,
@@ -245,10 +243,8 @@ class AsyncLLM:
     ) -> None:
         """Start a request whose outputs go to `sink` at once, in the step that gives them.
 
-        What a pooling model gives is the one output's `pooled`; `engine.pooling` finishes it.
-
-        The caller must `close` it in the end, however it ends. Raises as `generate`, and there is
-        nothing to close then.
+        A pooling model's result is the only output's `pooled`; `engine.pooling` finishes it. The
+        caller must `close` the request in the end, unless this raises, which it does as `generate`.
         """
         if self._core.error is not None:
             raise self._core.error
@@ -269,10 +265,14 @@ class AsyncLLM:
             raise
         self._watch()
 
-    def close(self, request_id: str) -> None:
-        """Forget a request, and abort it if it still runs; unknown ids are ignored."""
-        self._sinks.pop(request_id, None)
-        self._abort(request_id)
+    def close(self, request_id: str, sink: OutputSink | None = None) -> None:
+        """Forget a request, and abort it if it still runs; unknown ids are ignored.
+
+        With `sink`, another request that has taken the id since is left alone.
+        """
+        if sink is None or self._sinks.get(request_id) is sink:
+            self._sinks.pop(request_id, None)
+            self._abort(request_id)
 
     async def drain(self, seconds: float) -> None:
         """Be ready no more, and let requests under way end, for so many seconds; then end them."""
@@ -332,8 +332,8 @@ class AsyncLLM:
         if ids:
             with contextlib.suppress(EngineDeadError):
                 self._core.client.send(AbortRequests(ids))
-        if output is not None and request_id in self._sinks:
-            self._sinks[request_id].put(output)
+        if output is not None and (sink := self._sinks.pop(request_id, None)):
+            sink.put(output)
 
     def _send_call(self, call: Call) -> None:
         if self._core.error is not None:
@@ -357,8 +357,8 @@ class AsyncLLM:
         start = time.thread_time()
         step = self._output.process(message)
         processed = time.thread_time()
-        if step.aborts:
-            self._core.client.send(AbortRequests(step.aborts))
+        for reply in step.replies():
+            self._core.client.send(reply)
         for output in step.outputs:
             if sink := self._sinks.get(output.request_id):
                 sink.put(output)
@@ -366,8 +366,7 @@ class AsyncLLM:
         front.send += time.thread_time() - processed
 
     def on_lost(self, error: QuireError) -> None:
-        """Requests whose clients were told nothing yet wait for another core; the others fail, and
-        those whose structure the core was lost of."""
+        """Retry requests that gave nothing yet; fail the others, and those of a fatal structure."""
         now = time.monotonic()
         structures = self._intake.structures
         structures.blame(self._core.client.suspects.keys)
@@ -403,5 +402,5 @@ class AsyncLLM:
     def _fail(self, request_id: str, error: QuireError) -> None:
         """End a request that the core will not finish."""
         self._output.abort(request_id, time.monotonic(), str(error))
-        if sink := self._sinks.get(request_id):
+        if sink := self._sinks.pop(request_id, None):
             sink.fail(error)

@@ -326,6 +326,8 @@ class LLM(PoolingMethods):
             raise EngineDeadError("The engine core has nothing to do, but requests are waiting.")
         processed = self._output.process(step)
         self._core.abort(processed.aborts)
+        for probe in processed.probes:
+            self._core.add(probe)
         self._core.watch.lap("send")
         return processed.outputs
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quire.core.errors import InvalidRequestError
-from quire.core.messages import AddRequest, CoreOutput, StepOutputs
-from quire.core.outputs import PositionLogprobs, RequestMetrics, RequestOutput
-from quire.core.request import EMBEDDED
+from quire.core.messages import AbortRequests, AddRequest, CoreOutput, StepOutputs
+from quire.core.outputs import RequestOutput
+from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.input import ProcessedRequest
+from quire.engine.request_state import RequestState
 from quire.engine.sequence import SequenceState, position_logprobs
 from quire.engine.stats import EngineStats, LoraUse
-from quire.engine.timeline import Timeline, Timelines
+from quire.engine.timeline import Timelines
 from quire.engine.tracing import EndedRequest, RequestTracer
 from quire.text.tokenizer import Tokenizer
 
@@ -24,91 +26,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ProcessedStep:
-    """Outputs to hand out, and sequences for the core to drop: a stop string ended them."""
+    """What follows from one step.
+
+    Attributes:
+        outputs: to hand out.
+        aborts: sequences that the core must drop, because a stop string ended them.
+        probes: sequences that the core must add (see `RequestState.new_probe`).
+    """
 
     outputs: list[RequestOutput] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
+    probes: list[AddRequest] = field(default_factory=list)
 
-
-class _RequestState:
-    """A request with its n sequences."""
-
-    __slots__ = (
-        "held",
-        "kind",
-        "metrics",
-        "num_cached_tokens",
-        "num_running",
-        "pooled",
-        "prompt_logprobs",
-        "request",
-        "retried",
-        "sequences",
-        "timelines",
-        "trace_headers",
-    )
-
-    def __init__(
-        self,
-        request: ProcessedRequest,
-        tokenizer: Tokenizer,
-        trace_headers: Mapping[str, str] | None,
-    ) -> None:
-        self.request = request
-        self.kind = request.params.output_kind
-        self.retried = False
-        self.metrics = RequestMetrics(arrival_time=request.arrival_time)
-        self.timelines: list[Timeline] = []
-        self.trace_headers = trace_headers or {}
-        self._begin(tokenizer)
-
-    def _begin(self, tokenizer: Tokenizer) -> None:
-        request = self.request
-        known = _known_tokens(request)
-        self.sequences = [
-            SequenceState(index, known, request.params, tokenizer)
-            for index in range(len(request.children))
-        ]
-        self.num_running = len(self.sequences)
-        self.num_cached_tokens = 0
-        self.pooled: bytes | None = None
-        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
-        self.held = False
-
-    def start_again(self, tokenizer: Tokenizer) -> None:
-        """Forget all that is known but when it came."""
-        self.retried = True
-        self.metrics.first_scheduled_time = self.metrics.first_token_time = 0.0
-        self._begin(tokenizer)
-
-    @property
-    def lacks_prompt(self) -> bool:
-        """Whether a sequence is ahead of the first, which tells of the prompt: it had a prefix."""
-        first, wanted = self.sequences[0], self.request.params.prompt_logprobs is not None
-        return wanted and not (first.num_tokens or first.finish_reason)
-
-    def output(self, touched: list[SequenceState]) -> RequestOutput:
-        """An answer with the sequences of this step (DELTA) or with all of them."""
-        delta = self.kind is RequestOutputKind.DELTA and not self.held
-        self.held = False
-        prompt_logprobs = self.prompt_logprobs
-        if self.kind is RequestOutputKind.DELTA:
-            self.prompt_logprobs = None
-        return RequestOutput(
-            request_id=self.request.request_id,
-            prompt=self.request.prompt,
-            prompt_token_ids=self.request.prompt_token_ids,
-            outputs=[s.take(self.kind) for s in (touched if delta else self.sequences)],
-            finished=self.num_running == 0,
-            prompt_logprobs=prompt_logprobs,
-            num_cached_tokens=self.num_cached_tokens,
-            metrics=self.metrics,
-            pooled=self.pooled,
-        )
+    def replies(self) -> list[AbortRequests | AddRequest]:
+        """Return `aborts` and `probes` as messages to the core."""
+        return [*([AbortRequests(self.aborts)] if self.aborts else []), *self.probes]
 
 
 class OutputProcessor:
     """Holds every request from `add` until its last output.
+
+    The core knows sequences by numbers, which are never used twice: what it still sends for an
+    aborted request cannot meet another one. Callers may use the ids of ended requests again.
 
     Args:
         tracer: told of every request that has ended.
@@ -124,8 +63,10 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._stats = stats
         self._tracer = tracer
-        self._requests: dict[str, _RequestState] = {}
-        self._sequences: dict[str, tuple[_RequestState, SequenceState]] = {}
+        self._requests: dict[str, RequestState] = {}
+        self._sequences: dict[str, tuple[RequestState, SequenceState]] = {}
+        self._probes: dict[str, RequestState] = {}
+        self._ids = itertools.count()
 
     @property
     def num_unfinished(self) -> int:
@@ -152,29 +93,31 @@ class OutputProcessor:
     def add(
         self, request: ProcessedRequest, trace_headers: Mapping[str, str] | None = None
     ) -> None:
-        """Expect outputs for a request.
+        """Expect outputs for a request, and give each of its `children` the core's id.
 
         Args:
             trace_headers: see `tracing.TRACE_HEADERS`.
 
         Raises:
-            InvalidRequestError: its id, or one of its sequences', is in use.
+            InvalidRequestError: a request of this id is under way.
         """
-        ids = [child.request_id for child in request.children]
-        if request.request_id in self._requests or any(i in self._sequences for i in ids):
+        if request.request_id in self._requests:
             raise InvalidRequestError(
                 f"request id {request.request_id!r} is in use.", param="request_id"
             )
-        state = _RequestState(request, self._tokenizer, trace_headers)
+        state = RequestState(request, self._tokenizer, trace_headers)
         first = request.children[0]
         salt = first.cache_salt
         if first.lora_request is not None:  # such a prefix is another
             salt = f"{salt or ''} {first.lora_request.lora_int_id}"
-        self._stats.on_arrival(_known_tokens(request), salt)
+        self._stats.on_arrival(state.known_tokens, salt)
         self._requests[request.request_id] = state
-        for sequence_id, sequence in zip(ids, state.sequences, strict=True):
-            self._sequences[sequence_id] = (state, sequence)
-            timeline = self.timelines.begin(sequence_id, request, sequence, state.metrics)
+        for child, sequence in zip(request.children, state.sequences, strict=True):
+            name, child.request_id = child.request_id, str(next(self._ids))
+            self._sequences[child.request_id] = (state, sequence)
+            timeline = self.timelines.begin(
+                child.request_id, name, request, sequence, state.metrics
+            )
             state.timelines.append(timeline)
 
     def process(self, step: StepOutputs) -> ProcessedStep:
@@ -186,7 +129,10 @@ class OutputProcessor:
         touched: dict[str, list[SequenceState]] = {}
         for output in step.each():
             entry = self._sequences.get(output.request_id)
-            if entry is None:  # aborted while the step ran
+            if entry is None:  # aborted while the step ran, or a probe
+                if state := self._probes.get(output.request_id):
+                    self._end_probe(state, output, step.timestamp, result)
+                    touched.setdefault(state.request.request_id, [])
                 continue
             state, sequence = entry
             self._update(state, sequence, output, step.timestamp)
@@ -197,6 +143,8 @@ class OutputProcessor:
             touched.setdefault(state.request.request_id, []).append(sequence)
         for request_id, sequences in touched.items():
             state = self._requests[request_id]
+            if state.lacks_prompt:
+                self._begin_probe(state, result)
             if state.num_running == 0:
                 self._end_request(state, step.timestamp)
             if state.lacks_prompt:
@@ -217,10 +165,15 @@ class OutputProcessor:
         told = state.kind is not RequestOutputKind.FINAL_ONLY
         if state.retried or (told and any(s.num_tokens for s in state.sequences)):
             return False
+        self._drop_probe(state)
         state.start_again(self._tokenizer)
-        for child, sequence in zip(state.request.children, state.sequences, strict=True):
+        for i, (child, sequence) in enumerate(
+            zip(state.request.children, state.sequences, strict=True)
+        ):
             self._sequences[child.request_id] = (state, sequence)
-            self.timelines.retry(child.request_id, state.request, sequence, state.metrics, now)
+            state.timelines[i] = self.timelines.retry(
+                child.request_id, state.timelines[i], state.request, sequence, now
+            )
         return True
 
     def messages(self) -> list[AddRequest]:
@@ -238,7 +191,7 @@ class OutputProcessor:
         state = self._requests.get(request_id)
         if state is None:
             return [], None
-        ids: list[str] = []
+        ids = self._drop_probe(state)
         ended: list[SequenceState] = []
         for child, sequence in zip(state.request.children, state.sequences, strict=True):
             if sequence.finish_reason is None:
@@ -253,16 +206,14 @@ class OutputProcessor:
         return ids, state.output(ended)
 
     def _update(
-        self, state: _RequestState, sequence: SequenceState, output: CoreOutput, now: float
+        self, state: RequestState, sequence: SequenceState, output: CoreOutput, now: float
     ) -> None:
         before = sequence.num_tokens
         try:
-            if output.prompt_logprobs is not None:
-                rows = (position_logprobs(self._tokenizer, p) for p in output.prompt_logprobs)
-                state.prompt_logprobs = [None, *rows]
+            self._take_prompt_logprobs(state, output)
             sequence.update(output)
         except Exception as error:  # one request's text must not end the others
-            logger.exception("request %s: its output failed", output.request_id)
+            logger.exception("request %s: its output failed", state.request.request_id)
             sequence.fail(f"{type(error).__name__} while the output was made into text")
         metrics = state.metrics
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
@@ -286,8 +237,49 @@ class OutputProcessor:
         self._stats.on_tokens(count, None if last is None else now - last)
         metrics.last_token_time = sequence.last_token_time = now
 
+    def _take_prompt_logprobs(self, state: RequestState, output: CoreOutput) -> None:
+        if output.prompt_logprobs is not None:
+            rows = (position_logprobs(self._tokenizer, p) for p in output.prompt_logprobs)
+            state.prompt_logprobs = [None, *rows]
+            state.lacks_prompt = False
+
+    def _begin_probe(self, state: RequestState, result: ProcessedStep) -> None:
+        """Have the prompt computed again if the sequence that reports it has failed."""
+        if probe := state.new_probe():
+            probe.request_id = str(next(self._ids))
+            self._probes[probe.request_id] = state
+            result.probes.append(probe)
+
+    def _end_probe(
+        self, state: RequestState, output: CoreOutput, now: float, result: ProcessedStep
+    ) -> None:
+        """Take the prompt's log-probabilities; fail the request if there are none again."""
+        self._drop_probe(state)
+        try:
+            self._take_prompt_logprobs(state, output)
+        except Exception:
+            logger.exception("request %s: its output failed", state.request.request_id)
+        if not state.lacks_prompt:
+            return
+        state.lacks_prompt = False
+        for child, sequence in zip(state.request.children, state.sequences, strict=True):
+            if sequence.finish_reason == FinishReason.ERROR:
+                continue
+            runs = sequence.finish_reason is None
+            sequence.fail(f"no prompt_logprobs: {output.stop_reason}")
+            if runs:
+                self._end_sequence(child.request_id, state, sequence, now)
+                result.aborts.append(child.request_id)
+
+    def _drop_probe(self, state: RequestState) -> list[str]:
+        """Forget the probe, and return its id for the core, if there is one."""
+        if state.probe is None or self._probes.pop(state.probe.request_id, None) is None:
+            return []
+        state.num_running -= 1
+        return [state.probe.request_id]
+
     def _end_sequence(
-        self, child_id: str, state: _RequestState, sequence: SequenceState, now: float
+        self, child_id: str, state: RequestState, sequence: SequenceState, now: float
     ) -> None:
         del self._sequences[child_id]
         self.timelines.end(child_id, now)
@@ -296,7 +288,7 @@ class OutputProcessor:
         assert sequence.finish_reason is not None
         self._stats.on_sequence_finished(sequence.finish_reason, sequence.num_tokens, decode)
 
-    def _end_request(self, state: _RequestState, now: float) -> None:
+    def _end_request(self, state: RequestState, now: float) -> None:
         request = state.request
         del self._requests[request.request_id]
         state.metrics.finished_time = now
@@ -319,8 +311,3 @@ class OutputProcessor:
                     state.trace_headers,
                 )
             )
-
-
-def _known_tokens(request: ProcessedRequest) -> list[int]:
-    """The prompt's tokens; none where it is given as embeddings."""
-    return [] if request.prompt_token_ids[0] == EMBEDDED else request.prompt_token_ids

@@ -63,7 +63,8 @@ class Timeline:
     """One sequence, from its arrival on.
 
     Attributes:
-        id: the sequence's; the request's own where n is 1.
+        id: the sequence's name; the request's own where n is 1.
+        core_id: the number by which the core knows the sequence.
         metrics: the request's, shared by its n sequences.
         finished: when it ended; None while it runs.
         num_dropped: events that are not known any more.
@@ -73,6 +74,7 @@ class Timeline:
         "_events",
         "_output_tokens",
         "_sequence",
+        "core_id",
         "finish_reason",
         "finished",
         "id",
@@ -84,12 +86,13 @@ class Timeline:
 
     def __init__(
         self,
-        sequence_id: str,
+        core_id: str,
+        name: str,
         request: ProcessedRequest,
         sequence: SequenceState,
         metrics: RequestMetrics,
     ) -> None:
-        self.id = sequence_id
+        self.id, self.core_id = name, core_id
         self.request_id = request.request_id
         self.prompt_tokens = len(request.prompt_token_ids)
         self.metrics = metrics
@@ -244,39 +247,48 @@ class Timelines:
 
     def begin(
         self,
-        sequence_id: str,
+        core_id: str,
+        name: str,
         request: ProcessedRequest,
         sequence: SequenceState,
         metrics: RequestMetrics,
     ) -> Timeline:
-        timeline = Timeline(sequence_id, request, sequence, metrics)
-        self._alive[sequence_id] = timeline
+        timeline = Timeline(core_id, name, request, sequence, metrics)
+        self._alive[core_id] = timeline
         return timeline
 
     def retry(
         self,
-        sequence_id: str,
+        core_id: str,
+        before: Timeline,
         request: ProcessedRequest,
         sequence: SequenceState,
-        metrics: RequestMetrics,
         now: float,
-    ) -> None:
-        """A sequence begins again, with a new core."""
-        timeline = self._alive.get(sequence_id)
+    ) -> Timeline:
+        """Return the timeline of a sequence that begins again with a new core."""
+        timeline = self._alive.get(core_id)
         if timeline is None:  # it had ended, but not the others of its request
-            timeline = self.begin(sequence_id, request, sequence, metrics)
-        timeline.note(RequestEvent(sequence_id, "retried", now))
+            timeline = self.begin(core_id, before.id, request, sequence, before.metrics)
+        timeline.note(RequestEvent(core_id, "retried", now))
         timeline.follow(sequence)
+        return timeline
 
     def note(self, event: RequestEvent) -> None:
         if timeline := self._alive.get(event.request_id):  # or it was aborted meanwhile
             timeline.note(event)
 
-    def end(self, sequence_id: str, now: float) -> None:
+    def end(self, core_id: str, now: float) -> None:
         """A sequence has ended, as its state says."""
-        timeline = self._alive.pop(sequence_id)
+        timeline = self._alive.pop(core_id)
         timeline.end(now)
         self._finished.append(timeline)
+
+    def name(self, core_id: str) -> str:
+        """Return the name of a sequence that the core speaks of; its number if it is not known."""
+        found = self._alive.get(core_id) or next(
+            (timeline for timeline in reversed(self._finished) if timeline.core_id == core_id), None
+        )
+        return core_id if found is None else found.id
 
     def find(self, wanted: Callable[[Timeline], bool]) -> list[Timeline]:
         """All for which `wanted` holds, the newest first."""

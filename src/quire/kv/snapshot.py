@@ -27,7 +27,7 @@ class BlockMap(msgspec.Struct):
 
     num_blocks: int
     owners: list[str]
-    """Ids of the requests that hold blocks."""
+    """The core's ids of the sequences that hold blocks."""
     kind: list[int]
     """By run: `FREE`, `CACHED`, `OWNED` or `SHARED`."""
     owner: list[int]

@@ -11,7 +11,7 @@ import msgspec
 from quire import __version__
 from quire.engine.histogram import Percentiles
 from quire.engine.stats import EngineStats
-from quire.engine.timeline import Lane
+from quire.engine.timeline import Lane, Timelines
 from quire.kv.snapshot import BlockMap, KVSnapshot, PrefixTree
 from quire.profile.devices import Device, DeviceReading, devices
 from quire.server.engine import Engine
@@ -122,10 +122,12 @@ def totals(stats: EngineStats) -> Totals:
     return found
 
 
-def kv_map(found: BlockMap) -> KVMap:
+def kv_map(found: BlockMap, timelines: Timelines) -> KVMap:
+    """Return the map with the owners' names, which are those of their lanes."""
     kinds = [_KINDS[kind] for kind in found.kind]
     runs = list(zip(kinds, found.owner, found.count, strict=True))
-    return KVMap(found.num_blocks, found.blocks_per_cell, runs, found.owners)
+    owners = [timelines.name(core_id) for core_id in found.owners]
+    return KVMap(found.num_blocks, found.blocks_per_cell, runs, owners)
 
 
 def prefix_nodes(found: PrefixTree) -> PrefixNodes:
@@ -193,7 +195,8 @@ class Camera:
         if self._asked.done():
             asked, self._asked = self._asked, None
             found = msgspec.convert(asked.result(), KVSnapshot)
-            self._kv_map, self._prefix_nodes = kv_map(found.map), prefix_nodes(found.tree)
+            self._kv_map = kv_map(found.map, engine.timelines)
+            self._prefix_nodes = prefix_nodes(found.tree)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

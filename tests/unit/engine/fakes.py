@@ -6,18 +6,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from quire.checkpoint.source import ModelSource
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
-from quire.core.messages import Ready, TokenLogprobs
+from quire.core.messages import Ready, StepOutputs, TokenLogprobs
+from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.core import EngineCore
-from quire.engine.input import InputProcessor
+from quire.engine.input import InputProcessor, ProcessedRequest
+from quire.engine.output import OutputProcessor, ProcessedStep
 from quire.engine.resolve import Resolved
+from quire.engine.stats import EngineStats
+from quire.engine.tracing import RequestTracer
 from quire.executor.base import Executor
 from quire.text.dummy import DummyTokenizer
 from quire.text.grammar import new_matcher
@@ -46,6 +51,38 @@ class ByteTokenizer(DummyTokenizer):
 def follow(token: int) -> int:
     """The token that the model says after `token`."""
     return EOS if token == ord("z") else (token + 1) % 256
+
+
+class NamedOutputs(OutputProcessor):
+    """An output processor whose core calls sequences by their callers' names: "r", "r_0" …"""
+
+    def __init__(self, stats: EngineStats | None = None, tracer: RequestTracer | None = None):
+        super().__init__(ByteTokenizer(), stats or EngineStats(), tracer)
+        self.ids: dict[str, str] = {}
+
+    def add(
+        self, request: ProcessedRequest, trace_headers: Mapping[str, str] | None = None
+    ) -> None:
+        names = [child.request_id for child in request.children]
+        super().add(request, trace_headers)
+        self.ids.update(zip(names, [c.request_id for c in request.children], strict=True))
+
+    def process(self, step: StepOutputs) -> ProcessedStep:
+        for said in [*step.outputs, *step.events]:
+            said.request_id = self.ids.get(said.request_id, said.request_id)
+        result = super().process(step)
+        result.aborts = self._names(result.aborts)
+        return result
+
+    def abort(
+        self, request_id: str, now: float, error: str | None = None
+    ) -> tuple[list[str], RequestOutput | None]:
+        ids, output = super().abort(request_id, now, error)
+        return self._names(ids), output
+
+    def _names(self, ids: list[str]) -> list[str]:
+        names = {number: name for name, number in self.ids.items()}
+        return [names.get(number, number) for number in ids]
 
 
 class EchoExecutor(Executor):

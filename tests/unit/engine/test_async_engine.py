@@ -1,6 +1,7 @@
 """AsyncLLM over a core in its own process, with the echo model."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,7 +17,7 @@ from quire.engine import intake
 from quire.engine.async_engine import AsyncLLM
 from quire.engine.client import ProcessClient
 from tests.unit.engine.fakes import ByteTokenizer, resolved
-from tests.unit.engine.test_client import FAKE_CORE, until
+from tests.unit.engine.test_client import FAKE_CORE, PATIENCE, until
 
 DELTA = RequestOutputKind.DELTA
 
@@ -117,6 +118,50 @@ async def test_abort_by_id_gives_the_consumer_what_there_is() -> None:
         assert last.outputs[0].finish_reason == "abort"
         assert last.outputs[0].text.startswith("b")
         await engine.abort("nobody")
+
+
+@pytest.mark.parametrize("way", ["close", "abort", "cancel"])
+async def test_an_id_may_be_used_again_at_once_after_an_abort(way: str) -> None:
+    """Each request gets its own tokens, whatever the core still says of the one before."""
+    params = SamplingParams(max_tokens=100, ignore_eos=True, n=2, output_kind=DELTA)
+    async with running() as engine:
+        for trial in range(20):
+            old = engine.generate([1], params, "same")
+            await anext(old)
+            if way == "close":
+                await old.aclose()
+            elif way == "abort":
+                await engine.abort("same")
+            else:
+                reader = asyncio.create_task(anext(old))
+                await asyncio.sleep(0)
+                reader.cancel()
+                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await reader
+                await old.aclose()  # an output may have come first
+            async with asyncio.timeout(PATIENCE):
+                new = engine.generate([130 + trial], params, "same")
+                outputs = [await anext(new)]
+                assert [output.finished async for output in old][-1:] in ([], [True])
+                outputs += [output async for output in new]
+            for index in range(2):
+                tokens = [t for o in outputs for c in o.outputs if c.index == index
+                          for t in c.token_ids]  # fmt: skip
+                assert tokens == list(range(131 + trial, 231 + trial)), (way, trial)
+        assert engine.num_unfinished == 0
+        await idle(engine)
+
+
+async def test_a_late_close_leaves_the_next_request_of_the_id_alone() -> None:
+    async with running() as engine:
+        first = engine.generate("a", SamplingParams(max_tokens=1), "same")
+        assert (await anext(first)).finished
+        second = engine.generate("q", SamplingParams(max_tokens=3, output_kind=DELTA), "same")
+        outputs = [await anext(second)]
+        await first.aclose()
+        async with asyncio.timeout(PATIENCE):
+            outputs += [output async for output in second]
+        assert text(outputs) == "rst"
 
 
 async def test_bad_requests_are_refused_before_the_core() -> None:

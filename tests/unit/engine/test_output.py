@@ -14,9 +14,9 @@ from quire.core.outputs import RequestOutput
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.engine.adapters import assign
-from quire.engine.output import OutputProcessor, ProcessedStep
+from quire.engine.output import ProcessedStep
 from quire.engine.stats import EngineStats, LoraUse
-from tests.unit.engine.fakes import EOS, ByteTokenizer, input_processor
+from tests.unit.engine.fakes import EOS, NamedOutputs, input_processor
 
 DELTA = RequestOutputKind.DELTA
 FINAL_ONLY = RequestOutputKind.FINAL_ONLY
@@ -27,7 +27,7 @@ class Bench:
 
     def __init__(self, prompt: str = "a", **params: Any) -> None:
         self.stats = EngineStats()
-        self.processor = OutputProcessor(ByteTokenizer(), self.stats)
+        self.processor = NamedOutputs(self.stats)
         self.now = 10.0
         self.add("r", prompt, **params)
 
@@ -154,11 +154,32 @@ def test_abort_of_n_sequences_names_those_that_run() -> None:
     assert bench.processor.abort("r", 99.0) == ([], None)
 
 
-def test_ids_in_use_are_refused() -> None:
+def test_an_id_under_way_is_refused_and_may_be_used_again_afterwards() -> None:
     bench = Bench(n=2)
-    for request_id in ("r", "r_1"):
-        with pytest.raises(InvalidRequestError, match="in use"):
-            bench.add(request_id)
+    bench.add("r_1")
+    with pytest.raises(InvalidRequestError, match="in use"):
+        bench.add("r")
+    bench.processor.abort("r", 99.0)
+    bench.add("r")
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_the_core_still_says_of_an_aborted_request_meets_no_other(n: int) -> None:
+    bench = Bench(n=n, output_kind=DELTA)
+    name = "r" if n == 1 else "r_1"
+    old = bench.processor.ids[name]
+    bench.feed("b") if n == 1 else bench.step(core(name, "b"))
+    bench.processor.abort("r", 99.0)
+    bench.add("r", n=n, output_kind=DELTA)
+    late = StepOutputs([core(old, "old", FinishReason.LENGTH)], None, 100.0)
+    late.events = [RequestEvent(old, "preempted", 100.0)]
+    assert bench.processor.process(late).outputs == []
+    [output] = bench.step(core(name, "new")).outputs
+    assert output.outputs[0].text == "new"
+    [timeline] = [
+        t for t in bench.processor.timelines.find(lambda t: t.id == name) if not t.finished
+    ]
+    assert [line.kind for line in timeline.story()] == ["arrived", "first_token"]
 
 
 def test_logprobs() -> None:
@@ -192,6 +213,68 @@ def test_a_sequence_ahead_of_the_first_waits_for_the_prompt_s_logprobs() -> None
     [output] = bench.step(core("r_2", "v")).outputs
     assert [(c.index, c.text) for c in output.outputs] == [(2, "v")]
     assert output.prompt_logprobs is None
+
+
+@pytest.mark.parametrize("kind", list(RequestOutputKind))
+def test_a_probe_reports_the_prompt_if_the_first_sequence_fails(kind: RequestOutputKind) -> None:
+    bench = Bench("ab", n=2, prompt_logprobs=1, output_kind=kind)
+    assert bench.step(core("r_1", "x")).outputs == []
+    failed = bench.step(core("r_0", "", FinishReason.ERROR, stop_reason="a NaN"))
+    [probe] = failed.probes
+    assert failed.outputs == []
+    assert probe.prompt_token_ids == bench.processor.messages()[0].prompt_token_ids
+    assert probe.sampling_params.prompt_logprobs == 1
+    assert bench.step(core("r_1", "y", FinishReason.LENGTH)).outputs == []
+    row = TokenLogprobs([98, 99], [-2.0, -0.5], 2)
+    answer = core(probe.request_id, "z", FinishReason.LENGTH, prompt_logprobs=[row])
+    [output] = bench.step(answer).outputs
+    assert output.finished
+    assert [c.finish_reason for c in output.outputs] == ["error", "length"]
+    assert [c.text for c in output.outputs] == ["", "xy"]
+    assert output.prompt_logprobs is not None
+    assert len(output.prompt_logprobs) == 2
+    assert bench.stats.generation_tokens == 2  # the probe's is not the client's
+    assert bench.processor.num_unfinished == 0
+
+
+def test_all_sequences_fail_if_the_probe_does() -> None:
+    bench = Bench("ab", n=3, prompt_logprobs=1)
+    [probe] = bench.step(core("r_0", "", FinishReason.ERROR, stop_reason="a NaN")).probes
+    bench.step(core("r_1", "x", FinishReason.LENGTH))
+    last = bench.step(core(probe.request_id, "", FinishReason.ERROR, stop_reason="another NaN"))
+    assert last.aborts == ["r_2"]
+    [output] = last.outputs
+    assert [c.finish_reason for c in output.outputs] == ["error"] * 3
+    assert [c.stop_reason for c in output.outputs] == ["a NaN"] + 2 * [
+        "no prompt_logprobs: another NaN"
+    ]
+
+
+def test_no_probe_where_nobody_is_left_to_report_for() -> None:
+    bench = Bench("ab", n=2, prompt_logprobs=1)
+    both = [core(name, "", FinishReason.ERROR) for name in ("r_0", "r_1")]
+    step = bench.step(*both)
+    assert (step.probes, [output.finished for output in step.outputs]) == ([], [True])
+    alone = Bench("ab", prompt_logprobs=1).step(core("r", "", FinishReason.ERROR))
+    assert (alone.probes, [output.finished for output in alone.outputs]) == ([], [True])
+
+
+@pytest.mark.parametrize("way", ["abort", "retry"])
+def test_a_probe_ends_with_its_request(way: str) -> None:
+    bench = Bench("ab", n=2, prompt_logprobs=1, output_kind=FINAL_ONLY)
+    [probe] = bench.step(core("r_0", "", FinishReason.ERROR)).probes
+    if way == "abort":
+        ids, output = bench.processor.abort("r", 99.0)
+        assert ids == [probe.request_id, "r_1"]
+        assert output is not None
+        assert output.finished
+    else:
+        assert bench.processor.retry("r", 99.0)
+        bench.step(core("r_1", "x", FinishReason.LENGTH))
+    row = TokenLogprobs([98, 99], [-2.0, -0.5], 2)
+    late = core(probe.request_id, "z", FinishReason.LENGTH, prompt_logprobs=[row])
+    assert bench.step(late).outputs == []
+    assert bench.processor.num_unfinished == (way == "retry")
 
 
 def test_a_failure_in_one_request_s_text_ends_only_that_request(

@@ -7,17 +7,15 @@ from typing import Any
 from quire.core.messages import CoreOutput, EventKind, RequestEvent, StepOutputs
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
-from quire.engine.output import OutputProcessor
-from quire.engine.stats import EngineStats
 from quire.engine.timeline import MAX_EVENTS, MAX_FINISHED, Timeline, Timelines
-from tests.unit.engine.fakes import ByteTokenizer, input_processor
+from tests.unit.engine.fakes import NamedOutputs, input_processor
 
 
 class Bench:
     """An output processor, fed by hand; requests have prompts of 8 tokens and arrive at 9."""
 
     def __init__(self) -> None:
-        self.processor = OutputProcessor(ByteTokenizer(), EngineStats())
+        self.processor = NamedOutputs()
         self.input = input_processor()
 
     @property

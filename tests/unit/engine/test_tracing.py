@@ -15,10 +15,8 @@ from quire.core.errors import ConfigError
 from quire.core.messages import CoreOutput, RequestEvent, StepOutputs
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
-from quire.engine.output import OutputProcessor
-from quire.engine.stats import EngineStats
 from quire.engine.tracing import RequestTracer
-from tests.unit.engine.fakes import ByteTokenizer, input_processor
+from tests.unit.engine.fakes import NamedOutputs, input_processor
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT_ID = "00f067aa0ba902b7"
@@ -82,7 +80,7 @@ def collector() -> Iterator[Collector]:
 
 def serve_one(tracer: RequestTracer, reason: FinishReason, headers: dict[str, str]) -> None:
     """A request of 8 tokens with n = 2, of which a chunk was cached."""
-    processor = OutputProcessor(ByteTokenizer(), EngineStats(), tracer)
+    processor = NamedOutputs(tracer=tracer)
     params = SamplingParams(n=2, temperature=0.5, max_tokens=7)
     request = input_processor().process("cmpl-1", list(range(8)), params, arrival_time=9.0)
     processor.add(request, headers)
