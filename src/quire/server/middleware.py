@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.server.errors import ApiError, error_response, log_unexpected
 from quire.server.pages import is_static
-from quire.server.state import choose_request_id
+from quire.server.request_ids import RequestIds, choose_request_id
 
 OPEN_PATH = "/health"
 """The one endpoint that answers without a key: a probe has none."""
@@ -23,20 +23,26 @@ class RequestIdMiddleware:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._ids = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         chosen = choose_request_id(Headers(scope=scope).get("x-request-id"))
-        scope["state"] = {**scope.get("state", {}), "request_id": chosen}
+        state = {**scope.get("state", {}), "request_id": chosen, "request_ids": self._ids}
+        scope["state"] = state
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["X-Request-Id"] = chosen
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            if "unique_id" in state:  # see `state.request_id`
+                self._ids.release(state["unique_id"])
 
 
 class LastResortMiddleware:

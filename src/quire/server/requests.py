@@ -12,7 +12,8 @@ from quire.engine.timeline import MAX_FINISHED, Lane, TimelineEvent
 from quire.server.contract import contract
 from quire.server.errors import ApiError
 from quire.server.json_text import encode
-from quire.server.state import names_of, server_state
+from quire.server.request_ids import names_of
+from quire.server.state import server_state
 
 
 class RequestTimeline(Lane, kw_only=True):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-import secrets
 import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -24,8 +22,6 @@ DEFAULT_MAX_QUEUED_REQUESTS = 1024
 DEFAULT_MAX_STORED_RESPONSES = 1024
 RETRY_SECONDS = (1, 60)
 """The shortest and the longest that a client is asked to wait."""
-
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +117,14 @@ def server_state(request: Request) -> ServerState:
 
 
 def request_id(request: Request) -> str:
-    """The id that the response's `X-Request-Id` header carries."""
-    return cast(str, request.scope["state"]["request_id"])
+    """Return the id that the ids of responses are made of; no other request has it.
+
+    It is the `X-Request-Id` of the response, unless a client has sent the same one before.
+    """
+    state = request.scope["state"]
+    if "unique_id" not in state:
+        state["unique_id"] = state["request_ids"].take(state["request_id"])
+    return cast(str, state["unique_id"])
 
 
 def trace_headers(request: Request) -> dict[str, str] | None:
@@ -130,22 +132,3 @@ def trace_headers(request: Request) -> dict[str, str] | None:
     if TRACE_HEADERS[0] not in request.headers:
         return None
     return {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers}
-
-
-def choose_request_id(offered: str | None) -> str:
-    """The client's own id where it is harmless in a header and a log line; else a new one."""
-    if offered is not None and _REQUEST_ID.fullmatch(offered):
-        return offered
-    return secrets.token_hex(16)
-
-
-def engine_request_id(prefix: str) -> str:
-    """An id for one engine request; unique even where clients repeat theirs."""
-    return f"{prefix}-{secrets.token_hex(4)}"
-
-
-def names_of(engine_id: str) -> tuple[str, ...]:
-    """All that a client may know an engine request by: also its response's id (`engine_request_id`
-    made the one of the other), and the `X-Request-Id` in that."""
-    response = engine_id.rpartition("-")[0]
-    return engine_id, response, response.partition("-")[2]

@@ -105,7 +105,9 @@ async def test_a_repeated_request_id_is_served_again() -> None:
     async with running() as app:
         app.http.headers["x-request-id"] = "same"
         assert (await app.complete()).json()["id"] == "cmpl-same"
-        assert (await app.complete()).status_code == 200
+        again = await app.complete()
+        assert (again.status_code, again.headers["x-request-id"]) == (200, "same")
+        assert again.json()["id"].startswith("cmpl-same~")
 
 
 async def test_keys() -> None:

@@ -31,7 +31,8 @@ from quire.server.event_stream import (
 )
 from quire.server.json_text import encode
 from quire.server.openai.protocol import PromptTokensDetails, StreamOptions, Usage
-from quire.server.state import ServerState, engine_request_id
+from quire.server.request_ids import engine_request_id
+from quire.server.state import ServerState
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt

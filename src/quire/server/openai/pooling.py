@@ -47,13 +47,8 @@ from quire.server.openai.pooling_protocol import (
     ScoreRequest,
     ScoreResponse,
 )
-from quire.server.state import (
-    ServerState,
-    engine_request_id,
-    request_id,
-    server_state,
-    trace_headers,
-)
+from quire.server.request_ids import engine_request_id
+from quire.server.state import ServerState, request_id, server_state, trace_headers
 
 B = TypeVar("B", bound=CommonPooling)
 
