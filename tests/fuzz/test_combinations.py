@@ -29,6 +29,11 @@ def test_the_worlds_are_worth_it() -> None:
     assert sum(count for name, count in outcomes.items() if name.startswith("refused")) < 3
 
 
+def test_the_prompt_s_logprobs_survive_the_sequence_that_reports_them() -> None:
+    """Found by `make fuzz`: of n sequences the first failed, and the others had none."""
+    replay.run("tests.fuzz.combinations", combinations.case, 1, seed=0, first=84)
+
+
 def test_streams_say_what_whole_answers_say() -> None:
     outcomes = replay.run("tests.fuzz.streams", streams.case, 8, seed=0)
     assert outcomes["served"] > 5

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineArgs
 from quire.core.errors import EngineDeadError, InvalidRequestError
 from quire.core.outputs import RequestOutput
@@ -16,8 +17,9 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.engine import intake
 from quire.engine.async_engine import AsyncLLM
 from quire.engine.client import ProcessClient
-from tests.unit.engine.fakes import ByteTokenizer, resolved
+from tests.unit.engine.fakes import ByteTokenizer, EchoExecutor, resolved
 from tests.unit.engine.test_client import FAKE_CORE, PATIENCE, until
+from tests.unit.server.fake_engine import LoopClient
 
 DELTA = RequestOutputKind.DELTA
 
@@ -162,6 +164,53 @@ async def test_a_late_close_leaves_the_next_request_of_the_id_alone() -> None:
         async with asyncio.timeout(PATIENCE):
             outputs += [output async for output in second]
         assert text(outputs) == "rst"
+
+
+class FailsReporters(EchoExecutor):
+    """Fails the first sequences that report a prompt's log-probabilities."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.left = count
+
+    def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        output = super().execute(batch)
+        for i, name in enumerate(batch.request_ids):
+            if self.left and self.params[name].prompt_logprobs is not None:
+                self.left -= 1
+                output.sampled_token_ids[i] = -1
+                output.prompt_logprobs.pop(name, None)
+                output.errors[name] = "its logits are not finite"
+        return output
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+@pytest.mark.parametrize("kind", list(RequestOutputKind))
+async def test_the_prompt_s_logprobs_come_though_the_first_sequence_fails(
+    failures: int, kind: RequestOutputKind
+) -> None:
+    client = LoopClient(executor=partial(FailsReporters, failures))
+    engine = AsyncLLM(resolved(), ByteTokenizer(), EngineArgs(), lambda: client)
+    await engine.start_core()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            outputs = await collect(
+                engine, "abc", n=3, max_tokens=4, prompt_logprobs=0, output_kind=kind
+            )
+        reasons = {c.index: c.finish_reason for output in outputs for c in output.outputs}
+        if failures == 1:
+            assert reasons == {0: "error", 1: "length", 2: "length"}
+            [found] = [o.prompt_logprobs for o in outputs if o.prompt_logprobs is not None][-1:]
+            assert [row and next(iter(row)) for row in found] == [None, 98, 99]
+            texts = [text(outputs if kind is DELTA else outputs[-1:], i) for i in (1, 2)]
+            assert texts == ["defg"] * 2
+        else:
+            assert set(reasons.values()) == {"error"}
+        assert engine.num_unfinished == 0
+        assert not client.core.has_work()
+        assert client.core.scheduler.kv.pool.num_used == 0
+    finally:
+        engine.shutdown()
 
 
 async def test_bad_requests_are_refused_before_the_core() -> None:
