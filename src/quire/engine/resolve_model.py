@@ -11,18 +11,17 @@ import msgspec
 from quire.checkpoint.source import ModelSource
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
+from quire.models import rope
 
 _FLAG = "--hf-overrides"
-_UNSCALED = ("rope_theta", "partial_rotary_factor")
-"""What of RoPE is not its scaling."""
 
 
 def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
     """The same model, its config.json with these fields in place of its own.
 
     Args:
-        overrides: a JSON object; a field that is null is taken away, and the older or newer name
-            of RoPE's table goes with the one that is given.
+        overrides: a JSON object; a field that is null is taken away. RoPE's fields take effect
+            whatever spelling the model uses (see `models.rope.overridden`).
 
     Raises:
         ConfigError: it is no JSON object.
@@ -37,24 +36,15 @@ def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
             fix=f"""Write {_FLAG} '{{"max_position_embeddings": 4096}}'.""",
             param=_FLAG,
         ) from None
-    config = dict(source.config)
-    if "rope_scaling" in given:  # Transformers 5 has all of RoPE in one table, which would win
-        whole = config.pop("rope_parameters", None) or {}
-        config |= {name: whole[name] for name in _UNSCALED if name in whole}
-    for name, value in given.items():
-        if value is None:
-            config.pop(name, None)
-        else:
-            config[name] = value
-    return replace(source, config=config)
+    return replace(source, config=rope.overridden(source.config, given))
 
 
 def yarn_warning(model: ModelConfig) -> str | None:
     """What static YaRN costs short prompts; None where it is not on."""
-    rope = model.rope
-    if rope is None or rope.scaling != "yarn" or rope.params["factor"] <= 1.0:
+    own = model.rope
+    if own is None or own.scaling != "yarn" or own.params["factor"] <= 1.0:
         return None
-    trained, factor = rope.params["original_max_position_embeddings"], rope.params["factor"]
+    trained, factor = own.params["original_max_position_embeddings"], own.params["factor"]
     return (
         f"YaRN stretches positions {factor:g} times at every length, so that prompts below the "
         f"{trained:,} tokens it was trained at are answered less well too. Where none is longer: "

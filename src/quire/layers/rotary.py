@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from quire.core.config import RopeConfig
 from quire.core.errors import UnsupportedModelError
+from quire.core.rope import yarn_magnitude
 
 
 def rope_table(config: RopeConfig, max_len: int) -> Tensor:
@@ -92,7 +92,7 @@ def _yarn(config: RopeConfig, max_len: int) -> _Frequencies:
     slope = high - low if high != low else 0.001
     ramp = ((torch.arange(width // 2, dtype=torch.float32) - low) / slope).clamp(0.0, 1.0)
     frequencies, _ = _default(config, max_len)
-    return frequencies / factor * ramp + frequencies * (1.0 - ramp), _yarn_magnitude(p, factor)
+    return frequencies / factor * ramp + frequencies * (1.0 - ramp), yarn_magnitude(p)
 
 
 def _yarn_dimension(config: RopeConfig, turns: float) -> float:
@@ -101,19 +101,6 @@ def _yarn_dimension(config: RopeConfig, turns: float) -> float:
     return (
         config.rotary_dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(config.theta))
     )
-
-
-def _yarn_magnitude(params: dict[str, Any], factor: float) -> float:
-    """What YaRN multiplies q and k by, each, to keep attention as sharp as it was."""
-
-    def mscale(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-    if (explicit := params.get("attention_factor")) is not None:
-        return float(explicit)
-    if params.get("mscale") and params.get("mscale_all_dim"):
-        return mscale(params["mscale"]) / mscale(params["mscale_all_dim"])
-    return mscale(1.0)
 
 
 def _longrope(config: RopeConfig, max_len: int) -> _Frequencies:

@@ -9,9 +9,9 @@ from quire.models.architecture import Architecture, WeightNames
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     renamed = {
-        "hidden_size": hf.integer(config, "dim"),
-        "num_attention_heads": hf.integer(config, "n_heads"),
-        "num_hidden_layers": hf.integer(config, "n_layers"),
+        "hidden_size": hf.integer(config, "dim", "hidden_size"),
+        "num_attention_heads": hf.integer(config, "n_heads", "num_attention_heads"),
+        "num_hidden_layers": hf.integer(config, "n_layers", "num_hidden_layers"),
         "intermediate_size": hf.integer(config, "hidden_dim"),
         "hidden_act": config.get("activation"),
     }

@@ -10,25 +10,40 @@ from quire.models import hf, llama
 from quire.models.architecture import Architecture
 
 DEFAULT_HEAD_DIM = 256
-_TANH_GELUS = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu")
-"""Gemma's first configs say "gelu", and mean its tanh approximation."""
 
 
-def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
-    """config.json → `ModelConfig`; `differences` are a later Gemma's fields."""
+def parse(
+    config: hf.HFConfig,
+    *,
+    activation_field: str = "hidden_act",
+    kv_heads: int = 16,
+    **differences: Any,
+) -> ModelConfig:
+    """config.json → `ModelConfig`.
+
+    Args:
+        activation_field: the one of two fields that Transformers reads.
+        kv_heads: what an absent `num_key_value_heads` means.
+        differences: a later Gemma's fields.
+    """
     hf.only(config, "use_bidirectional_attention", False, "causal attention")
-    activation = config.get("hidden_activation") or config.get("hidden_act")
-    if activation is not None and activation not in _TANH_GELUS:
-        raise UnsupportedModelError(
-            f"config.json: hidden_activation is {activation!r}; Gemma gates with GELU's tanh "
-            "approximation.",
-            param="hidden_activation",
-        )
+    activation = "gelu_tanh"
+    for field in ("hidden_act", "hidden_activation"):
+        found = hf.activation(config, field, "gelu_pytorch_tanh")
+        if found not in ("gelu", "gelu_tanh"):
+            raise UnsupportedModelError(
+                f"config.json: {field} is {config[field]!r}; Gemma gates with GELU.", param=field
+            )
+        if field == activation_field and field == "hidden_activation":
+            activation = found  # "gelu" in hidden_act means the approximation
     bias = hf.boolean(config, "attention_bias", default=False)
     fields: dict[str, Any] = {
         "architecture": "gemma",
         "head_dim": DEFAULT_HEAD_DIM,
-        "activation": "gelu_tanh",
+        "kv_heads": kv_heads,
+        "bos": 2,
+        "eos": 1,
+        "activation": activation,
         "norm_plus_one": True,
         "embedding_scale": hf.integer(config, "hidden_size") ** 0.5,
         "qkv_bias": bias,

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from quire.core.config import ModelConfig, RopeConfig
 from quire.models import gemma, hf
+from quire.models import rope as ropes
 from quire.models.architecture import Architecture
 from quire.models.gemma2 import NAMES, later_gemma, softcap
 
 _DEFAULT_PATTERN = 6
-_THETA, _LOCAL_THETA = 1_000_000.0, 10_000.0
+_THETAS = {
+    ropes.FULL: ("rope_theta", 1_000_000.0),
+    ropes.SLIDING: ("rope_local_base_freq", ropes.DEFAULT_THETA),
+}
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -29,12 +33,12 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 def _ropes(config: hf.HFConfig) -> tuple[RopeConfig, RopeConfig]:
     """Of the layers that attend to all, and of those that slide; old and new spellings."""
-    return hf.ropes(
+    return ropes.ropes(
         config,
-        {"rope_theta": config.get("rope_theta") or _THETA} | hf.table(config, "rope_scaling"),
-        {"rope_theta": config.get("rope_local_base_freq") or _LOCAL_THETA},
         hf.integer(config, "head_dim", default=gemma.DEFAULT_HEAD_DIM),
         hf.integer(config, "max_position_embeddings"),
+        thetas=_THETAS,
+        scaled=(ropes.FULL,),
     )
 
 

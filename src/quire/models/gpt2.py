@@ -6,6 +6,9 @@ from quire.core.config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import Architecture, WeightNames
 
+_END = 50256
+"""The token that absent fields name as begin and end of a text."""
+
 NAMES = WeightNames(
     top={
         "embed": "transformer.wte",
@@ -30,6 +33,7 @@ NAMES = WeightNames(
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "per_layer_config", None, "layers that are alike")
     hf.only(config, "scale_attn_weights", True, "scores divided by the root of head_dim")
     hf.only(config, "scale_attn_by_inverse_layer_idx", False, "one scale for every layer")
     hf.only(config, "add_cross_attention", False, "a decoder alone")
@@ -44,9 +48,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         num_attention_heads=heads,
         num_key_value_heads=heads,
         head_dim=head_dim,
-        max_position_embeddings=hf.integer(
-            config, "n_positions", "n_ctx", "max_position_embeddings"
-        ),
+        max_position_embeddings=hf.integer(config, "n_positions", "max_position_embeddings"),
         dtype=hf.dtype(config),
         norm="layer_norm",
         norm_eps=hf.number(config, "layer_norm_epsilon", default=1e-5),
@@ -57,8 +59,8 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         output_bias=True,
         mlp_bias=True,
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
-        bos_token_id=hf.bos_token_id(config),
-        eos_token_ids=hf.token_ids(config, "eos_token_id"),
+        bos_token_id=hf.bos_token_id(config, _END),
+        eos_token_ids=hf.token_ids(config, "eos_token_id", _END),
     )
 
 

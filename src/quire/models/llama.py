@@ -7,6 +7,7 @@ from typing import Any
 from quire.core.config import ModelConfig
 from quire.core.errors import UnsupportedModelError
 from quire.models import hf
+from quire.models import rope as ropes
 from quire.models.architecture import Architecture, WeightNames
 
 NAMES = WeightNames(
@@ -27,15 +28,29 @@ NAMES = WeightNames(
 )
 
 
-def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
-    """config.json → `ModelConfig`; `differences` are a sister architecture's fields."""
+def parse(
+    config: hf.HFConfig,
+    *,
+    head_dim: int | None = None,
+    kv_heads: int | None = None,
+    norm_eps: float = 1e-6,
+    bos: int | None = None,
+    eos: int | None = None,
+    **differences: Any,
+) -> ModelConfig:
+    """config.json → `ModelConfig`.
+
+    Args:
+        head_dim, kv_heads, norm_eps, bos, eos: what absent fields mean (see `hf.heads`).
+        differences: a sister architecture's fields.
+    """
+    hf.only(config, "per_layer_config", None, "layers that are alike")
     hidden_size = hf.integer(config, "hidden_size")
-    head_dim = differences.pop("head_dim", None)
     if config.get("head_dim") is not None:
         head_dim = hf.integer(config, "head_dim")
-    heads, kv_heads, head_dim = hf.heads(config, hidden_size, head_dim)
+    heads, kv_heads, head_dim = hf.heads(config, hidden_size, head_dim, kv_heads)
     max_len = hf.integer(config, "max_position_embeddings")
-    rope = differences.pop("rope", None) or hf.rope(config, head_dim, max_len)
+    rope = differences.pop("rope", None) or ropes.rope(config, head_dim, max_len)
     if "activation" not in differences and hf.activation(config, "hidden_act", "silu") != "silu":
         raise UnsupportedModelError(
             f"config.json: hidden_act is {config['hidden_act']!r}; Quire gates with silu only.",
@@ -50,13 +65,13 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "max_position_embeddings": hf.longest(rope, max_len),
+        "max_position_embeddings": ropes.longest(rope, max_len),
         "dtype": hf.dtype(config),
-        "norm_eps": hf.number(config, "rms_norm_eps", default=1e-6),
+        "norm_eps": hf.number(config, "rms_norm_eps", default=norm_eps),
         "rope": rope,
         "tie_word_embeddings": hf.boolean(config, "tie_word_embeddings", default=False),
-        "bos_token_id": hf.bos_token_id(config),
-        "eos_token_ids": hf.token_ids(config, "eos_token_id"),
+        "bos_token_id": hf.bos_token_id(config, bos),
+        "eos_token_ids": hf.token_ids(config, "eos_token_id", eos),
     }
     return ModelConfig(**(fields | differences))
 
@@ -66,6 +81,8 @@ def parse_llama(config: hf.HFConfig) -> ModelConfig:
     attention_bias = hf.boolean(config, "attention_bias", default=False)
     return parse(
         config,
+        bos=1,
+        eos=2,
         qkv_bias=attention_bias,
         output_bias=attention_bias,
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),

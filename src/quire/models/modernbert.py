@@ -6,13 +6,19 @@ from __future__ import annotations
 from quire.core.config import ModelConfig
 from quire.core.errors import UnsupportedModelError
 from quire.models import hf, qwen2
+from quire.models import rope as ropes
 from quire.models.architecture import Architecture, WeightNames
 
-_THETA, _LOCAL_THETA = 160_000.0, 10_000.0
+_THETAS = {
+    ropes.FULL: ("global_rope_theta", 160_000.0),
+    ropes.SLIDING: ("local_rope_theta", ropes.DEFAULT_THETA),
+}
 _EVERY, _WINDOW = 3, 128
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "per_layer_config", None, "layers that are alike")
+    hf.only(config, "sliding_window", None, "the window of local_attention")
     hidden_size = hf.integer(config, "hidden_size")
     heads, _, head_dim = hf.heads(config, hidden_size, None)
     layers = hf.integer(config, "num_hidden_layers")
@@ -22,15 +28,8 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         slides = tuple(layer % every != 0 for layer in range(layers))
     reach = hf.integer(config, "local_attention", default=_WINDOW) // 2  # to either side
     positions = hf.integer(config, "max_position_embeddings")
-    theta = config.get("global_rope_theta") or _THETA
-    local_theta = config.get("local_rope_theta") or _LOCAL_THETA
-    scaling = hf.table(config, "rope_scaling")
-    rope, local_rope = hf.ropes(
-        config,
-        {"rope_theta": theta} | scaling,
-        {"rope_theta": local_theta} | scaling,
-        head_dim,
-        positions,
+    rope, local_rope = ropes.ropes(
+        config, head_dim, positions, thetas=_THETAS, scaled=(ropes.FULL, ropes.SLIDING)
     )
     activation = hf.activation(config, "hidden_activation", "gelu")
     classifier = hf.activation(config, "classifier_activation", "gelu")

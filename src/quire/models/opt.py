@@ -34,6 +34,7 @@ NAMES = WeightNames(
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hidden_size = hf.integer(config, "hidden_size")
+    hf.only(config, "per_layer_config", None, "layers that are alike")
     hf.only(config, "do_layer_norm_before", True, "norms before each layer")
     hf.only(config, "word_embed_proj_dim", hidden_size, "embeddings as wide as the model")
     hf.only(config, "_remove_final_layer_norm", False, "a norm at the end")
@@ -60,8 +61,8 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         output_bias=bias,
         mlp_bias=bias,
         tie_word_embeddings=hf.boolean(config, "tie_word_embeddings", default=True),
-        bos_token_id=hf.bos_token_id(config),
-        eos_token_ids=hf.token_ids(config, "eos_token_id"),
+        bos_token_id=hf.bos_token_id(config, 2),
+        eos_token_ids=hf.token_ids(config, "eos_token_id", 2),
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from quire.core.config import ModelConfig
-from quire.models import hf, llama, mistral
+from quire.models import hf, llama
+from quire.models import rope as ropes
 from quire.models.architecture import Architecture
 
 NAMES = replace(
@@ -17,24 +19,33 @@ NAMES = replace(
     },
 )
 
+_TABLES = ("rope_parameters", "rope_scaling")
 _TRAINED_LENGTH = 4096
 """Where the config does not say; Transformers' default."""
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    kind = rope.get("rope_type", rope.get("type"))
-    if kind in ("su", "yarn"):  # how the first of these models called it
-        kind = "longrope"
-    if kind == "longrope":
-        rope.setdefault(
-            "original_max_position_embeddings",
-            hf.integer(config, "original_max_position_embeddings", default=_TRAINED_LENGTH),
-        )
-    rope = {key: value for key, value in rope.items() if key != "type"} | {
-        "rope_type": kind or "default"
+    hidden, max_len = (hf.integer(config, n) for n in ("hidden_size", "max_position_embeddings"))
+    given = hf.integer(config, "head_dim") if config.get("head_dim") is not None else None
+    _, _, head_dim = hf.heads(config, hidden, given)
+    renamed = {**config, **{name: _renamed(config, name) for name in _TABLES}}
+    return llama.parse(
+        config,
+        architecture="phi3",
+        norm_eps=1e-5,
+        bos=1,
+        eos=32000,
+        rope=ropes.rope(renamed, head_dim, max_len, partial=True, trained=_TRAINED_LENGTH),
+        sliding_window=hf.optional(config, "sliding_window", None),
+    )
+
+
+def _renamed(config: hf.HFConfig, name: str) -> dict[str, Any]:
+    """RoPE's table, in which the first of these models said "su" or "yarn" for LongRoPE."""
+    return {
+        key: "longrope" if key in ("type", "rope_type") and value in ("su", "yarn") else value
+        for key, value in hf.table(config, name).items()
     }
-    return mistral.parse({**config, "rope_parameters": rope}, architecture="phi3")
 
 
 ARCHITECTURE = Architecture(parse, NAMES)

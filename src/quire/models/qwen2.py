@@ -9,30 +9,38 @@ from quire.core.errors import CheckpointError
 from quire.models import hf, llama
 from quire.models.architecture import Architecture
 
+KV_HEADS = 32
+"""Where the config does not say; Transformers' default."""
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return llama.parse(config, architecture="qwen2", qkv_bias=True, **sliding(config))
+    return llama.parse(
+        config, architecture="qwen2", qkv_bias=True, kv_heads=KV_HEADS, **sliding(config)
+    )
 
 
 def sliding(config: hf.HFConfig) -> dict[str, Any]:
     """The fields of sliding attention: none unless `use_sliding_window`; then of the layers that
     `layer_types` names, or of those from `max_window_layers` on."""
-    if not hf.boolean(config, "use_sliding_window", default=False):
-        return {}
+    window = None
+    if hf.boolean(config, "use_sliding_window", default=False):
+        window = hf.optional(config, "sliding_window", 4096)
     slides = sliding_layers(config)
     if slides is None:
-        first = (
-            0
-            if config.get("max_window_layers") == 0
-            else (hf.integer(config, "max_window_layers", default=28))
-        )
+        upper = config.get("max_window_layers") == 0
+        first = 0 if upper else hf.integer(config, "max_window_layers", default=28)
         layers = hf.integer(config, "num_hidden_layers")
-        slides = tuple(layer >= first for layer in range(layers))
+        slides = tuple(window is not None and layer >= first for layer in range(layers))
     if not any(slides):
         return {}
-    window = hf.integer(config, "sliding_window", default=4096)
+    if window is None:
+        raise CheckpointError(
+            "config.json: layer_types has layers that slide, but use_sliding_window is not true "
+            "or sliding_window is null.",
+            fix="Set both, or make the layers full_attention.",
+            param="use_sliding_window",
+        )
     return {"sliding_window": window, "sliding_layers": slides}
 
 
@@ -42,7 +50,11 @@ def sliding_layers(config: hf.HFConfig) -> tuple[bool, ...] | None:
     types = config.get("layer_types")
     if types is None:
         return None
-    if len(types) != layers or any(kind not in _LAYER_TYPES for kind in types):
+    if (
+        not isinstance(types, list)
+        or len(types) != layers
+        or any(kind not in _LAYER_TYPES for kind in types)
+    ):
         raise CheckpointError(
             f"config.json: layer_types is {types!r}; it must have {layers} entries, each "
             f"{' or '.join(_LAYER_TYPES)}.",

@@ -16,6 +16,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         config,
         architecture="qwen3",
         head_dim=_DEFAULT_HEAD_DIM,
+        kv_heads=qwen2.KV_HEADS,
         qk_norm=True,
         qkv_bias=bias,
         output_bias=bias,

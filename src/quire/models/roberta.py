@@ -9,7 +9,10 @@ from quire.models.architecture import Architecture
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    (padding,) = hf.token_ids(config, "pad_token_id") or (1,)
+    found = hf.token_ids(config, "pad_token_id", 1)
+    if len(found) != 1:
+        raise hf.wrong("pad_token_id", config.get("pad_token_id"), "a token id")
+    (padding,) = found
     rows = hf.integer(config, "max_position_embeddings")
     if rows <= padding + 1:
         raise CheckpointError(

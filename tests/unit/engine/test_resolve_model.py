@@ -50,6 +50,8 @@ def test_rope_scaling_leaves_the_rest_of_rope() -> None:
     assert stretched.max_position_embeddings == 131072
     newer = {"rope_parameters": {**YARN, "rope_theta": 7.0}, "rope_scaling": None}
     assert model(newer).rope.scaling == "yarn"  # type: ignore[union-attr]
+    assert model(newer).rope.theta == 7.0  # type: ignore[union-attr]
+    assert model({"rope_parameters": YARN}) == stretched
 
 
 def test_static_yarn_is_told_with_two_ways_out_that_work() -> None:

@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from quire.core.config import RopeConfig
 from quire.core.errors import UnsupportedModelError
 from quire.layers.rotary import rope_table
-from quire.models import hf
+from quire.models.rope import rope
 from quire.ops import reference
 
 HEAD_DIM = 64
@@ -52,7 +52,7 @@ SCALINGS: list[dict[str, Any]] = [
 
 
 def table_for(params: dict[str, Any], max_len: int = MAX_LEN) -> torch.Tensor:
-    return rope_table(hf.rope({"rope_parameters": params}, HEAD_DIM, TRAINED), max_len)
+    return rope_table(rope({"rope_parameters": params}, HEAD_DIM, TRAINED), max_len)
 
 
 def transformers_table(params: dict[str, Any], max_len: int = MAX_LEN) -> torch.Tensor:

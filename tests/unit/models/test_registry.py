@@ -42,7 +42,8 @@ GPT2: dict[str, Any] = {
 
 
 def qwen2(**fields: Any) -> dict[str, Any]:
-    return LLAMA | {"architectures": ["Qwen2ForCausalLM"]} | fields
+    kind = {"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 2}
+    return LLAMA | kind | fields
 
 
 def test_needs_no_torch() -> None:
@@ -82,7 +83,8 @@ def test_llama_defaults() -> None:
     assert (model.dtype, model.norm_eps) == ("float32", 1e-6)
     assert not any((model.qkv_bias, model.output_bias, model.mlp_bias, model.qk_norm))
     assert not model.tie_word_embeddings
-    assert model.eos_token_ids == ()
+    assert (model.bos_token_id, model.eos_token_ids) == (1, (2,))
+    assert model_config(LLAMA | {"eos_token_id": None}).eos_token_ids == ()
 
 
 def test_llama_options() -> None:
@@ -145,9 +147,11 @@ def test_lengths_that_scaling_stretches() -> None:
 
 
 def test_partial_rotary() -> None:
-    model = model_config(LLAMA | {"partial_rotary_factor": 0.5})
+    model = model_config(phi3(partial_rotary_factor=0.5))
     assert model.rope is not None
     assert model.rope.rotary_dim == 8
+    with pytest.raises(UnsupportedModelError, match=r"partial_rotary_factor is 0\.5"):
+        model_config(LLAMA | {"partial_rotary_factor": 0.5})
 
 
 def test_qwen2_sliding_window() -> None:
@@ -167,16 +171,23 @@ def test_qwen2_sliding_window() -> None:
 
 
 def test_qwen3_has_a_head_dim_of_its_own() -> None:
-    model = model_config(LLAMA | {"architectures": ["Qwen3ForCausalLM"]})
+    model = model_config(qwen2(architectures=["Qwen3ForCausalLM"]))
     assert (model.head_dim, model.qk_norm, model.qkv_bias) == (128, True, False)
 
 
 def test_mistral_sliding_window() -> None:
-    mistral = LLAMA | {"architectures": ["MistralForCausalLM"]}
-    assert model_config(mistral).sliding_window is None
+    mistral = LLAMA | {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 2}
+    assert model_config(mistral).sliding_window == 4096
     assert model_config(mistral | {"sliding_window": None}).sliding_window is None
     model = model_config(mistral | {"sliding_window": 64})
     assert [model.window(layer) for layer in range(3)] == [64, 64, 64]
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    ministral = model_config(mistral | {"sliding_window": 64, "layer_types": kinds})
+    assert [ministral.window(layer) for layer in range(3)] == [64, None, 64]
+    whole = model_config(mistral | {"layer_types": ["full_attention"] * 3})
+    assert whole.sliding_window is None
+    with pytest.raises(CheckpointError, match="sliding_window is null"):
+        model_config(mistral | {"sliding_window": None, "layer_types": kinds})
 
 
 def test_gpt2() -> None:
@@ -201,7 +212,8 @@ def phi3(**fields: Any) -> dict[str, Any]:
 
 
 def gemma(generation: str, **fields: Any) -> dict[str, Any]:
-    return LLAMA | {"architectures": [f"Gemma{generation}ForCausalLM"], "head_dim": 16} | fields
+    kind = {"architectures": [f"Gemma{generation}ForCausalLM"], "head_dim": 16}
+    return LLAMA | kind | {"num_key_value_heads": 2} | fields
 
 
 @pytest.mark.parametrize("kind", ["su", "longrope"])
@@ -256,7 +268,8 @@ def test_model_type_stands_in_for_architectures() -> None:
         (LLAMA | {"hidden_act": "gelu"}, r"hidden_act is 'gelu'"),
         (LLAMA | {"hidden_act": "xielu"}, r"hidden_act is 'xielu'; known"),
         (LLAMA | {"torch_dtype": "float64"}, r"torch_dtype is 'float64'"),
-        (gemma("", hidden_act="relu"), r"hidden_activation is 'relu'"),
+        (gemma("", hidden_act="relu"), r"hidden_act is 'relu'"),
+        (gemma("2", hidden_act="relu"), r"hidden_act is 'relu'"),
         (gemma("3", attn_logit_softcapping=50.0), r"attn_logit_softcapping is 50.0"),
         (gemma("2", use_bidirectional_attention=True), r"use_bidirectional_attention is True"),
         (OPT | {"do_layer_norm_before": False}, r"do_layer_norm_before"),

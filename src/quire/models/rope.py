@@ -1,0 +1,459 @@
+"""RoPE as config.json states it, in every spelling, with the precedence of Transformers.
+
+Transformers 4 writes `rope_scaling` beside a top-level `rope_theta`; Transformers 5 writes one
+table, `rope_parameters`, which holds a table for each kind of layer where these differ. A config
+may mix the spellings. Where Transformers drops what another place states, the config is refused;
+where two places state one field and Transformers has a rule, the rule holds and a warning names
+both values.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from quire.core.config import RopeConfig
+from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.models.hf import MAX_INTEGER, HFConfig, integer, number, table, wrong
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_THETA = 10_000.0
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+_TRAINED = "original_max_position_embeddings"
+_SCALINGS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", _TRAINED),
+    "yarn": ("factor", _TRAINED, "attention_factor", "beta_fast", "beta_slow", "mscale",
+             "mscale_all_dim", "truncate"),
+    "longrope": ("factor", _TRAINED, "attention_factor", "short_factor", "long_factor"),
+}  # fmt: skip
+"""RoPE scalings, and the fields that each reads."""
+_FIELDS = frozenset(name for names in _SCALINGS.values() for name in names)
+_UNSCALED = ("rope_theta", "partial_rotary_factor")
+_TOP_LEVEL = (*_UNSCALED, _TRAINED)
+_STRETCHES = ("llama3", "yarn", "longrope")
+"""Scalings that need the length a model was trained at."""
+_LAYER_THETAS = {
+    "rope_theta": FULL,
+    "rope_local_base_freq": SLIDING,
+    "global_rope_theta": FULL,
+    "local_rope_theta": SLIDING,
+}
+"""Top-level name of a base → the kind of layers it is for, where kinds differ."""
+
+_FACTOR_BOUNDS = 1e-6, 1e9
+"""Beyond them float32 angles become infinite or NaN."""
+
+
+def rope(
+    hf: HFConfig, head_dim: int, max_len: int, *, partial: bool = False, trained: int | None = None
+) -> RopeConfig:
+    """The one RoPE of all layers.
+
+    Args:
+        hf: config.json.
+        head_dim: elements of a head.
+        max_len: the config's max_position_embeddings.
+        partial: whether the architecture can rotate a part of each head.
+        trained: what an absent top-level `original_max_position_embeddings` means; None is
+            `max_len`.
+
+    Raises:
+        CheckpointError: a field is wrong, missing, or stated twice; names it.
+        UnsupportedModelError: Quire does not have this RoPE.
+    """
+    older, newer = _stated(hf, "rope_scaling"), _stated(hf, "rope_parameters")
+    for field, params in (("rope_scaling", older), ("rope_parameters", newer)):
+        nested = next((name for name, value in params.items() if isinstance(value, dict)), None)
+        if nested is not None:
+            raise UnsupportedModelError(
+                f"config.json: {field}.{nested} is a table, but all layers of this architecture "
+                "share one RoPE.",
+                fix=f"Write the fields into {field} itself.",
+                param=field,
+            )
+    params = dict(older or newer)
+    top = {name: hf[name] for name in _TOP_LEVEL if hf.get(name) is not None}
+    kind = _kind(params)
+    if older and newer:
+        _refuse_dropped(newer, older, kind, top)
+    for name in _UNSCALED:
+        if name in params and name in top and params[name] != top[name]:
+            _warn_twice(name, params[name], top[name], f"Quire takes {params[name]!r}")
+        elif name in top:
+            params.setdefault(name, top[name])
+    if kind in _STRETCHES:
+        _set_trained(params, top.get(_TRAINED), trained, max_len)
+    return _parsed(params, kind, head_dim, max_len, partial=partial)
+
+
+def ropes(
+    hf: HFConfig,
+    head_dim: int,
+    max_len: int,
+    *,
+    thetas: Mapping[str, tuple[str, float]],
+    scaled: tuple[str, ...],
+) -> tuple[RopeConfig, RopeConfig]:
+    """RoPE of the layers that attend to all, and of those that slide.
+
+    Args:
+        thetas: kind of layers → the older top-level name of its base, and the base's default.
+        scaled: kinds that an older `rope_scaling` is for.
+
+    Raises:
+        CheckpointError, UnsupportedModelError: see `rope`.
+    """
+    older, newer = _stated(hf, "rope_scaling"), _stated(hf, "rope_parameters")
+    flat = sorted(name for name in newer if name not in (FULL, SLIDING))
+    if flat:
+        raise CheckpointError(
+            f"config.json: rope_parameters.{flat[0]} is {newer[flat[0]]!r}, which says nothing of "
+            "a kind of layers; Transformers ignores it.",
+            fix=f"Write it into rope_parameters.{FULL} or rope_parameters.{SLIDING}.",
+            param="rope_parameters",
+        )
+    names = {name for name, _ in thetas.values()}
+    unread = next((n for n in _TOP_LEVEL if n not in names and hf.get(n) is not None), None)
+    if unread is not None and (unread != "partial_rotary_factor" or hf[unread] != 1):
+        raise CheckpointError(
+            f"config.json: {unread} is {hf[unread]!r}; this architecture has a RoPE for each kind "
+            "of layers and ignores it.",
+            fix=f"Write it into rope_parameters.{FULL} or rope_parameters.{SLIDING}.",
+            param=unread,
+        )
+    if "rope_type" not in older and older.get("type", "default") != "default":
+        raise CheckpointError(
+            f"config.json: rope_scaling.type is {older['type']!r}; Transformers ignores this "
+            "older name in this architecture.",
+            fix="Rename it to rope_scaling.rope_type.",
+            param="rope_scaling",
+        )
+    found = []
+    for layers in (FULL, SLIDING):
+        params = dict(table(newer, layers))
+        if layers in scaled:
+            _warn_overwritten(params, older, layers)
+            params |= older
+        name, default = thetas[layers]
+        if "rope_theta" in params and hf.get(name) not in (None, params["rope_theta"]):
+            _warn_twice(
+                f"rope_parameters.{layers}.rope_theta", params["rope_theta"], hf[name],
+                f"the top-level {name} is ignored",
+            )  # fmt: skip
+        params.setdefault("rope_theta", number(hf, name, default=default))
+        if params.get("truncate", True) is not True:
+            raise UnsupportedModelError(
+                f"config.json: rope_parameters.{layers}.truncate is {params['truncate']!r}; "
+                "Transformers ignores it there.",
+                fix="Remove it.",
+                param="truncate",
+            )
+        kind = _kind(params)
+        if kind in _STRETCHES:
+            params.setdefault(_TRAINED, max_len)
+        found.append(_parsed(params, kind, head_dim, max_len))
+    return found[0], found[1]
+
+
+def longest(config: RopeConfig, max_position_embeddings: int) -> int:
+    """Tokens the model is good for: yarn and dynamic stretch the length it was trained at."""
+    if config.scaling not in ("yarn", "dynamic"):
+        return max_position_embeddings
+    stretched = config.params[_TRAINED] * config.params["factor"]
+    if stretched > MAX_INTEGER:
+        raise wrong("rope_scaling", config.params, "a factor that gives so many positions")
+    return max(max_position_embeddings, int(stretched))
+
+
+def overridden(config: HFConfig, given: HFConfig) -> dict[str, Any]:
+    """`config` with the fields of `given` in place of its own, whatever spelling either uses.
+
+    A field that is null is taken away. A table takes the place of the other table too, and keeps
+    the base and the rotated part that it does not state.
+    """
+    found = dict(config)
+    tables = {name: given[name] for name in ("rope_scaling", "rope_parameters") if name in given}
+    own = {name: _copied(found.get(name)) for name in ("rope_scaling", "rope_parameters")}
+    for name in (*_TOP_LEVEL, *_LAYER_THETAS):
+        if name in given:
+            for params in own.values():
+                _take_away(params, name)
+    if tables:
+        stated = [params for params in tables.values() if isinstance(params, dict)]
+        for name in _TOP_LEVEL:
+            if any(name in params for params in stated):
+                found.pop(name, None)
+        found.pop("rope_scaling", None)
+        kept = _unscaled(own["rope_scaling"] or own["rope_parameters"])
+        found["rope_parameters"] = kept
+        if isinstance(tables.get("rope_parameters"), dict):
+            found["rope_parameters"] = _merged(kept, tables["rope_parameters"])
+        elif stated and not any(isinstance(value, dict) for value in kept.values()):
+            found |= {name: value for name, value in kept.items() if name not in stated[0]}
+            found["rope_parameters"] = {}
+        if isinstance(tables.get("rope_scaling"), dict):
+            found["rope_scaling"] = tables["rope_scaling"]
+        for name, params in tables.items():
+            if params is not None and not isinstance(params, dict):
+                found[name] = params  # which parsing refuses by name
+        if not found["rope_parameters"]:
+            del found["rope_parameters"]
+    else:
+        found |= {name: params for name, params in own.items() if params is not None}
+    for name, value in given.items():
+        if name in tables:
+            continue
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = value
+    return found
+
+
+def _copied(params: Any) -> Any:
+    """A table and the tables in it, copied; anything else as it is."""
+    if not isinstance(params, dict):
+        return params
+    return {name: dict(v) if isinstance(v, dict) else v for name, v in params.items()}
+
+
+def _take_away(params: Any, name: str) -> None:
+    """Remove what the top-level `name` overrides from a table, or from those nested in it."""
+    if not isinstance(params, dict):
+        return
+    nested = {key: value for key, value in params.items() if isinstance(value, dict)}
+    if not nested:
+        params.pop(name, None)
+    for key, value in nested.items():
+        if name in _LAYER_THETAS and key == _LAYER_THETAS[name]:
+            value.pop("rope_theta", None)
+        elif name in ("partial_rotary_factor", _TRAINED):
+            value.pop(name, None)
+
+
+def _unscaled(params: Any) -> dict[str, Any]:
+    """What of a table, or of those nested in it, is not scaling."""
+    if not isinstance(params, dict):
+        return {}
+    nested = {key: _unscaled(value) for key, value in params.items() if isinstance(value, dict)}
+    flat = {name: params[name] for name in _UNSCALED if params.get(name) is not None}
+    return {key: value for key, value in nested.items() if value} | flat
+
+
+def _merged(kept: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """`given` over `kept`, table by table; what is kept of another shape is dropped."""
+    if any(isinstance(value, dict) for value in given.values()):
+        nested = {key: value for key, value in kept.items() if isinstance(value, dict)}
+        return nested | {
+            key: nested.get(key, {}) | value if isinstance(value, dict) else value
+            for key, value in given.items()
+        }
+    return {k: v for k, v in kept.items() if not isinstance(v, dict)} | given
+
+
+def _stated(hf: HFConfig, name: str) -> dict[str, Any]:
+    """The fields of a table that are set."""
+    return {key: value for key, value in table(hf, name).items() if value is not None}
+
+
+def _kind(params: dict[str, Any]) -> str:
+    """The scaling that a table names under `rope_type`, or under the older `type`."""
+    older = params.pop("type", None)
+    kind = params.pop("rope_type", older)
+    if older is not None and kind != older:
+        _warn_twice("rope_type", kind, older, f"Quire takes {kind!r}, as the newer name")
+    if kind is None:
+        scaled = sorted(_FIELDS & params.keys())
+        if scaled:
+            raise CheckpointError(
+                f"config.json: RoPE's {scaled[0]} is {params[scaled[0]]!r}, but rope_type is "
+                "missing, and Transformers then scales nothing.",
+                fix=f"Add rope_type, one of {', '.join(_SCALINGS)}.",
+                param="rope_type",
+            )
+        return "default"
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        raise UnsupportedModelError(
+            f"config.json: RoPE scaling {kind!r} is not supported; known: {', '.join(_SCALINGS)}.",
+            param="rope_scaling",
+        )
+    return kind
+
+
+def _refuse_dropped(
+    newer: dict[str, Any], older: dict[str, Any], kind: str, top: dict[str, Any]
+) -> None:
+    """Refuse a `rope_parameters` that differs from the `rope_scaling` beside it.
+
+    Transformers then reads `rope_scaling` and the top level alone.
+    """
+    taken = {"rope_theta": DEFAULT_THETA, "partial_rotary_factor": 1.0} | top | older
+    for name, value in newer.items():
+        if name in ("rope_type", "type"):
+            agrees = value in ("default", kind)
+        else:
+            agrees = taken.get(name) == value
+        if not agrees:
+            raise CheckpointError(
+                f"config.json: rope_parameters.{name} is {value!r}, but rope_scaling is there too, "
+                f"and Transformers then takes {taken.get(name, kind)!r}.",
+                fix="Write all of RoPE into rope_parameters, or pass it with --hf-overrides "
+                """'{"rope_parameters": …}'.""",
+                param="rope_parameters",
+            )
+
+
+def _set_trained(params: dict[str, Any], top: Any, default: int | None, max_len: int) -> None:
+    """Set the length a model was trained at: the top level's, the table's, or the default."""
+    inner = params.get(_TRAINED)
+    if top is not None:
+        if inner is not None and inner != top:
+            _warn_twice(_TRAINED, inner, top, f"Quire takes the top level's {top!r}")
+        params[_TRAINED] = top
+    elif default is not None and inner not in (None, default):
+        raise CheckpointError(
+            f"config.json: {_TRAINED} is {inner!r} inside RoPE's table and missing at the top "
+            f"level, where Transformers then takes {default}.",
+            fix="Write it at the top level too.",
+            param=_TRAINED,
+        )
+    elif inner is None:
+        params[_TRAINED] = max_len if default is None else default
+
+
+def _warn_twice(name: str, first: Any, second: Any, taken: str) -> None:
+    logger.warning("config.json states %s as %r and as %r; %s.", name, first, second, taken)
+
+
+def _warn_overwritten(params: dict[str, Any], older: dict[str, Any], layers: str) -> None:
+    for name, value in older.items():
+        if name in params and params[name] != value:
+            _warn_twice(
+                f"rope_parameters.{layers}.{name}", params[name], value,
+                f"Quire takes rope_scaling's {value!r}",
+            )  # fmt: skip
+
+
+def _parsed(
+    params: dict[str, Any], kind: str, head_dim: int, max_len: int, *, partial: bool = False
+) -> RopeConfig:
+    """Check every field of one RoPE and give those that its scaling reads."""
+    theta = number(params, "rope_theta", default=DEFAULT_THETA)
+    if theta < 1 or (theta == 1 and kind == "yarn"):
+        raise wrong("rope_theta", params["rope_theta"], "greater than 1")
+    part = number(params, "partial_rotary_factor", default=1.0)
+    if part != 1.0 and not partial:
+        raise UnsupportedModelError(
+            f"config.json: partial_rotary_factor is {part:g}; this architecture rotates whole "
+            "heads.",
+            fix="Remove it.",
+            param="partial_rotary_factor",
+        )
+    rotary_dim = int(head_dim * min(part, 2.0))
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+        raise CheckpointError(
+            f"config.json: RoPE would turn {rotary_dim} of head_dim = {head_dim} dimensions; "
+            "the number must be even and within the head.",
+            param="head_dim",
+        )
+    for name in sorted((_FIELDS - set(_SCALINGS[kind])) & params.keys()):
+        if name == _TRAINED and (kind != "dynamic" or params[name] == max_len):
+            continue
+        if kind == "default" and params[name] != 1.0:
+            raise CheckpointError(
+                f"config.json: RoPE's {name} is {params[name]!r}, but rope_type is 'default', "
+                "which scales nothing.",
+                fix="Remove it, or name the scaling in rope_type.",
+                param=name,
+            )
+        logger.warning("config.json: RoPE scaling %r ignores %s, %r.", kind, name, params[name])
+    return RopeConfig(theta, rotary_dim, kind, _scaling(params, kind, rotary_dim, max_len))
+
+
+def _scaling(params: HFConfig, kind: str, rotary_dim: int, max_len: int) -> dict[str, Any]:
+    match kind:
+        case "linear":
+            return {"factor": _factor(params, "factor")}
+        case "dynamic":
+            if rotary_dim < 4:
+                raise CheckpointError(
+                    f"config.json: dynamic RoPE scaling divides by head_dim - 2; head_dim is "
+                    f"{rotary_dim}, it must be at least 4.",
+                    param="head_dim",
+                )
+            return {"factor": _factor(params, "factor"), _TRAINED: max_len}
+        case "llama3":
+            return _llama3(params)
+        case "yarn":
+            return _yarn(params, max_len)
+        case "longrope":
+            return _longrope(params, rotary_dim, max_len)
+    return {}
+
+
+def _llama3(params: HFConfig) -> dict[str, Any]:
+    names = ("factor", "low_freq_factor", "high_freq_factor")
+    found: dict[str, Any] = {name: _factor(params, name) for name in names}
+    if found["high_freq_factor"] <= found["low_freq_factor"]:
+        raise wrong(
+            "high_freq_factor",
+            params["high_freq_factor"],
+            f"above low_freq_factor, {found['low_freq_factor']:g}",
+        )
+    return found | {_TRAINED: integer(params, _TRAINED)}
+
+
+def _yarn(params: HFConfig, max_len: int) -> dict[str, Any]:
+    trained = integer(params, _TRAINED)
+    found: dict[str, Any] = {
+        "factor": _factor(params, "factor", max_len / trained),
+        _TRAINED: trained,
+    }
+    for name in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
+        if params.get(name) not in (None, 0):  # 0 is Transformers' default, too
+            found[name] = _factor(params, name)
+    if params.get("attention_factor") is not None:
+        found["attention_factor"] = _factor(params, "attention_factor")
+    if "truncate" in params:
+        if not isinstance(params["truncate"], bool):
+            raise wrong("truncate", params["truncate"], "true or false")
+        found["truncate"] = params["truncate"]
+    return found
+
+
+def _longrope(params: HFConfig, rotary_dim: int, max_len: int) -> dict[str, Any]:
+    """LongRoPE's numbers, those that the config leaves to be inferred included."""
+    found: dict[str, Any] = {}
+    for name in ("short_factor", "long_factor"):
+        factors = params.get(name)
+        if factors is None:
+            raise CheckpointError(f"config.json: {name} is missing.", param=name)
+        if not isinstance(factors, list) or len(factors) != rotary_dim // 2:
+            raise wrong(name, factors, f"a list of {rotary_dim // 2} numbers")
+        found[name] = [_factor({name: factor}, name) for factor in factors]
+    trained = integer(params, _TRAINED)
+    factor = _factor(params, "factor", max_len / trained)
+    if params.get("attention_factor") is not None:
+        found["attention_factor"] = _factor(params, "attention_factor")
+    elif factor > 1.0 and trained == 1:
+        raise wrong(_TRAINED, trained, "above 1 where attention_factor is not given")
+    else:
+        sharper = math.sqrt(1.0 + math.log(factor) / math.log(trained)) if factor > 1.0 else 1.0
+        found["attention_factor"] = sharper
+    return found | {_TRAINED: trained}
+
+
+def _factor(params: HFConfig, name: str, default: float | None = None) -> float:
+    """A number of RoPE's scaling, within what float32 angles bear."""
+    value = number(params, name, default=default)
+    low, high = _FACTOR_BOUNDS
+    if not low <= value <= high:
+        raise wrong(name, params.get(name, value), f"between {low:g} and {high:g}")
+    return value

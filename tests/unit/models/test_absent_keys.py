@@ -1,0 +1,190 @@
+"""What an absent or null key of config.json means: the same as in Transformers' config classes.
+
+Each key of each architecture is taken away, and set to null. Quire then reads what Transformers
+reads, or refuses the config and names the key.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from quire.core.config import ModelConfig
+from quire.core.errors import QuireError
+from quire.models.registry import HF_CLASSES, model_config
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 60_000,
+    "hidden_size": 128,
+    "intermediate_size": 96,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 256,
+}
+_ENDS: dict[str, Any] = {"bos_token_id": 7, "eos_token_id": 9, "tie_word_embeddings": False}
+_LLAMA = _SIZES | _ENDS | {
+    "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-3, "hidden_act": "silu",
+    "rope_theta": 3e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+}  # fmt: skip
+_BIAS = {"attention_bias": True}
+_TYPES = ["full_attention", "sliding_attention"] * 3
+_QWEN = _LLAMA | {
+    "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2, "layer_types": _TYPES,
+}  # fmt: skip
+_GEMMA = {k: v for k, v in _LLAMA.items() if k != "hidden_act"} | _BIAS
+_GEMMA2 = _GEMMA | {
+    "hidden_activation": "gelu", "query_pre_attn_scalar": 16, "sliding_window": 20,
+    "layer_types": _TYPES, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 7.0,
+}  # fmt: skip
+_TWO_ROPES = {
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    },
+    "rope_scaling": None,
+}
+_BERT = _SIZES | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "type_vocab_size": 3,
+                  "pad_token_id": 4}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": _LLAMA | _BIAS | {"mlp_bias": True},
+    "mistral": _LLAMA | {"sliding_window": 20, "layer_types": _TYPES},
+    "qwen2": _QWEN,
+    "qwen3": _QWEN | _BIAS,
+    "phi3": _LLAMA
+    | {"sliding_window": 20, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 64}
+    | {"rope_scaling": None},
+    "gemma": _GEMMA | {"hidden_act": "gelu_pytorch_tanh"},
+    "gemma2": _GEMMA2,
+    "gemma3_text": _GEMMA2
+    | {"attn_logit_softcapping": None, "rope_theta": 5e5, "rope_local_base_freq": 2e4}
+    | {"sliding_window_pattern": 3}
+    | _TWO_ROPES,
+    "gpt2": _ENDS
+    | {"vocab_size": 60_000, "n_embd": 128, "n_inner": 96, "n_layer": 6, "n_head": 32}
+    | {"n_positions": 256, "layer_norm_epsilon": 1e-3, "activation_function": "relu"},
+    "opt": _SIZES
+    | _ENDS
+    | {"ffn_dim": 96, "activation_function": "gelu", "enable_bias": False}
+    | {"word_embed_proj_dim": 128, "do_layer_norm_before": True},
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "distilbert": {"vocab_size": 60_000, "dim": 128, "hidden_dim": 96, "n_layers": 6, "n_heads": 32}
+    | {"max_position_embeddings": 256, "activation": "relu"},
+    "modernbert": {k: v for k, v in _SIZES.items() if k != "intermediate_size"}
+    | {"intermediate_size": 96, "norm_eps": 1e-3, "norm_bias": True, "mlp_bias": True}
+    | {"attention_bias": True, "hidden_activation": "silu", "local_attention": 8}
+    | {"global_attn_every_n_layers": 2, "layer_types": _TYPES, "classifier_bias": True}
+    | {"classifier_activation": "relu", "global_rope_theta": 5e5, "local_rope_theta": 2e4}
+    | _TWO_ROPES,
+}
+REQUIRED = {
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions", "ffn_dim", "dim",
+    "hidden_dim", "n_layers", "n_heads",
+}  # fmt: skip
+"""Sizes, for which Transformers has defaults, too: Quire refuses a config without them."""
+_TANH = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}
+
+
+def _cases() -> list[Any]:
+    return [
+        pytest.param(kind, key, how, id=f"{kind}-{key}-{how}")
+        for kind, config in CONFIGS.items()
+        for key in config
+        for how in ("absent", "null")
+    ]
+
+
+def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
+    """What Transformers' config says of the fields of a `ModelConfig`."""
+    get = lambda *names, default=None: next(  # noqa: E731
+        (getattr(config, name) for name in names if hasattr(config, name)), default
+    )
+    heads = config.num_attention_heads
+    activation = get("hidden_activation", "hidden_act", "activation_function", "activation")
+    layers = config.num_hidden_layers
+    window = get("sliding_window")
+    types = get("layer_types") or ["sliding_attention" if window else "full_attention"] * layers
+    found = {
+        "num_key_value_heads": get("num_key_value_heads", default=heads),
+        "head_dim": get("head_dim", default=None) or config.hidden_size // heads,
+        "norm_eps": get("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
+        "activation": "gelu_tanh" if activation in _TANH else activation,
+        "token_types": get("type_vocab_size", default=0),
+        "attention_softcap": get("attn_logit_softcapping"),
+        "logits_softcap": get("final_logit_softcapping"),
+        "windows": [window if kind == "sliding_attention" else None for kind in types],
+        "qkv_bias": get("attention_bias", "enable_bias"),
+        "mlp_bias": get("mlp_bias", "enable_bias"),
+        "norm_bias": get("norm_bias"),
+        "classifier_bias": get("classifier_bias"),
+        "classifier_activation": get("classifier_activation"),
+        "attention_scale": get("query_pre_attn_scalar") and config.query_pre_attn_scalar**-0.5,
+    }
+    if kind in ("distilbert", "opt"):
+        found["norm_eps"] = None
+    if kind in ("roberta", "xlm-roberta"):
+        found["learned_positions_offset"] = config.pad_token_id + 1
+    if kind not in ("bert", "roberta", "xlm-roberta", "distilbert", "modernbert"):
+        eos = config.eos_token_id
+        found |= {"tie_word_embeddings": config.tie_word_embeddings}
+        found |= {"bos_token_id": config.bos_token_id}
+        found |= {"eos_token_ids": () if eos is None else (eos,)}
+    rope = get("rope_parameters")
+    if rope:
+        nested = "full_attention" in rope
+        found["rope"] = (rope["full_attention"] if nested else rope)["rope_theta"]
+        if nested:
+            found["local_rope"] = rope["sliding_attention"]["rope_theta"]
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def quire_reads(kind: str, model: ModelConfig, names: Any) -> dict[str, Any]:
+    own: dict[str, Any] = {name: getattr(model, name) for name in names if name != "windows"}
+    for name in ("rope", "local_rope"):
+        if own.get(name) is not None:
+            own[name] = own[name].theta
+    behind = 1 if kind == "modernbert" else 0  # whose window counts one side, without the token
+    own["windows"] = [
+        None if model.window(i) is None else (model.window(i) or 0) - behind
+        for i in range(model.num_hidden_layers)
+    ]
+    return own
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "key", "how"), _cases())
+def test_a_missing_key_means_what_it_means_in_transformers(
+    kind: str, key: str, how: str, tmp_path: Path
+) -> None:
+    prefer = "ForCausalLM" if kind not in ("bert", "roberta", "modernbert") else "Model"
+    names = [name for name, architecture in HF_CLASSES.items() if architecture == kind]
+    class_name = next((name for name in names if name.endswith(prefer)), names[0])
+    config = CONFIGS[kind] | {"model_type": kind, "architectures": [class_name]}
+    config.pop(key)
+    if how == "null":
+        config[key] = None
+    if kind in ("roberta", "xlm-roberta"):
+        config["architectures"] = ["RobertaModel" if kind == "roberta" else "XLMRobertaModel"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    try:
+        expected = transformers_reads(kind, AutoConfig.from_pretrained(tmp_path))
+    except Exception:
+        expected = None
+    try:
+        model = model_config(config)
+    except QuireError as error:
+        assert key in REQUIRED or key in str(error)  # noqa: PT017
+        assert key in REQUIRED or how == "null" or key == "use_sliding_window"
+        return
+    if expected is None:
+        return
+    found = quire_reads(kind, model, expected)
+    for name, value in expected.items():
+        same = pytest.approx(value) if isinstance(value, float) else value
+        assert found[name] == same, name
