@@ -10,6 +10,7 @@ import numpy as np
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_names import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, WIDEST_LAYERS
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.rope import yarn_magnitude
 
 _ARCHITECTURES = {
     "llama": ("llama", "LlamaForCausalLM"),
@@ -190,6 +191,8 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(meta, head_dim),
     }
     window = meta.integer("attention.sliding_window", 0)
+    if meta.architecture == "mistral":
+        config["sliding_window"] = window or None  # absent would mean Mistral's default
     if window:
         config["sliding_window"] = window
         if meta.architecture == "llama":  # how llama.cpp stores Mistral
@@ -203,10 +206,12 @@ def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
     """Phi-3's own fields; its feed-forward's width is half of the merged matrix's rows."""
     head_dim = config["head_dim"]
     rotary_dim = meta.integer("rope.dimension_count", head_dim)
+    scaling = config["rope_scaling"] or {}
+    trained = {k: scaling[k] for k in ("original_max_position_embeddings",) if k in scaling}
     if rotary_dim == head_dim:
-        return {}
+        return trained
     # A hair above the quotient, so that head_dim times it is never rounded below rotary_dim.
-    return {"partial_rotary_factor": math.nextafter(rotary_dim / head_dim, 1.0)}
+    return trained | {"partial_rotary_factor": math.nextafter(rotary_dim / head_dim, 1.0)}
 
 
 def _gemma(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
@@ -244,37 +249,91 @@ def _sliding_layers(meta: _Metadata, layers: int) -> dict[str, Any]:
 
 
 def _rope_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any] | None:
-    if ROPE_FACTORS in meta.file.tensors:
-        return _llama3_scaling(meta, head_dim)
-    if LONG_FACTORS in meta.file.tensors:
-        return _longrope(meta)
-    kind = meta.text("rope.scaling.type", "none")
+    """RoPE's scaling, with the meaning that llama.cpp gives the keys."""
+    kind = meta.text("rope.scaling.type", "linear")
+    factor = meta.number("rope.scaling.factor", meta.number("rope.scale_linear", 0.0)) or 1.0
     if kind == "none":
-        old = meta.number("rope.scale_linear", 1.0)  # how the first files said it
-        return {"rope_type": "linear", "factor": old} if old != 1.0 else None
-    if kind not in ("linear", "yarn"):
+        factor = 1.0
+    _refuse_neglected(meta, kind, factor)
+    sharper = meta.number("rope.scaling.attn_factor", 1.0)
+    if sharper != 1.0 and meta.architecture == "gemma3":
+        raise _no_such_scaling(meta, "rope.scaling.attn_factor", sharper)
+    own_factors = ROPE_FACTORS in meta.file.tensors or LONG_FACTORS in meta.file.tensors
+    if own_factors and factor != 1.0:
+        raise _no_such_scaling(meta, "rope.scaling.factor", factor, " beside a tensor of factors")
+    if ROPE_FACTORS in meta.file.tensors:
+        return _llama3_scaling(meta, head_dim, sharper)
+    if LONG_FACTORS in meta.file.tensors:
+        return _longrope(meta, sharper)
+    if kind not in ("none", "linear", "yarn"):
         raise UnsupportedModelError(
             f"{meta.file.path.name}: RoPE scaling {kind!r} is not supported.",
             fix="Quire knows none, linear, yarn, Llama 3's, and longrope with its factors.",
         )
-    scaling = {"rope_type": kind, "factor": meta.number("rope.scaling.factor")}
     original = meta.integer("rope.scaling.original_context_length", 0)
-    if original:
-        scaling["original_max_position_embeddings"] = original
-    for key, name in _YARN_KEYS.items() if kind == "yarn" else ():
-        value = meta.number(f"rope.scaling.{key}", 0.0)
-        if value:
-            scaling[name] = value
-    return scaling
+    trained = {"original_max_position_embeddings": original} if original else {}
+    if kind == "yarn":
+        return _yarn(meta, factor, sharper) | trained
+    if sharper != 1.0:
+        rotary_dim = meta.integer("rope.dimension_count", head_dim)
+        return _factors(meta, [factor] * (rotary_dim // 2), sharper)
+    return {"rope_type": "linear", "factor": factor} | trained if factor != 1.0 else None
 
 
 _YARN_KEYS = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 
 
-def _longrope(meta: _Metadata) -> dict[str, Any]:
+def _yarn(meta: _Metadata, factor: float, sharper: float) -> dict[str, Any]:
+    scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor}
+    for key, name in _YARN_KEYS.items():
+        value = meta.number(f"rope.scaling.{key}", 0.0)
+        if value:
+            scaling[name] = value
+    if sharper != 1.0:
+        scaling["attention_factor"] = sharper * yarn_magnitude(scaling)
+    return scaling
+
+
+def _refuse_neglected(meta: _Metadata, kind: str, factor: float) -> None:
+    """Refuse keys whose meaning llama.cpp does not apply to these architectures."""
+    is_yarn = kind == "yarn"
+    neutral = {
+        "yarn_attn_factor": (yarn_magnitude({"factor": factor}),) if is_yarn else (1.0,),
+        "yarn_ext_factor": (-1.0, 1.0) if is_yarn else (-1.0, 0.0),
+        "yarn_log_multiplier": (0.0,),
+        "alpha": (0.0,),
+    }
+    for key, values in neutral.items():
+        value = meta.number(f"rope.scaling.{key}", values[0])
+        if not any(math.isclose(value, each, rel_tol=1e-6) for each in values):
+            raise _no_such_scaling(meta, f"rope.scaling.{key}", value)
+
+
+def _no_such_scaling(
+    meta: _Metadata, key: str, value: float, where: str = ""
+) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{meta.file.path.name}: {meta.architecture}.{key} is {value:g}{where}; Quire has no such "
+        "RoPE scaling.",
+        fix="Convert the model again without it, or use its safetensors.",
+    )
+
+
+def _factors(meta: _Metadata, factors: list[float], sharper: float) -> dict[str, Any]:
+    """Factors for all lengths, in the form that LongRoPE's have."""
+    return {
+        "rope_type": "longrope",
+        "short_factor": factors,
+        "long_factor": factors,
+        "attention_factor": sharper,
+        "original_max_position_embeddings": meta.integer("context_length"),
+    }
+
+
+def _longrope(meta: _Metadata, sharper: float) -> dict[str, Any]:
     """LongRoPE's factors, of which the file holds two tensors."""
     lists = {"short_factor": SHORT_FACTORS, "long_factor": LONG_FACTORS}
-    scaling: dict[str, Any] = {"rope_type": "longrope"}
+    scaling: dict[str, Any] = {"rope_type": "longrope", "attention_factor": sharper}
     for field, name in lists.items():
         tensor = meta.file.tensors.get(name)
         if tensor is None or tensor.type.name != "F32":
@@ -286,13 +345,10 @@ def _longrope(meta: _Metadata) -> dict[str, Any]:
     scaling["original_max_position_embeddings"] = meta.integer(
         "rope.scaling.original_context_length", meta.integer("context_length")
     )
-    factor = meta.number("rope.scaling.attn_factor", 0.0)
-    if factor:
-        scaling["attention_factor"] = factor
     return scaling
 
 
-def _llama3_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any]:
+def _llama3_scaling(meta: _Metadata, head_dim: int, sharper: float) -> dict[str, Any]:
     """Llama 3's parameters, recovered from the factors that the file holds instead of them.
 
     Only the largest factor is a parameter; the others follow from it and from constants that
@@ -317,12 +373,7 @@ def _llama3_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any]:
     theta = meta.number("rope.freq_base", 10000.0)
     wavelengths = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
     smooth = np.clip((8192 / wavelengths - 1.0) / 3.0, 0.0, 1.0)
-    if factor > 0 and np.allclose(stored, 1 / ((1 - smooth) / factor + smooth), rtol=1e-3):
+    usual = 1 / ((1 - smooth) / factor + smooth) if factor > 0 else np.nan
+    if sharper == 1.0 and np.allclose(stored, usual, rtol=1e-3):
         return parameters
-    return {
-        "rope_type": "longrope",
-        "short_factor": stored.tolist(),
-        "long_factor": stored.tolist(),
-        "attention_factor": 1.0,
-        "original_max_position_embeddings": meta.integer("context_length"),
-    }
+    return _factors(meta, stored.tolist(), sharper)

@@ -24,6 +24,7 @@ from quire.checkpoint.gguf_writer import Value
 from quire.checkpoint.weights import Weights
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import UnsupportedModelError
+from quire.core.rope import yarn_magnitude
 
 ARCHITECTURES = {
     name: name for name in ("llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gpt2")
@@ -182,6 +183,7 @@ def _llama(model: ModelConfig) -> dict[str, Value]:
         **_rope_scaling(model.rope),
     }
     if model.sliding_window is not None:
+        _check_sliding_layers(model)
         keys["attention.sliding_window"] = model.sliding_window
     if model.attention_softcap is not None:
         keys["attn_logit_softcapping"] = model.attention_softcap
@@ -193,6 +195,16 @@ def _llama(model: ModelConfig) -> dict[str, Value]:
         keys["rope.freq_base_swa"] = model.local_rope.theta
         keys["attention.sliding_window_pattern"] = _pattern(model)
     return keys
+
+
+def _check_sliding_layers(model: ModelConfig) -> None:
+    """Files of these architectures do not say which layers slide: in Mistral all do."""
+    in_some = not all(model.sliding_layers or (True,))
+    if model.architecture in ("qwen2", "qwen3") or (model.architecture == "mistral" and in_some):
+        raise UnsupportedModelError(
+            "Some layers slide, and GGUF has no way to say which in this architecture.",
+            fix="Write compressed-tensors instead.",
+        )
 
 
 def _check_attention_scale(model: ModelConfig) -> None:
@@ -226,11 +238,7 @@ def _rope_scaling(rope: RopeConfig) -> dict[str, Value]:
         case "linear":
             return {"rope.scaling.type": "linear", "rope.scaling.factor": float(p["factor"])}
         case "yarn":
-            return {
-                "rope.scaling.type": "yarn",
-                "rope.scaling.factor": float(p["factor"]),
-                "rope.scaling.original_context_length": p["original_max_position_embeddings"],
-            }
+            return _yarn(p)
         case "longrope":
             return {
                 "rope.scaling.original_context_length": p["original_max_position_embeddings"],
@@ -240,3 +248,24 @@ def _rope_scaling(rope: RopeConfig) -> dict[str, Value]:
         f"GGUF cannot say that RoPE is scaled in the way {rope.scaling!r}.",
         fix="Write compressed-tensors instead.",
     )
+
+
+def _yarn(p: dict[str, Any]) -> dict[str, Value]:
+    """YaRN's keys; readers of GGUF round its range and sharpen by the factor alone."""
+    if not p.get("truncate", True):
+        raise UnsupportedModelError(
+            "YaRN's truncate is false, and GGUF has no way to say it.",
+            fix="Write compressed-tensors instead.",
+        )
+    keys: dict[str, Value] = {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": float(p["factor"]),
+        "rope.scaling.original_context_length": p["original_max_position_embeddings"],
+    }
+    for name in ("beta_fast", "beta_slow"):
+        if name in p:
+            keys[f"rope.scaling.yarn_{name}"] = float(p[name])
+    sharper = yarn_magnitude(p) / yarn_magnitude({"factor": p["factor"]})
+    if sharper != 1.0:
+        keys["rope.scaling.attn_factor"] = sharper
+    return keys
