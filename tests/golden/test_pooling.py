@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertTokenizerFast
+from transformers import BertTokenizerFast, pipeline
 
 from quire import LLM, PoolingParams
 from quire.core.errors import InvalidRequestError
@@ -67,6 +67,33 @@ def test_classifiers(kind: str, labels: int, ops: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(got[i], expected.numpy(), atol=TOLERANCE)
         if i == 0:
             np.testing.assert_allclose(raw[0].outputs.data, logits.numpy(), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        (1, None), (1, "regression"), (1, "multi_label_classification"),
+        (3, None), (3, "regression"), (3, "multi_label_classification"),
+        (3, "single_label_classification"),
+    ],
+)  # fmt: skip
+def test_problem_types_are_those_of_transformers_pipeline(
+    labels: int, problem: str | None, tmp_path: Path
+) -> None:
+    make_encoder(tmp_path, "bert", labels=labels, problem_type=problem)
+    classify = pipeline("text-classification", str(tmp_path), top_k=None)
+    with LLM(str(tmp_path)) as llm:
+        got = [out.outputs.probs for out in llm.classify(TEXTS, use_tqdm=False)]
+        scores = llm.score(TEXTS[0], TEXTS[1], use_tqdm=False) if labels == 1 else []
+        [raw] = llm.encode([TEXTS[0]], PoolingParams(use_activation=False), use_tqdm=False)
+    for text, found in zip(TEXTS, got, strict=True):
+        by_label = {each["label"]: each["score"] for each in classify([text])[0]}
+        expected = [by_label[f"LABEL_{i}"] for i in range(labels)]
+        np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+    if problem == "regression":
+        np.testing.assert_allclose(raw.outputs.data, got[0], atol=1e-6)
+    for out in scores:
+        assert (0 < out.outputs.score < 1) == (problem != "regression")
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert", "xlm-roberta"])

@@ -19,7 +19,7 @@ from quire.core.config import (
     PoolingTask,
     PoolingType,
 )
-from quire.core.errors import ConfigError, UnsupportedModelError
+from quire.core.errors import CheckpointError, ConfigError, UnsupportedModelError
 from quire.core.registry import did_you_mean
 from quire.models import hf
 from quire.models.registry import task as task_of
@@ -32,6 +32,15 @@ _ACTIVATIONS: dict[str, Activation] = {
     "Identity": "none",
 }
 """torch's modules, as a cross-encoder's config.json names them."""
+
+_CLASSIFIER_POOLING: dict[str, PoolingType] = {"cls": "CLS", "mean": "MEAN"}
+
+_PROBLEMS: dict[str, Activation] = {
+    "regression": "none",
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+}
+"""`problem_type` of config.json, as Transformers' pipeline and vLLM read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +76,7 @@ def resolve_pooling(
     )
     if not causal and model.sliding_window is not None and not model.encoder:
         raise UnsupportedModelError("attention both ways within a sliding window is not known.")
-    pooling = _config(args, source.config, model, task, files)
+    pooling = _config(args, source.config, model, task, files, notes)
     how = "normalized" if pooling.normalize else "as they are"
     what = f"embeddings, {how}" if task == "embed" else f"{labels} scores, {pooling.activation}"
     notes.append(f"pooling {pooling.pooling_type}: {what}.")
@@ -119,16 +128,17 @@ def _config(
     model: ModelConfig,
     task: PoolingTask,
     files: SentenceTransformer | None,
+    notes: list[str],
 ) -> PoolingConfig:
     said = _pooler_config(args)
     usual: PoolingType = "LAST" if model.causal else "CLS"
     if not model.encoder and not model.causal:
         usual = "MEAN"
-    if task == "classify" and config.get("classifier_pooling") == "mean":  # ModernBERT's field
-        usual = "MEAN"
+    if task == "classify":
+        usual = _CLASSIFIER_POOLING.get(_classifier_pooling(config), usual)
     activation: Activation = "none"
     if task == "classify":
-        activation = _activation(config) or ("sigmoid" if model.num_labels == 1 else "softmax")
+        activation = _activation(config, model.num_labels, notes)
         if said.get("use_activation") is False:
             activation = "none"
     return PoolingConfig(
@@ -140,6 +150,18 @@ def _config(
         prompts=files.prompts if files else {},
         default_prompt=files.default_prompt if files else None,
     )
+
+
+def _classifier_pooling(config: Mapping[str, Any]) -> str:
+    """ModernBERT's field; empty where it is absent."""
+    said = config.get("classifier_pooling") or ""
+    if said and said not in _CLASSIFIER_POOLING:
+        raise UnsupportedModelError(
+            f"config.json: classifier_pooling is {said!r}; known: "
+            f"{', '.join(_CLASSIFIER_POOLING)}.",
+            param="classifier_pooling",
+        )
+    return str(said)
 
 
 def _pooler_config(args: EngineArgs) -> dict[str, Any]:
@@ -165,8 +187,43 @@ def _pooler_config(args: EngineArgs) -> dict[str, Any]:
     return said
 
 
-def _activation(config: Mapping[str, Any]) -> Activation | None:
-    """What a cross-encoder's config.json says of its outputs."""
+def _activation(config: Mapping[str, Any], num_labels: int, notes: list[str]) -> Activation:
+    """What a classifier's outputs go through.
+
+    A cross-encoder's own activation counts first, as in sentence-transformers, then
+    `problem_type`. Without either, one label gets the sigmoid, several the softmax.
+    """
+    problem = _of_problem(config, num_labels)
+    own = _of_cross_encoder(config)
+    if own is not None and problem not in (None, own):
+        notes.append(
+            f"config.json names the activation {own!r}, but problem_type "
+            f"{config['problem_type']!r} would mean {problem!r}; {own!r} is used."
+        )
+    return own or problem or ("sigmoid" if num_labels == 1 else "softmax")
+
+
+def _of_problem(config: Mapping[str, Any], num_labels: int) -> Activation | None:
+    problem = config.get("problem_type")
+    if problem is None:
+        return None
+    if not isinstance(problem, str) or problem not in _PROBLEMS:
+        raise UnsupportedModelError(
+            f"config.json: problem_type is {problem!r}; known: {', '.join(_PROBLEMS)}.",
+            param="problem_type",
+        )
+    if problem == "single_label_classification" and num_labels == 1:
+        raise CheckpointError(
+            f"config.json: problem_type is {problem!r}, but there is one label, whose softmax is "
+            "always 1.",
+            fix="""Use --hf-overrides '{"problem_type": "regression"}', or null for a sigmoid.""",
+            param="problem_type",
+        )
+    return _PROBLEMS[problem]
+
+
+def _of_cross_encoder(config: Mapping[str, Any]) -> Activation | None:
+    """The activation that sentence-transformers wrote into config.json."""
     newer = config.get("sentence_transformers")
     said = newer.get("activation_fn") if isinstance(newer, dict) else None
     said = said or config.get("sbert_ce_default_activation_function")

@@ -10,7 +10,7 @@ import pytest
 
 from quire.checkpoint.presets import preset_config
 from quire.core.config import EngineConfig
-from quire.core.errors import ConfigError, UnsupportedModelError
+from quire.core.errors import ConfigError, QuireError, UnsupportedModelError
 from quire.core.hardware import detect
 from quire.engine.resolve import engine_args, resolve
 
@@ -68,6 +68,67 @@ def test_classifiers(labels: Any, said: str | None, activation: str, tmp_path: P
     assert config.pooling.activation == activation
     assert config.model.num_labels == len(labels)
     assert config_of(folder, convert="embed").model.num_labels == 0
+
+
+IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+@pytest.mark.parametrize(
+    ("labels", "said", "activation"),
+    [
+        (1, {}, "sigmoid"),
+        (1, {"problem_type": "regression"}, "none"),
+        (1, {"problem_type": "multi_label_classification"}, "sigmoid"),
+        (1, {"problem_type": None}, "sigmoid"),
+        (3, {"problem_type": "regression"}, "none"),
+        (3, {"problem_type": "multi_label_classification"}, "sigmoid"),
+        (3, {"problem_type": "single_label_classification"}, "softmax"),
+        (1, {"sentence_transformers": {"activation_fn": IDENTITY}}, "none"),
+        (1, {"sentence_transformers": {"version": "5"}}, "sigmoid"),
+        (3, {"sentence_transformers": {"activation_fn": "x.Softmax"}}, "softmax"),
+        (1, {"sbert_ce_default_activation_function": "x.Sigmoid"}, "sigmoid"),
+        (
+            1,
+            {"sentence_transformers": {"activation_fn": IDENTITY}, "problem_type": "regression"},
+            "none",
+        ),
+    ],
+)
+def test_activations(labels: int, said: dict[str, Any], activation: str, tmp_path: Path) -> None:
+    names = {str(i): str(i) for i in range(labels)}
+    kind = {"architectures": ["BertForSequenceClassification"], "id2label": names}
+    pooling = config_of(changed(tmp_path, "bge-small-en-v1.5", **kind, **said)).pooling
+    assert pooling is not None
+    assert pooling.activation == activation
+
+
+def test_a_cross_encoders_activation_goes_before_its_problem_type(tmp_path: Path) -> None:
+    folder = changed(
+        tmp_path, "bge-small-en-v1.5", architectures=["BertForSequenceClassification"],
+        num_labels=1, id2label=None, problem_type="multi_label_classification",
+        sbert_ce_default_activation_function=IDENTITY,
+    )  # fmt: skip
+    found = resolve(engine_args(folder, {"load_format": "dummy"}), detect())
+    assert found.config.pooling is not None
+    assert found.config.pooling.activation == "none"
+    assert any("problem_type" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ({"problem_type": "multi_label"}, "problem_type"),
+        ({"problem_type": ["regression"]}, "problem_type"),
+        ({"problem_type": "single_label_classification"}, "problem_type"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.Tanh"}}, "activation_fn"),
+        ({"classifier_pooling": "max"}, "classifier_pooling"),
+    ],
+)
+def test_unknown_heads_are_refused(said: dict[str, Any], name: str, tmp_path: Path) -> None:
+    kind = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a"}}
+    with pytest.raises(QuireError) as caught:
+        config_of(changed(tmp_path, "bge-small-en-v1.5", **kind, **said))
+    assert caught.value.param == name
 
 
 @pytest.mark.parametrize(
