@@ -1,0 +1,220 @@
+"""One config.json in Transformers and in Quire: the same tokens and log-probabilities, or why not.
+
+Transformers loads the very folder that Quire does. Its answer in float64 is the truth. Quire, in
+the case's dtype, may be off by a few times as much as Transformers is in that dtype.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
+
+from quire import LLM, SamplingParams
+from quire.core.errors import QuireError
+from quire.models.registry import model_config
+from tests.golden.tiny_encoders import wordpiece
+from tests.truth.choices import VOCAB_SIZE, Case
+
+PROMPT_LEN, NUM_TOKENS = 26, 8
+RATIO = 4.0
+"""Both programs round to one dtype in different places, so that their errors are of one size."""
+FLOORS = {"float32": 2**-17, "bfloat16": 2**-5}
+"""Allowed in any case, relative to the largest number: answers of few numbers may be right by
+chance. Eight roundings of bfloat16, 128 of float32; a wrong config changes logits by far more."""
+
+_AUTO = {
+    "generate": AutoModelForCausalLM,
+    "classify": AutoModelForSequenceClassification,
+    "embed": AutoModel,
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case.
+
+    Attributes:
+        verdict: "same"; "refused" by Quire, by name; "no oracle", because Transformers refuses;
+            "warned", a difference of which Quire warned; "different" and "crashed" are failures.
+        why: the reason, short enough to count.
+    """
+
+    verdict: str
+    why: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict in ("different", "crashed")
+
+
+class Warnings(logging.Handler):
+    """Keeps what Quire says of a config while it parses it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith("quire.models"):
+            self.said.append(record.getMessage())
+
+    def __enter__(self) -> Warnings:
+        logging.getLogger("quire").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("quire").removeHandler(self)
+
+
+def run(case: Case, folder: Path) -> Outcome:
+    """Compute a case in both programs."""
+    (folder / "config.json").write_text(json.dumps(case.config))
+    try:
+        model_config(case.config)
+    except QuireError as error:
+        return Outcome("refused", _reason(error))
+    except Exception as error:
+        return Outcome("crashed", repr(error))
+    try:
+        models = _transformers(case, folder)
+    except Exception as error:  # Transformers has many ways to refuse a config
+        return Outcome("no oracle", f"{type(error).__name__}: {error}".splitlines()[0][:70])
+    wordpiece().save_pretrained(folder)
+    with Warnings() as warnings:
+        try:
+            difference = _compare(case, folder, *models)
+        except QuireError as error:
+            return Outcome("refused", _reason(error))
+        except Exception as error:
+            return Outcome("crashed", repr(error))
+    if not difference:
+        return Outcome("same")
+    return Outcome("warned" if warnings.said else "different", difference)
+
+
+def _reason(error: QuireError) -> str:
+    return error.param or str(error)[:70]
+
+
+def _transformers(case: Case, folder: Path) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """The model in float64, and in the case's dtype, of weights that are saved into `folder`."""
+    auto = _AUTO[case.task]
+    config = AutoConfig.from_pretrained(folder)
+    made = auto.from_config(config, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(case.weights_seed)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() == 1:
+                is_scale = name.endswith("weight")
+                center = 1.0 if is_scale and not case.kind.startswith("gemma") else 0.0
+                parameter.copy_(center + 0.2 * noise)
+            else:
+                parameter.copy_(noise * 1.5 * min(parameter.shape) ** -0.5)
+    made.to(getattr(torch, case.dtype)).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "config.json").write_text(json.dumps(case.config))  # as it was, not normalized
+    exact, rounded = (
+        auto.from_pretrained(folder, dtype=dtype).eval()
+        for dtype in (torch.float64, getattr(torch, case.dtype))
+    )
+    _check_loaded(made, exact)
+    with torch.inference_mode():
+        exact(torch.tensor([[5, 6]]))  # which refuses some configs
+    return exact, rounded
+
+
+def _check_loaded(made: PreTrainedModel, loaded: PreTrainedModel) -> None:
+    ours, theirs = made.double().state_dict(), loaded.state_dict()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), f"Transformers did not load {name}"
+
+
+def _compare(case: Case, folder: Path, exact: PreTrainedModel, rounded: PreTrainedModel) -> str:
+    generator = torch.Generator().manual_seed(case.weights_seed)
+    prompt = torch.randint(5, VOCAB_SIZE, (PROMPT_LEN,), generator=generator).tolist()
+    flags: dict[str, Any] = {"dtype": case.dtype, "num_threads": 1, "max_num_seqs": 2}
+    with LLM(str(folder), **flags) as llm, torch.inference_mode():
+        if case.task == "generate":
+            return _generates(case, llm, prompt, exact, rounded)
+        ids = torch.tensor([prompt])
+        if case.task == "classify":
+            [answer] = llm.classify([prompt], use_tqdm=False)
+            found = np.array(answer.outputs.probs)
+            logits = [model(ids).logits[0].double() for model in (exact, rounded)]
+            expected, near = (_activated(exact.config, each).numpy() for each in logits)
+        else:
+            [pooled] = llm.embed([prompt], use_tqdm=False)
+            found = np.array(pooled.outputs.embedding)
+            states = [model(ids).last_hidden_state[0, 0].double() for model in (exact, rounded)]
+            expected, near = ((state / state.norm()).numpy() for state in states)
+    if found.shape != expected.shape:
+        return f"shape {found.shape}, not {expected.shape}"
+    return _judged(case, found, expected, near)
+
+
+def _activated(config: Any, logits: torch.Tensor) -> torch.Tensor:
+    """What Transformers' text-classification pipeline makes of logits."""
+    if config.problem_type == "regression":
+        return logits
+    if config.problem_type == "multi_label_classification" or config.num_labels == 1:
+        return logits.sigmoid()
+    return logits.softmax(-1)
+
+
+def _generates(
+    case: Case, llm: LLM, prompt: list[int], exact: PreTrainedModel, rounded: PreTrainedModel
+) -> str:
+    """Compare the prompt's log-probabilities, then each greedy token and its own."""
+    params = SamplingParams(
+        temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0, prompt_logprobs=0
+    )
+    [answer] = llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)
+    [completion] = answer.outputs
+    tokens = list(completion.token_ids)
+    rows = [_log_probabilities(model, prompt, tokens) for model in (exact, rounded)]
+    told = prompt[1:] + tokens
+    given = [*(answer.prompt_logprobs or [])[1:], *(completion.logprobs or [])]
+    found = np.array([each[token].logprob for each, token in zip(given, told, strict=True) if each])
+    expected, near = (row.gather(1, torch.tensor(told)[:, None])[:, 0].numpy() for row in rows)
+    difference = _judged(case, found, expected, near)
+    best = rows[0][len(prompt) - 1 :].max(dim=1).values.numpy()
+    short = float((best - expected[len(prompt) - 1 :]).max())
+    if not difference and short > 2 * _allowed(case, expected, near):
+        difference = f"a greedy token is {short:.1e} below the best"
+    return difference
+
+
+def _log_probabilities(
+    model: PreTrainedModel, prompt: list[int], tokens: list[int]
+) -> torch.Tensor:
+    """float64 [prompt + tokens - 1, vocab]: the prompt at once, then one token after another."""
+    out = model(torch.tensor([prompt]), use_cache=True)
+    rows, cache = [out.logits[0]], out.past_key_values
+    for token in tokens[:-1]:
+        out = model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+        rows.append(out.logits[0])
+    return torch.cat(rows).double().log_softmax(-1)
+
+
+def _judged(case: Case, found: Any, expected: Any, near: Any) -> str:
+    error, allowed = float(np.abs(found - expected).max()), _allowed(case, expected, near)
+    return "" if error <= allowed else f"off by {error:.1e}, allowed {allowed:.1e}"
+
+
+def _allowed(case: Case, expected: Any, near: Any) -> float:
+    own, largest = float(np.abs(near - expected).max()), float(np.abs(expected).max())
+    return RATIO * own + FLOORS[case.dtype] * max(largest, 0.1)
