@@ -38,7 +38,8 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "scale_attn_by_inverse_layer_idx", False, "one scale for every layer")
     hf.only(config, "add_cross_attention", False, "a decoder alone")
     hidden_size = hf.integer(config, "n_embd", "hidden_size")
-    heads, _, head_dim = hf.heads(config, hidden_size, None)
+    query = hf.integer(config, "n_head", "num_attention_heads")
+    heads, _, head_dim = hf.heads({"num_attention_heads": query}, hidden_size, None)
     return ModelConfig(
         architecture="gpt2",
         vocab_size=hf.integer(config, "vocab_size"),

@@ -7,11 +7,14 @@ means the same, except where Transformers reads it as "none": `optional`, `token
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from quire.core.errors import CheckpointError, UnsupportedModelError
+
+logger = logging.getLogger(__name__)
 
 HFConfig = Mapping[str, Any]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
@@ -33,8 +36,8 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 
 def integer(hf: HFConfig, *names: str, default: int | None = None) -> int:
-    """The positive integer under the first of `names` that is set."""
-    name, value = _first(hf, names, default)
+    """The positive integer under the last of `names` that is set."""
+    name, value = _stated(hf, names, default)
     most = MOST_LAYERS if name in ("num_hidden_layers", "n_layer") else MAX_INTEGER
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise wrong(name, value, f"a positive integer up to {most}")
@@ -49,8 +52,8 @@ def optional(hf: HFConfig, name: str, default: int | None) -> int | None:
 
 
 def number(hf: HFConfig, *names: str, default: float | None = None) -> float:
-    """The positive finite number under the first of `names` that is set."""
-    name, value = _first(hf, names, default)
+    """The positive finite number under the last of `names` that is set."""
+    name, value = _stated(hf, names, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong(name, value, "a positive number")
     if not 0 < value <= LARGEST:
@@ -59,14 +62,14 @@ def number(hf: HFConfig, *names: str, default: float | None = None) -> float:
 
 
 def boolean(hf: HFConfig, name: str, *, default: bool) -> bool:
-    _, value = _first(hf, (name,), default)
+    _, value = _stated(hf, (name,), default)
     if not isinstance(value, bool):
         raise wrong(name, value, "true or false")
     return value
 
 
 def activation(hf: HFConfig, name: str, default: str) -> Activation:
-    _, value = _first(hf, (name,), default)
+    _, value = _stated(hf, (name,), default)
     if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise UnsupportedModelError(
             f"config.json: {name} is {value!r}; known: {', '.join(_ACTIVATIONS)}.", param=name
@@ -85,7 +88,7 @@ def only(hf: HFConfig, name: str, supported: Any, why: str) -> None:
 
 def dtype(hf: HFConfig) -> str:
     """The checkpoint's own dtype; float32 where it does not say."""
-    name, value = _first(hf, ("dtype", "torch_dtype"), "float32")
+    name, value = _stated(hf, ("torch_dtype", "dtype"), "float32")
     value = str(value).removeprefix("torch.")
     if value not in _DTYPES:
         raise UnsupportedModelError(
@@ -122,7 +125,7 @@ def heads(
         head_dim: None is hidden_size / heads.
         kv_heads: what an absent `num_key_value_heads` means; None is one per query head.
     """
-    query = integer(hf, "num_attention_heads", "n_head")
+    query = integer(hf, "num_attention_heads")
     kv = optional(hf, "num_key_value_heads", kv_heads) or query
     if query % kv:
         raise CheckpointError(
@@ -149,19 +152,14 @@ def table(hf: HFConfig, name: str) -> dict[str, Any]:
     return found
 
 
-def _first(hf: HFConfig, names: tuple[str, ...], default: Any) -> tuple[str, Any]:
-    """The first of `names` that is set, and its value; `default` if none is."""
+def _stated(hf: HFConfig, names: tuple[str, ...], default: Any) -> tuple[str, Any]:
+    """The last of `names` that is set, as in Transformers, and its value; `default` if none is."""
     stated = [name for name in names if hf.get(name) is not None]
-    for other in stated[1:]:
-        if hf[other] != hf[stated[0]]:
-            raise CheckpointError(
-                f"config.json: {stated[0]} is {hf[stated[0]]!r} and {other}, another name of it, "
-                f"is {hf[other]!r}.",
-                fix="Remove the wrong one.",
-                param=other,
-            )
+    if len({str(hf[name]) for name in stated}) > 1:
+        both = " and ".join(f"{name} as {hf[name]!r}" for name in stated)
+        logger.warning("config.json states %s, two names of one field.", both)
     if stated:
-        return stated[0], hf[stated[0]]
+        return stated[-1], hf[stated[-1]]
     if default is None:
         raise CheckpointError(
             f"config.json: {names[0]} is missing.",

@@ -199,6 +199,22 @@ def test_gpt2() -> None:
     assert model_config(GPT2 | {"n_inner": 100}).intermediate_size == 100
 
 
+@pytest.mark.parametrize(
+    ("config", "name", "taken"),
+    [
+        (GPT2 | {"hidden_size": 128}, "hidden_size", 128),
+        (GPT2 | {"max_position_embeddings": 99}, "max_position_embeddings", 99),
+        (GPT2 | {"num_attention_heads": 8}, "num_attention_heads", 8),
+        (GPT2 | {"dtype": "bfloat16", "torch_dtype": "float16"}, "dtype", "bfloat16"),
+    ],
+)
+def test_two_names_of_one_field_are_read_as_in_transformers(
+    config: dict[str, Any], name: str, taken: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert getattr(model_config(config), name) == taken
+    assert name in caplog.text
+
+
 def test_opt() -> None:
     model = model_config(OPT)
     assert (model.activation, model.learned_positions_offset) == ("relu", 2)
