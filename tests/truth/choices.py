@@ -34,6 +34,7 @@ _GATED: Choices = _ENDS | {
     "rms_norm_eps": _EPS,
     "hidden_act": ("silu", "silu", "silu", "silu", "swish", ABSENT, ABSENT, "gelu"),
     "tie_word_embeddings": _FLAG,
+    "is_causal": (*[ABSENT] * 12, True, False),
     "dtype": ("float32", ABSENT),
     "torch_dtype": ("float32", ABSENT),
 }
@@ -332,7 +333,7 @@ def _spelled(rng: Random, table: Config) -> Config:
             base = {"rope_type": "default", "rope_theta": rng.choice((10000.0, theta))}
             return {"rope_parameters": base, "rope_scaling": older,
                     "rope_theta": rng.choice((ABSENT, base["rope_theta"], theta))}  # fmt: skip
-    return {"rope_theta": rng.choice((theta, None, ABSENT)), "rope_parameters": None}
+    return {"rope_theta": rng.choice((theta, theta, ABSENT)), "rope_parameters": None}
 
 
 def _nested(rng: Random, kind: str, table: Config) -> Config:

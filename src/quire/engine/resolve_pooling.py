@@ -65,12 +65,19 @@ def resolve_pooling(
     made_for = task_of(source.config)
     if not _pools(args, model, made_for, files):
         _refuse_pooling_flags(args)
+        if not _is_causal(source.config):
+            raise UnsupportedModelError(
+                "config.json: is_causal is not true; a model that attends both ways generates no "
+                "text.",
+                fix="Add --runner pooling, or remove is_causal.",
+                param="is_causal",
+            )
         return PooledModel(args, model)
     _refuse_generation_flags(args)
     hf.only(source.config, "use_bidirectional_attention", False, "decoders that look back")
     task = _task(args, made_for)
     labels = _num_labels(source.config) if task == "classify" else 0
-    causal = model.causal and source.config.get("is_causal") is not False
+    causal = model.causal and _is_causal(source.config)
     model = replace(
         model, lm_head=False, tie_word_embeddings=False, num_labels=labels, causal=causal
     )
@@ -81,6 +88,11 @@ def resolve_pooling(
     what = f"embeddings, {how}" if task == "embed" else f"{labels} scores, {pooling.activation}"
     notes.append(f"pooling {pooling.pooling_type}: {what}.")
     return PooledModel(_arguments(args, model, pooling, files, notes), model, pooling)
+
+
+def _is_causal(config: Mapping[str, Any]) -> bool:
+    """Whether a decoder looks back only; a null counts as false, as in Transformers."""
+    return bool(config.get("is_causal", True))
 
 
 def _files(source: ModelSource) -> SentenceTransformer | None:
@@ -133,7 +145,7 @@ def _config(
     said = _pooler_config(args)
     usual: PoolingType = "LAST" if model.causal else "CLS"
     if not model.encoder and not model.causal:
-        usual = "MEAN"
+        usual = "MEAN" if task == "embed" else "LAST"
     if task == "classify":
         usual = _CLASSIFIER_POOLING.get(_classifier_pooling(config), usual)
     activation: Activation = "none"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from quire.core.config import ModelConfig
-from quire.core.errors import UnsupportedModelError
 from quire.models import hf
 from quire.models.architecture import Architecture, WeightNames
 
@@ -46,12 +45,7 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     hf.only(config, "add_cross_attention", False, "an encoder alone")
     hidden_size = hf.integer(config, "hidden_size")
     heads, _, head_dim = hf.heads(config, hidden_size, None)
-    activation = hf.activation(config, "hidden_act", "gelu")
-    if activation == "silu":
-        raise UnsupportedModelError(
-            "config.json: hidden_act is silu, which no encoder of BERT's kind has.",
-            param="hidden_act",
-        )
+    activation = hf.plain_activation(config, "hidden_act", "gelu")
     fields: dict[str, Any] = {
         "architecture": "bert",
         "vocab_size": hf.integer(config, "vocab_size"),

@@ -8,6 +8,7 @@ from quire.models.architecture import Architecture, WeightNames
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.plain_activation(config, "activation", "gelu")  # an error names this field, not BERT's
     renamed = {
         "hidden_size": hf.integer(config, "dim", "hidden_size"),
         "num_attention_heads": hf.integer(config, "n_heads", "num_attention_heads"),

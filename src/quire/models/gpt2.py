@@ -53,7 +53,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         dtype=hf.dtype(config),
         norm="layer_norm",
         norm_eps=hf.number(config, "layer_norm_epsilon", default=1e-5),
-        activation=hf.activation(config, "activation_function", "gelu_new"),
+        activation=hf.plain_activation(config, "activation_function", "gelu_new"),
         gated_mlp=False,
         learned_positions_offset=0,
         qkv_bias=True,

@@ -77,6 +77,16 @@ def activation(hf: HFConfig, name: str, default: str) -> Activation:
     return _ACTIVATIONS[value]
 
 
+def plain_activation(hf: HFConfig, name: str, default: str) -> Activation:
+    """The activation of a feed-forward without a gate."""
+    found = activation(hf, name, default)
+    if found == "silu":
+        raise UnsupportedModelError(
+            f"config.json: {name} is {hf[name]!r}; Quire computes it with a gate only.", param=name
+        )
+    return found
+
+
 def only(hf: HFConfig, name: str, supported: Any, why: str) -> None:
     """Refuse a model whose field `name` is set to anything but `supported`."""
     if hf.get(name) is not None and hf[name] != supported:

@@ -54,7 +54,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         dtype=hf.dtype(config),
         norm="layer_norm",
         norm_eps=_LAYER_NORM_EPS,
-        activation=hf.activation(config, "activation_function", "relu"),
+        activation=hf.plain_activation(config, "activation_function", "relu"),
         gated_mlp=False,
         learned_positions_offset=2,
         qkv_bias=bias,

@@ -171,6 +171,17 @@ def test_a_decoder_that_looks_both_ways(tmp_path: Path) -> None:
     assert config.pooling.pooling_type == "MEAN"
 
 
+def test_a_decoder_that_looks_both_ways_generates_nothing(tmp_path: Path) -> None:
+    for value in (False, None):
+        folder = changed(tmp_path, "qwen3-0.6b", is_causal=value)
+        with pytest.raises(UnsupportedModelError, match="is_causal"):
+            config_of(folder)
+    kind = {"architectures": ["Qwen3ForSequenceClassification"], "is_causal": False}
+    pooling = config_of(changed(tmp_path, "qwen3-0.6b", **kind), max_model_len=512).pooling
+    assert pooling is not None
+    assert pooling.pooling_type == "LAST"
+
+
 def test_sizes_that_embeddings_may_have(tmp_path: Path) -> None:
     for said, expected in (
         ({}, None), ({"is_matryoshka": True}, ()), ({"matryoshka_dimensions": [64, 128]}, (64, 128))

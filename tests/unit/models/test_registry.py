@@ -289,6 +289,8 @@ def test_model_type_stands_in_for_architectures() -> None:
         (gemma("3", attn_logit_softcapping=50.0), r"attn_logit_softcapping is 50.0"),
         (gemma("2", use_bidirectional_attention=True), r"use_bidirectional_attention is True"),
         (OPT | {"do_layer_norm_before": False}, r"do_layer_norm_before"),
+        (OPT | {"activation_function": "silu"}, r"activation_function is 'silu'.*gate"),
+        (GPT2 | {"activation_function": "swish"}, r"activation_function is 'swish'.*gate"),
         (OPT | {"word_embed_proj_dim": 32}, r"word_embed_proj_dim is 32"),
         (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, r"scale_attn_by_inverse_layer_idx"),
         (GPT2 | {"add_cross_attention": True}, r"add_cross_attention"),
