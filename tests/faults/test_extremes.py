@@ -118,7 +118,11 @@ def test_row_63_engines_at_their_limits_start_or_say_why(
         ({"seed": 2**70}, ConfigError, "seed is 1180591620717411303424"),
         ({"hf_overrides": {"eos_token_id": 258}}, CheckpointError, "eos_token_id .* is 258"),
         ({"hf_overrides": {"eos_token_id": [2, 999]}}, CheckpointError, "eos_token_id .* is 999"),
-        ({"hf_overrides": {"max_position_embeddings": 1}}, ConfigError, "max_model_len is 1"),
+        (
+            {"hf_overrides": {"max_position_embeddings": 1}},
+            CheckpointError,
+            "the model has 1 position",
+        ),
     ],
 )
 def test_row_63_engines_that_could_serve_nothing(

@@ -74,7 +74,7 @@ def open_folder(folder: Path, seed: int) -> None:
 
 def open_model(name: str) -> None:
     """All that a start reads of a model, but for its tokenizer."""
-    config = resolve(EngineArgs(model=name, max_model_len=1), HERE).config
+    config = resolve(EngineArgs(model=name, max_model_len=2), HERE).config
     msgspec.msgpack.encode(config)  # as it travels to the engine core
     source = parameter_source(config)
     for parameter in parameters(config.model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.core.config import EngineArgs, EngineConfig, ModelConfig
-from quire.core.errors import ConfigError
+from quire.core.errors import CheckpointError, ConfigError
 from quire.executor.memory import RUNTIME_STEP, expected_runtime, longest_context
 from quire.models.memory import kv_bytes_per_token
 from quire.models.offload import held_weight_bytes
@@ -22,14 +22,20 @@ def asked_context(args: EngineArgs, model: ModelConfig) -> int:
 
     Raises:
         ConfigError: the model knows no such positions.
+        CheckpointError: the model has a single position.
     """
     limit, asked = model.max_position_embeddings, args.max_model_len
+    if limit < 2:
+        raise CheckpointError(
+            f"config.json: the model has {limit} position; a prompt and its answer need 2.",
+            param="max_position_embeddings",
+        )
     if asked is None or asked == AUTO:
         asked = limit
     if asked < 2:
         raise ConfigError(
             f"max_model_len is {asked}; a token of the prompt and one of the output are 2.",
-            fix="Set --max-model-len to at least 2, for a model with as many positions.",
+            fix="Set --max-model-len to at least 2.",
             param="max_model_len",
         )
     if asked > limit:
