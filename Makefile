@@ -13,7 +13,7 @@ SOAK_ARGS ?=
 MINUTES ?= 15
 FUZZ_ARGS ?=
 TRUTH_ARGS ?=
-FUZZERS := http frames parsers templates grammars combinations streams openapi
+FUZZERS := http frames parsers templates grammars schemas combinations streams openapi
 FILE_FUZZERS := safetensors folder quantized gguf
 FUZZ_FILES ?= 20000
 

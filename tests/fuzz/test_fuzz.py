@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz import frames, grammars, http, parsers, replay, templates
+from tests.fuzz import frames, grammars, http, parsers, replay, schemas, templates
 
 REQUESTS = 20_000
 PARTS = 8
@@ -29,7 +29,12 @@ async def test_fuzzed_requests_leave_the_engine_alive(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("module", "cases", "outcome"),
-    [(parsers, 1500, "calls"), (templates, 1500, "rendered"), (grammars, 700, "ended")],
+    [
+        (parsers, 1500, "calls"),
+        (templates, 1500, "rendered"),
+        (grammars, 700, "ended"),
+        (schemas, 400, "exact"),
+    ],
 )
 def test_whatever_is_said_is_read_or_refused(module: Any, cases: int, outcome: str) -> None:
     outcomes = replay.run(module.__name__, module.case, cases, seed=0)

@@ -18,7 +18,9 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.call_grammars import FunctionCalls, write_calls
 from quire.text.composition import Grammar, Specials, StructuralTag, composed, tagged, whole
+from quire.text.grammar_probe import demanding_strings, walk_error
 from quire.text.json_formats import OF_SCHEMAS, SCHEMAS, without_annotations
+from quire.text.json_schema import SchemaError, rewritten
 from quire.text.multiples import too_many_remainders
 
 if TYPE_CHECKING:
@@ -129,7 +131,26 @@ def new_matcher(
         raise refused(str(error), params) from None
     if matcher.is_error():
         raise refused(matcher.get_error(), params)
+    _probe(tokenizer, grammar, params)
     return matcher
+
+
+def _probe(tokenizer: LLTokenizer, grammar: str, params: StructuredOutputsParams) -> None:
+    """Refuse a schema with a string that no text could follow for long."""
+    from llguidance import LLMatcher
+
+    schemas = [each.get("json_schema") for each in json.loads(grammar)["grammars"]]
+    for string in demanding_strings(schemas):
+        alone = json.dumps({"grammars": [{"json_schema": string}]})
+        matcher = LLMatcher(tokenizer, alone, limits=_limits(), log_level=0)
+        error = None if matcher.is_error() else walk_error(matcher)
+        if error is not None:
+            raise refused(f"{_short(string)} is too much to follow: {error}", params)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else text[:200] + "…"
 
 
 def _limits() -> LLParserLimits:
@@ -160,25 +181,29 @@ def _json(schema: Any, params: StructuredOutputsParams) -> Grammar:
     if not isinstance(schema, dict):
         raise refused("a schema is an object or a boolean", params)
     _check_schema(schema, params)
-    return {"json_schema": {**without_annotations(schema), "x-guidance": _spacing(params)}}
+    try:
+        schema = rewritten(without_annotations(schema))
+    except SchemaError as error:
+        raise refused(str(error), params) from None
+    return {"json_schema": {**schema, "x-guidance": _spacing(params)}}
 
 
 def _check_schema(schema: Any, params: StructuredOutputsParams) -> None:
     """Refuse what llguidance would be wrong about, or take for ever to compile."""
     _check_depth(schema, params)
-    _check_keywords(schema, params)
+    _check_keywords(schema, params, root=True)
     if reason := too_many_remainders(schema):
         raise refused(reason, params)
 
 
-def _check_keywords(schema: Any, params: StructuredOutputsParams) -> None:
+def _check_keywords(schema: Any, params: StructuredOutputsParams, root: bool = False) -> None:
     """Refuse what llguidance would pass over; it names all other keywords that it lacks."""
     if not isinstance(schema, dict):
         return
     for keyword in _PASSED_OVER:
         if keyword in schema:
             raise refused(f'Unimplemented keys: ["{keyword}"]', params)
-    if "$ref" in schema and "$id" in schema:
+    if "$ref" in schema and "$id" in schema and not (root and _is_local(schema["$ref"])):
         raise refused("$id beside $ref", params)
     for keyword, value in schema.items():
         if keyword in OF_SCHEMAS and isinstance(value, dict):
@@ -187,6 +212,11 @@ def _check_keywords(schema: Any, params: StructuredOutputsParams) -> None:
         elif keyword in SCHEMAS:
             for each in value if isinstance(value, list) else [value]:
                 _check_keywords(each, params)
+
+
+def _is_local(reference: Any) -> bool:
+    """Whether the whole schema's own `$id` cannot change what a reference means."""
+    return isinstance(reference, str) and reference.startswith("#")
 
 
 def _check_depth(schema: Any, params: StructuredOutputsParams) -> None:
@@ -250,7 +280,9 @@ def _check_inner_schemas(grammar: str, params: StructuredOutputsParams) -> None:
 def refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError:
     """The error for a structure that cannot be served, and why."""
     what = params.field or f"structured_outputs.{params.kind}"
-    reason = reason.replace("<non-verbose/>", "").strip().rstrip(".")
+    if reason.startswith("panic: assertion failed: grammar.symbols.len()"):
+        reason = "the grammar is too large"
+    reason = reason.split("<backtrace>")[0].replace("<non-verbose/>", "").strip().rstrip(".")
     return InvalidRequestError(
         f"{what} cannot be served: {reason}.", param=params.field or "structured_outputs"
     )

@@ -61,3 +61,27 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "uri": (_URI,),
 }
 """Format → expressions, all of which a text has to match from its beginning to its end."""
+
+_HIERARCHY = rf"(//{_AUTHORITY}(/{_PATH}*)*|/?({_PATH}+(/{_PATH}*)*)?)"
+_VARIABLE = r"[A-Za-z0-9_](\.?[A-Za-z0-9_])*(:[1-9][0-9]{0,3}|\*)?"
+_LITERAL = r"([A-Za-z0-9 _:/,=@#%&!~'\"<>;\-]|\\[.*+?()\[\]{}|^$/\\dwsDWS]|\.|\[\^?[A-Za-z0-9_]+\])"
+_SEQUENCE = rf"({_LITERAL}[*+?]?)*"
+_POINTER = r"(/([^/~]|~[01])*)*"
+
+NARROWED: dict[str, tuple[str, ...]] = {
+    "uri-reference": (
+        rf"^([A-Za-z][A-Za-z0-9+.\-]*:)?{_HIERARCHY}(\?{_MORE})?(#{_MORE})?$",
+        r"^([^:/?#]*([/?#]|$)|[A-Za-z][A-Za-z0-9+.\-]*:)",
+    ),
+    "iri": (f"^({_URI})$",),
+    "iri-reference": (f"^({_URI})$",),
+    "uri-template": (
+        rf"^([{_UNRESERVED}:/?#@]|{_ESCAPE}|\{{[+#./;?&]?{_VARIABLE}(,{_VARIABLE})*\}})*$",
+    ),
+    "idn-email": (rf"^{_ATOM}(\.{_ATOM})*@{_HOST}$", "^[^@]{1,64}@.{1,190}$"),
+    "idn-hostname": (f"^{_HOST}$", "^.{1,253}$"),
+    "json-pointer": (f"^{_POINTER}$",),
+    "relative-json-pointer": (rf"^(0|[1-9][0-9]*)(#|{_POINTER})$",),
+    "regex": (rf"^\^?({_SEQUENCE}|\({_SEQUENCE}(\|{_SEQUENCE})*\)[*+?]?)*\$?$",),
+}
+"""Formats that llguidance lacks: patterns of some of their texts, all of which have to match."""

@@ -12,10 +12,18 @@ NARROW = {
     "ref.json: ref overrides any sibling keywords: ref valid, maxItems ignored",
     "allOf.json: allOf: allOf",
     "const.json: const with object: same object with different property order is valid",
+    # An instance is written as its properties are listed; here, they are not.
+    "dependencies.json: dependencies: with dependency",
+    "dependencies.json: multiple dependencies: with dependencies",
+    # Numbers that are not integers have no schema, so that "not an integer" leaves them out.
+    "oneOf.json: oneOf: second oneOf valid",
     f"{ECMA} \\s matches whitespace: zero-width whitespace matches",
 }
 UNSOUND = {f"{ECMA} \\S matches everything but whitespace: zero-width whitespace does not match"}
-INEXACT_FORMATS = ("date", "date-time", "time", "hostname", "ipv6")
+INEXACT_FORMATS = (
+    "date", "date-time", "time", "hostname", "ipv6", "idn-email", "idn-hostname", "iri",
+    "iri-reference", "uri-template", "ecmascript-regex",
+)  # fmt: skip
 
 
 def test_every_schema_is_refused_or_agrees(shared_dir: Path) -> None:
@@ -30,7 +38,7 @@ def test_every_schema_is_refused_or_agrees(shared_dir: Path) -> None:
     assert by_format(result.unsound) == UNSOUND
     assert by_format(result.narrow) == NARROW
     counts = (result.schemas, result.refused.total(), result.agreed)
-    assert counts == (321, 129, 973)
-    assert (len(result.unsound), len(result.narrow)) == (40, 8)
+    assert counts == (321, 56, 1449)
+    assert (len(result.unsound), len(result.narrow)) == (40, 61)
     for reason in result.refused:
         assert "cannot be served: " in reason

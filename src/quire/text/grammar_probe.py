@@ -1,0 +1,63 @@
+"""A short text under each demanding string of a schema, so that what is accepted can generate.
+
+A `pattern` and a length each cost little. Together they are a product, which may exceed a mask's
+fuel only a few characters into the text. The walk finds that before a request is accepted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+STEPS = 16
+"""Tokens of a walk."""
+MAX_STRINGS = 32
+"""Strings of one schema that are tried."""
+_EXPRESSIONS = ("pattern", "format")
+_LENGTHS = ("minLength", "maxLength")
+_USUAL = frozenset(b"ab1 .-,X")
+
+
+def demanding_strings(schema: Any) -> list[dict[str, Any]]:
+    """Return the strings that combine an expression with a length, each once."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in _schemas(schema):
+        own = {word: each[word] for word in (*_EXPRESSIONS, *_LENGTHS) if word in each}
+        if own.keys() & set(_EXPRESSIONS) and own.keys() & set(_LENGTHS):
+            found.setdefault(json.dumps(own, sort_keys=True), {"type": "string", **own})
+    return list(found.values())[:MAX_STRINGS]
+
+
+def walk_error(matcher: LLMatcher) -> str | None:
+    """Follow the grammar for some tokens; return why it had to be given up, or None."""
+    random = Random(0)
+    for _ in range(STEPS):
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        if matcher.is_error():
+            return matcher.get_error()
+        allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
+        usual = [token for token in allowed[:256] if token in _USUAL]
+        if not allowed or not matcher.consume_token(random.choice(usual or allowed)):
+            return matcher.get_error() if matcher.is_error() else None
+        if matcher.is_stopped():
+            break
+    return None
+
+
+def _schemas(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object in a schema; what is none costs a walk at most."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            yield value
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value

@@ -1,0 +1,45 @@
+"""Bounds of numbers that llguidance follows to the letter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+DIGITS = 14
+"""Of a bound that is written: llguidance reads longer ones inexactly."""
+LARGEST = 10**12
+"""Up to here a number of so many digits has a fraction."""
+
+
+def strict_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema without exclusive bounds that are whole numbers.
+
+    llguidance takes `0` for a number between an exclusive 0 and 0.5: where both bounds have the
+    same whole part, it forgets that one is exclusive. An inclusive bound beside it excludes it:
+    1.0000000000001 for 1.
+    """
+    found = dict(schema)
+    for strict, plain, end in (
+        ("exclusiveMinimum", "minimum", 1),
+        ("exclusiveMaximum", "maximum", -1),
+    ):
+        bound = schema.get(strict)
+        if bound is True:  # draft 4
+            bound = schema.get(plain)
+        elif bound is False:
+            bound = None
+        if schema.get("type") == "integer" or bound is None or not _is_whole(bound):
+            continue
+        step = Decimal(1).scaleb(len(str(abs(int(bound)))) - DIGITS)
+        following = float(int(bound) + step.copy_sign(Decimal(end)))
+        own = schema.get(plain, following)
+        found.pop(strict)
+        found[plain] = max(own, following) if end > 0 else min(own, following)
+    return found
+
+
+def _is_whole(bound: Any) -> bool:
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or abs(bound) > LARGEST:
+        return False
+    return float(bound).is_integer()

@@ -1,0 +1,252 @@
+"""The walk over a schema that writes what llguidance lacks in keywords that it follows.
+
+Every rewrite keeps the schema's values or leaves some out; none adds one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from quire.text.json_schema.complement import any_of
+from quire.text.json_schema.counts import (
+    containing,
+    counted_properties,
+    names_under,
+    unique_items,
+)
+from quire.text.json_schema.numbers import strict_bounds
+from quire.text.json_schema.scope import ANNOTATIONS, Schema, SchemaError, Scope
+from quire.text.json_schema.shapes import Shapes, upper
+from quire.text.json_schema.unions import (
+    CONDITIONS,
+    DEPENDENCIES,
+    conditional,
+    conditions_of,
+    is_condition,
+    one_of,
+    without,
+)
+from quire.text.string_formats import NARROWED
+
+_MAPS = ("properties", "patternProperties", "definitions", "$defs")
+_ONES = ("items", "additionalItems", "additionalProperties")
+_LISTS = ("items", "prefixItems", "allOf", "anyOf", "oneOf")
+_ABOUT = frozenset(["not", "contains", "minContains", "maxContains", "propertyNames",
+                    "uniqueItems", *CONDITIONS, *DEPENDENCIES])  # fmt: skip
+"""Keywords that no result has."""
+_REWRITTEN = _ABOUT | {
+    "oneOf", "minProperties", "maxProperties", "format", "exclusiveMinimum", "exclusiveMaximum"
+}  # fmt: skip
+_NUMBER, _COUNT, _SCHEMA, _NAMES = (int, float), (int,), (dict, bool), (list,)
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_MAPS, (dict,)), **dict.fromkeys(DEPENDENCIES, (dict,)),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems", "enum", "required"), _NAMES),
+    **dict.fromkeys(("not", "if", "then", "else", "contains", "propertyNames"), _SCHEMA),
+    **dict.fromkeys(("additionalProperties", "additionalItems"), _SCHEMA),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _COUNT),
+    **dict.fromkeys(("minProperties", "maxProperties", "minContains", "maxContains"), _COUNT),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
+    "items": (dict, bool, list), "type": (str, list), "pattern": (str,), "format": (str,),
+    "$ref": (str,),
+}  # fmt: skip
+
+
+def rewritten(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema of the same values, or of some of them, that llguidance can follow.
+
+    Raises:
+        SchemaError: a keyword cannot be followed, or has a value of the wrong type.
+    """
+    if not _needs_rewriting(schema):
+        return schema
+    scope = Scope.of(schema)
+    schema, moved = _without_deep_references(schema, scope)
+    found: dict[str, Any] = _walk(schema, scope)
+    if moved:
+        found["$defs"] = {
+            **found.get("$defs", {}),
+            **{name: _walk(each, scope) for name, each in moved.items()},
+        }
+    return found
+
+
+def _needs_rewriting(schema: Any) -> bool:
+    stack = [schema]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            if value.keys() & _REWRITTEN:
+                return True
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value
+    return False
+
+
+def _walk(schema: Any, scope: Scope) -> Any:
+    """Return a schema without the keywords of `_ABOUT`."""
+    if isinstance(schema, bool):
+        return schema
+    _check(schema)
+    scope.enter()
+    found = _walked(schema, scope)
+    scope.level -= 1
+    return found
+
+
+def _walked(schema: dict[str, Any], scope: Scope) -> Schema:
+    own = strict_bounds(_with_subschemas(schema, scope))
+    more: list[Schema] = []  # each of which has to hold, too
+    kept = [each for each in schema.get("allOf", []) if not is_condition(each)]
+    conditions = conditions_of(schema) if scope.known("if") else conditions_of(_without_if(schema))
+    for each in schema.get("allOf", []):
+        if is_condition(each) and scope.known("if"):
+            _check(each)
+            conditions += conditions_of(each)
+    if "allOf" in own:
+        own["allOf"] = [_walk(each, scope) for each in kept]
+        if not kept:
+            del own["allOf"]
+    if own.get("format") in NARROWED:
+        more += [{"pattern": pattern} for pattern in NARROWED[own.pop("format")]]
+    if "propertyNames" in schema and scope.known("propertyNames"):
+        more.append(names_under(schema["propertyNames"], scope))
+    if schema.get("uniqueItems") is True and (orders := unique_items(schema, scope)) is not None:
+        more.append(_union(orders))
+    counts_items = "contains" in schema and scope.known("contains")
+    if counts_items and (places := containing(schema)) is not None:
+        more.append(_walk(_union(places), scope))
+    within: Shapes = ()
+    if "not" in schema or conditions or "oneOf" in schema:
+        within = upper({**own, "allOf": [*own.get("allOf", []), *more]}, scope)
+    if (counted := counted_properties(schema, scope)) is not None:
+        own = {word: each for word, each in own.items() if word not in _COUNTS}
+        more.append(_union(counted))
+    if "not" in schema:
+        more.append(_walk(without(schema["not"], within, scope), scope))
+    if conditions:
+        more.append(_walk(_union(conditional(conditions, within, scope)), scope))
+    if "oneOf" in schema:
+        _write_one_of(schema["oneOf"], own, more, within, scope)
+    return _joined(own, [each for each in more if each not in (True, {})])
+
+
+_COUNTS = ("minProperties", "maxProperties")
+
+
+def _with_subschemas(schema: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    """Return the keywords that stay, with rewritten subschemas."""
+    own: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in _ABOUT:
+            continue
+        if word in _MAPS:
+            own[word] = {name: _walk(each, scope) for name, each in value.items()}
+        elif word in _ONES and not isinstance(value, list):
+            own[word] = _walk(value, scope)
+        elif word in _LISTS and word not in ("allOf", "oneOf"):
+            own[word] = [_walk(each, scope) for each in value]
+        else:
+            own[word] = value
+    return own
+
+
+def _write_one_of(
+    branches: list[Schema], own: dict[str, Any], more: list[Schema], within: Shapes, scope: Scope
+) -> None:
+    """Put a union in the place of `oneOf`, so that the order of properties stays."""
+    union = [_walk(each, scope) for each in one_of(branches, within, scope)]
+    place = "anyOf" if union and "anyOf" not in own else None
+    renamed = {(place if word == "oneOf" else word): each for word, each in own.items()}
+    renamed.pop(None, None)
+    own.clear()
+    own.update({word: each for word, each in renamed.items() if word is not None})
+    if place:
+        own[place] = union
+    else:
+        more.append(_union(union))
+
+
+def _union(schemas: list[Schema]) -> Schema:
+    return any_of(schemas) if schemas else False
+
+
+def _joined(own: dict[str, Any], more: list[Schema]) -> Schema:
+    """Return a schema under which all hold; its own properties come first."""
+    if not more:
+        return own
+    if "allOf" not in own:
+        return {**own, "allOf": more}
+    about = {word: each for word, each in own.items() if word in ANNOTATIONS}
+    rest = {word: each for word, each in own.items() if word not in ANNOTATIONS}
+    return {**about, "allOf": [rest, *more]}
+
+
+def _without_if(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a draft that does not know conditions."""
+    return {word: each for word, each in schema.items() if word not in CONDITIONS}
+
+
+def _check(schema: Any) -> None:
+    """Refuse a schema or a keyword of the wrong type."""
+    if not isinstance(schema, dict):
+        raise SchemaError("a schema is an object or a boolean")
+    for word, value in schema.items():
+        kinds = _KINDS.get(word)
+        if kinds is None:
+            continue
+        flag = isinstance(value, bool) and bool not in kinds and not word.startswith("exclusive")
+        if flag or not isinstance(value, kinds):
+            raise SchemaError(f"{word} of a schema has a value of the wrong type")
+
+
+def _without_deep_references(
+    schema: dict[str, Any], scope: Scope
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the schema with references to named definitions alone, and the new definitions.
+
+    A reference into the middle of a schema would point elsewhere once that is rewritten.
+    """
+    moved: dict[str, Any] = {}
+    names: dict[str, str] = {}
+
+    def renamed(reference: str) -> str:
+        if reference == "#" or not reference.startswith("#/") or _NAMED.fullmatch(reference):
+            return reference
+        if scope.opaque:
+            raise SchemaError(f"$ref {reference!r} beside a nested $id")
+        if reference not in names:
+            names[reference] = name = f"{_MOVED}{len(names)}"
+            target = scope.target(reference)
+            if target is None:
+                raise SchemaError(f"$ref {reference!r} leads nowhere")
+            moved[name] = copied(target)
+        return f"#/$defs/{names[reference]}"
+
+    def copied(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        found: dict[str, Any] = {}
+        for word, each in value.items():
+            if word == "$ref" and isinstance(each, str):
+                found[word] = renamed(each)
+            elif word in _BY_NAME and isinstance(each, dict):
+                found[word] = {name: copied(one) for name, one in each.items()}
+            elif word in _SUBSCHEMAS and isinstance(each, list):
+                found[word] = [copied(one) for one in each]
+            else:
+                found[word] = copied(each) if word in _SUBSCHEMAS else each
+        return found
+
+    schema = copied(schema)
+    definitions = schema.get("$defs", {})
+    scope.root = {**schema, "$defs": {**definitions, **moved}} if moved else schema
+    return schema, moved
+
+
+_MOVED = "moved-"
+_BY_NAME = frozenset([*_MAPS, *DEPENDENCIES])
+_NAMED = re.compile(r"#/(definitions|\$defs)/[^/]+")
+_SUBSCHEMAS = frozenset([*_ONES, *_LISTS, "not", "if", "then", "else", "contains", "propertyNames"])

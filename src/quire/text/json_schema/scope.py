@@ -1,0 +1,137 @@
+"""The whole schema, as every rewrite needs it: its draft, its references, a work budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+Schema = dict[str, Any] | bool
+
+MAX_WORK = 20_000
+"""Steps for one schema, about 5 µs each: the engine core repeats the rewrite beside its steps."""
+MAX_ALTERNATIVES = 64
+"""Alternatives that one rewrite may write."""
+MAX_LEVELS = 110
+"""Of rewritten schemas within each other; a request's own are bounded by 100 levels."""
+TYPES = ("null", "boolean", "number", "string", "array", "object")
+ANNOTATIONS = frozenset(
+    ["title", "description", "default", "examples", "example", "$comment", "deprecated",
+     "readOnly", "writeOnly", "$schema", "$id", "id", "$anchor", "$defs", "definitions",
+     "contentEncoding", "contentMediaType", "contentSchema"]
+)  # fmt: skip
+"""Keywords that no value can violate."""
+_SINCE = {
+    "const": 6, "contains": 6, "propertyNames": 6, "if": 7, "then": 7, "else": 7,
+    "dependentRequired": 8, "dependentSchemas": 8, "minContains": 8, "maxContains": 8,
+    "unevaluatedItems": 8, "unevaluatedProperties": 8, "prefixItems": 9,
+}  # fmt: skip
+_UNTIL = {"dependencies": 7, "additionalItems": 8}
+_DRAFTS = {"draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 8, "2020-12": 9}
+
+
+class SchemaError(ValueError):
+    """A schema that cannot be followed; the text names the keyword and the reason."""
+
+
+@dataclass
+class Scope:
+    """One schema under rewriting.
+
+    Attributes:
+        draft: 4, 6, 7, 8 (2019-09) or 9 (2020-12).
+        opaque: a nested `$id` changes what references mean, so that none is followed.
+        work: steps that are left.
+        level: of the walk.
+        memo: upper bounds by a schema's identity and depth, with the schema, which keeps its id.
+        met: whether some value is under all of several schemas, in the same way.
+    """
+
+    root: Mapping[str, Any]
+    draft: int = 9
+    opaque: bool = False
+    work: int = MAX_WORK
+    level: int = 0
+    memo: dict[tuple[int, int], tuple[Any, Any]] = field(default_factory=dict)
+    met: dict[tuple[tuple[int, int], ...], tuple[Any, bool]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, root: Mapping[str, Any]) -> Scope:
+        named = str(root.get("$schema", ""))
+        draft = next((n for name, n in _DRAFTS.items() if name in named), 9)
+        word = "id" if draft == 4 else "$id"
+        return cls(root, draft, any(_has_id(each, word) for each in root.values()))
+
+    def known(self, keyword: str) -> bool:
+        """Whether the draft defines the keyword; a validator ignores it otherwise."""
+        return _SINCE.get(keyword, 0) <= self.draft <= _UNTIL.get(keyword, 9)
+
+    def pay(self, steps: int = 1) -> None:
+        """Raise `SchemaError` once the budget is spent."""
+        self.work -= steps
+        if self.work < 0:
+            raise SchemaError("not, oneOf, if or dependencies combine too many alternatives")
+
+    def enter(self) -> None:
+        """Go one level down in the walk, which may lead in circles through references."""
+        self.pay()
+        self.level += 1
+        if self.level > MAX_LEVELS:
+            raise SchemaError("not, oneOf, if or dependencies lead in circles")
+
+    def target(self, reference: Any) -> Any:
+        """The schema that `#` or `#/…` refers to; None if it is somewhere else."""
+        if self.opaque or not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        return at_pointer(self.root, reference[1:])
+
+
+def at_pointer(root: Any, pointer: str) -> Any:
+    """The value at a JSON pointer in a URI fragment; None if there is none."""
+    if pointer and not pointer.startswith("/"):
+        return None
+    for part in pointer.split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(root, Mapping):
+            root = root.get(name)
+        elif isinstance(root, list) and name.isdigit() and int(name) < len(root):
+            root = root[int(name)]
+        else:
+            return None
+    return root
+
+
+def canonical(value: Any) -> str:
+    """A key that is equal for values which JSON Schema calls equal."""
+    return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False)
+
+
+def is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value
+
+
+def _has_id(value: Any, word: str) -> bool:
+    """Whether a base of references is set anywhere below; examples may only make it seem so."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            found = value.get(word)
+            if isinstance(found, str) and not found.startswith("#"):
+                return True
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value
+    return False

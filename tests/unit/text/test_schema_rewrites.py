@@ -1,0 +1,153 @@
+"""JSON schemas that are rewritten for llguidance: what they accept, and why some are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema.validators import validator_for
+
+from quire.core.errors import InvalidRequestError
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.text.grammar import new_matcher
+from quire.text.vocabulary import byte_tokenizer
+
+TOKENIZER = byte_tokenizer()
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+OBJECT = {"type": "object", "additionalProperties": False}
+A_OR_B = {**OBJECT, "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+
+
+def accepts(schema: dict[str, Any], text: str) -> bool:
+    """Whether the text may be generated and may end."""
+    matcher = new_matcher(TOKENIZER, StructuredOutputsParams(json=schema))
+    tokens = list(text.encode())
+    fits = matcher.validate_tokens(tokens) == len(tokens)
+    return fits and matcher.consume_tokens(tokens) and matcher.is_accepting()
+
+
+def ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/definitions/{name}"}
+
+
+CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
+    ({"not": {"type": "string"}}, [None, 1, [], {"a": "x"}], ["", "x"]),
+    ({"not": {"enum": ["ab", "a", 3]}}, ["", "b", "abc", 2, 4, None], ["ab", "a", 3]),
+    ({"type": "string", "not": {"pattern": "^(x|y)$"}}, ["", "z", "xy"], ["x", "y"]),
+    ({**A_OR_B, "not": {"required": ["a"]}}, [{}, {"b": 1}], [{"a": 1}, {"a": 1, "b": 1}]),
+    ({**A_OR_B, "not": {"required": ["a", "b"]}}, [{}, {"a": 1}, {"b": 1}], [{"a": 1, "b": 2}]),
+    ({"type": "integer", "not": {"minimum": 3}}, [2, -1], [3, 4]),
+    ({"not": {"anyOf": [{"type": "number"}, {"maxLength": 1}]}}, ["ab"], ["a", 1, None]),
+    ({"not": {"not": {"type": "null"}}}, [None], [1]),
+    ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "number",
+      "not": {"minimum": 1, "exclusiveMinimum": True}}, [1, 0.5], [1.5]),
+    ({**A_OR_B, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+     [{"a": 1}, {"b": 1}], [{}, {"a": 1, "b": 1}]),
+    ({"oneOf": [{"type": "integer", "minimum": 2}, {"type": "integer", "maximum": 4}]},
+     [1, 5], [2, 3, 4]),
+    ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 1}]}, ["ab"], ["a", ""]),
+    ({"oneOf": [ref("n"), ref("s")],
+      "definitions": {"n": {"type": "null"}, "s": {"type": "string", "format": "password"}}},
+     [None, "x"], [1]),
+    ({"oneOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, [1, 3], [2]),
+    ({"oneOf": [{**OBJECT, "properties": {"k": {"pattern": f"^{k}$", "type": "string"}},
+                 "required": ["k"]} for k in "xy"]}, [{"k": "x"}, {"k": "y"}], [{"k": "z"}, {}]),
+    ({"$schema": DRAFT_7, **A_OR_B, "dependencies": {"a": ["b"]}},
+     [{}, {"b": 1}, {"a": 1, "b": 1}], [{"a": 1}]),
+    ({**A_OR_B, "dependentRequired": {"a": ["b"]}}, [{}, {"a": 1, "b": 1}], [{"a": 1}]),
+    ({**A_OR_B, "dependentSchemas": {"a": {"properties": {"b": {"minimum": 5}}}}},
+     [{"b": 1}, {"a": 1, "b": 6}], [{"a": 1, "b": 1}]),
+    ({**OBJECT, "properties": {"kind": {"enum": ["x", "y", "z"]}, "v": True}, "required": ["kind"],
+      "allOf": [{"if": {"properties": {"kind": {"const": k}}}, "then": {"properties": {"v": v}}}
+                for k, v in (("x", {"type": "null"}), ("y", {"type": "string"}))]},
+     [{"kind": "x", "v": None}, {"kind": "y", "v": "t"}, {"kind": "z", "v": 1}, {"kind": "x"}],
+     [{"kind": "x", "v": 1}, {"kind": "y", "v": None}]),
+    ({"if": {"type": "integer"}, "then": {"minimum": 5}, "else": {"type": "string"}},
+     [5, "x"], [4, None]),
+    ({**A_OR_B, "minProperties": 2}, [{"a": 1, "b": 1}], [{}, {"a": 1}]),
+    ({**A_OR_B, "maxProperties": 1, "additionalProperties": {"type": "null"}},
+     [{}, {"a": 1}, {"c": None}], [{"a": 1, "b": 1}, {"a": 1, "c": None}]),
+    ({"type": "array", "contains": {"const": 1}}, [[1], [0, 1], [1, 2, 3]], [[], [0]]),
+    ({"type": "object", "propertyNames": {"pattern": "^a"}}, [{}, {"ab": 1}], [{"b": 1}]),
+    ({"type": "object", "propertyNames": {"enum": ["a", "b"]}}, [{"b": 1}], [{"c": 1}]),
+    ({"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True},
+     [[], ["a"], ["b", "a"]], [["a", "a"], ["c"]]),
+    ({"type": "array", "maxItems": 1, "uniqueItems": True}, [[], ["x"]], [["x", "x"]]),
+    ({"type": "array", "uniqueItems": False}, [["x", "x"]], []),
+    ({"type": "string", "format": "uri-reference"}, ["a/b?c#d", "#", "http://x/y"], ["\\", "a b"]),
+    ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, [0.5, 0.1], [0, 0.0, 0.6]),
+    ({"$id": "http://x/y", "$ref": "#/definitions/n", "definitions": {"n": {"type": "null"}}},
+     [None], [1]),
+    ({"properties": {"a": {"oneOf": [{"type": "null"}, {"type": "string"}]},
+                     "b": {"$ref": "#/properties/a/oneOf/1"}}, "type": "object"},
+     [{"a": None, "b": "x"}], [{"b": None}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), CASES, ids=lambda case: json.dumps(case)[:60])
+def test_a_rewritten_schema_means_the_same(
+    schema: dict[str, Any], good: list[Any], bad: list[Any]
+) -> None:
+    before = json.dumps(schema)
+    validator = validator_for(schema)(schema)
+    assert [validator.is_valid(each) for each in good + bad] == [True] * len(good) + [False] * len(
+        bad
+    ) or "format" in schema
+    assert [each for each in good if not accepts(schema, json.dumps(each))] == []
+    assert [each for each in bad if accepts(schema, json.dumps(each))] == []
+    assert json.dumps(schema) == before
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "uniqueItems"),
+        ({"not": {"multipleOf": 3}}, "not: the opposite"),
+        ({"oneOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, "oneOf: its branches overlap"),
+        ({"not": 3}, "not of a schema has a value of the wrong type"),
+        ({"oneOf": [{"required": "a"}]}, "required of a schema has a value of the wrong type"),
+        ({"not": {"$ref": "#/nowhere/at/all"}}, "leads nowhere"),
+        ({**OBJECT, "properties": {f"p{i}": {} for i in range(30)}, "minProperties": 9}, "minProp"),
+        (
+            {"type": "string", "pattern": r"^$|(^(?:\S+\s+){0,99}\S+$)", "minLength": 1,
+             "maxLength": 5000},
+            "too much to follow",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_followed_is_refused_by_its_keyword(
+    schema: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=reason):
+        new_matcher(TOKENIZER, StructuredOutputsParams(json=schema))
+
+
+def test_hostile_schemas_are_refused_within_a_budget() -> None:
+    """Alternatives that would multiply, and references that lead in circles, cost few steps."""
+    names = [f"n{i}" for i in range(40)]
+    wide = {"dependencies": {name: [f"{name}x"] for name in names}}
+    circle: dict[str, Any] = {"not": ref("a"), "definitions": {"a": {"not": {"not": ref("a")}}}}
+    overlap = {"oneOf": [{"properties": {name: {"minimum": 1}}} for name in names]}
+    for schema in (wide, circle, overlap):
+        with pytest.raises(InvalidRequestError):
+            new_matcher(TOKENIZER, StructuredOutputsParams(json={"type": "object", **schema}))
+
+
+@pytest.mark.parametrize("place", ["plain", "$ref", "allOf", "sibling"])
+def test_properties_come_in_the_order_of_their_definition(place: str) -> None:
+    inner: dict[str, Any] = {
+        **OBJECT,
+        "properties": {"z": {"type": "integer"}, "a": {"type": "integer"}, "m": {}},
+        "required": ["m", "a"],
+        "not": {"required": ["q"]},
+    }
+    schema = {
+        "plain": inner,
+        "$ref": {**ref("o"), "definitions": {"o": inner}},
+        "allOf": {"allOf": [ref("o")], "definitions": {"o": inner}},
+        "sibling": {"type": "object", **ref("o"), "definitions": {"o": inner}},
+    }[place]
+    assert accepts(schema, '{"z": 1, "a": 2, "m": 3}')
+    assert accepts(schema, '{"a": 2, "m": 3}')
+    assert not accepts(schema, '{"m": 3, "a": 2}')
