@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.text.composition import Specials, pieces, until
+from quire.text.composition import Specials, pieces, slashes, until
 from quire.text.json_types import ALL, allowed_types, alternatives, resolved
 from quire.text.string_formats import FORMATS
 
@@ -210,7 +210,7 @@ def _text_of(schema: dict[str, Any], where: str) -> str:
         begin = "" if pattern.startswith("^") else "(?s:.*)"
         end = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
         inner = pattern.removeprefix("^").removesuffix("$" if not end else "")
-        parts.append(f"/{begin}({_slashes(inner)}){end}/")
+        parts.append(f"/{begin}({slashes(inner)}){end}/")
     if form := _typed(schema, "format", str, ""):
         if form not in FORMATS:
             known = ", ".join(FORMATS)
@@ -218,7 +218,7 @@ def _text_of(schema: dict[str, Any], where: str) -> str:
                 f"{where} has the format {form!r}, which texts in this format of calls are not "
                 f"held to; known: {known}"
             )
-        parts += [f"/{_slashes(expression)}/" for expression in FORMATS[form]]
+        parts += [f"/{slashes(expression)}/" for expression in FORMATS[form]]
     return f"({' & '.join(parts)})"
 
 
@@ -350,12 +350,7 @@ def _quoted(text: str) -> str:
 
 def _escaped(text: str) -> str:
     """A text inside of /…/."""
-    return _slashes(re.escape(text))
-
-
-def _slashes(pattern: str) -> str:
-    """An expression inside of /…/."""
-    return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern)
+    return slashes(re.escape(text))
 
 
 _FORMATS: dict[str, Callable[[Writing, Sequence[Function]], None]] = {

@@ -18,7 +18,7 @@ from quire.core.structured_outputs import ReasoningMarks
 Specials = Mapping[str, int]
 """Control tokens: text → id."""
 Grammar = dict[str, Any]
-"""One of llguidance's, without its name."""
+"""One of llguidance's, without its name; `parts` are those that it refers to by `@leaf_0` …"""
 
 # Text that is forced is not computed ahead: that would cost each mask as much as there is of it,
 # and would leave the model one spelling in tokens, which need not be its own.
@@ -136,5 +136,19 @@ def pieces(text: str, specials: Specials) -> list[str]:
 
 def _joined(start: str, grammars: Mapping[str, Grammar]) -> str:
     first = {"name": "text", "lark_grammar": _OPTIONS + start}
-    named = [{**grammar, "name": name} for name, grammar in grammars.items()]
+    named = [each for name, grammar in grammars.items() for each in _named(name, grammar)]
     return json.dumps({"grammars": [first, *named]})
+
+
+def _named(name: str, grammar: Grammar) -> list[Grammar]:
+    """A grammar and its parts, whose names begin with its own."""
+    if "parts" not in grammar:
+        return [{**grammar, "name": name}]
+    lark = re.sub(r"@(leaf_\d+)", rf"@{name}_\1", grammar["lark_grammar"])
+    parts = [{**part, "name": f"{name}_{own}"} for own, part in grammar["parts"].items()]
+    return [{"name": name, "lark_grammar": lark}, *parts]
+
+
+def slashes(pattern: str) -> str:
+    """An expression inside of /…/."""
+    return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern)

@@ -17,10 +17,18 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.call_grammars import FunctionCalls, write_calls
-from quire.text.composition import Grammar, Specials, StructuralTag, composed, tagged, whole
+from quire.text.composition import (
+    Grammar,
+    Specials,
+    StructuralTag,
+    composed,
+    slashes,
+    tagged,
+    whole,
+)
 from quire.text.grammar_probe import demanding_strings, walk_error
 from quire.text.json_formats import OF_SCHEMAS, SCHEMAS, without_annotations
-from quire.text.json_schema import SchemaError, rewritten
+from quire.text.json_schema import SchemaError, rewritten, with_exponents
 from quire.text.multiples import too_many_remainders
 
 if TYPE_CHECKING:
@@ -56,32 +64,35 @@ def structure_key(params: StructuredOutputsParams) -> bytes:
     return grammar_key(msgspec.structs.replace(params, reasoning=None))
 
 
-def grammar_text(params: StructuredOutputsParams, specials: Specials | None = None) -> str:
+def grammar_text(
+    params: StructuredOutputsParams, specials: Specials | None = None, exponents: bool = True
+) -> str:
     """The grammar as llguidance reads it.
 
     Args:
         specials: the model's control tokens, for marks around the structure; without them these
             are spelled.
+        exponents: whether numbers with bounds may be written with one.
 
     Raises:
         InvalidRequestError: it is too large, no JSON, or no GBNF.
     """
     _check_size(params)
     if params.kind != "structural_tag":
-        return whole(_structure(params), params.reasoning, specials or {})
+        return whole(_structure(params, exponents), params.reasoning, specials or {})
     tag = _structural_tag(params)
     if isinstance(tag, StructuralTag):
-        schemas = [_json(each.schema, params) for each in tag.structures]
+        schemas = [_json(each.schema, params, exponents) for each in tag.structures]
         return tagged(tag, schemas, params.reasoning, specials or {})
     try:
         written = write_calls(tag, specials or {})
     except ValueError as error:
         raise refused(str(error), params) from None
-    grammars = {name: _json(schema, params) for name, schema in written.schemas.items()}
+    grammars = {name: _json(schema, params, exponents) for name, schema in written.schemas.items()}
     return composed(written.lark, grammars, params.reasoning, specials or {})
 
 
-def _structure(params: StructuredOutputsParams) -> Grammar:
+def _structure(params: StructuredOutputsParams, exponents: bool) -> Grammar:
     """The structure alone."""
     from llguidance import regex_to_lark
 
@@ -97,7 +108,8 @@ def _structure(params: StructuredOutputsParams) -> Grammar:
         case "grammar":
             return {"lark_grammar": _lark(params)}
         case _:
-            return _json({"type": "object"} if params.json_object else params.json, params)
+            schema = {"type": "object"} if params.json_object else params.json
+            return _json(schema, params, exponents)
 
 
 def _structural_tag(params: StructuredOutputsParams) -> StructuralTag | FunctionCalls:
@@ -120,9 +132,21 @@ def new_matcher(
     Raises:
         InvalidRequestError: the grammar cannot be served; names the keyword or the place.
     """
+    grammar = grammar_text(params, specials)
+    try:
+        return _checked_matcher(tokenizer, grammar, params)
+    except InvalidRequestError:
+        plain = grammar_text(params, specials, exponents=False)
+        if plain == grammar:
+            raise
+        return _checked_matcher(tokenizer, plain, params)
+
+
+def _checked_matcher(
+    tokenizer: LLTokenizer, grammar: str, params: StructuredOutputsParams
+) -> LLMatcher:
     from llguidance import LLMatcher
 
-    grammar = grammar_text(params, specials)
     matcher = LLMatcher(tokenizer, grammar, limits=_limits(), log_level=0)
     try:
         if not matcher.is_error():
@@ -167,7 +191,7 @@ def _check_size(params: StructuredOutputsParams) -> None:
         raise refused(f"it has {size} bytes, more than {MAX_GRAMMAR_BYTES}", params)
 
 
-def _json(schema: Any, params: StructuredOutputsParams) -> Grammar:
+def _json(schema: Any, params: StructuredOutputsParams, exponents: bool) -> Grammar:
     """A schema, or its text, nested no deeper than is sound."""
     if isinstance(schema, str):
         try:
@@ -185,7 +209,19 @@ def _json(schema: Any, params: StructuredOutputsParams) -> Grammar:
         schema = rewritten(without_annotations(schema))
     except SchemaError as error:
         raise refused(str(error), params) from None
-    return {"json_schema": {**schema, "x-guidance": _spacing(params)}}
+    spacing = _spacing(params)
+    found = with_exponents(schema) if exponents else None
+    if found is None:
+        return {"json_schema": {**schema, "x-guidance": spacing}}
+    rules, leaves = found
+    parts = {n: {"json_schema": {**leaf, "x-guidance": spacing}} for n, leaf in leaves.items()}
+    return {"lark_grammar": _ignoring(spacing["whitespace_pattern"]) + rules, "parts": parts}
+
+
+def _ignoring(whitespace: str | None) -> str:
+    """The options of a grammar in Lark with the white space of its parts."""
+    options = '%llguidance {"no_forcing": true, "ignore_once": true}\n'
+    return options if whitespace is None else options + f"%ignore /{slashes(whitespace)}/\n"
 
 
 def _check_schema(schema: Any, params: StructuredOutputsParams) -> None:

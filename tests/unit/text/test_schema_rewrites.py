@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from jsonschema.validators import validator_for
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
+from quire.text.json_schema.exponents import scientific
 from quire.text.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
@@ -151,3 +155,83 @@ def test_properties_come_in_the_order_of_their_definition(place: str) -> None:
     assert accepts(schema, '{"z": 1, "a": 2, "m": 3}')
     assert accepts(schema, '{"a": 2, "m": 3}')
     assert not accepts(schema, '{"m": 3, "a": 2}')
+
+
+POSITIVE = {"type": "number", "minimum": 0}
+TREE = {
+    "$ref": "#/definitions/tree",
+    "definitions": {
+        "tree": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string"},
+                "size": {"type": "number", "exclusiveMinimum": 0, "maximum": 1.5},
+                "children": {"type": "array", "items": {"$ref": "#/definitions/tree"}},
+            },
+            "required": ["size"],
+            "additionalProperties": {"type": "null"},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (POSITIVE, ["1e-06", "1E+2", "-0.0", "1.50", "0e1", "7"], ["-1e-06", "-1", "1e", "01"]),
+        ({"anyOf": [{"type": "null"}, POSITIVE]}, ["null", "2.5e-3"], ["-2.5e-3"]),
+        ({"type": "number", "maximum": -1.5}, ["-1.5e0", "-2", "-1e1"], ["-1.4e0", "1e1", "-1e0"]),
+        ({"type": "array", "items": POSITIVE, "minItems": 1, "maxItems": 2},
+         ["[1e-06]", "[1, 2e3]"], ["[]", "[1,2,3]", "[-1e3]"]),
+        (TREE,
+         ['{"size": 1e-06}', '{"name": "x", "size": 1.5e0, "children": [{"size": 1}], "c": null}',
+          '{\n  "size": 0.5,\n  "children": []\n}'],
+         ['{"size": 0e0}', '{"size": 1.6e0}', '{"name": "x"}', '{"size": 1, "size": 1}',
+          '{"size": 1, "name": "x"}', '{"size": 1, "c": 1}', '{"size": 1, "children": [{}]}']),
+    ],
+)  # fmt: skip
+def test_numbers_between_bounds_have_every_spelling(
+    schema: dict[str, Any], good: list[str], bad: list[str]
+) -> None:
+    assert [text for text in good if not accepts(schema, text)] == []
+    assert [text for text in bad if accepts(schema, text)] == []
+
+
+def test_scientific_notation_stays_within_bounds() -> None:
+    """Every mantissa and exponent beside every bound, against exact decimal arithmetic."""
+    bounds = [None, -250, -1.5, -1, 0, 1e-06, 0.05, 1, 1.235, 9.99, 10, 1e30]
+    mantissas = ["0", "1", "1.0", "1.2", "1.23", "1.235", "1.2350", "1.236", "2.5", "5", "9.99"]
+    exponents = ["e0", "E+1", "e1", "e-1", "e-2", "e-06", "e-7", "e2", "e30", "e31", "e-99"]
+    texts = [s + m + e for s in ("", "-") for m in mantissas for e in exponents]
+    missed = 0
+    for low, high, low_word, high_word in product(
+        bounds, bounds, ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+    ):
+        given = ((low_word, low), (high_word, high))
+        expression = scientific({word: each for word, each in given if each is not None})
+        for text in texts:
+            value = Decimal(text)
+            above = (
+                low is None
+                or value > (least := Decimal(repr(low)))
+                or (value == least and low_word == "minimum")
+            )
+            below = (
+                high is None
+                or value < (most := Decimal(repr(high)))
+                or (value == most and high_word == "maximum")
+            )
+            matched = expression is not None and re.fullmatch(expression, text) is not None
+            assert not matched or (above and below), (low, high, text)
+            missed += above and below and not matched
+    assert missed < 2000  # beside an exclusive bound, mantissas that differ behind its last digit
+
+
+@pytest.mark.parametrize("low", [-1.5, -1, 0, 0.5, 1, 10])
+@pytest.mark.parametrize("width", [0.05, 0.5, 1, 9.5])
+def test_exclusive_bounds_exclude_themselves(low: float, width: float) -> None:
+    schema = {"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": low + width}
+    for bound in (low, low + width):
+        for text in (f"{bound:g}", f"{bound:.3f}", f"{bound:.3e}", "-0" if bound == 0 else "x"):
+            assert not accepts(schema, text), text
+    assert accepts(schema, f"{low + width / 2:.4f}")

@@ -2,5 +2,6 @@
 
 from quire.text.json_schema.rewrite import rewritten
 from quire.text.json_schema.scope import SchemaError
+from quire.text.json_schema.skeleton import with_exponents
 
-__all__ = ["SchemaError", "rewritten"]
+__all__ = ["SchemaError", "rewritten", "with_exponents"]

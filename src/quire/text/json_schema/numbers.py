@@ -8,6 +8,8 @@ from typing import Any
 
 DIGITS = 14
 """Of a bound that is written: llguidance reads longer ones inexactly."""
+NEAR_ZERO = 20
+"""Places behind the point of the number that stands beside 0."""
 LARGEST = 10**12
 """Up to here a number of so many digits has a fraction."""
 
@@ -31,7 +33,8 @@ def strict_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
             bound = None
         if schema.get("type") == "integer" or bound is None or not _is_whole(bound):
             continue
-        step = Decimal(1).scaleb(len(str(abs(int(bound)))) - DIGITS)
+        places = len(str(abs(int(bound)))) - DIGITS if bound else -NEAR_ZERO
+        step = Decimal(1).scaleb(places)
         following = float(int(bound) + step.copy_sign(Decimal(end)))
         own = schema.get(plain, following)
         found.pop(strict)

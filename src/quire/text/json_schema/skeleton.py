@@ -1,0 +1,261 @@
+"""Schemas with bounded numbers as a grammar in Lark around grammars of their parts.
+
+A JSON schema has no place for an expression of one's own. So objects, arrays, unions and references
+on the way to a bounded number are written here as rules; every other part stays a JSON schema that
+llguidance compiles. What cannot be written so stays one, too, and loses the notation alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.text.json_schema.exponents import scientific
+from quire.text.json_schema.scope import ANNOTATIONS, Schema
+
+MAX_LEAVES = 200
+"""Parts that stay JSON schemas."""
+MAX_BYTES = 2**20
+"""Of all of them, with the definitions that each refers to."""
+MAX_ITEMS = 64
+"""Of an array that is written as a rule."""
+_BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
+_DEFINITIONS = ("definitions", "$defs")
+_EMPTY = '""'
+_STRING = r'/"([^"\\\x00-\x1F\x7F]|\\["\\bfnrt])*"/'
+
+
+class _TooLargeError(Exception):
+    """The schema stays as it is."""
+
+
+@dataclass
+class Skeleton:
+    """A grammar in the making.
+
+    Attributes:
+        leaves: names of the parts, by their JSON; the grammar refers to them by `@name`.
+        rules: names of the rules of definitions, by the reference.
+        reaches: whether a definition leads to a bounded number.
+    """
+
+    root: Mapping[str, Any]
+    lines: list[str] = field(default_factory=list)
+    leaves: dict[str, str] = field(default_factory=dict)
+    rules: dict[str, str] = field(default_factory=dict)
+    reaches: dict[str, bool] = field(default_factory=dict)
+
+
+def with_exponents(schema: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """Return the rules and the schemas by the names that they refer to.
+
+    None if the schema has no bounded number within reach, or would become too large.
+    """
+    out = Skeleton(schema)
+    if not _simple_references(schema) or not _reaches(schema, out):
+        return None
+    try:
+        start = _value(schema, out)
+    except _TooLargeError:
+        return None
+    lines = [f"start: {start}", *out.lines, f"STRING: {_STRING}"]
+    return "\n".join(lines), {name: json.loads(text) for text, name in out.leaves.items()}
+
+
+def is_bounded(schema: Any) -> bool:
+    """Whether a schema is a number with bounds, and nothing else."""
+    return (
+        isinstance(schema, dict)
+        and schema.get("type") == "number"
+        and not _words(schema) - _BOUNDS - {"type"}
+        and bool(schema.keys() & _BOUNDS)
+    )
+
+
+def _words(schema: Mapping[str, Any]) -> set[str]:
+    return {word for word in schema if word not in ANNOTATIONS}
+
+
+def _form(schema: Any) -> str:
+    """The rule that a schema could be: its kind, or "leaf"."""
+    if not isinstance(schema, dict):
+        return "leaf"
+    words = _words(schema)
+    if is_bounded(schema):
+        return "number"
+    if words == {"$ref"}:
+        return "reference"
+    if words == {"anyOf"}:
+        return "union"
+    if schema.get("type") == "object" and "properties" in words:
+        fits = words <= {"type", "properties", "required", "additionalProperties"}
+        return "object" if fits else "leaf"
+    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
+        fits = words <= {"type", "items", "minItems", "maxItems"}
+        low, high = schema.get("minItems", 0), schema.get("maxItems", 0)
+        return "array" if fits and low <= MAX_ITEMS and high <= MAX_ITEMS else "leaf"
+    return "leaf"
+
+
+def _reaches(schema: Any, out: Skeleton) -> bool:
+    """Whether a rule of the schema would hold a bounded number."""
+    match _form(schema):
+        case "number":
+            return True
+        case "union":
+            return any(_reaches(each, out) for each in schema["anyOf"])
+        case "array":
+            return _reaches(schema["items"], out)
+        case "object":
+            inner = [*schema["properties"].values(), schema.get("additionalProperties")]
+            return any(_reaches(each, out) for each in inner)
+        case "reference":
+            reference = schema["$ref"]
+            if reference not in out.reaches:
+                out.reaches[reference] = False  # while it is looked into
+                out.reaches[reference] = _reaches(_definition(reference, out.root), out)
+            return out.reaches[reference]
+    return False
+
+
+def _value(schema: Any, out: Skeleton) -> str:
+    """The expression of a value."""
+    if not _reaches(schema, out):
+        return _leaf(schema, out)
+    match _form(schema):
+        case "number":
+            exponents = scientific(schema)
+            plain = _leaf(schema, out)
+            return f"({plain} | /{exponents}/)" if exponents else plain
+        case "union":
+            return f"({' | '.join(_value(each, out) for each in schema['anyOf'])})"
+        case "array":
+            return _array(schema, out)
+        case "object":
+            return _object(schema, out)
+        case _:
+            reference = schema["$ref"]
+            if reference not in out.rules:
+                name = out.rules[reference] = f"definition_{len(out.rules)}"
+                _rule(name, _value(_definition(reference, out.root), out), out)
+            return out.rules[reference]
+
+
+def _array(schema: Mapping[str, Any], out: Skeleton) -> str:
+    item, low, high = (
+        _value(schema["items"], out),
+        schema.get("minItems", 0),
+        schema.get("maxItems"),
+    )
+    if high == 0:
+        return '("[" "]")'
+    more = f'("," {item}){{{max(low - 1, 0)},{"" if high is None else high - 1}}}'
+    inner = f"{item} {more}" if low else f"({item} {more})?"
+    return f'("[" {inner} "]")'
+
+
+def _object(schema: Mapping[str, Any], out: Skeleton) -> str:
+    """Properties one behind the other, then the additional ones."""
+    given, required = schema["properties"], schema.get("required", [])
+    others = schema.get("additionalProperties", True)
+    names = [*given, *(name for name in required if name not in given)]
+    more = first = ""
+    if others is not False:
+        taken = " | ".join(_quoted(name) for name in names)
+        key = f"STRING & ~({taken})" if taken else "STRING"
+        number = len(out.lines)
+        out.lines.append(f"KEY_{number}: {key}")
+        pair = f'KEY_{number} ":" {_value(others, out)}'
+        more = _rule(f"more_{number}", f'("," {pair})*', out)
+        first = _rule(f"first_{number}", f"({pair} {more})?", out)
+    for name in reversed(names):
+        each = given.get(name, others)
+        if each is False and name not in required:
+            continue
+        pair = f'{_quoted(name)} ":" {_value(each, out)} {more}'
+        number = len(out.lines)
+        if name in required:
+            first = _rule(f"first_{number}", pair, out)
+            more = _rule(f"more_{number}", f'"," {first}', out)
+        else:
+            here = _rule(f"here_{number}", pair, out)
+            first = _rule(f"first_{number}", f"{here} | {first or _EMPTY}", out)
+            more = _rule(f"more_{number}", f'"," {here} | {more or _EMPTY}', out)
+    return f'("{{" {first} "}}")'
+
+
+def _rule(name: str, body: str, out: Skeleton) -> str:
+    out.lines.append(f"{name}: {body}")
+    return name
+
+
+def _leaf(schema: Schema, out: Skeleton) -> str:
+    """A part that stays a JSON schema, with the definitions that it needs."""
+    whole: Any = schema
+    if isinstance(schema, dict):
+        about = {"$schema": out.root["$schema"]} if "$schema" in out.root else {}
+        whole = {**about, **schema, **_needed(schema, out.root)}
+    elif schema is True:
+        whole = {}
+    text = json.dumps(whole)
+    if text not in out.leaves:
+        out.leaves[text] = f"leaf_{len(out.leaves)}"
+        if len(out.leaves) > MAX_LEAVES or sum(map(len, out.leaves)) > MAX_BYTES:
+            raise _TooLargeError
+    return f"@{out.leaves[text]}"
+
+
+def _needed(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """The definitions that a schema refers to, also through others."""
+    found: dict[str, dict[str, Any]] = {}
+    stack = [schema]
+    while stack:
+        for reference in _references(stack.pop()):
+            _, word, name = reference.split("/")
+            target = _definition(reference, root)
+            name = name.replace("~1", "/").replace("~0", "~")
+            if name not in found.setdefault(word, {}):
+                found[word][name] = target
+                stack.append(target)
+    return found
+
+
+def _definition(reference: str, root: Mapping[str, Any]) -> Any:
+    _, word, name = reference.split("/")
+    return root.get(word, {}).get(name.replace("~1", "/").replace("~0", "~"))
+
+
+def _references(value: Any) -> list[str]:
+    stack = [value]
+    found: list[str] = []
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            found += [each for word in ("$id", "$ref") if isinstance(each := value.get(word), str)]
+            stack += [each for word, each in value.items() if word not in _DEFINITIONS]
+        elif isinstance(value, list):
+            stack += value
+    return found
+
+
+def _simple_references(schema: dict[str, Any]) -> bool:
+    """Whether all references are of named definitions, so that a part may stand alone."""
+    if "$id" in schema or "id" in schema:
+        return False
+    stack: list[Any] = [schema, *(schema.get(word, {}) for word in _DEFINITIONS)]
+    return all(
+        _PLAIN.fullmatch(reference) and _definition(reference, schema) is not None
+        for each in stack
+        for reference in _references(each)
+    )
+
+
+_PLAIN = re.compile(r"#/(definitions|\$defs)/[^/%]+")
+
+
+def _quoted(name: str) -> str:
+    """A property's name in JSON, as a string of Lark."""
+    return json.dumps(json.dumps(name, ensure_ascii=False), ensure_ascii=False)
