@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
@@ -22,7 +20,7 @@ MAX_STRINGS = 32
 """Strings of one schema that are tried."""
 _EXPRESSIONS = ("pattern", "format")
 _LENGTHS = ("minLength", "maxLength")
-_USUAL = frozenset(b"ab1 .-,X")
+_USUAL = sorted(b"ab1 .-,X")
 
 
 def demanding_strings(schema: Any) -> list[dict[str, Any]]:
@@ -39,16 +37,24 @@ def walk_error(matcher: LLMatcher) -> str | None:
     """Follow the grammar for some tokens; return why it had to be given up, or None."""
     random = Random(0)
     for _ in range(STEPS):
-        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        mask = matcher.compute_bitmask()
         if matcher.is_error():
             return matcher.get_error()
-        allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
-        usual = [token for token in allowed[:256] if token in _USUAL]
-        if not allowed or not matcher.consume_token(random.choice(usual or allowed)):
+        usual = [token for token in _USUAL if mask[token >> 3] >> (token & 7) & 1]
+        token = random.choice(usual) if usual else _first(mask)
+        if token is None or not matcher.consume_token(token):
             return matcher.get_error() if matcher.is_error() else None
         if matcher.is_stopped():
             break
     return None
+
+
+def _first(mask: bytes) -> int | None:
+    """The first token that a mask allows."""
+    place = next((place for place, bits in enumerate(mask) if bits), None)
+    if place is None:
+        return None
+    return place * 8 + (mask[place] & -mask[place]).bit_length() - 1
 
 
 def _schemas(value: Any) -> Iterator[dict[str, Any]]:
