@@ -66,9 +66,8 @@ def main(folder: Path, every: int) -> int:
 
 def _accepts(params: StructuredOutputsParams, value: Any) -> bool:
     matcher = new_matcher(TOKENIZER, params)
-    tokens = list(json.dumps(value, ensure_ascii=False).encode())
-    fits = matcher.validate_tokens(tokens) == len(tokens)
-    return fits and matcher.consume_tokens(tokens) and matcher.is_accepting()
+    tokens = json.dumps(value, ensure_ascii=False).encode()
+    return all(map(matcher.consume_token, tokens)) and matcher.is_accepting()  # fuel is per token
 
 
 def _ordered(value: Any, schemas: list[Any], root: Any) -> Any:

@@ -28,7 +28,7 @@ from quire.text.composition import (
 )
 from quire.text.grammar_probe import demanding_strings, walk_error
 from quire.text.json_formats import OF_SCHEMAS, SCHEMAS, without_annotations
-from quire.text.json_schema import SchemaError, rewritten, with_exponents
+from quire.text.json_schema import REFUSED, SchemaError, rewritten, with_exponents
 from quire.text.multiples import too_many_remainders
 
 if TYPE_CHECKING:
@@ -318,6 +318,10 @@ def refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError
     what = params.field or f"structured_outputs.{params.kind}"
     if reason.startswith("panic: assertion failed: grammar.symbols.len()"):
         reason = "the grammar is too large"
+    if "coerce_one_of" in reason:
+        reason = "oneOf: its branches overlap, and no value is known to be in one alone"
+    if REFUSED in reason:
+        reason = reason.partition(REFUSED)[2].partition("\n")[0]
     reason = reason.split("<backtrace>")[0].replace("<non-verbose/>", "").strip().rstrip(".")
     return InvalidRequestError(
         f"{what} cannot be served: {reason}.", param=params.field or "structured_outputs"

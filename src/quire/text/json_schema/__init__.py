@@ -1,7 +1,7 @@
 """Rewrites of JSON schemas into the keywords that llguidance follows."""
 
-from quire.text.json_schema.rewrite import rewritten
+from quire.text.json_schema.rewrite import REFUSED, rewritten
 from quire.text.json_schema.scope import SchemaError
 from quire.text.json_schema.skeleton import with_exponents
 
-__all__ = ["SchemaError", "rewritten", "with_exponents"]
+__all__ = ["REFUSED", "SchemaError", "rewritten", "with_exponents"]

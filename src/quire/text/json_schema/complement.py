@@ -14,7 +14,7 @@ from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 from quire.text.json_schema.literals import all_but, matched_by
-from quire.text.json_schema.scope import ANNOTATIONS, TYPES, Schema, Scope
+from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, TYPES, Schema, Scope
 from quire.text.json_schema.shapes import disjoint, kind_of
 
 MAX_DEPTH = 12
@@ -61,7 +61,7 @@ def complement(schema: Any, scope: Scope, depth: int = 0) -> Complement:
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return _UNKNOWN
     if "$ref" in schema:  # Siblings mean nothing up to draft 7: their violation may be none.
-        siblings = schema.keys() - ANNOTATIONS - {"$ref"}
+        siblings = schema.keys() & KEYWORDS - ANNOTATIONS - {"$ref"}
         target = scope.target(schema["$ref"])
         found = _UNKNOWN if target is None else complement(target, scope, depth + 1)
         return Complement(found.schemas, found.exact and (scope.draft <= 7 or not siblings))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from quire.text.json_schema.complement import any_of
 from quire.text.json_schema.counts import (
@@ -39,6 +39,8 @@ _ABOUT = frozenset(["not", "contains", "minContains", "maxContains", "propertyNa
 _REWRITTEN = _ABOUT | {
     "oneOf", "minProperties", "maxProperties", "format", "exclusiveMinimum", "exclusiveMaximum"
 }  # fmt: skip
+REFUSED = "refused: "
+"""Begins a type that no value has: it carries the reason past llguidance."""
 _NUMBER, _COUNT, _SCHEMA, _NAMES = (int, float), (int,), (dict, bool), (list,)
 _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(_MAPS, (dict,)), **dict.fromkeys(DEPENDENCIES, (dict,)),
@@ -67,7 +69,7 @@ def rewritten(schema: dict[str, Any]) -> dict[str, Any]:
     if moved:
         found["$defs"] = {
             **found.get("$defs", {}),
-            **{name: _walk(each, scope) for name, each in moved.items()},
+            **{name: _defined(each, scope) for name, each in moved.items()},
         }
     return found
 
@@ -91,9 +93,10 @@ def _walk(schema: Any, scope: Scope) -> Any:
         return schema
     _check(schema)
     scope.enter()
-    found = _walked(schema, scope)
-    scope.level -= 1
-    return found
+    try:
+        return _walked(schema, scope)
+    finally:
+        scope.level -= 1
 
 
 def _walked(schema: dict[str, Any], scope: Scope) -> Schema:
@@ -133,6 +136,15 @@ def _walked(schema: dict[str, Any], scope: Scope) -> Schema:
     return _joined(own, [each for each in more if each not in (True, {})])
 
 
+def _defined(schema: Any, scope: Scope) -> Schema:
+    """Return a definition, or what llguidance refuses with the reason as soon as it is used."""
+    try:
+        return cast("Schema", _walk(schema, scope))
+    except SchemaError as error:
+        return {"type": f"{REFUSED}{error}"}
+
+
+_DEFINITIONS = ("definitions", "$defs")
 _COUNTS = ("minProperties", "maxProperties")
 
 
@@ -142,7 +154,9 @@ def _with_subschemas(schema: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     for word, value in schema.items():
         if word in _ABOUT:
             continue
-        if word in _MAPS:
+        if word in _DEFINITIONS:
+            own[word] = {name: _defined(each, scope) for name, each in value.items()}
+        elif word in _MAPS:
             own[word] = {name: _walk(each, scope) for name, each in value.items()}
         elif word in _ONES and not isinstance(value, list):
             own[word] = _walk(value, scope)
@@ -157,7 +171,12 @@ def _write_one_of(
     branches: list[Schema], own: dict[str, Any], more: list[Schema], within: Shapes, scope: Scope
 ) -> None:
     """Put a union in the place of `oneOf`, so that the order of properties stays."""
-    union = [_walk(each, scope) for each in one_of(branches, within, scope)]
+    try:
+        alone = one_of(branches, within, scope)
+    except SchemaError:  # llguidance knows of some more that branches cannot both hold
+        own["oneOf"] = [_walk(each, scope) for each in branches]
+        return
+    union = [_walk(each, scope) for each in alone]
     place = "anyOf" if union and "anyOf" not in own else None
     renamed = {(place if word == "oneOf" else word): each for word, each in own.items()}
     renamed.pop(None, None)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 Schema = dict[str, Any] | bool
 
-MAX_WORK = 20_000
+MAX_WORK = 30_000
 """Steps for one schema, about 5 µs each: the engine core repeats the rewrite beside its steps."""
 MAX_ALTERNATIVES = 64
 """Alternatives that one rewrite may write."""
@@ -23,6 +23,16 @@ ANNOTATIONS = frozenset(
      "contentEncoding", "contentMediaType", "contentSchema"]
 )  # fmt: skip
 """Keywords that no value can violate."""
+KEYWORDS = ANNOTATIONS | frozenset(
+    ["$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",
+     "dependencies", "dependentRequired", "dependentSchemas", "else", "enum", "exclusiveMaximum",
+     "exclusiveMinimum", "format", "if", "items", "maxContains", "maxItems", "maxLength",
+     "maxProperties", "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum",
+     "multipleOf", "not", "oneOf", "pattern", "patternProperties", "prefixItems", "properties",
+     "propertyNames", "required", "then", "type", "unevaluatedItems", "unevaluatedProperties",
+     "uniqueItems", "$recursiveAnchor", "$recursiveRef", "$dynamicAnchor", "$dynamicRef"]
+)  # fmt: skip
+"""Of all drafts; any other word says nothing."""
 _SINCE = {
     "const": 6, "contains": 6, "propertyNames": 6, "if": 7, "then": 7, "else": 7,
     "dependentRequired": 8, "dependentSchemas": 8, "minContains": 8, "maxContains": 8,

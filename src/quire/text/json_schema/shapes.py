@@ -58,6 +58,7 @@ class Shape:
 
     def allows(self, name: str, scope: Scope) -> bool:
         """Whether a value may have the property: no two schemas of it contradict each other."""
+        scope.pay(len(self.members) // 4)
         said = [(each.properties.get(name, each.others), each.depth) for each in self.members]
         said = [(schema, depth) for schema, depth in said if schema not in (True, {})]
         if any(schema is False for schema, _ in said):
@@ -183,7 +184,8 @@ def _meet(a: Shape, b: Shape, scope: Scope) -> Shape | None:
     values = a.values if b.values is None else b.values
     if a.values is not None and b.values is not None:
         values = {key: value for key, value in a.values.items() if key in b.values}
-    members = (*a.members, *(each for each in b.members if each not in a.members))
+    known = set(map(id, a.members))
+    members = (*a.members, *(each for each in b.members if id(each) not in known))
     met = Shape(
         a.kind, values, low, high, low_open, not high_closed,
         a.integer or b.integer, a.required | b.required, members,
@@ -200,6 +202,7 @@ def _filled(shape: Shape, scope: Scope) -> Shape | None:
         return None
     if shape.values is None:
         return shape
+    scope.pay(len(shape.values) // 8)
     values = {key: value for key, value in shape.values.items() if _fits(value, shape, scope)}
     return replace(shape, values=values) if values else None
 

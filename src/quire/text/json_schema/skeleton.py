@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.text.json_schema.exponents import scientific
-from quire.text.json_schema.scope import ANNOTATIONS, Schema
+from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, Schema
 
 MAX_LEAVES = 200
 """Parts that stay JSON schemas."""
@@ -76,7 +76,7 @@ def is_bounded(schema: Any) -> bool:
 
 
 def _words(schema: Mapping[str, Any]) -> set[str]:
-    return {word for word in schema if word not in ANNOTATIONS}
+    return schema.keys() & KEYWORDS - ANNOTATIONS
 
 
 def _form(schema: Any) -> str:

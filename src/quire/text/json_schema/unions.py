@@ -16,6 +16,7 @@ from typing import Any
 from quire.text.json_schema.complement import Complement, all_of, any_of, complement
 from quire.text.json_schema.scope import (
     ANNOTATIONS,
+    KEYWORDS,
     MAX_ALTERNATIVES,
     Schema,
     SchemaError,
@@ -97,7 +98,7 @@ def is_condition(schema: Any) -> bool:
     return (
         isinstance(schema, dict)
         and "if" in schema
-        and not (schema.keys() - CONDITIONS - ANNOTATIONS)
+        and not (schema.keys() & KEYWORDS - CONDITIONS - ANNOTATIONS)
     )
 
 
