@@ -17,7 +17,7 @@ from quire.text.json_schema.counts import (
     unique_items,
 )
 from quire.text.json_schema.numbers import strict_bounds
-from quire.text.json_schema.scope import ANNOTATIONS, Schema, SchemaError, Scope
+from quire.text.json_schema.scope import ANNOTATIONS, Schema, SchemaError, Scope, check_types
 from quire.text.json_schema.shapes import Shapes, upper
 from quire.text.json_schema.unions import (
     CONDITIONS,
@@ -41,18 +41,6 @@ _REWRITTEN = _ABOUT | {
 }  # fmt: skip
 REFUSED = "refused: "
 """Begins a type that no value has: it carries the reason past llguidance."""
-_NUMBER, _COUNT, _SCHEMA, _NAMES = (int, float), (int,), (dict, bool), (list,)
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(_MAPS, (dict,)), **dict.fromkeys(DEPENDENCIES, (dict,)),
-    **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems", "enum", "required"), _NAMES),
-    **dict.fromkeys(("not", "if", "then", "else", "contains", "propertyNames"), _SCHEMA),
-    **dict.fromkeys(("additionalProperties", "additionalItems"), _SCHEMA),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _COUNT),
-    **dict.fromkeys(("minProperties", "maxProperties", "minContains", "maxContains"), _COUNT),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
-    "items": (dict, bool, list), "type": (str, list), "pattern": (str,), "format": (str,),
-    "$ref": (str,),
-}  # fmt: skip
 
 
 def rewritten(schema: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +79,7 @@ def _walk(schema: Any, scope: Scope) -> Any:
     """Return a schema without the keywords of `_ABOUT`."""
     if isinstance(schema, bool):
         return schema
-    _check(schema)
+    check_types(schema)
     scope.enter()
     try:
         return _walked(schema, scope)
@@ -106,7 +94,7 @@ def _walked(schema: dict[str, Any], scope: Scope) -> Schema:
     conditions = conditions_of(schema) if scope.known("if") else conditions_of(_without_if(schema))
     for each in schema.get("allOf", []):
         if is_condition(each) and scope.known("if"):
-            _check(each)
+            check_types(each)
             conditions += conditions_of(each)
     if "allOf" in own:
         own["allOf"] = [_walk(each, scope) for each in kept]
@@ -206,19 +194,6 @@ def _joined(own: dict[str, Any], more: list[Schema]) -> Schema:
 def _without_if(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a draft that does not know conditions."""
     return {word: each for word, each in schema.items() if word not in CONDITIONS}
-
-
-def _check(schema: Any) -> None:
-    """Refuse a schema or a keyword of the wrong type."""
-    if not isinstance(schema, dict):
-        raise SchemaError("a schema is an object or a boolean")
-    for word, value in schema.items():
-        kinds = _KINDS.get(word)
-        if kinds is None:
-            continue
-        flag = isinstance(value, bool) and bool not in kinds and not word.startswith("exclusive")
-        if flag or not isinstance(value, kinds):
-            raise SchemaError(f"{word} of a schema has a value of the wrong type")
 
 
 def _without_deep_references(

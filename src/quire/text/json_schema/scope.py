@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,21 @@ _SINCE = {
 }  # fmt: skip
 _UNTIL = {"dependencies": 7, "additionalItems": 8}
 _DRAFTS = {"draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 8, "2020-12": 9}
+
+
+_NUMBER, _COUNT, _SCHEMA, _NAMES = (int, float), (int,), (dict, bool), (list,)
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("properties", "patternProperties", "definitions", "$defs"), (dict,)),
+    **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), (dict,)),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems", "enum", "required"), _NAMES),
+    **dict.fromkeys(("not", "if", "then", "else", "contains", "propertyNames"), _SCHEMA),
+    **dict.fromkeys(("additionalProperties", "additionalItems"), _SCHEMA),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _COUNT),
+    **dict.fromkeys(("minProperties", "maxProperties", "minContains", "maxContains"), _COUNT),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
+    "items": (dict, bool, list), "type": (str, list), "pattern": (str,), "format": (str,),
+    "$ref": (str,),
+}  # fmt: skip
 
 
 class SchemaError(ValueError):
@@ -118,8 +134,20 @@ def canonical(value: Any) -> str:
     return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False)
 
 
-def is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
+def check_types(schema: Any) -> None:
+    """Refuse a schema or a keyword of the wrong type."""
+    if not isinstance(schema, dict):
+        raise SchemaError("a schema is an object or a boolean")
+    for word, value in schema.items():
+        kinds = _KINDS.get(word)
+        if kinds is None:
+            continue
+        flag = isinstance(value, bool) and bool not in kinds and not word.startswith("exclusive")
+        wide = isinstance(value, float) and not math.isfinite(value)
+        if flag or wide or not isinstance(value, kinds):
+            raise SchemaError(f"{word} of a schema has a value of the wrong type")
+    if not all(isinstance(name, str) for name in schema.get("required", [])):
+        raise SchemaError("required of a schema is a list of names")
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.text.json_schema.exponents import scientific
-from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, Schema
+from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, Schema, SchemaError, check_types
 
 MAX_LEAVES = 200
 """Parts that stay JSON schemas."""
@@ -28,7 +28,7 @@ _EMPTY = '""'
 _STRING = r'/"([^"\\\x00-\x1F\x7F]|\\["\\bfnrt])*"/'
 
 
-class _TooLargeError(Exception):
+class _StaysError(Exception):
     """The schema stays as it is."""
 
 
@@ -59,7 +59,7 @@ def with_exponents(schema: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
         return None
     try:
         start = _value(schema, out)
-    except _TooLargeError:
+    except _StaysError:
         return None
     lines = [f"start: {start}", *out.lines, f"STRING: {_STRING}"]
     return "\n".join(lines), {name: json.loads(text) for text, name in out.leaves.items()}
@@ -81,7 +81,9 @@ def _words(schema: Mapping[str, Any]) -> set[str]:
 
 def _form(schema: Any) -> str:
     """The rule that a schema could be: its kind, or "leaf"."""
-    if not isinstance(schema, dict):
+    try:
+        check_types(schema)
+    except SchemaError:
         return "leaf"
     words = _words(schema)
     if is_bounded(schema):
@@ -194,17 +196,17 @@ def _rule(name: str, body: str, out: Skeleton) -> str:
 
 def _leaf(schema: Schema, out: Skeleton) -> str:
     """A part that stays a JSON schema, with the definitions that it needs."""
-    whole: Any = schema
-    if isinstance(schema, dict):
-        about = {"$schema": out.root["$schema"]} if "$schema" in out.root else {}
-        whole = {**about, **schema, **_needed(schema, out.root)}
-    elif schema is True:
-        whole = {}
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise _StaysError
+    about = {"$schema": out.root["$schema"]} if "$schema" in out.root else {}
+    whole = {**about, **schema, **_needed(schema, out.root)}
     text = json.dumps(whole)
     if text not in out.leaves:
         out.leaves[text] = f"leaf_{len(out.leaves)}"
         if len(out.leaves) > MAX_LEAVES or sum(map(len, out.leaves)) > MAX_BYTES:
-            raise _TooLargeError
+            raise _StaysError
     return f"@{out.leaves[text]}"
 
 
