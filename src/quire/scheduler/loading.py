@@ -84,11 +84,21 @@ class Loading:
         self._ready.sort(key=lambda arrival: arrival.request.order)
         return lacking
 
-    def undo(self, step: int) -> list[Request]:
-        """The step failed, and perhaps its loads. Returns who was in it, without blocks."""
+    def undo(self, step: int, *, failed: bool) -> list[Request]:
+        """Take back the loads of a step, and the blocks of the requests that they were for.
+
+        Args:
+            failed: the step raised an error, perhaps because of its loads. They are not tried
+                again: a step that only loads would fail for ever.
+
+        Returns:
+            The requests, which hold no blocks any more.
+        """
         undone = self._by_step.pop(step, [])
         for arrival in undone:
-            self._kv.end_loads(arrival.loads, ())
+            lost = {load.block for load in arrival.loads} if failed else ()
+            if not self._kv.end_loads(arrival.loads, lost):
+                self._kv.drop_swapped(arrival.request)
         return [self._leave(arrival) for arrival in undone]
 
     def run(self, budget: int) -> list[Admitted]:

@@ -190,7 +190,7 @@ class Scheduler:
         """
         self.kv.forget(self._steps.in_flight[0].entered)
         if result.errors:  # whose blocks those that the step loads for may share
-            self._undo_loads(step)
+            self._undo_loads(step, failed=False)
         outputs = self.update(step, result, now)
         self._drop_in_flight()
         while not lost.isdisjoint(self.running.request_ids):
@@ -204,7 +204,7 @@ class Scheduler:
         """
         flight = self._steps.land(step)
         self._events.now = now
-        self._undo_copies(step)
+        self._undo_copies(step, failed=True)
         self.kv.forget(flight.entered)
         outputs = StepOutputs([], None, now)
         for request in flight.requests:
@@ -332,7 +332,7 @@ class Scheduler:
         if not self._steps.in_flight:
             return
         for flight in self._steps.in_flight:
-            self._undo_copies(flight.step)
+            self._undo_copies(flight.step, failed=False)
             self.kv.forget(flight.entered)
             self._steps.removed += flight.step.removed  # the executor was never told
         self._steps.in_flight.clear()
@@ -341,14 +341,14 @@ class Scheduler:
         while len(self.running):
             self._preempt_last(sound=False)
 
-    def _undo_copies(self, step: SchedulerOutput) -> None:
-        """A step failed: nothing it loaded is relied on, nor what it stored."""
-        self._undo_loads(step)
+    def _undo_copies(self, step: SchedulerOutput, *, failed: bool) -> None:
+        """A step failed, or was not begun: rely on nothing that it loaded or stored."""
+        self._undo_loads(step, failed=failed)
         if step.block_copies and self.kv.tier:
             self.kv.tier.undo(step.block_copies)
 
-    def _undo_loads(self, step: SchedulerOutput) -> None:
-        for request in self._loading.undo(step.step):
+    def _undo_loads(self, step: SchedulerOutput, *, failed: bool) -> None:
+        for request in self._loading.undo(step.step, failed=failed):
             self._events.note("load_failed", request)
             self.waiting.push(request)
 

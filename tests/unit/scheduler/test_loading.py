@@ -6,6 +6,7 @@ import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
+from quire.core.cost import StepCost
 from quire.core.request import Request
 from quire.scheduler.scheduler import Scheduler
 from tests.unit.scheduler.test_scheduler import request
@@ -13,19 +14,47 @@ from tests.unit.scheduler.test_scheduler import request
 BLOCK = 16
 
 
-def make(num_blocks: int, tiers: TierConfig, *, seats: int = 4, mode: str = "swap") -> Scheduler:
+def make(
+    num_blocks: int,
+    tiers: TierConfig,
+    *,
+    seats: int = 4,
+    mode: str = "swap",
+    cost: StepCost | None = None,
+) -> Scheduler:
     cache = CacheConfig(BLOCK, num_blocks, tiers=tiers)
-    return Scheduler(SchedulerConfig(1000, seats, 200, preemption_mode=mode), cache)  # type: ignore[arg-type]
+    return Scheduler(SchedulerConfig(1000, seats, 200, preemption_mode=mode), cache, cost)  # type: ignore[arg-type]
 
 
-def compute(s: Scheduler, step: SchedulerOutput, failed: list[int] | None = None) -> None:
+class Copying:
+    """A step takes a second; copying a block takes so many."""
+
+    def __init__(self, block_seconds: float) -> None:
+        self.block_seconds = block_seconds
+
+    def seconds(
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
+    ) -> float:
+        return 1.0
+
+    def copy_seconds(self, num_tokens: int) -> float:
+        return self.block_seconds * num_tokens / BLOCK
+
+
+def compute(
+    s: Scheduler,
+    step: SchedulerOutput,
+    failed: list[int] | None = None,
+    copy_seconds: float = 0.0,
+) -> None:
     """Take in a step whose model always says 9."""
     ends = step.num_computed_tokens + step.num_scheduled_tokens
     rows = [
         [9] if end >= s.requests[name].num_tokens else []
         for name, end in zip(step.request_ids, ends.tolist(), strict=True)
     ]
-    s.update(step, ModelOutput(token_columns(rows), failed_loads=failed or []), 0.0)
+    result = ModelOutput(token_columns(rows), failed_loads=failed or [], copy_seconds=copy_seconds)
+    s.update(step, result, 0.0)
     s.check_integrity()
 
 
@@ -37,9 +66,9 @@ def finish(s: Scheduler) -> None:
     raise AssertionError("somebody starves")
 
 
-def evicted() -> tuple[Scheduler, Request]:
+def evicted(cost: StepCost | None = None) -> tuple[Scheduler, Request]:
     """A scheduler that has served a prompt and evicted it, and the same prompt again."""
-    s = make(8, TierConfig(num_offload_slots=8))
+    s = make(8, TierConfig(num_offload_slots=8), cost=cost)
     s.add(request("a1", 7 * BLOCK, max_tokens=1))
     finish(s)
     s.add(request("b", 7 * BLOCK + 8, max_tokens=1))
@@ -123,8 +152,10 @@ def test_an_abort_while_loading_frees_the_blocks(when: str) -> None:
     assert s.kv.pool.num_used == 0
     if when == "before":
         compute(s, loading)
-    s.add(request("c", 7 * BLOCK, max_tokens=2))
+    s.add(request("a3", 7 * BLOCK, max_tokens=2))  # nobody loads it any more, so it may
     finish(s)
+    assert s.kv.tier is not None
+    assert s.kv.tier.stats().loaded == (12 if when == "before" else 6)
 
 
 def test_a_failed_step_relies_on_none_of_its_loads() -> None:
@@ -135,9 +166,9 @@ def test_a_failed_step_relies_on_none_of_its_loads() -> None:
     finish(s)
 
 
-def preempted(mode: str) -> Scheduler:
+def preempted(mode: str, cost: StepCost | None = None) -> Scheduler:
     """Two requests that grow until one of them has to go."""
-    s = make(5, TierConfig(num_swap_slots=8), mode=mode)
+    s = make(5, TierConfig(num_swap_slots=8), mode=mode, cost=cost)
     for name in "ab":
         s.add(request(name, 2 * BLOCK - 4, max_tokens=20))
     while s.stats().num_preemptions == 0:
@@ -166,6 +197,46 @@ def test_what_was_swapped_out_before_a_reset_is_not_found_after_it() -> None:
     finish(s)
 
 
+def test_swapped_blocks_that_cannot_be_loaded_are_computed_again() -> None:
+    s = preempted("swap")
+    s.reset_prefix_cache()  # else they would still be there
+    behind = s.requests["b"]
+    for _ in range(40):
+        if not s.has_unfinished():
+            break
+        step = s.schedule(0.0)
+        copies = step.block_copies
+        compute(s, step, [load.block for load in copies.loads] if copies else [])
+    assert behind.num_output_tokens == 20
+    assert s.kv.tier is not None
+    tier = s.kv.tier.stats()
+    assert (tier.swapped_in, tier.failed) == (2, 2)  # tried once
+    assert (tier.slots_used, tier.num_requests_swapped) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["swapped", "evicted"])
+def test_a_step_that_fails_for_its_loads_is_not_made_again(kind: str) -> None:
+    """Nothing else is in the step: if its loads were tried again, nobody would ever be served."""
+    if kind == "swapped":
+        s, name = preempted("swap"), "b"
+        s.reset_prefix_cache()
+        s.abort(["a"])
+    else:
+        s, name = evicted()[0], "a2"
+    waiting = s.requests[name]
+    step = s.schedule(0.0)
+    assert step.empty
+    assert step.block_copies is not None
+    assert step.block_copies.loads
+    assert s.fail(step, "the copy failed", 0.0).outputs == []
+    s.check_integrity()
+    again = s.schedule(0.0)
+    assert again.num_computed_tokens.tolist() == [0]
+    assert again.num_scheduled_tokens.tolist() == [waiting.num_tokens]
+    compute(s, again)
+    finish(s)
+
+
 def test_recompute_keeps_nothing() -> None:
     s = preempted("recompute")
     assert s.kv.tier is not None
@@ -179,3 +250,53 @@ def test_an_abort_gives_swap_slots_back() -> None:
     assert s.kv.tier is not None
     assert s.kv.tier.stats().slots_used == 0
     s.check_integrity()
+
+
+@pytest.mark.parametrize(("block_seconds", "loads"), [(0.16, 6), (0.17, 0)])
+def test_a_prefix_is_loaded_only_if_that_is_faster(block_seconds: float, loads: int) -> None:
+    s, _ = evicted(Copying(block_seconds))
+    step = s.schedule(0.0)
+    assert len(step.block_copies.loads if step.block_copies else []) == loads
+    assert step.empty == bool(loads)
+    compute(s, step)
+    finish(s)
+
+
+@pytest.mark.parametrize(("mode", "swapped"), [("auto", 0), ("swap", 2)])
+def test_slow_copies_are_made_only_if_they_are_asked_for(mode: str, swapped: int) -> None:
+    s = preempted(mode, Copying(1e3))
+    s.reset_prefix_cache()
+    assert s.kv.tier is not None
+    finish(s)
+    tier = s.kv.tier.stats()
+    assert (tier.swapped_out, tier.swapped_in) == (swapped, swapped)
+
+
+def test_copies_that_turn_out_slow_are_made_no_more() -> None:
+    s, _ = evicted(Copying(0.1))
+    step = s.schedule(0.0)
+    compute(s, step, copy_seconds=60.0)
+    finish(s)
+    s.add(request("b2", 7 * BLOCK + 8, max_tokens=1))
+    finish(s)  # evicts a2
+    s.add(request("a4", 7 * BLOCK, max_tokens=1))
+    assert not s.schedule(0.0).empty
+
+
+@pytest.mark.parametrize("seats", [1, 2, 3])
+def test_who_loads_has_a_seat(seats: int) -> None:
+    s = make(32, TierConfig(num_offload_slots=64), seats=seats)
+    for name in "abc":
+        s.add(request(name, 3 * BLOCK, max_tokens=1))
+        finish(s)
+    s.add(request("z", 31 * BLOCK, max_tokens=1))  # evicts them all
+    finish(s)
+    for name in ("a2", "b2", "c2", "d"):
+        s.add(request(name, 3 * BLOCK, max_tokens=1))
+    first = s.schedule(0.0)
+    assert len(s.kv.tables()) == seats
+    assert first.block_copies is not None
+    assert len(first.block_copies.loads) == 2 * seats
+    assert first.empty
+    compute(s, first)
+    finish(s)
