@@ -48,6 +48,20 @@ def test_worlds_preempt_and_share() -> None:
     assert sum(host.failed for host in hosts) > 0
 
 
+def test_whatever_cannot_be_loaded_is_computed_again() -> None:
+    """Every load fails, of swapped blocks, evicted ones and files: nobody waits for ever."""
+    failed = swapped = 0
+    for seed in range(80):
+        world = World(seed)
+        world.corruption_rate = 1.0
+        world.check(world.run())
+        if tier := world.core.scheduler.kv.tier:
+            failed += tier.stats().failed
+            swapped += tier.stats().swapped_in
+    assert failed > 20
+    assert swapped > 10
+
+
 def test_a_soak_tells_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "20", "--jobs", "1"]) == 0
     assert "20 worlds" in capsys.readouterr().out

@@ -60,6 +60,8 @@ class World:
         }
         poisons = rng.random() < 0.2
         self.poison = {r.request_id for r in self.requests if poisons and rng.random() < 0.2}
+        if seed % 8 == 7:
+            self._go_on(Random(~seed))
         self.clock = VirtualClock()
         self.core = EngineCore(self._config(), self._executor(), self.clock)
 
@@ -98,6 +100,23 @@ class World:
                 request.sampling_params = params
         last = self.requests[-1].arrival_time
         return [draw.uniform(0.0, last + 5.0) for _ in range(draw.randint(0, 3))]
+
+    def _go_on(self, draw: Random) -> None:
+        """Append second turns: a prompt, its answer and something new. First come those whose
+        answer ends with a block, for its last token has no keys and values when the turn ends."""
+
+        def begin(request: AddRequest) -> list[int]:
+            return unpack_tokens(request.prompt_token_ids) + self.expected(request)
+
+        time = self.requests[-1].arrival_time
+        firsts = sorted(self.requests, key=lambda first: len(begin(first)) % self.block_size != 0)
+        for i, first in enumerate(firsts[: draw.randint(1, 4)]):
+            time += draw.uniform(0.0, 5.0)
+            prompt = begin(first) + [draw.randrange(VOCAB) for _ in range(draw.randint(1, 20))]
+            params = SamplingParams(temperature=0.0, max_tokens=draw.randint(1, 20))
+            packed, salt = pack_tokens(prompt), first.cache_salt
+            again = AddRequest(f"t{i}", packed, params, time, draw.randint(0, 3), salt, (0, 1))
+            self.requests.append(again)
 
     def _requests(self) -> list[AddRequest]:
         rng = self.rng
