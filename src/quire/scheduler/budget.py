@@ -63,7 +63,7 @@ class StepBudget:
         crowd = max(1.0, (len(prompts) + waiting) / num_decodes)
         limit = crowd * self._stretch * self.decode_seconds(num_decodes, context)
         # Bisection. A token is always given, and one of each prompt: they never starve.
-        fits, fails = max(1, len(prompts)), self.max_tokens - num_decodes + 1
+        fits, fails = max(1, len(prompts)), self.max_tokens
         while fails - fits > 1:
             middle = (fits + fails) // 2
             if self.mixed_seconds(num_decodes, context, middle, behind) <= limit:
@@ -139,7 +139,6 @@ class _Scales:
         known = self.at(num_tokens) or ratio
         ratio = min(max(ratio, known / OUTLIER), known * OUTLIER)
         count = self._count[size] = min(self.count(num_tokens) + 1, MEMORY)
-        average = ratio if count == 1 else known
-        self._scale[size] = average + (ratio - average) / count
+        self._scale[size] = known + (ratio - known) / count
         self._steps += 1
         self._seen[size] = self._steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from quire.core.batch import Column
 from quire.core.cost import RooflineCost
-from quire.scheduler.budget import StepBudget
+from quire.scheduler.budget import MEMORY, OUTLIER, STALE, TRIALS, StepBudget
 
 STRETCH = 1.75
 GUESS = RooflineCost(1e9, 1e5, 1e9, 1e8, 1e5, 1e10, 1e11, 1e11)
@@ -115,3 +116,183 @@ def test_a_crowd_of_prompts_weighs_more_than_one_who_decodes() -> None:
     assert budget.tokens(columns(1, 4096), columns(100, 0), waiting=6) == pytest.approx(
         crowd, rel=0.1
     )
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Seconds that tell every argument: whole numbers, so that sums of them are exact."""
+
+    per_token: float = 1.0
+    per_seq: float = 0.0
+    per_context: float = 0.0
+    per_pair: float = 0.0
+
+    def seconds(
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
+    ) -> float:
+        assert attended is not None
+        return (
+            self.per_token * num_tokens
+            + self.per_seq * num_seqs
+            + self.per_context * context_tokens
+            + self.per_pair * attended
+        )
+
+    def copy_seconds(self, num_tokens: int) -> float:
+        return 0.0
+
+    def step(self, rows: list[tuple[int, int]]) -> float:
+        """Of a step whose rows compute so many tokens behind so many, counted token by token."""
+        pairs = sum(behind + i + 1 for tokens, behind in rows for i in range(tokens))
+        total = sum(tokens for tokens, _ in rows)
+        context = sum(tokens + behind for tokens, behind in rows)
+        return self.seconds(total, len(rows), context, pairs)
+
+
+DIGITS = Exact(1.0, 1e3, 1e6, 2.0**36)
+"""Of small steps, no argument's part reaches another's."""
+
+
+@pytest.mark.parametrize(("num_decodes", "behind", "chunk"), [(1, 0, 1), (3, 7, 4), (5, 2, 9)])
+def test_a_step_is_predicted_by_all_it_computes(num_decodes: int, behind: int, chunk: int) -> None:
+    budget = StepBudget(DIGITS, max_tokens=100, max_itl_stretch=STRETCH)
+    decoding = [(1, 10 + i) for i in range(num_decodes)]
+    context = sum(tokens + before for tokens, before in decoding)
+    assert budget.decode_seconds(num_decodes, context) == DIGITS.step(decoding)
+    mixed = budget.mixed_seconds(num_decodes, context, chunk, behind)
+    assert mixed == DIGITS.step([*decoding, (chunk, behind)])
+
+
+@pytest.mark.parametrize("max_tokens", [12, 40, 400])
+@pytest.mark.parametrize("waiting", [0, 1, 5])
+@pytest.mark.parametrize("num_prompts", [0, 1, 3])
+@pytest.mark.parametrize(("num_decodes", "stretch"), [(1, 2.0), (2, 2.0), (6, 2.0), (6, 1.0)])
+def test_the_largest_step_that_keeps_the_pace(
+    num_decodes: int, stretch: float, num_prompts: int, waiting: int, max_tokens: int
+) -> None:
+    cost = Exact(per_token=4.0, per_seq=3.0, per_context=1.0, per_pair=2.0)
+    budget = StepBudget(cost, max_tokens=max_tokens, max_itl_stretch=stretch)
+    decoding = [(1, 20 + i) for i in range(num_decodes)]
+    prompts = [(2 if i else 500, 7 * i + 5) for i in range(num_prompts)]
+    wanted, computed = zip(*decoding, *prompts, strict=True)
+    crowd = max(1.0, (num_prompts + waiting) / num_decodes)
+    behind = prompts[0][1] if prompts else 0
+    fits = [
+        chunk
+        for chunk in range(1, max_tokens)
+        if cost.step([*decoding, (chunk, behind)]) <= crowd * stretch * cost.step(decoding)
+    ]
+    chunk = max([1, num_prompts, *fits])
+    found = budget.tokens(columns(*wanted), columns(*computed), waiting)
+    assert found == min(max_tokens, num_decodes + chunk)
+
+
+def test_a_step_that_takes_just_the_limit_is_allowed() -> None:
+    budget = StepBudget(Exact(), max_tokens=100, max_itl_stretch=2.0)
+    assert budget.tokens(columns(1, 1, 1, 1, 50), columns(9, 9, 9, 9, 0)) == 8
+
+
+def test_a_new_size_is_tried_once_after_some_steps_of_the_one_before() -> None:
+    budget = StepBudget(Exact(), max_tokens=100, max_itl_stretch=3.5)
+    wanted, computed = columns(1, 1, 50), columns(9, 9, 0)
+
+    def see(tokens: int) -> None:
+        budget.observe(columns(1, 1, tokens - 2), computed, float(tokens))
+
+    for _ in range(TRIALS):
+        assert budget.tokens(wanted, computed) == 7
+        see(7)
+    assert budget.tokens(wanted, computed) == 8  # the next power of two
+    see(8)
+    for _ in range(STALE):
+        assert budget.tokens(wanted, computed) == 7
+        see(7)
+    see(7)
+    assert budget.tokens(wanted, computed) == 8  # not seen of late
+
+
+def observe_decodes(budget: StepBudget, num_seqs: int, ratio: float) -> None:
+    """A step of decodes that takes `ratio` times its prediction."""
+    computed = columns(*[0] * num_seqs)
+    budget.observe(columns(*[1] * num_seqs), computed, ratio * num_seqs)
+
+
+def observe_mixed(budget: StepBudget, num_tokens: int, ratio: float) -> None:
+    """A step of a part of a prompt that takes `ratio` times its prediction."""
+    budget.observe(columns(num_tokens), columns(0), ratio * num_tokens)
+
+
+@pytest.mark.parametrize("observe", [observe_decodes, observe_mixed])
+@pytest.mark.parametrize(
+    ("smaller", "larger", "from_here"),
+    [(4, 16, 16), (2, 16, 8)],  # 8 is as near to 4 as to 16, and nearer to 16 than to 2
+)
+def test_an_unseen_size_is_like_the_nearest_one_the_smaller_of_two(
+    observe: Callable[[StepBudget, int, float], None], smaller: int, larger: int, from_here: int
+) -> None:
+    budget = StepBudget(Exact(), max_tokens=100, max_itl_stretch=2.0)
+    observe(budget, larger, 3.0)
+    observe(budget, smaller, 2.0)
+    for n in (2, 3, 4, 7, 8, 15, 16, 31, 32, 64):
+        scale = 3.0 if n >= from_here else 2.0
+        assert budget.decode_seconds(n, 0) == scale * n
+        if observe is observe_mixed:
+            assert budget.mixed_seconds(1, 0, n - 1, 0) == scale * n
+        else:
+            assert budget.mixed_seconds(n, 0, 5, 0) == scale * (n + 5)
+    observe(budget, from_here - 1, 1e9)
+    assert budget.decode_seconds(from_here - 1, 0) <= 2.0 * OUTLIER * (from_here - 1)
+
+
+def test_an_unknown_time_leaves_what_is_known() -> None:
+    budget = StepBudget(Exact(), max_tokens=100, max_itl_stretch=2.0)
+    observe_decodes(budget, 4, 1.0)
+    observe_decodes(budget, 4, 0.0)
+    assert budget.decode_seconds(4, 0) == 4.0
+
+
+def test_what_was_seen_is_averaged_and_an_outlier_is_cut() -> None:
+    budget = StepBudget(Exact(), max_tokens=100, max_itl_stretch=2.0)
+    ratios = [1.0, 1.5, 1.25, 1.75] * 6
+    average = 0.0
+    for i, ratio in enumerate(ratios):
+        observe_decodes(budget, 4, ratio)
+        average += (ratio - average) / min(i + 1, MEMORY)
+        assert budget.decode_seconds(4, 0) == pytest.approx(4 * average, rel=1e-12)
+    for ratio, seen in ((1e9, OUTLIER), (1e-9, 1 / OUTLIER)):
+        before = budget.decode_seconds(4, 0)
+        observe_decodes(budget, 4, ratio)
+        after = before + (seen * before - before) / MEMORY
+        assert budget.decode_seconds(4, 0) == pytest.approx(after, rel=1e-12)
+    before = budget.decode_seconds(64, 0)
+    observe_decodes(budget, 64, 1e9)
+    assert budget.decode_seconds(64, 0) == pytest.approx(OUTLIER * before, rel=1e-12)
+
+
+@pytest.mark.parametrize("pause", [STALE, STALE + 1])
+def test_what_was_long_not_seen_is_learned_anew(pause: int) -> None:
+    budget = StepBudget(Exact(), max_tokens=100, max_itl_stretch=2.0)
+    observe_decodes(budget, 16, 1.0)
+    for _ in range(3):
+        observe_decodes(budget, 4, 1.0)
+    for _ in range(pause):
+        observe_decodes(budget, 16, 1.0)
+    observe_decodes(budget, 4, 1.5)
+    first = pause > STALE
+    assert budget.decode_seconds(4, 0) == 4 * (1.5 if first else 1.125)
+
+
+def test_decodes_and_mixed_steps_are_seen_apart_and_stand_in_for_each_other() -> None:
+    rows = [(1, 5), (1, 6), (4, 3)]
+    scheduled, computed = (columns(*column) for column in zip(*rows, strict=True))
+    budget = StepBudget(DIGITS, max_tokens=100, max_itl_stretch=2.0)
+    budget.observe(scheduled, computed, 2.0 * DIGITS.step(rows))
+    decoding = rows[:2]
+    context = sum(tokens + behind for tokens, behind in decoding)
+    assert budget.decode_seconds(2, context) == 2.0 * DIGITS.step(decoding)
+    budget.observe(columns(1, 1), columns(5, 6), 4.0 * DIGITS.step(decoding))
+    assert budget.decode_seconds(2, context) == 4.0 * DIGITS.step(decoding)
+    assert budget.mixed_seconds(2, context, 4, 3) == 2.0 * DIGITS.step(rows)
+    other = StepBudget(DIGITS, max_tokens=100, max_itl_stretch=2.0)
+    other.observe(columns(1, 1), columns(5, 6), 4.0 * DIGITS.step(decoding))
+    assert other.mixed_seconds(2, context, 4, 3) == 4.0 * DIGITS.step(rows)
