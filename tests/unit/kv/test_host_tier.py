@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from quire.core.batch import ON_DISK, BlockCopies
 from quire.core.config import TierConfig
+from quire.core.messages import HostTierStats
 from quire.kv.host_tier import HostTier
 
 KEYS = [bytes([n]) for n in range(12)]
@@ -155,3 +156,108 @@ def test_swap_slots_are_bounded(free: int) -> None:
     tier.drop_swapped("a")
     tier.drop_swapped("a")
     assert tier.has_room(3)
+
+
+def test_it_counts_what_it_did_and_where_things_are() -> None:
+    tier = HostTier(TierConfig(num_swap_slots=4, num_offload_slots=2, num_files=3))
+    tier.swap_out("a", 1, [5, 6, 7], 40)
+    for block, key in enumerate(KEYS[:3]):
+        tier.offload(block, key)
+        copies = tier.take_copies()
+        assert copies is not None
+        assert [store.block for store in copies.stores][-1] == block
+    assert [tier.in_memory(key) for key in KEYS[:4]] == [False, True, True, False]
+    assert tier.num_kept == 3
+    loads = [tier.swap_in("a", index, block) for index, block in enumerate((8, 9))]
+    loads += [tier.load(key, block) for block, key in enumerate(KEYS[:2])]
+    copies = tier.take_copies()
+    assert copies is not None
+    assert copies.loads == loads
+    for load in loads[2:]:
+        tier.lose(load)
+    copies = tier.take_copies()
+    assert copies is not None
+    assert copies.dropped == [KEYS[0]]
+    assert (copies.loads, copies.stores, copies.spills) == ([], [], [])
+    assert tier.take_copies() is None
+    assert tier.stats() == HostTierStats(
+        num_requests_swapped=1,
+        slots_used=3 + 1,
+        slots_total=6,
+        files_used=0,
+        swap_preemptions=1,
+        swapped_out=3,
+        swapped_in=2,
+        stored=3,
+        loaded=2,
+        failed=2,
+    )
+    swapped = tier.swapped("a")
+    assert swapped is not None
+    assert (swapped.first, swapped.num_tokens, swapped.private) == (1, 40, False)
+    assert len({*swapped.slots, *swapped.keys}) == 6
+
+
+def test_a_failed_step_leaves_nothing_that_it_was_to_write() -> None:
+    tier = HostTier(TierConfig(num_swap_slots=2, num_offload_slots=1, num_files=1))
+    for block, key in enumerate(KEYS[:2]):
+        tier.offload(block, key)
+        tier.take_copies()
+    tier.offload(2, KEYS[2])  # drops the file, and spills and stores
+    tier.swap_out("a", 0, [3], 8)
+    copies = tier.take_copies()
+    assert copies is not None
+    assert copies.dropped == [KEYS[0]]
+    tier.undo(copies)
+    assert not any(tier.find(key) for key in KEYS)
+    assert tier.swapped("a") is None
+    assert tier.has_room(2)
+    tier.check_integrity()
+    again = tier.take_copies()
+    assert again is not None
+    assert again.dropped == [KEYS[0]]  # the step may not have come so far
+    assert (again.stores, again.spills, again.loads) == ([], [], [])
+
+
+def test_swap_slots_that_an_earlier_step_wrote_outlive_a_failed_one() -> None:
+    tier = HostTier(TierConfig(num_swap_slots=2))
+    tier.swap_out("a", 0, [3], 8)
+    tier.take_copies()
+    tier.swap_out("b", 0, [4], 8)
+    copies = tier.take_copies()
+    assert copies is not None
+    tier.undo(copies)
+    assert tier.swapped("a") is not None
+    assert tier.swapped("b") is None
+
+
+def test_a_reset_makes_swapped_blocks_private_and_frees_the_others() -> None:
+    tier = HostTier(TierConfig(num_swap_slots=2, num_offload_slots=1, num_files=1))
+    for block, key in enumerate(KEYS[:2]):
+        tier.offload(block, key)
+        tier.take_copies()
+    tier.swap_out("a", 0, [3], 8)
+    tier.take_copies()
+    tier.forget_all()
+    tier.check_integrity()
+    assert tier.num_kept == 0
+    swapped = tier.swapped("a")
+    assert swapped is not None
+    assert swapped.private
+    copies = tier.take_copies()
+    assert copies is not None
+    assert copies.dropped == [KEYS[0]]
+
+
+def test_a_file_that_the_step_reads_is_not_dropped_in_it() -> None:
+    tier = HostTier(TierConfig(num_offload_slots=1, num_files=1))
+    for block, key in enumerate(KEYS[:2]):
+        tier.offload(block, key)
+        tier.take_copies()
+    tier.hold(KEYS[0])  # in the only file
+    tier.offload(2, KEYS[2])
+    assert [tier.find(key) for key in KEYS[:3]] == [True, False, True]
+    tier.load(KEYS[0], 5)
+    copies = tier.take_copies()
+    assert copies is not None
+    assert (copies.dropped, copies.spills) == ([], [])

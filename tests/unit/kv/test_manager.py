@@ -1,9 +1,12 @@
 from __future__ import annotations
 
-from quire.core.config import CacheConfig
+import pytest
+
+from quire.core.batch import ON_DISK
+from quire.core.config import CacheConfig, TierConfig
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
-from quire.kv.manager import KVCacheManager
+from quire.kv.manager import TO_LOAD, KVCacheManager, most_blocks
 
 BLOCK = 16
 
@@ -107,3 +110,72 @@ def test_hits_and_queries_are_counted_in_tokens() -> None:
     admit(kv, request("first", [1] * 40))
     admit(kv, request("second", [1] * 40))
     assert (kv.prefix_queries, kv.prefix_hits) == (80, 32)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 15, 16, 17, 40])
+def test_the_first_block_that_a_token_attends_to(window: int | None) -> None:
+    kv = KVCacheManager(CacheConfig(BLOCK, 8, sliding_window=window))
+    for position in range(100):
+        attended = [p for p in range(position + 1) if window is None or p > position - window]
+        assert kv.first_needed(position) == attended[0] // BLOCK
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 16, 17, 40])
+@pytest.mark.parametrize("chunk", [1, 2, 15, 16, 17, 50])
+def test_the_most_blocks_that_a_request_holds(window: int | None, chunk: int) -> None:
+    """Wherever its chunks begin: from the first one attended to, to that of the last token."""
+    for num_tokens in (200, 201, 215):
+        held = 0
+        for start in range(num_tokens):
+            first = 0 if window is None else max(0, start - window + 1)
+            last = min(start + chunk, num_tokens) - 1
+            held = max(held, last // BLOCK - first // BLOCK + 1)
+        most = most_blocks(num_tokens, BLOCK, window, chunk)
+        assert held <= most <= min(held + (window is not None), -(-num_tokens // BLOCK))
+
+
+def tiered(num_blocks: int, slots: int, files: int = 0) -> KVCacheManager:
+    tiers = TierConfig(num_swap_slots=4, num_offload_slots=slots, num_files=files)
+    return KVCacheManager(CacheConfig(BLOCK, num_blocks, tiers=tiers))
+
+
+def test_what_the_host_tier_adds_to_a_prefix() -> None:
+    kv = tiered(num_blocks=5, slots=2, files=8)
+    assert kv.tier is not None
+    tokens = list(range(4 * BLOCK))
+    first = request("first", tokens)
+    admit(kv, first)
+    kv.free(first)
+    others = [request(f"other{i}", [100 + i] * BLOCK) for i in range(4)]
+    for other in others:  # all but the first evict a block, the last one first
+        admit(kv, other)
+        kv.tier.take_copies()
+    for other in others:
+        kv.free(other)
+    again = request("again", [*tokens, 1])
+    prefix = kv.find_prefix(again)
+    stored = kv.find_stored(again, prefix)
+    assert stored is not None
+    assert stored.blocks == [*prefix, TO_LOAD, TO_LOAD, TO_LOAD]
+    assert stored.num_tokens == 4 * BLOCK
+    assert stored.keys == first.block_hashes[1:]
+    assert stored.num_loads == 3
+    assert stored.num_from_files == 1  # the one that was evicted first
+    assert not stored.arriving
+    assert not stored.private
+    table, loads = kv.admit_stored(again, stored, again.num_tokens)
+    assert table[:1] == prefix
+    assert len(set(table)) == 5
+    assert [load.block for load in loads] == table[1:4]
+    assert [load.key for load in loads] == stored.keys
+    assert [load.slot == ON_DISK for load in loads] == [False, False, True]
+    waiting = request("waiting", [*tokens, 2])
+    found = kv.find_stored(waiting, kv.find_prefix(waiting))
+    assert found is not None
+    assert found.arriving
+    assert not kv.end_loads(loads, {loads[1].block})
+    found = kv.find_stored(waiting, kv.find_prefix(waiting))
+    assert found is not None
+    assert not found.arriving
+    assert found.keys == stored.keys[:1]
+    kv.check_integrity()

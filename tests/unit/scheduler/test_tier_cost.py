@@ -6,7 +6,7 @@ import pytest
 
 from quire.core.batch import ON_DISK, BlockCopies, BlockLoad, BlockStore
 from quire.core.cost import RooflineCost
-from quire.scheduler.tier_cost import MEMORY, STALE, TierCost
+from quire.scheduler.tier_cost import LEAST, MEMORY, OUTLIER, STALE, TierCost
 
 BLOCK = 16
 
@@ -86,3 +86,115 @@ def test_small_copies_tell_nothing_and_what_was_learned_is_forgotten_if_unused()
     tiers.observe(copies(stores=100), 1e6 * predicted)
     assert not any(tiers.swap_pays(1000) for _ in range(STALE))
     assert tiers.swap_pays(1000)
+
+
+class Exact:
+    """Seconds that tell every argument; a token is copied in `copy`."""
+
+    def __init__(self, copy: float) -> None:
+        self.copy = copy
+
+    def seconds(
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
+    ) -> float:
+        assert attended is not None
+        return num_tokens + 1e3 * num_seqs + 1e6 * context_tokens + 2.0**36 * attended
+
+    def copy_seconds(self, num_tokens: int) -> float:
+        return self.copy * num_tokens
+
+    def computing(self, start: int, end: int) -> float:
+        """Of the tokens at `start` to `end` - 1, of one request, each attending to those before."""
+        return self.seconds(
+            end - start, 1, end, sum(position + 1 for position in range(start, end))
+        )
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 17, 64])
+def test_a_swap_pays_if_two_copies_are_faster_than_computing(num_tokens: int) -> None:
+    again = Exact(0.0).computing(0, num_tokens)
+    even = again / (2 * num_tokens)
+    assert not TierCost(Exact(even), BLOCK).swap_pays(num_tokens)
+    assert TierCost(Exact(even * (1 - 1e-9)), BLOCK).swap_pays(num_tokens)
+
+
+@pytest.mark.parametrize(("num_tokens", "num_saved"), [(16, 16), (64, 16), (64, 48), (5, 1)])
+@pytest.mark.parametrize("num_loaded", [1, 32])
+def test_a_load_pays_if_one_copy_is_faster(
+    num_tokens: int, num_saved: int, num_loaded: int
+) -> None:
+    again = Exact(0.0).computing(num_tokens - num_saved, num_tokens)
+    for from_files in {0, 1, num_loaded}:
+        asked = num_tokens, num_saved, num_loaded, from_files
+        even = again / num_loaded
+        assert not TierCost(Exact(even * (1 + 1e-9)), BLOCK).load_pays(*asked)
+        assert TierCost(Exact(even * (1 - 1e-9)), BLOCK).load_pays(*asked)
+    assert not TierCost(Exact(again), BLOCK).load_pays(num_tokens, num_saved, 1)
+
+
+def test_copies_that_take_a_millisecond_teach_and_shorter_ones_do_not() -> None:
+    for blocks, files in ((1, 0), (0, 1)):
+        tiers = TierCost(Exact(LEAST / BLOCK), BLOCK)
+        tiers.observe(copies(loads=blocks, files=files), 2 * LEAST)
+        assert tiers.copy_seconds(BLOCK, files * BLOCK) == 2 * LEAST
+        tiers = TierCost(Exact(0.99 * LEAST / BLOCK), BLOCK)
+        tiers.observe(copies(loads=blocks, files=files), 2 * LEAST)
+        assert tiers.copy_seconds(BLOCK, files * BLOCK) == 0.99 * LEAST
+
+
+def test_copies_of_every_kind_count_and_files_take_what_is_left() -> None:
+    tiers = TierCost(Exact(1.0), BLOCK)
+    many = copies(stores=2, loads=3)
+    many.spills.extend([(0, b""), (1, b"")])
+    tiers.observe(many, 7 * BLOCK * 3.0)
+    assert tiers.copy_seconds(1) == 3.0
+    assert tiers.copy_seconds(1, from_files=1) == 1.0
+    tiers.observe(copies(stores=2, files=4), (2 * 3.0 + 4 * 5.0) * BLOCK)
+    assert tiers.copy_seconds(3, from_files=1) == 2 * 3.0 + 5.0
+    fast = TierCost(Exact(1.0), BLOCK)
+    fast.observe(copies(stores=2, files=4), 0.5)  # less than the others alone should take
+    assert fast.copy_seconds(1, from_files=1) == 0.0
+
+
+def test_copies_are_averaged_and_outliers_are_cut() -> None:
+    tiers, average = TierCost(Exact(1.0), BLOCK), 0.0
+    for i, ratio in enumerate([1.0, 1.5, 1.25, 1.75] * 6):
+        tiers.observe(copies(loads=1), ratio * BLOCK)
+        average += (ratio - average) / min(i + 1, MEMORY)
+        assert tiers.copy_seconds(1) == pytest.approx(average, rel=1e-12)
+    tiers.observe(copies(loads=1), 0.0)  # not known
+    for ratio, seen in ((1e9, OUTLIER), (1e-9, 1 / OUTLIER)):
+        assert tiers.copy_seconds(1) == pytest.approx(average, rel=1e-12)
+        before = tiers.copy_seconds(1)
+        tiers.observe(copies(loads=1), ratio * BLOCK)
+        average = before + (seen * before - before) / MEMORY
+    assert tiers.copy_seconds(1) == pytest.approx(average, rel=1e-12)
+
+
+@pytest.mark.parametrize("files", [0, 1])
+def test_only_copies_left_undone_age_what_was_learned(files: int) -> None:
+    tiers = TierCost(Exact(1.0), BLOCK)
+    tiers.observe(copies(loads=1 - files, files=files), 1e12 * BLOCK)
+
+    def pays(num_tokens: int) -> bool:
+        return tiers.load_pays(num_tokens, num_tokens, num_tokens, files * num_tokens)
+
+    assert tiers.load_pays(1, 1, 1) == bool(files)  # without files, if nothing else is said
+
+    def learned() -> bool:
+        return tiers.copy_seconds(1, files) > 1.0
+
+    for _ in range(STALE - 2):
+        assert not pays(1)
+    assert learned()
+    assert tiers.load_pays(64, 64, 0)  # a decision for copying: nothing is forgotten yet
+    for _ in range(STALE - 1):
+        assert not pays(1)
+    tiers.observe(copies(loads=1 - files, files=files), 1e12 * BLOCK)  # nor after a copy
+    for _ in range(STALE - 1):
+        assert not pays(1)
+    assert learned()
+    assert not pays(1)
+    assert not learned()
+    tiers.observe(copies(loads=1 - files, files=files), 7.0 * BLOCK)
+    assert tiers.copy_seconds(1, files) == 7.0  # the first of a new average
