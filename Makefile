@@ -13,6 +13,7 @@ SOAK_ARGS ?=
 MINUTES ?= 15
 FUZZ_ARGS ?=
 TRUTH_ARGS ?=
+MUTANTS_ARGS ?=
 FUZZERS := http frames parsers templates grammars schemas combinations streams openapi
 FILE_FUZZERS := safetensors folder quantized gguf
 FUZZ_FILES ?= 20000
@@ -26,7 +27,7 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test soak soak-worlds soak-server fuzz truth sanitize lint format bench cpu-bars web clean
+.PHONY: help demo test soak soak-worlds soak-server fuzz truth mutants sanitize lint format bench cpu-bars web clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -56,6 +57,9 @@ $(FILE_FUZZERS:%=fuzz-%): fuzz-%: $(VENV)/.quire-dev
 
 truth: $(VENV)/.quire-dev  ## Compare 500 random configurations with Transformers (TRUTH_ARGS="--count N --seed N")
 	@$(BIN)/python -m tests.truth $(TRUTH_ARGS)
+
+mutants: $(VENV)/.quire-dev  ## Count the small mistakes that tests notice (MUTANTS_ARGS="--count N --seed N")
+	@$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
 
 sanitize: $(VENV)/.quire-dev  ## Run the native tests under ASan, UBSan and TSan (PYTEST_ARGS="-n 2")
 	@$(BIN)/python tools/sanitize.py address $(PYTEST_ARGS)

@@ -83,23 +83,22 @@ def edits_of(path: str, source: bytes) -> list[Edit]:
     """All edits of a file, in the order of their places; none leaves the program the same."""
     lines = source.splitlines(keepends=True)
     starts = [0, *accumulate(map(len, lines))]
-    tree = ast.parse(source)
-    seen = {ast.dump(tree)}
+    seen = set[tuple[int, int, str]]()
     found: list[Edit] = []
     numbers: Counter[int] = Counter()
     for scope, node, text in sorted(
-        _Edits().of(tree), key=lambda entry: (entry[1].lineno, entry[1].col_offset)
+        _Edits().of(ast.parse(source)), key=lambda entry: (entry[1].lineno, entry[1].col_offset)
     ):
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
-        changed = source[:start] + text.encode() + source[end:]
-        outcome = ast.dump(ast.parse(changed))
-        if outcome in seen:
+        outcome = start, end, _meaning(text)
+        if outcome in seen or outcome[2] == _meaning(ast.unparse(node)):
             continue
         seen.add(outcome)
         numbers[node.lineno] += 1
+        changed = source[:start] + text.encode() + source[end:]
         first, last = node.lineno - 1, node.end_lineno
         after = changed[starts[first] : starts[last] + len(changed) - len(source)]
         found.append(
@@ -116,6 +115,10 @@ def edits_of(path: str, source: bytes) -> list[Edit]:
             )
         )
     return found
+
+
+def _meaning(text: str) -> str:
+    return ast.dump(ast.parse(text))
 
 
 Found = Iterator[tuple[str, ast.expr | ast.stmt, str]]
@@ -152,6 +155,7 @@ class _Edits:
                 yield scope, node, "continue"
             case ast.Continue():
                 yield scope, node, "break"
+                yield scope, node, "pass"
             case ast.AugAssign(op=op) if type(op) in _ARITHMETIC:
                 wrong = _ARITHMETIC[type(op)]
                 yield scope, node, f"{ast.unparse(node.target)} {wrong}= {ast.unparse(node.value)}"

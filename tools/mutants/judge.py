@@ -24,12 +24,15 @@ from tools.mutants.edits import Edit
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/quire"
+_WORLDS = "tests/simulation/test_worlds.py"
+WORLDS = [f"{_WORLDS}::test_random_worlds[{batch}]" for batch in range(10)]
+WORLDS += [f"{_WORLDS}::test_whatever_cannot_be_loaded_is_computed_again"]
 ROOMS: dict[str, list[list[str]]] = {
-    "scheduler": [["tests/unit/scheduler"], ["tests/simulation"], ["tests/unit/kv"]],
-    "kv": [["tests/unit/kv"], ["tests/unit/scheduler"], ["tests/simulation"]],
+    "scheduler": [["tests/unit/scheduler"], ["tests/unit/kv"], WORLDS],
+    "kv": [["tests/unit/kv"], ["tests/unit/scheduler"], WORLDS],
     "sampling": [["tests/unit/sampling"], ["tests/unit/runner"]],
 }
-"""By room, the tests that judge it, all of `make test`: a stage begins if the one before passed."""
+"""By room, the tests that judge it, in stages: all of `make test`, though not all that it has."""
 LAST = {"test_ahead.py"}
 """Slow files, which run at the end of their stage."""
 WARM = ("hypothesis", "msgspec", "numpy", "torch", "xxhash", "llguidance")
