@@ -28,6 +28,24 @@ def test_splitmix64_of_its_authors() -> None:
     assert answers == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
+class SplitMix64:
+    """The generator as its authors wrote it: a counter and an output function."""
+
+    def __init__(self, state: int) -> None:
+        self.state = state % 2**64
+
+    def next(self) -> int:
+        self.state = (self.state + 0x9E3779B97F4A7C15) % 2**64
+        return _mix(self.state)
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 7, 2**63, -(2**63), 2**64 - 1])
+def test_a_seed_and_a_position_give_the_same_number_for_ever(seed: int) -> None:
+    stream = SplitMix64(SplitMix64(seed).next())
+    for position in range(50):
+        assert uniform(seed, position) == (stream.next() >> 11) / 2**53
+
+
 @pytest.mark.parametrize("along", ["positions", "seeds"])
 def test_uniform_along_positions_and_along_seeds(along: str) -> None:
     n, bins = 20_000, 64
