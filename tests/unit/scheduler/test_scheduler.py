@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
+from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import ConfigError, InvalidRequestError
-from quire.core.messages import CoreOutput, TokenLogprobs
+from quire.core.messages import CoreOutput, SchedulerStats, TokenLogprobs
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
 from quire.scheduler.scheduler import Scheduler
@@ -345,3 +345,84 @@ def test_a_request_of_cached_blocks_needs_only_the_others() -> None:
         "a": 1,
         "a2": 48,
     }
+
+
+def test_stats_say_what_there_is() -> None:
+    s = make(num_blocks=8, seqs=1)
+    counts = {"num_waiting": 0, "kv_blocks_total": 8, "host_tier": None}
+    zero = dict.fromkeys(
+        [
+            "num_running",
+            "kv_blocks_used",
+            "prefix_cache_queries",
+            "prefix_cache_hits",
+            "num_preemptions",
+            "num_steps",
+            "step_tokens",
+            "kv_blocks_cached",
+        ],
+        0,
+    )
+    assert s.stats() == SchedulerStats(**{**zero, **counts})
+    for name in ("a", "a2"):
+        s.add(request(name, 40, max_tokens=2))
+    step(s)
+    first = {"num_running": 1, "num_waiting": 1, "kv_blocks_used": 3, "prefix_cache_queries": 40}
+    first |= {"num_steps": 1, "step_tokens": 40}
+    assert s.stats() == SchedulerStats(**{**zero, **counts, **first})
+    step(s)
+    step(s)
+    third = {"num_running": 1, "kv_blocks_used": 3, "prefix_cache_queries": 80, "num_steps": 3}
+    third |= {"step_tokens": 40 - 32, "prefix_cache_hits": 32}
+    assert s.stats() == SchedulerStats(**{**zero, **counts, **third})
+    step(s)
+    last = {"prefix_cache_queries": 80, "num_steps": 4, "step_tokens": 1, "kv_blocks_cached": 2}
+    last |= {"prefix_cache_hits": 32}
+    assert s.stats() == SchedulerStats(**{**zero, **counts, **last})
+
+
+class Tokens:
+    """A step takes a second a token, and copies take none."""
+
+    def seconds(
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
+    ) -> float:
+        return float(num_tokens)
+
+    def copy_seconds(self, num_tokens: int) -> float:
+        return 0.0
+
+
+def test_a_prompt_beside_decodes_gets_what_keeps_their_pace() -> None:
+    """Three decode, so that with a stretch of 4 a step may take 12 s."""
+    limits = SchedulerConfig(1000, 6, 64, max_itl_stretch=4.0)
+    s = Scheduler(limits, CacheConfig(BLOCK, 64), Tokens())
+    for name in "abc":
+        s.add(request(name, 4, max_tokens=50))
+    assert step(s)[0] == {"a": 4, "b": 4, "c": 4}  # nobody has a pace to keep
+    s.add(request("d", 100))
+    assert step(s)[0] == {"a": 1, "b": 1, "c": 1, "d": 9}
+    for name in "ef":
+        s.add(request(name, 100))
+    # One of three prompts runs and two wait: as many as decode, so that none of them counts more.
+    batch = s.schedule(0.0)
+    assert batch.total_num_scheduled_tokens == 12
+    taken = StepTimes(model=6.0)  # half as long as predicted
+    s.update(batch, ModelOutput(token_columns([[5], [5], [5], []]), times=taken), 0.0)
+    # Decodes are predicted by what was seen of their own size, which is nothing but this.
+    batch = s.schedule(0.0)
+    assert batch.total_num_scheduled_tokens == 12
+
+
+def test_fewer_steps_at_once_rather_than_a_preemption() -> None:
+    s = make(num_blocks=4, seqs=2)
+    for name in "ab":
+        s.add(request(name, 31, max_tokens=17))
+    step(s)
+    for _ in range(2):
+        batch = s.schedule(0.0, num_steps=2)
+        s.update(batch, sampled(s, batch, 5), 0.0)
+        if batch.num_steps == 1:
+            break
+    assert batch.num_steps == 1
+    assert s.stats().num_preemptions == 0
