@@ -14,6 +14,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.ops.table import OpTable
+from quire.sampling import grammars as grammars_module
 from quire.sampling.grammars import Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
 from quire.sampling.state import SamplingState
@@ -190,3 +191,66 @@ def test_forced_text_costs_no_more_the_longer_it_is(grammars: Grammars) -> None:
     filler = MaskFiller(grammars, 1)
     forced = state("a" * 90, structured_outputs=StructuredOutputsParams(regex="a{100000}{100000}"))
     assert text_of(allowed(filler, forced)) == {"a"}
+
+
+def test_the_grammar_used_longest_ago_is_forgotten_first(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammars_module, "GRAMMARS_KEPT", 2)
+
+    def prepare(word: str) -> Future[Any]:
+        return grammars.prepare(StructuredOutputsParams(choice=[word]), (EOS,))
+
+    first, second = prepare("a"), prepare("b")
+    assert prepare("a") is first
+    prepare("c")  # in the place of b
+    assert prepare("a") is first
+    assert prepare("b") is not second
+
+
+def test_each_row_has_a_mask_of_its_own(grammars: Grammars) -> None:
+    filler, word = MaskFiller(grammars, 3), StructuredOutputsParams(choice=["xy"])
+    states = [state(structured_outputs=word), state("x", structured_outputs=word), state()]
+    filler.begin(dict(enumerate(states)))
+    filler.end()
+    filler.end()  # nothing is left to wait for
+    masks = []
+    for row in states:
+        edits = row.edits(VOCAB)
+        assert edits is not None
+        logits = np.zeros(VOCAB, dtype=np.float32)
+        edits.apply(logits)
+        masks.append(text_of(set(np.flatnonzero(logits == 0).tolist())))
+    assert masks == [{"x"}, {"y"}, {"{"}]
+
+
+def test_without_grammars_it_is_that_requests_error() -> None:
+    filler, row = MaskFiller(None, 1), state()
+    filler.begin({0: row})
+    filler.end()
+    with pytest.raises(InvalidRequestError, match="no structured output"):
+        row.edits(VOCAB)
+
+
+@pytest.mark.parametrize("vocab_size", [319, 320, 321])
+def test_the_end_is_the_last_token_of_any_vocabulary(vocab_size: int) -> None:
+    """A complete text may end only, and the last bit of the mask counts."""
+    end = vocab_size - 1
+    kept = Grammars(lambda: DummyTokenizer(vocab_size), vocab_size)
+    row = SamplingState(
+        SamplingParams(structured_outputs=StructuredOutputsParams(choice=["x"]), max_tokens=9),
+        np.array([65, ord("x"), end, 0], dtype=np.int32),
+        np.array([2]),
+        1,
+        (end,),
+    )
+    filler = MaskFiller(kept, 1)
+    for _ in range(2):
+        filler.begin({0: row})
+        filler.end()
+        edits = row.edits(vocab_size)
+        assert edits is not None
+        logits = np.zeros(vocab_size, dtype=np.float32)
+        edits.apply(logits)
+        assert np.flatnonzero(logits == 0).tolist() == [end]
+        row._num_tokens += 1

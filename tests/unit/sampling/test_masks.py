@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -97,3 +99,18 @@ def test_words_nobody_tokenized_are_refused() -> None:
     assert Masks.needed(params, 0)
     with pytest.raises(InvalidRequestError, match="not been tokenized"):
         Masks(params, [], VOCAB)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"allowed_token_ids": [1]},
+        {"bad_words": ["x"], "bad_words_token_ids": [[1]]},
+        {"bad_words_token_ids": [[1]]},
+        {"logit_bias": {1: 1.0}},
+        {"min_tokens": 1},
+    ],
+)
+def test_each_mask_alone_is_needed(params: dict[str, Any]) -> None:
+    assert Masks.needed(SamplingParams(**params), 0)
+    assert not Masks.needed(SamplingParams(), 0)

@@ -88,3 +88,21 @@ def test_ruled_out_tokens_stay_ruled_out() -> None:
     x[4] = -np.inf
     apply(Penalties(params, np.array([4], dtype=np.int32), np.array([4], dtype=np.int32)), x)
     assert x[4] == -np.inf
+
+
+@pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
+def test_each_penalty_alone_is_needed(name: str) -> None:
+    assert Penalties.needed(SamplingParams(**{name: 0.5}))
+
+
+def test_room_grows_seldom_and_counts_stay() -> None:
+    """Two arrays are copied each time: doubling, that is twice a token in all."""
+    output = np.arange(1000, dtype=np.int32)
+    penalties, sizes = Penalties(SamplingParams(), output[:0], output[:0]), set()
+    for end in range(1, 1001):
+        penalties.count(output[:end])
+        sizes.add(len(penalties._ids))
+    assert len(sizes) <= 6
+    assert penalties._ids[:1000].tolist() == output.tolist()
+    assert penalties._counts[:1000].tolist() == [1.0] * 1000
+    assert penalties.num_output_tokens == 1000
