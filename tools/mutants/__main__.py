@@ -37,13 +37,22 @@ def all_edits() -> list[Edit]:
     ]
 
 
-def key(edit: Edit) -> tuple[str, str]:
-    """What `equivalent.toml` calls an edit by: its place without line numbers, and its result."""
-    return f"{edit.path} {edit.scope}", " ".join(edit.after.split())
+def keys(edits: Sequence[Edit]) -> dict[tuple[str, str], Edit]:
+    """All edits by what `equivalent.toml` calls them: file and scope, and the outcome, without
+    line numbers. The second one of the same outcome in a scope ends with "(2)"."""
+    seen = Counter[tuple[str, str]]()
+    found = {}
+    for edit in edits:
+        lines = f"drop {edit.before}" if edit.text == "pass" else edit.after
+        where, becomes = f"{edit.path} {edit.scope}", " ".join(lines.split())
+        seen[where, becomes] += 1
+        number = seen[where, becomes]
+        found[where, f"{becomes} ({number})" if number > 1 else becomes] = edit
+    return found
 
 
 def equivalents() -> dict[tuple[str, str], str]:
-    """By `key`, why the edit changes nothing that a test could see."""
+    """By key, why the edit changes nothing that a test could see."""
     entries = tomllib.loads(EQUIVALENT.read_text())["equivalent"]
     return {(e["where"], " ".join(e["becomes"].split())): e["why"] for e in entries}
 
@@ -78,13 +87,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     os.chdir(ROOT)
     edits, known = all_edits(), equivalents()
-    if stale := known.keys() - {key(edit) for edit in edits}:
+    by_key = keys(edits)
+    if stale := known.keys() - by_key.keys():
         sys.exit(f"equivalent.toml names edits that do not exist: {sorted(stale)}")
+    same = {by_key[name].name for name in known}
     if args.only:
         edits = [edit for edit in edits if fullmatch(args.only, edit.name)]
     elif not args.all:
         edits = random.Random(args.seed).sample(edits, min(args.count, len(edits)))
-    equal = [] if args.only else [edit for edit in edits if key(edit) in known]
+    equal = [] if args.only else [edit for edit in edits if edit.name in same]
     rest = [edit for edit in edits if edit not in equal]
     rooms = [room for room in ROOMS if any(e.path.startswith(f"{room}/") for e in rest)]
     begin = time.monotonic()
