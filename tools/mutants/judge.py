@@ -120,7 +120,7 @@ class _Watch:
         signal.signal(signal.SIGPROF, _time_out)
         signal.setitimer(signal.ITIMER_PROF, TEST_SECONDS)
         signal.signal(signal.SIGALRM, _time_out)  # for one that waits and takes no CPU time
-        signal.alarm(20 * TEST_SECONDS)
+        signal.alarm(6 * TEST_SECONDS)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.failed:

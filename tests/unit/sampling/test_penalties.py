@@ -36,7 +36,7 @@ TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=150)
     prompt=TOKENS,
     output=TOKENS,
     later=TOKENS,
-    repetition=st.sampled_from([1.0, 0.5, 1.3, 10.0]),
+    repetition=st.sampled_from([1.0, 0.5, 1.3, 2.0, 10.0]),
     presence=st.sampled_from([0.0, 1.5, -2.0]),
     frequency=st.sampled_from([0.0, 0.3, -1.0]),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -15,7 +16,7 @@ from quire.core.refusals import refusal_of
 from quire.core.sampling_params import SamplingParams
 from quire.ops import sampling
 from quire.ops.filters import FloatRow
-from quire.ops.table import OpTable
+from quire.ops.table import OpTable, load_ops
 from quire.sampling.rng import uniform
 from quire.sampling.sampler import Sampler, SampleResult, SamplingBatch
 from quire.sampling.state import SamplingState
@@ -237,3 +238,21 @@ def test_first_of_equal_logits_wins(ops: OpTable) -> None:
     logits = torch.zeros(1, VOCAB)
     logits[0, [300, 7, 299]] = 1.0
     assert sample(ops, logits, [state(temperature=0.0)]).token_ids.tolist() == [7]
+
+
+@pytest.mark.parametrize("sick", [0, 1])
+def test_one_of_two_rows_that_cannot_be_sampled_fails_alone(sick: int) -> None:
+    table = load_ops("reference")
+
+    def failing(logits: Tensor, rows: list[sampling.SampleRow]) -> Any:
+        if any(row.row == sick for row in rows):
+            raise RuntimeError("no such row")
+        return table.sample(logits, rows)
+
+    ops = dataclasses.replace(table, sample=failing)
+    states = [state(seed=seed, temperature=1.0) for seed in range(2)]
+    result = sample(ops, rows(0, 2), states)
+    assert list(result.errors) == [sick]
+    assert "no such row" in result.errors[sick]
+    alone = sample(table, rows(0, 2), states)
+    assert result.token_ids[1 - sick] == alone.token_ids[1 - sick]

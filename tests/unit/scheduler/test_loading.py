@@ -300,3 +300,42 @@ def test_who_loads_has_a_seat(seats: int) -> None:
     assert first.empty
     compute(s, first)
     finish(s)
+
+
+@pytest.mark.parametrize(("budget", "loaded"), [(128, 8), (129, 16)])
+def test_a_prefix_is_loaded_while_any_of_the_budget_is_left(budget: int, loaded: int) -> None:
+    cache = CacheConfig(BLOCK, 32, tiers=TierConfig(num_offload_slots=64))
+    s = Scheduler(SchedulerConfig(1000, 4, budget), cache)
+    for name in "ab":
+        s.add(request(name, 9 * BLOCK, max_tokens=1))
+        finish(s)
+    s.add(request("z", 31 * BLOCK, max_tokens=1))  # evicts them
+    finish(s)
+    for name in ("a2", "b2"):
+        s.add(request(name, 9 * BLOCK, max_tokens=1))
+    step = s.schedule(0.0)
+    assert step.block_copies is not None
+    assert len(step.block_copies.loads) == loaded
+    compute(s, step)
+    finish(s)
+
+
+def test_swapped_blocks_outlive_the_failure_of_somebody_else() -> None:
+    s = make(9, TierConfig(num_swap_slots=8))
+    for name in "ab":
+        s.add(request(name, 4 * BLOCK - 4, max_tokens=20))
+    while s.stats().num_preemptions == 0:
+        compute(s, s.schedule(0.0))
+    s.reset_prefix_cache()
+    s.abort(["a"])
+    s.add(request("c", 4, max_tokens=2))
+    step = s.schedule(0.0)
+    assert step.request_ids == ["c"]
+    result = ModelOutput(token_columns([[]]), errors={"c": "NaN"})
+    s.repair(step, result, set(), 0.0)
+    s.check_integrity()
+    again = s.schedule(0.0)
+    assert again.block_copies is not None
+    assert again.block_copies.loads
+    compute(s, again)
+    finish(s)

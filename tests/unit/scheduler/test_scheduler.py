@@ -18,7 +18,7 @@ BLOCK = 16
 
 
 def make(
-    num_blocks: int = 64, seqs: int = 4, budget: int = 64, policy: Any = "fcfs", **cache: bool
+    num_blocks: int = 64, seqs: int = 4, budget: int = 64, policy: Any = "fcfs", **cache: Any
 ) -> Scheduler:
     limits = SchedulerConfig(1000, seqs, budget, policy)
     return Scheduler(limits, CacheConfig(BLOCK, num_blocks, **cache))
@@ -426,3 +426,68 @@ def test_fewer_steps_at_once_rather_than_a_preemption() -> None:
             break
     assert batch.num_steps == 1
     assert s.stats().num_preemptions == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "max_tokens", "cache", "quiet"),
+    [
+        (4, 50, {}, 11),  # in the twelfth step its block is full, and enters the prefix cache
+        (4, 5, {}, 3),  # the fourth gives the last token
+        (16, 50, {}, 0),  # the next one needs a block
+        (4, 50, {"enable_prefix_caching": False}, 12),  # a full block is nothing to note
+        (20, 50, {"sliding_window": 8}, 3),  # then no window reaches its first block
+    ],
+)
+def test_steps_in_which_nothing_but_decoding_happens_are_foreseen(
+    length: int, max_tokens: int, cache: dict[str, Any], quiet: int
+) -> None:
+    s = make(**cache)
+    s.add(request("a", length, max_tokens=max_tokens))
+    step(s)
+    assert s.running.quiet == quiet
+    for left in range(quiet)[::-1]:
+        step(s)
+        assert s.running.quiet == left
+
+
+def test_nobody_holds_more_blocks_than_tokens_need() -> None:
+    s = make(budget=16)
+    s.add(request("a", 4 * BLOCK, max_tokens=2 * BLOCK))
+    while s.has_unfinished():
+        batch = s.schedule(0.0)
+        computed = int(batch.num_computed_tokens[0] + batch.num_scheduled_tokens[0])
+        assert s.kv.pool.num_used == -(-computed // BLOCK)
+        s.update(batch, sampled(s, batch, 5), 0.0)
+
+
+def test_a_request_that_just_fits_is_served() -> None:
+    s = make(num_blocks=2)
+    s.add(request("a", 30, max_tokens=2))
+    while s.has_unfinished():
+        step(s)
+
+
+def test_a_row_may_end_before_the_others_of_several_steps() -> None:
+    s = make(seqs=2)
+    for name in "ab":
+        s.add(request(name, 4, max_tokens=50))
+    step(s)
+    batch = s.schedule(0.0, num_steps=2)
+    assert batch.num_steps == 2
+    requests = dict(s.requests)
+    s.update(batch, ModelOutput(token_columns([[6, -1], [7, 8]])), 0.0)
+    assert list(requests["a"].token_ids[4:]) == [5, 6]
+    assert list(requests["b"].token_ids[4:]) == [5, 7, 8]
+
+
+def test_several_steps_at_once_are_all_computed() -> None:
+    s = make()
+    s.add(request("a", 4, max_tokens=50))
+    step(s)
+    for start in (4, 7, 10):
+        batch = s.schedule(0.0, num_steps=3)
+        assert batch.num_steps == 3
+        assert batch.num_computed_tokens.tolist() == [start]
+        assert batch.num_scheduled_tokens.tolist() == [1]
+        assert batch.total_num_scheduled_tokens == 3
+        s.update(batch, sampled(s, batch, 5), 0.0)

@@ -95,3 +95,15 @@ def test_shared_prefixes_without_their_beginning() -> None:
     assert kv.table("second")[:7] == [NO_BLOCK] * 7
     kv.free(second)
     kv.check_integrity()
+
+
+@pytest.mark.parametrize("budget", range(25, 42))
+def test_the_fewest_blocks_in_which_a_long_request_runs(budget: int) -> None:
+    """Its window, and a step's tokens: begun and ended within a block."""
+    fewest = (WINDOW + budget - 2) // BLOCK + 2
+    cache = CacheConfig(BLOCK, fewest, sliding_window=WINDOW)
+    s = Scheduler(SchedulerConfig(1000, 2, budget), cache)
+    s.add(request("a", 300, max_tokens=3))
+    while s.has_unfinished():
+        step(s)
+    assert s.stats().num_preemptions == 0
