@@ -161,6 +161,6 @@ class Request:
         return f"Request({self.request_id!r}, {self.status.name}, {self.num_tokens} tokens)"
 
 
-def _stop_ids(params: SamplingParams, eos_token_ids: tuple[int, ...]) -> tuple[int, ...]:
+def _stop_ids(params: SamplingParams, eos_token_ids: tuple[int, ...]) -> frozenset[int]:
     ends = () if params.ignore_eos else eos_token_ids
-    return (*ends, *params.stop_token_ids) if params.stop_token_ids else ends
+    return frozenset((*ends, *(params.stop_token_ids or ())))

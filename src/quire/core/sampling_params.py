@@ -13,10 +13,20 @@ from quire.core.typed import check_types
 
 MAX_N = 128
 MAX_LOGPROBS = 20
-MAX_STOP_STRINGS = 64
+MAX_STOP_STRINGS = 1024
 MAX_STOP_STRING_LENGTH = 1024
-MAX_LOGIT_BIAS = 1024
 MIN_REPETITION_PENALTY = 0.01
+MAX_STOP_CHARACTERS = 65_536
+"""Total length of a request's stop strings."""
+MAX_STOP_TOKEN_IDS = 1024
+MAX_LOGIT_BIAS = 4096
+MAX_BAD_WORDS = 4096
+MAX_BAD_WORD_CHARACTERS = 65_536
+"""Total length of a request's bad words."""
+MAX_REPEATED_BAD_WORDS = 16_384
+"""`bad_words` times `n`: each completion has its own index of them."""
+MAX_ALLOWED_TOKEN_IDS = 1_048_576
+"""More than any vocabulary has."""
 SEED_RANGE = 2**63
 _RESTRICTIONS = ("allowed_token_ids", "bad_words", "min_tokens")
 """Fields that rule tokens out, beside a structure."""
@@ -81,6 +91,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Words that may not be generated."""
     bad_words_token_ids: list[list[int]] | None = None
     """`bad_words` as token sequences; filled in by the input processor, never by a user."""
+    allowed_tokens: bytes | None = None
+    """`allowed_token_ids` as one bit per token of the vocabulary, the lowest first; filled in by
+    the input processor, never by a user."""
     structured_outputs: StructuredOutputsParams | None = None
     """What the text has to be: JSON of a schema, a regular expression, a choice, a grammar."""
     detokenize: bool = True
@@ -163,10 +176,8 @@ def _check(p: SamplingParams) -> None:
 
 def _check_stops(p: SamplingParams) -> None:
     stops = p.stop_strings
-    if len(stops) > MAX_STOP_STRINGS:
-        raise InvalidRequestError(
-            f"stop has {len(stops)} strings; at most {MAX_STOP_STRINGS} are allowed.", param="stop"
-        )
+    _at_most("stop", len(stops), MAX_STOP_STRINGS, "strings")
+    _at_most("stop", sum(map(len, stops)), MAX_STOP_CHARACTERS, "characters in all")
     for text in stops:
         if not text:
             raise InvalidRequestError("stop has an empty string.", param="stop")
@@ -184,21 +195,41 @@ def _check_stops(p: SamplingParams) -> None:
 
 def _check_tokens(p: SamplingParams) -> None:
     if p.logit_bias:
-        if len(p.logit_bias) > MAX_LOGIT_BIAS:
-            raise InvalidRequestError(
-                f"logit_bias has {len(p.logit_bias)} entries; "
-                f"at most {MAX_LOGIT_BIAS} are allowed.",
-                param="logit_bias",
-            )
+        _at_most("logit_bias", len(p.logit_bias), MAX_LOGIT_BIAS, "entries")
         for token, bias in p.logit_bias.items():
             _in_range(f"logit_bias[{token}]", bias, -100.0, 100.0)
+    _at_most("stop_token_ids", len(p.stop_token_ids or ()), MAX_STOP_TOKEN_IDS, "token ids")
+    _at_most(
+        "allowed_token_ids", len(p.allowed_token_ids or ()), MAX_ALLOWED_TOKEN_IDS, "token ids"
+    )
     if p.allowed_token_ids is not None and not p.allowed_token_ids:
         raise InvalidRequestError(
             "allowed_token_ids is empty, so that no token could be generated.",
             param="allowed_token_ids",
         )
-    if p.bad_words is not None and not all(p.bad_words):
+    if p.bad_words:
+        _check_bad_words(p.bad_words, p.n)
+
+
+def _check_bad_words(words: list[str], n: int) -> None:
+    _at_most("bad_words", len(words), MAX_BAD_WORDS, "strings")
+    _at_most("bad_words", sum(map(len, words)), MAX_BAD_WORD_CHARACTERS, "characters in all")
+    if len(words) * n > MAX_REPEATED_BAD_WORDS:
+        raise InvalidRequestError(
+            f"bad_words has {len(words)} strings for each of n = {n} completions, "
+            f"{len(words) * n} in all; at most {MAX_REPEATED_BAD_WORDS} are allowed.",
+            fix="Send fewer words, or several requests.",
+            param="bad_words",
+        )
+    if not all(words):
         raise InvalidRequestError("bad_words has an empty string.", param="bad_words")
+
+
+def _at_most(name: str, count: int, limit: int, of_what: str) -> None:
+    if count > limit:
+        raise InvalidRequestError(
+            f"{name} has {count} {of_what}; at most {limit} are allowed.", param=name
+        )
 
 
 def _in_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,10 @@ Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt
 """Text, token ids, a conversation, or a mapping with one of "prompt", "prompt_token_ids" and
 "prompt_embeds" (a float tensor [tokens, hidden], or its file)."""
 
+MAX_UNPACKED = 1024
+"""Longer lists of allowed tokens go to the core as bits."""
+_OWN_FIELDS = {"bad_words_token_ids": "bad_words", "allowed_tokens": "allowed_token_ids"}
+"""Fields of `SamplingParams` that this module sets, and what a user sets instead."""
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -147,8 +153,13 @@ class InputProcessor:
         priority: int = 0,
         cache_salt: str | None = None,
         prompt_embeds: bytes | None = None,
+        bad_words: list[list[int]] | None = None,
     ) -> ProcessedRequest:
-        """`process`, of a prompt that has been `checked` and tokenized."""
+        """`process`, of a prompt that has been `checked` and tokenized.
+
+        Args:
+            bad_words: what `bad_words` returned, if it was called before.
+        """
         room = self._room(len(token_ids), params)
         if prompt_embeds is not None and params.prompt_logprobs is not None:
             raise InvalidRequestError(
@@ -163,20 +174,17 @@ class InputProcessor:
         base = params.replace(
             n=1,
             max_tokens=room if params.max_tokens is None else params.max_tokens,
-            bad_words_token_ids=self._bad_words(params),
+            bad_words_token_ids=bad_words or self.bad_words(params),
             structured_outputs=self._structure(params, token_ids),
         )
         check_restrictions(base, self.eos_token_ids, self.model.vocab_size)
+        base = self._for_core(base)
         packed = pack_tokens(token_ids)
         children = [
             AddRequest(
                 request_id=request_id if params.n == 1 else f"{request_id}_{index}",
                 prompt_token_ids=packed,
-                sampling_params=base.replace(
-                    seed=seed if seed is None or index == 0 else derive_seed(seed, index),
-                    # One sequence tells the prompt's; the others may reuse its blocks.
-                    prompt_logprobs=params.prompt_logprobs if index == 0 else None,
-                ),
+                sampling_params=_with_seed(base, seed, index),
                 arrival_time=arrival_time,
                 priority=priority,
                 cache_salt=cache_salt,
@@ -288,12 +296,11 @@ class InputProcessor:
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             if ids := getattr(params, name):
                 self._check_ids(name, ids)
-        if params.bad_words_token_ids is not None:
-            raise InvalidRequestError(
-                "bad_words_token_ids is the engine's own.",
-                fix="Use bad_words.",
-                param="bad_words_token_ids",
-            )
+        for name, instead in _OWN_FIELDS.items():
+            if getattr(params, name) is not None:
+                raise InvalidRequestError(
+                    f"{name} is the engine's own.", fix=f"Use {instead}.", param=name
+                )
         if params.structured_outputs is not None:
             self.check_structure(params.structured_outputs)
 
@@ -309,7 +316,7 @@ class InputProcessor:
             self._structure_check(wanted)
 
     def _check_ids(self, name: str, ids: Collection[Any]) -> None:
-        if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < self.model.vocab_size:
+        if set(map(type, ids)) <= {int} and min(ids) >= 0 and max(ids) < self.model.vocab_size:
             return  # the usual case, without a turn of this loop a token
         for token in ids:
             if type(token) is not int:
@@ -335,24 +342,20 @@ class InputProcessor:
         left = None if begun is False else replace(marks, begun=bool(begun))
         return replace(wanted, reasoning=left)
 
-    def _bad_words(self, params: SamplingParams) -> list[list[int]] | None:
-        """Each word's token sequences, with and without a space before it.
+    def bad_words(self, params: SamplingParams) -> list[list[int]] | None:
+        """The token sequences of `bad_words`; takes some 50 µs per word."""
+        return word_tokens(self.tokenizer, params.bad_words) if params.bad_words else None
 
-        Both at the start of a text and inside one: some tokenizers put a space of their own
-        at the start.
-        """
-        if not params.bad_words:
-            return None
-        lead = self.tokenizer.encode("\n", add_special_tokens=False)
-        sequences: list[list[int]] = []
-        for word in params.bad_words:
-            for text in (word, " " + word.lstrip()):
-                start = self.tokenizer.encode(text, add_special_tokens=False)
-                inside = self.tokenizer.encode("\n" + text, add_special_tokens=False)
-                sequences.append(start)
-                if inside[: len(lead)] == lead:
-                    sequences.append(inside[len(lead) :])
-        return [list(ids) for ids in dict.fromkeys(map(tuple, sequences)) if ids]
+    def _for_core(self, params: SamplingParams) -> SamplingParams:
+        """`params` with a long list packed: the message of every completion has a copy of it."""
+        if len(params.allowed_token_ids or ()) <= MAX_UNPACKED:
+            return params
+        sent = copy(params)  # without another validation
+        bits = np.zeros(self.model.vocab_size, dtype=np.uint8)
+        bits[params.allowed_token_ids] = 1
+        sent.allowed_tokens = np.packbits(bits, bitorder="little").tobytes()
+        sent.allowed_token_ids = None
+        return sent
 
 
 def sampling_defaults(resolved: Resolved, generation_config: str) -> dict[str, Any]:
@@ -382,6 +385,31 @@ def check_priority(priority: int) -> None:
             f"priority is {priority!r}; it must be a whole number in [-2**63, 2**63).",
             param="priority",
         )
+
+
+def word_tokens(tokenizer: Tokenizer, words: list[str]) -> list[list[int]]:
+    """Each word's token sequences, with and without a space before it.
+
+    Both at the start of a text and inside one: some tokenizers put a space of their own
+    at the start.
+    """
+    lead = tokenizer.encode("\n", add_special_tokens=False)
+    sequences: dict[tuple[int, ...], None] = {}
+    for text in chain.from_iterable((word, " " + word.lstrip()) for word in words):
+        sequences[tuple(tokenizer.encode(text, add_special_tokens=False))] = None
+        inside = tokenizer.encode("\n" + text, add_special_tokens=False)
+        if inside[: len(lead)] == lead:
+            sequences[tuple(inside[len(lead) :])] = None
+    return [list(ids) for ids in sequences if ids]
+
+
+def _with_seed(base: SamplingParams, seed: int | None, index: int) -> SamplingParams:
+    """The parameters of the `index`-th completion. `copy` does not validate them again."""
+    child = copy(base)
+    child.seed = seed if seed is None or index == 0 else derive_seed(seed, index)
+    if index:  # the first one reports the prompt's; the others may reuse its blocks
+        child.prompt_logprobs = None
+    return child
 
 
 def derive_seed(seed: int, index: int) -> int:

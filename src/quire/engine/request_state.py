@@ -13,6 +13,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.engine.input import ProcessedRequest
 from quire.engine.sequence import SequenceState
 from quire.engine.timeline import Timeline
+from quire.text.stop import StopStrings
 from quire.text.tokenizer import Tokenizer
 
 
@@ -59,8 +60,9 @@ class RequestState:
 
     def _begin(self, tokenizer: Tokenizer) -> None:
         request = self.request
+        stops = StopStrings(request.params.stop_strings)
         self.sequences = [
-            SequenceState(index, self.known_tokens, request.params, tokenizer)
+            SequenceState(index, self.known_tokens, request.params, tokenizer, stops)
             for index in range(len(request.children))
         ]
         self.num_running = len(self.sequences)

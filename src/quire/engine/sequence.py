@@ -7,15 +7,24 @@ from quire.core.outputs import CompletionOutput, Logprob, PositionLogprobs
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.text.detokenizer import IncrementalDetokenizer
-from quire.text.stop import StopStringMatcher
+from quire.text.stop import StopStringMatcher, StopStrings
 from quire.text.tokenizer import Tokenizer
 
 
 class SequenceState:
-    """What one of a request's n completions has so far. The work of a step is its new tokens'."""
+    """What one of a request's n completions has so far. The work of a step is its new tokens'.
+
+    Args:
+        stops: those of `params`, if the request's sequences share them.
+    """
 
     def __init__(
-        self, index: int, prompt_token_ids: list[int], params: SamplingParams, tokenizer: Tokenizer
+        self,
+        index: int,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        stops: StopStrings | None = None,
     ) -> None:
         self.index = index
         self.num_tokens = 0
@@ -32,7 +41,7 @@ class SequenceState:
             )
         if params.stop_strings:
             self._matcher = StopStringMatcher(
-                params.stop_strings, params.include_stop_str_in_output
+                stops or params.stop_strings, params.include_stop_str_in_output
             )
         self._cumulative_logprob = 0.0
         self._text = ""

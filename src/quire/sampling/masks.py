@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,24 +30,19 @@ class Masks:
         self, params: SamplingParams, stop_token_ids: Iterable[int], vocab_size: int
     ) -> None:
         bias = params.logit_bias or {}
-        self._allowed = (
-            None
-            if params.allowed_token_ids is None
-            else _checked("allowed_token_ids", params.allowed_token_ids, vocab_size)
-        )
+        self._allowed = _allowed(params, vocab_size)
         self._bias_ids = _checked("logit_bias", bias, vocab_size)
         self._bias = np.array(list(bias.values()), dtype=np.float32)
         self._min_tokens = params.min_tokens
         self._stop_ids = _checked("stop_token_ids", stop_token_ids, vocab_size)
-        words = [_checked("bad_words", word, vocab_size) for word in _bad_words(params)]
-        self._bad_tokens = np.array([w[0] for w in words if len(w) == 1], dtype=np.int64)
-        self._bad_sequences = [w for w in words if len(w) > 1]
+        self._bad_words = BadWords(_bad_words(params), vocab_size)
 
     @staticmethod
     def needed(params: SamplingParams, num_output_tokens: int) -> bool:
         """Whether `add_to` would add anything, now or later."""
         return (
             params.allowed_token_ids is not None
+            or params.allowed_tokens is not None
             or bool(params.bad_words or params.bad_words_token_ids)
             or bool(params.logit_bias)
             or num_output_tokens < params.min_tokens
@@ -56,15 +52,60 @@ class Masks:
         """Note what is to be done now, after the tokens generated so far, [n]."""
         edits.allowed = self._allowed
         edits.bias_ids, edits.bias = self._bias_ids, self._bias
-        ended = [word[-1] for word in self._bad_sequences if _ends_with(output, word[:-1])]
-        banned = [self._bad_tokens, np.array(ended, dtype=np.int64)]
+        banned = [self._bad_words.single]
+        if ended := self._bad_words.completed_after(output):
+            banned.append(np.array(sorted(ended), dtype=np.int64))
         if len(output) < self._min_tokens:
             banned.append(self._stop_ids)
-        edits.banned = np.concatenate(banned)
+        edits.banned = np.concatenate(banned) if len(banned) > 1 else banned[0]
 
 
-def _ends_with(output: TokenRow, begun: NDArray[np.int64]) -> bool:
-    return len(output) >= len(begun) and np.array_equal(output[len(output) - len(begun) :], begun)
+class BadWords:
+    """Token sequences that must not be generated, indexed by all their tokens but the last.
+
+    A step looks up one key for each length of the words whose last token but one was just
+    generated. So its cost does not grow with the number of words.
+
+    Args:
+        words: none of them empty.
+
+    Attributes:
+        single: the words of one token, int64.
+
+    Raises:
+        InvalidRequestError: a token id is outside the vocabulary.
+    """
+
+    def __init__(self, words: list[list[int]], vocab_size: int) -> None:
+        _checked("bad_words", chain.from_iterable(words), vocab_size)
+        self.single = np.array(sorted({w[0] for w in words if len(w) == 1}), dtype=np.int64)
+        self._lasts: dict[tuple[int, ...], set[int]] = {}
+        lengths: dict[int, set[int]] = {}
+        for word in words:
+            if len(word) > 1:
+                *begun, last = word
+                self._lasts.setdefault(tuple(begun), set()).add(last)
+                lengths.setdefault(begun[-1], set()).add(len(begun))
+        self._lengths = {token: sorted(found) for token, found in lengths.items()}
+
+    def completed_after(self, output: TokenRow) -> set[int]:
+        """Tokens that would complete a word behind `output` [n]."""
+        lengths = self._lengths.get(int(output[-1]), ()) if len(output) else ()
+        if not lengths:
+            return set()
+        tail = output[-lengths[-1] :].tolist()
+        keys = (tuple(tail[-length:]) for length in lengths if length <= len(tail))
+        return set().union(*(self._lasts.get(key, ()) for key in keys))
+
+
+def _allowed(params: SamplingParams, vocab_size: int) -> NDArray[np.int64] | None:
+    """The tokens that are allowed; None is all."""
+    if params.allowed_tokens is not None:
+        bits = np.frombuffer(params.allowed_tokens, dtype=np.uint8)
+        return np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+    if params.allowed_token_ids is not None:
+        return _checked("allowed_token_ids", params.allowed_token_ids, vocab_size)
+    return None
 
 
 def _bad_words(params: SamplingParams) -> list[list[int]]:

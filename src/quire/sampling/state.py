@@ -34,6 +34,7 @@ class SamplingState:
         "_num_tokens",
         "_penalizes",
         "_penalties",
+        "_stop_token_ids",
         "_token_ids",
         "eos_token_ids",
         "fault",
@@ -55,6 +56,7 @@ class SamplingState:
         self._num_tokens = num_tokens
         self._token_ids = token_ids
         self.eos_token_ids = eos_token_ids
+        self._stop_token_ids = frozenset(params.stop_token_ids or ())
         self._penalizes = Penalties.needed(params)
         # Made with the first token to sample, where a failure is this sequence's alone.
         self._masks: Masks | None = None
@@ -92,7 +94,7 @@ class SamplingState:
         if self.num_output_tokens < params.min_tokens:
             return False
         ends = not params.ignore_eos and token in self.eos_token_ids
-        return ends or token in (params.stop_token_ids or ())
+        return ends or token in self._stop_token_ids
 
     def edits(self, vocab_size: int) -> LogitEdits | None:
         """The masks, biases and penalties that the next token's logits go through, if any.
@@ -109,7 +111,7 @@ class SamplingState:
         edits = LogitEdits(self._mask() if structured else None)
         if masked:
             if self._masks is None:
-                stops = {*self.eos_token_ids, *(self.params.stop_token_ids or ())}
+                stops = self._stop_token_ids.union(self.eos_token_ids)
                 self._masks = Masks(self.params, sorted(stops), vocab_size)
             self._masks.add_to(edits, output)
         if self._penalizes:

@@ -2,7 +2,48 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, bisect_right
+
+
+class StopStrings:
+    """A request's stop strings, sorted to be searched. Its sequences share one.
+
+    Args:
+        stops: the strings; none of them empty.
+    """
+
+    def __init__(self, stops: list[str]) -> None:
+        if "" in stops:
+            raise ValueError("a stop string must not be empty")
+        self._sorted = sorted(set(stops))
+        self._reversed = sorted({stop[::-1] for stop in stops})
+        self._prefixes = _prefixes(self._reversed)
+        self.first = frozenset(stop[0] for stop in stops)
+        """The characters that stop strings begin with."""
+
+    def longest_begun(self, text: str) -> str:
+        """The longest end of `text` that begins a stop string, or is one.
+
+        Takes len(text) binary searches at most. A caller that adds one character at a time to
+        what was returned last needs two per character on average.
+        """
+        while text and not self._is_begun(text):
+            text = text[1:]
+        return text
+
+    def longest_at_end(self, text: str) -> str | None:
+        """The longest stop string that `text` ends with."""
+        end = text[::-1]
+        index = bisect_right(self._reversed, end) - 1
+        while index >= 0:
+            if end.startswith(self._reversed[index]):
+                return self._reversed[index][::-1]
+            index = self._prefixes[index]
+        return None
+
+    def _is_begun(self, text: str) -> bool:
+        index = bisect_left(self._sorted, text)
+        return index < len(self._sorted) and self._sorted[index].startswith(text)
 
 
 class StopStringMatcher:
@@ -10,21 +51,17 @@ class StopStringMatcher:
 
     The match is the one that ends first and, of those, the longest; how the text is cut into
     pieces does not matter. Text that may turn out to begin a stop string is held back, and
-    nothing else is. Time is proportional to the text, whatever the strings (Aho & Corasick,
-    "Efficient string matching", 1975).
+    nothing else is.
 
     Args:
         stops: the strings; none of them empty.
         include: whether the stop string is part of the output (`include_stop_str_in_output`).
     """
 
-    def __init__(self, stops: list[str], include: bool = False) -> None:
-        if "" in stops:
-            raise ValueError("a stop string must not be empty")
+    def __init__(self, stops: StopStrings | list[str], include: bool = False) -> None:
+        self._stops = stops if isinstance(stops, StopStrings) else StopStrings(stops)
         self._include = include
         self._held = ""
-        self._state = 0
-        self._next, self._fallback, self._depth, self._found = _automaton(stops)
         self._matched: str | None = None
 
     def push(self, delta: str) -> tuple[str, str | None]:
@@ -34,62 +71,33 @@ class StopStringMatcher:
         """
         if self._matched is not None:
             return "", self._matched
-        if len(self._next) == 1:
+        stops = self._stops
+        if not self._held and stops.first.isdisjoint(delta):
             return delta, None
-        for index, char in enumerate(delta):
-            self._state = state = self._step(char)
-            stop = self._found[state]
-            if stop is not None:
-                self._matched = stop
-                text = self._held + delta[: index + 1]
-                self._held = ""
-                return (text if self._include else text[: -len(stop)]), stop
         text = self._held + delta
-        shown = len(text) - self._depth[self._state]
-        self._held = text[shown:]
-        return text[:shown], None
+        begun = self._held  # whatever stop string ends next is the end of this
+        for end, char in enumerate(delta, len(self._held) + 1):
+            if not begun and char not in stops.first:
+                continue
+            begun = stops.longest_begun(begun + char)
+            if (stop := stops.longest_at_end(begun)) is not None:
+                self._matched, self._held = stop, ""
+                return text[: end if self._include else end - len(stop)], stop
+        self._held = begun
+        return text[: len(text) - len(begun)], None
 
     def flush(self) -> str:
         """The text held back, once no more comes."""
-        text, self._held, self._state = self._held, "", 0
+        text, self._held = self._held, ""
         return text
 
-    def _step(self, char: str) -> int:
-        state = self._state
-        while (following := self._next[state].get(char)) is None:
-            if state == 0:
-                return 0
-            state = self._fallback[state]
-        return following
 
-
-def _automaton(
-    stops: list[str],
-) -> tuple[list[dict[str, int]], list[int], list[int], list[str | None]]:
-    """Per state: the next state by character, where to go on a mismatch, how many characters
-    of a stop string have been seen, and the longest stop string that ends here."""
-    following: list[dict[str, int]] = [{}]
-    depth, fallback = [0], [0]
-    found: list[str | None] = [None]
-    for stop in stops:
-        state = 0
-        for char in stop:
-            if char not in following[state]:
-                following[state][char] = len(following)
-                following.append({})
-                depth.append(depth[state] + 1)
-                fallback.append(0)
-                found.append(None)
-            state = following[state][char]
-        found[state] = stop
-    queue = deque(following[0].values())
-    while queue:
-        state = queue.popleft()
-        for char, child in following[state].items():
-            queue.append(child)
-            other = fallback[state]
-            while other and char not in following[other]:
-                other = fallback[other]
-            fallback[child] = following[other].get(char, 0)
-            found[child] = found[child] or found[fallback[child]]
-    return following, fallback, depth, found
+def _prefixes(texts: list[str]) -> list[int]:
+    """For each of the sorted `texts`, the index of the longest other one it begins with, or -1."""
+    found: list[int] = []
+    for index, text in enumerate(texts):
+        other = index - 1
+        while other >= 0 and not text.startswith(texts[other]):
+            other = found[other]
+        found.append(other)
+    return found

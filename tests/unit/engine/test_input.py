@@ -120,6 +120,30 @@ def test_bad_words_are_tokenized_with_and_without_a_space() -> None:
         process("a", SamplingParams(bad_words_token_ids=[[1]]))
 
 
+def test_long_lists_of_allowed_tokens_go_to_the_core_as_bits() -> None:
+    params = SamplingParams(n=2, allowed_token_ids=[1, 9] * 513)
+    for child in process("a", params).children:
+        sent = child.sampling_params
+        assert sent.allowed_token_ids is None
+        assert sent.allowed_tokens is not None
+        assert sent.allowed_tokens[:2] == bytes([1 << 1, 1 << 1])
+    with pytest.raises(InvalidRequestError, match="Use allowed_token_ids"):
+        process("a", SamplingParams(allowed_tokens=b""))
+
+
+def test_parameters_are_checked_once_for_all_completions(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = 0
+
+    def counted(params: SamplingParams) -> None:
+        nonlocal checks
+        checks += 1
+
+    params = SamplingParams(n=128)
+    monkeypatch.setattr("quire.core.sampling_params._check", counted)
+    process("a", params)
+    assert checks <= 2
+
+
 def test_n_completions_have_seeds_of_their_own_that_repeat() -> None:
     params = SamplingParams(n=3, seed=7, prompt_logprobs=1)
     before = params.replace()

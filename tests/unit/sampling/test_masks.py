@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import MinNewTokensLengthLogitsProcessor, NoBadWordsLogitsProcessor
 from transformers.generation.logits_process import SequenceBiasLogitsProcessor
 
@@ -14,9 +16,10 @@ from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow
 from quire.ops.sampling import LogitEdits
-from quire.sampling.masks import Masks, TokenRow
+from quire.sampling.masks import BadWords, Masks, TokenRow
 
 VOCAB = 20
+TOKEN = st.integers(0, 3)
 
 
 def logits(seed: int = 0) -> FloatRow:
@@ -114,3 +117,33 @@ def test_words_nobody_tokenized_are_refused() -> None:
 def test_each_mask_alone_is_needed(params: dict[str, Any]) -> None:
     assert Masks.needed(SamplingParams(**params), 0)
     assert not Masks.needed(SamplingParams(), 0)
+
+
+@given(st.lists(st.lists(TOKEN, min_size=1, max_size=4), max_size=12), st.lists(TOKEN, max_size=6))
+def test_bad_words_are_those_that_the_output_begins(
+    words: list[list[int]], said: list[int]
+) -> None:
+    found = BadWords(words, VOCAB)
+    banned = {*found.single.tolist(), *found.completed_after(tokens(*said))}
+    fits = [w for w in words if len(w) - 1 <= len(said)]
+    assert banned == {w[-1] for w in fits if said[len(said) - len(w) + 1 :] == w[:-1]}
+
+
+def test_a_step_looks_up_few_bad_words_of_many() -> None:
+    """Only the lengths of words whose last token but one was just generated."""
+    words = [
+        [first, second, last] for first in range(19) for second in range(19) for last in (1, 2)
+    ]
+    found = BadWords(words, VOCAB)
+    assert found.completed_after(tokens(7, 18)) == {1, 2}
+    assert found.completed_after(tokens(18, 19)) == set()
+    assert sum(map(len, found._lengths.values())) == 19
+
+
+def test_packed_allowed_tokens_are_the_listed_ones() -> None:
+    bits = np.zeros(VOCAB, dtype=np.uint8)
+    bits[[3, 17]] = 1
+    packed = SamplingParams(allowed_tokens=np.packbits(bits, bitorder="little").tobytes())
+    assert Masks.needed(packed, 0)
+    listed = SamplingParams(allowed_token_ids=[3, 17])
+    np.testing.assert_array_equal(apply(packed, tokens()), apply(listed, tokens()))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.text.stop import StopStringMatcher
+from quire.text.stop import StopStringMatcher, StopStrings
 
 WORD = st.text("ab\n", min_size=1, max_size=5)
 
@@ -78,3 +78,35 @@ def test_no_stop_strings_hold_nothing() -> None:
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="must not be empty"):
         StopStringMatcher(["a", ""])
+
+
+NESTED = ["a" * length + "b" for length in range(1, 362)]
+SUFFIXES = ["a" * 1023 + "c", *("b" + "a" * length for length in range(1, 340))]
+RANDOM = [f"{number:04}" * 16 for number in range(1024)]
+
+
+@pytest.mark.parametrize("stops", [NESTED, SUFFIXES, RANDOM])
+def test_the_work_for_a_character_does_not_grow_with_the_strings(
+    stops: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as a request may have, with text that keeps most of them possible."""
+    calls = 0
+    is_begun = StopStrings._is_begun
+
+    def counted(self: StopStrings, text: str) -> bool:
+        nonlocal calls
+        calls += 1
+        return is_begun(self, text)
+
+    monkeypatch.setattr(StopStrings, "_is_begun", counted)
+    shared = StopStrings(stops)
+    for text in ("a" * 1000 + "d" + "a" * 1000, "00010001" * 8):
+        calls = 0
+        for _ in range(3):  # sequences share it
+            StopStringMatcher(shared).push(text)
+        assert calls <= 3 * 2 * len(text)
+
+
+def test_nested_stop_strings_end_with_the_longest() -> None:
+    matcher = StopStringMatcher(["b", "ab", "aab", "c" * 9 + "aaab"])
+    assert matcher.push("xaaab") == ("xa", "aab")
