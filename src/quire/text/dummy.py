@@ -35,6 +35,9 @@ class DummyTokenizer:
     def chat_template(self) -> str | None:
         return self.chat_templates["default"]
 
+    def least_tokens(self, text: str) -> int:
+        return len(text)
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode(errors="replace"))
 

@@ -11,7 +11,12 @@ from functools import cached_property
 import tokenizers
 
 from quire.core.errors import InvalidRequestError
+from quire.text.least_tokens import LeastTokens, least_tokens
+from quire.text.sentencepiece import TextNormalizer
 from quire.text.token_bytes import TokenDecoder
+
+UNLOCKED_CHARACTERS = 4096
+"""Longer texts are encoded as a batch, during which other Python threads can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,15 @@ class HFTokenizer:
     def strips_leading_space(self) -> bool:
         return self._decoder.strips_leading_space
 
+    @cached_property
+    def _least_tokens(self) -> LeastTokens | None:
+        normalize = self._normalize
+        keeps = isinstance(normalize, TextNormalizer) and not normalize.shortens
+        return least_tokens(self._backend) if normalize is None or keeps else None
+
+    def least_tokens(self, text: str) -> int:
+        return 0 if self._least_tokens is None else self._least_tokens(text)
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return self._encode(text, add_special_tokens).ids
 
@@ -90,7 +104,7 @@ class HFTokenizer:
         if self._normalize is not None:
             spans = [match.span() for match in self._special_pattern.finditer(text)]
             text = self._prepare(text, spans, self._normalize, None)
-        return self._backend.encode(text, add_special_tokens=add_special_tokens)
+        return _encode(self._backend, text, add_special_tokens)
 
     def encode_bounded(
         self, text: str, second: str | None = None, max_tokens: int | None = None
@@ -107,7 +121,7 @@ class HFTokenizer:
         _check_unicode(text)
         plain, stand_ins, real = self._plain_backend
         text = self._prepare(text, controls, self._normalize, stand_ins)
-        ids = plain.encode(text, add_special_tokens=False).ids
+        ids = _encode(plain, text, False).ids
         return [real.get(id_, id_) for id_ in ids]
 
     @staticmethod
@@ -180,6 +194,14 @@ class HFTokenizer:
     def _role_id(self, role: str) -> int | None:
         token = self.special_tokens.get(role)
         return None if token is None else self.token_to_id(token)
+
+
+def _encode(
+    backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool
+) -> tokenizers.Encoding:
+    if len(text) <= UNLOCKED_CHARACTERS:
+        return backend.encode(text, add_special_tokens=add_special_tokens)
+    return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
 
 def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:

@@ -7,7 +7,7 @@ src/sentencepiece_model.proto. Only the fields that decide how text is cut are r
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -230,21 +230,38 @@ def _charsmap(table: bytes) -> Any:
         ) from error
 
 
-def text_normalizer(vocabulary: Vocabulary) -> Callable[[str], str]:
-    """What sentencepiece does to a text before it cuts it."""
+@dataclass(frozen=True, slots=True)
+class TextNormalizer:
+    """What sentencepiece does to a text before it cuts it.
+
+    Attributes:
+        stages: the characters that it replaces or removes, if any.
+        prefix: a space goes in front of every text.
+    """
+
+    stages: normalizers.Sequence | None
+    prefix: bool
+
+    @property
+    def shortens(self) -> bool:
+        """Whether it may make a text shorter."""
+        return self.stages is not None
+
+    def __call__(self, text: str) -> str:
+        if self.stages is not None:
+            text = self.stages.normalize_str(text)
+        if text and self.prefix:
+            text = f" {text}"
+        return text.replace(" ", SPACE)
+
+
+def text_normalizer(vocabulary: Vocabulary) -> TextNormalizer:
+    """The normalizer of a sentencepiece vocabulary."""
     stages: list[Any] = []
     if vocabulary.charsmap:
         stages.append(_charsmap(vocabulary.charsmap))
     if vocabulary.remove_extra_whitespaces:
         stages.append(normalizers.Replace(Regex(r"\A +| +\z"), ""))
         stages.append(normalizers.Replace(Regex(" {2,}"), " "))
-    pipeline = normalizers.Sequence(stages)
-
-    def normalize(text: str) -> str:
-        if stages:
-            text = pipeline.normalize_str(text)
-        if text and vocabulary.add_dummy_prefix:
-            text = f" {text}"
-        return text.replace(" ", SPACE)
-
-    return normalize
+    pipeline = normalizers.Sequence(stages) if stages else None
+    return TextNormalizer(pipeline, vocabulary.add_dummy_prefix)

@@ -52,6 +52,9 @@ class Tokenizer(Protocol):
             InvalidRequestError: `text` is not valid Unicode.
         """
 
+    def least_tokens(self, text: str) -> int:
+        """A number of tokens that `text` has at least, without tokenizing it; 0 if unknown."""
+
     def encode_with_controls(self, text: str, controls: list[tuple[int, int]]) -> list[int]:
         """The ids of `text`, where only the spans `controls` are control tokens.
 

@@ -1,0 +1,104 @@
+"""The fewest tokens that a text can have, without tokenizing it.
+
+Where every byte of a text is in some token, a text has at least as many tokens as its bytes need of
+the longest token. That is so of byte-level BPE and of BPE that spells unknown characters in bytes,
+if what normalizes and cuts the text drops nothing. For other tokenizers nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import tokenizers
+
+from quire.text.token_bytes import CHAR_OF_BYTE
+
+_NFC_SHRINKS = 4
+"""Composing makes a text at most this many times shorter in UTF-8. It is 3 for Hangul; a singleton
+such as U+1FEF also becomes a third. ASCII stays as it is."""
+_KEEPING_CUTS = ("ByteLevel", "Digits", "Metaspace", "Split", "Punctuation", "UnicodeScripts")
+"""Pre-tokenizers that drop nothing, unless their behavior is to remove what they match."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeastTokens:
+    """How to bound the tokens of a text from below.
+
+    Attributes:
+        longest: bytes of text in the longest token.
+        composes: the text is normalized to NFC.
+        strips: an added token may take any amount of white space with it.
+        unknown: bytes that no token has; they vanish.
+    """
+
+    longest: int
+    composes: bool
+    strips: bool
+    unknown: bytes
+
+    def __call__(self, text: str) -> int:
+        """Return a number of tokens that `text` has at least; it has to be valid Unicode."""
+        longest = self.longest * (1 if text.isascii() or not self.composes else _NFC_SHRINKS)
+        if self.strips and len(text) > longest:
+            text = "".join(text.split())
+        data = text.encode()
+        size = len(data.translate(None, self.unknown)) if self.unknown else len(data)
+        return -(-size // longest)
+
+
+def least_tokens(backend: tokenizers.Tokenizer) -> LeastTokens | None:
+    """What bounds the texts of `backend`; None where a text may have any number of tokens."""
+    normalizer = _stages(backend.normalizer, "normalizers")
+    cuts = _stages(backend.pre_tokenizer, "pretokenizers")
+    model = backend.model
+    if not isinstance(model, tokenizers.models.BPE) or not all(map(_keeps, normalizer)):
+        return None
+    if model.continuing_subword_prefix or model.end_of_word_suffix:
+        return None
+    if any(each["type"] not in _KEEPING_CUTS or _removes(each) for each in cuts):
+        return None
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    if any(each["type"] == "ByteLevel" for each in cuts):
+        unknown = bytes(b for b in range(256) if CHAR_OF_BYTE[b] not in vocabulary)
+        longest = max(map(len, vocabulary))
+        if unknown and normalizer:  # what it makes of a text may vanish
+            return None
+    else:
+        unknown = bytes(b for b in range(256) if f"<0x{b:02X}>" not in vocabulary)
+        longest = max(len(token.encode()) for token in vocabulary)
+        if unknown or not model.byte_fallback:
+            return None
+    added = backend.get_added_tokens_decoder().values()
+    longest = max([longest, *(len(token.content.encode()) for token in added)])
+    composes = any(each["type"] == "NFC" for each in normalizer)
+    strips = any(token.lstrip or token.rstrip for token in added)
+    return LeastTokens(longest, composes, strips, unknown)
+
+
+def _stages(component: Any, members: str) -> list[dict[str, Any]]:
+    """The stages of a normalizer or a pre-tokenizer, as tokenizer.json has them."""
+    if component is None:
+        return []
+    found: dict[str, Any] = json.loads(component.__getstate__())
+    waiting, stages = [found], []
+    while waiting:
+        stage = waiting.pop()
+        if stage["type"] == "Sequence":
+            waiting += stage[members]
+        else:
+            stages.append(stage)
+    return stages
+
+
+def _keeps(stage: dict[str, Any]) -> bool:
+    """Whether a normalizer shortens nothing, or no more than NFC does."""
+    if stage["type"] == "Replace":
+        found = stage["pattern"].get("String")
+        return found is not None and len(found.encode()) <= len(stage["content"].encode())
+    return stage["type"] in ("NFC", "NFD", "Prepend", "ByteLevel")
+
+
+def _removes(cut: dict[str, Any]) -> bool:
+    return str(cut.get("behavior", "")).lower() == "removed"
