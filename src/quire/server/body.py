@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from quire.core.registry import did_you_mean
 from quire.server.choices import choices_at
+from quire.server.counts import UNCOUNTED_BYTES, BodyCounter
 from quire.server.errors import ApiError, invalid, not_supported
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -18,6 +19,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`")
 _WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_TOO_LONG = re.compile(r"Expected `array` of length <= (?P<limit>\d+)")
 _OTHER_PART = re.compile(r"Invalid value .*content\[\d+\]\.type`$", re.DOTALL)
 """Of a part that is no text: an image, a sound, a file."""
 _LONGEST_NAME = 64
@@ -29,7 +31,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     Raises:
         ApiError: 415 if it does not claim to be plain JSON; 413 beyond `limit` bytes, before the
-            rest is read.
+            rest is read; 400 if it holds too many values (see `server.counts`).
         ClientDisconnect: the client went away while sending.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -56,11 +58,20 @@ async def read_body(request: Request, limit: int) -> bytes:
         raise too_large
     parts: list[bytes] = []
     size = 0
+    counter, refusal = BodyCounter(), None
     async for part in request.stream():
         size += len(part)
         if size > limit:
             raise too_large
+        if refusal is not None:
+            continue  # read on: a client reads the answer once it has sent everything
         parts.append(part)
+        if size > UNCOUNTED_BYTES:
+            counted = b"".join(parts) if size - len(part) <= UNCOUNTED_BYTES else part
+            if (refusal := counter.add(counted)) is not None:
+                parts.clear()
+    if refusal is not None:
+        raise refusal
     return b"".join(parts)
 
 
@@ -124,6 +135,9 @@ def _explain(text: str, kind: Any, prefix: str = "") -> ApiError:
     if missing := _MISSING.fullmatch(what):
         field = _join(path, missing["field"])
         return invalid(f"{field} is missing.", field)
+    if (too_long := _TOO_LONG.fullmatch(what)) and int(too_long["limit"]):
+        limit = too_long["limit"]
+        return invalid(f"{path} has more than {limit} entries; at most {limit} are allowed.", path)
     if what.startswith("Expected `null`"):
         return not_supported(path)
     if not path:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.openai.protocol import Strict
+from quire.server.openai.protocol import Messages, Strict, Tools
 
 
 class CacheControl(Strict):
@@ -43,7 +43,7 @@ class ToolUseBlock(Block, tag="tool_use"):
 
 class ToolResultBlock(Block, tag="tool_result"):
     tool_use_id: str
-    content: str | list[TextBlock] | None = None
+    content: str | Messages[TextBlock] | None = None
     is_error: bool | None = None
 
 
@@ -52,7 +52,7 @@ ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
 
 class MessageParam(Strict):
     role: Literal["user", "assistant"]
-    content: str | list[ContentBlock]
+    content: str | Messages[ContentBlock]
 
 
 class ToolParam(Strict):
@@ -89,9 +89,9 @@ class CountRequest(Strict, kw_only=True):
     """POST /v1/messages/count_tokens: what of a request makes its prompt."""
 
     model: str
-    messages: list[MessageParam]
-    system: str | list[TextBlock] | None = None
-    tools: list[ToolParam] | None = None
+    messages: Messages[MessageParam]
+    system: str | Messages[TextBlock] | None = None
+    tools: Tools[ToolParam] | None = None
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
 

@@ -27,6 +27,7 @@ from quire.server.openai.generation import (
 )
 from quire.server.openai.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai.protocol import (
+    MAX_SEQUENCES,
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
@@ -37,9 +38,6 @@ from quire.server.state import request_id, server_state, trace_headers
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
-
-MAX_SEQUENCES = 2048
-"""Most completions of one request: its prompts times n."""
 
 
 @contract(
@@ -108,16 +106,16 @@ def split_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
         return [prompt]
     if not prompt:
         raise invalid("prompt is empty.", "prompt")
-    texts = [p for p in prompt if isinstance(p, str)]
-    ids = [p for p in prompt if isinstance(p, int)]
-    lists = [p for p in prompt if isinstance(p, list)]
-    if len(ids) == len(prompt):
-        return [{"prompt_token_ids": ids}]
-    if len(texts) == len(prompt):
-        return [*texts]
-    if len(lists) == len(prompt):
-        return [{"prompt_token_ids": each} for each in lists]
-    raise invalid("prompt mixes texts, token ids and lists; send one kind.", "prompt")
+    kinds = set(map(type, prompt))
+    if len(kinds) > 1:
+        raise invalid("prompt mixes texts, token ids and lists; send one kind.", "prompt")
+    if kinds == {int}:
+        return [{"prompt_token_ids": prompt}]
+    if len(prompt) > MAX_SEQUENCES:
+        raise invalid(
+            f"There are {len(prompt)} prompts; one request may have {MAX_SEQUENCES}.", "prompt"
+        )
+    return [*prompt] if kinds == {str} else [{"prompt_token_ids": each} for each in prompt]
 
 
 @dataclass(slots=True)

@@ -24,7 +24,6 @@ from quire.server.connection import while_connected
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import ApiError, invalid
 from quire.server.json_text import encode
-from quire.server.openai.completions import MAX_SEQUENCES, split_prompts
 from quire.server.openai.generation import FinalOutputs
 from quire.server.openai.pooling_protocol import (
     ClassificationData,
@@ -47,6 +46,7 @@ from quire.server.openai.pooling_protocol import (
     ScoreRequest,
     ScoreResponse,
 )
+from quire.server.openai.protocol import MAX_SEQUENCES
 from quire.server.request_ids import engine_request_id
 from quire.server.state import ServerState, request_id, server_state, trace_headers
 

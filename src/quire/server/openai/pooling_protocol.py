@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from quire.server.openai.protocol import Strict
+from quire.server.openai.protocol import MAX_SEQUENCES, Strict
 
 Input = str | list[str | int | list[int]]
 """One text or one list of token ids, or a list of either."""
+Texts = Annotated[list[str], Meta(max_length=MAX_SEQUENCES)]
 
 
 class CommonPooling(Strict):
@@ -76,8 +77,8 @@ class ClassificationRequest(CommonPooling, kw_only=True):
 class ScoreRequest(CommonPooling, kw_only=True):
     """POST /score: one text against each of several, or pair by pair."""
 
-    text_1: str | list[str]
-    text_2: str | list[str]
+    text_1: str | Texts
+    text_2: str | Texts
     use_activation: bool | None = None
 
 
@@ -89,7 +90,7 @@ class RerankRequest(CommonPooling, kw_only=True):
     """POST /rerank."""
 
     query: str
-    documents: list[str | DocumentText]
+    documents: Annotated[list[str | DocumentText], Meta(max_length=MAX_SEQUENCES)]
     top_n: int | None = None
     """Only the best so many; 0 is all."""
     return_documents: bool | None = None

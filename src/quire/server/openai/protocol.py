@@ -7,10 +7,21 @@ null are served and any other value is refused by name.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+
+MAX_SEQUENCES = 2048
+"""Most completions of one request: its prompts times n."""
+MAX_MESSAGES = 4096
+"""Of a conversation; also its items, and the parts of one message."""
+MAX_TOOLS = 1024
+"""Of a request; also the calls of one message."""
+
+T = TypeVar("T")
+Messages = Annotated[list[T], Meta(max_length=MAX_MESSAGES)]
+Tools = Annotated[list[T], Meta(max_length=MAX_TOOLS)]
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
@@ -119,7 +130,7 @@ class CompletionRequest(CommonRequest, kw_only=True):
 
     prompt: str | list[str | int | list[int]] | None = None
     """One text or one list of token ids, or a list of either."""
-    prompt_embeds: str | list[str] | None = None
+    prompt_embeds: str | Annotated[list[str], Meta(max_length=MAX_SEQUENCES)] | None = None
     """vLLM's: embeddings in its place, the file of `torch.save` in base64; float [tokens, hidden].
     `prompt` may then be empty, as OpenAI's clients want it to be there."""
     echo: bool | None = None
@@ -153,9 +164,9 @@ class CalledTool(Strict):
 
 class ChatMessage(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Messages[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[CalledTool] | None = None
+    tool_calls: Tools[CalledTool] | None = None
     """The assistant's."""
     tool_call_id: str | None = None
     """Which call a tool's message answers."""
@@ -198,7 +209,7 @@ class ChosenTool(Strict):
 class ChatRequest(CommonRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: list[ChatMessage]
+    messages: Messages[ChatMessage]
     max_completion_tokens: int | None = None
     """OpenAI's newer name of `max_tokens`."""
     logprobs: bool | None = None
@@ -210,7 +221,7 @@ class ChatRequest(CommonRequest, kw_only=True):
     modalities: list[Literal["text"]] | None = None
     service_tier: Literal["auto", "default"] | None = None
     store: bool | None = None
-    tools: list[ToolDefinition] | None = None
+    tools: Tools[ToolDefinition] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     """Whether an answer may have several calls; all but the first are left out otherwise."""

@@ -16,7 +16,14 @@ from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import invalid
 from quire.server.json_text import encode
 from quire.server.openai.conversation import chat_prompt
-from quire.server.openai.protocol import ChatMessage, ChatRequest, Strict, ToolDefinition
+from quire.server.openai.protocol import (
+    ChatMessage,
+    ChatRequest,
+    Messages,
+    Strict,
+    ToolDefinition,
+    Tools,
+)
 from quire.server.state import server_state
 
 _ERRORS = (HTTPStatus.NOT_FOUND, *OF_ENGINE)
@@ -32,11 +39,11 @@ class TokenizeRequest(Strict):
     add_special_tokens: bool | None = None
     """Those that the model wants around every text; a chat template writes its own."""
     return_token_strs: bool | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Messages[ChatMessage] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[ToolDefinition] | None = None
+    tools: Tools[ToolDefinition] | None = None
 
     # Refused unless they say what would happen without them.
     chat_template: None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.openai.protocol import StreamOptions, Strict, TokenLogprob
+from quire.server.openai.protocol import Messages, StreamOptions, Strict, TokenLogprob, Tools
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -32,7 +32,7 @@ class MessageItem(Strict, tag_field="type", tag="message", kw_only=True):
     """What somebody said. The only item whose `type` may be left out."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[InputText | AnswerText]
+    content: str | Messages[InputText | AnswerText]
     id: str | None = None
     status: ItemStatus | None = None
     phase: None = None
@@ -55,7 +55,7 @@ class FunctionCallOutputItem(Strict, tag_field="type", tag="function_call_output
     """What the call gave."""
 
     call_id: str
-    output: str | list[InputText]
+    output: str | Messages[InputText]
     id: str | None = None
     status: ItemStatus | None = None
     name: None = None
@@ -71,7 +71,7 @@ class ReasoningItem(Strict, tag_field="type", tag="reasoning", kw_only=True):
     """Reasoning of an earlier answer; templates may show it to the model."""
 
     id: str | None = None
-    content: list[ReasoningText] | None = None
+    content: Messages[ReasoningText] | None = None
     summary: Annotated[list[Any], Meta(max_length=0)] | None = None
     status: ItemStatus | None = None
     encrypted_content: None = None
@@ -127,7 +127,7 @@ class ReasoningConfig(Strict):
 class ResponsesRequest(Strict, kw_only=True):
     """POST /v1/responses."""
 
-    input: str | list[dict[str, Any]]
+    input: str | Messages[dict[str, Any]]
     """A user's message, or items."""
     model: str | None = None
     """The served model's name; may be left out."""
@@ -141,7 +141,7 @@ class ResponsesRequest(Strict, kw_only=True):
     """Answer at once, and go on behind; the response has to be stored."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    tools: list[FunctionTool] | None = None
+    tools: Tools[FunctionTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
