@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from tests.e2e.serving import Server, serving
 
@@ -71,3 +72,45 @@ def test_keys_and_a_second_server(tiny_model: Path) -> None:
         server.http.headers["authorization"] = "Bearer secret"
         assert server.text()
         assert server.stop(signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize("pool_size", ["1", "0"])
+def test_a_shutdown_waits_no_longer_than_its_timeout(tiny_model: Path, pool_size: str) -> None:
+    """For nothing that tokenizes 14 MiB: neither a worker, nor a thread without workers."""
+    with serving(tiny_model, "--shutdown-timeout", "1", "--tokenizer-pool-size", pool_size) as one:
+        statuses: list[int] = []
+
+        def ask() -> None:
+            body = {"prompt": "once upon a time " * (14 * 2**20 // 17)}
+            statuses.append(httpx.post(f"{one.url}/tokenize", json=body, timeout=60).status_code)
+
+        client = threading.Thread(target=ask)
+        client.start()
+        while not one.http.get("/load").json()["server_load"]:
+            time.sleep(0.01)
+        begin = time.monotonic()
+        assert one.stop(signal.SIGTERM) == 0
+        assert time.monotonic() - begin < 1 + 2
+        client.join(30)
+        assert statuses == [503]
+
+
+def test_abandoned_work_is_counted_and_ended(tiny_model: Path) -> None:
+    """Chats and structures of clients that have left hold up the next client for a moment only."""
+    with serving(tiny_model) as one:
+        chat = {"messages": [{"role": "user", "content": "once upon a time " * 60_000}]}
+        schemas = [{"type": "string", "pattern": f"(a|b{i})*c{{1,500}}"} for i in range(20)]
+        bodies = [("/tokenize", chat)] * 20
+        bodies += [("/v1/completions", {"prompt": "a", "guided_json": each}) for each in schemas]
+        seen = []
+        for path, body in bodies:
+            with pytest.raises(httpx.ReadTimeout):
+                one.http.post(path, json=body, timeout=httpx.Timeout(60, read=0.01))
+            seen.append(one.http.get("/load").json()["server_load"])
+        assert max(seen) > 0
+        assert one.text(prompt="b " * 40)
+        one.wait_until_idle()
+        while one.http.get("/load").json()["server_load"]:
+            time.sleep(0.01)
+        log = one.log.read_text()
+        assert "Traceback" not in log

@@ -174,8 +174,8 @@ class AsyncLLM:
     @property
     def num_queued(self) -> int:
         """Sequences under way beyond those that one batch holds; less than 0: seats are free."""
-        under_way = self._intake.num_arriving + self._output.num_sequences
-        return under_way - self.max_num_seqs
+        arriving = self._intake.num_arriving + self._intake.num_abandoned
+        return arriving + self._output.num_sequences - self.max_num_seqs
 
     async def generate(
         self,
@@ -281,6 +281,9 @@ class AsyncLLM:
         while self.num_unfinished or self._intake.num_arriving:
             if time.monotonic() >= deadline:
                 self.on_dead(EngineDeadError("The server is shutting down."))
+                self._intake.shutdown()
+                self._core.hurry()
+                break
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     async def abort(self, request_id: str) -> None:
@@ -290,6 +293,10 @@ class AsyncLLM:
     async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
         """A prompt's tokens, off the event loop; of a conversation the template writes them all."""
         return await self._intake.tokenize(self.tokenizer, prompt, add_special_tokens)
+
+    async def detokenize(self, token_ids: list[int]) -> str:
+        """The text of tokens, control tokens included, off the event loop."""
+        return await self._intake.detokenize(self.tokenizer, token_ids)
 
     async def check_structure(self, wanted: StructuredOutputsParams) -> None:
         """Raise what `submit` would for this alone."""

@@ -41,6 +41,8 @@ CORE_COMMAND = (sys.executable, "-m", "quire.engine.process")
 STAND_BY = "stand-by"
 """Has the core's process import everything before it reads its configuration."""
 SHUTDOWN_SECONDS = 5.0
+HURRIED_SECONDS = 0.5
+"""The same once nobody is to wait any more."""
 LAST_WORDS_SECONDS = 0.1
 """After the core's exit, how long to wait for the frame that says why."""
 STACKS_SIGNAL = signal.SIGUSR1
@@ -61,9 +63,11 @@ class CoreClient(Protocol):
 
     Attributes:
         suspects: whose structure it was at when it was lost; there once it is started.
+        patience: seconds that `shutdown` waits for the core to end by itself.
     """
 
     suspects: Suspects
+    patience: float
 
     def prepare(self) -> None:
         """Begin what can be done ahead of `start`, without holding up anybody."""
@@ -96,6 +100,7 @@ class ProcessClient:
 
     def __init__(self, command: Sequence[str] = CORE_COMMAND) -> None:
         self.num_bad_frames = 0
+        self.patience = SHUTDOWN_SECONDS
         self._command = command
         self._decoder = msgspec.msgpack.Decoder(CoreMessage)
         self._encoder = msgspec.msgpack.Encoder()
@@ -205,7 +210,7 @@ class ProcessClient:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop the core, by force after `SHUTDOWN_SECONDS`, and leave nothing behind."""
+        """Stop the core, by force after `patience`, and leave nothing behind."""
         process, self._process = self._process, None
         if process is not None:
             self._stop(process)
@@ -323,9 +328,9 @@ class ProcessClient:
             process.terminate()  # it does not read its socket while it loads
             _give(process, b"")
         try:
-            process.wait(SHUTDOWN_SECONDS)
+            process.wait(self.patience)
         except subprocess.TimeoutExpired:
-            logger.warning("the engine core did not stop in %.0f s; killed", SHUTDOWN_SECONDS)
+            logger.warning("the engine core did not stop in %.1f s; killed", self.patience)
             process.kill()
             process.wait()
 

@@ -23,6 +23,9 @@ MOST_PROCESSES = 2
 """So many structures may be hard to compile at a time; more, and new ones wait in line."""
 BUSY_SECONDS = 0.1
 """A structure that waits longer gets a process more; most take milliseconds."""
+ABANDONED_SECONDS = 0.5
+"""How long a process may go on with a structure that nobody waits for. A new one starts as
+fast."""
 START_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
 """On the clock: for a process that sleeps, or was stopped. One that computes ends itself."""
@@ -45,22 +48,25 @@ class GrammarPool:
 
     Attributes:
         num_lost: processes that ended before they had answered.
+        num_abandoned: structures that are checked although nobody waits for them.
     """
 
     def __init__(
         self, specials: Iterable[str] = (), command: Sequence[str] = WORKER_COMMAND
     ) -> None:
         self.num_lost = 0
+        self.num_abandoned = 0
         self._setup = frame(Setup(list(specials)))
         self._command = command
         self._decoder = msgspec.msgpack.Decoder(Checked)
         self._workers: set[Child] = set()
         self._starting = 0
         self._idle: asyncio.Queue[Child] = asyncio.Queue()
+        self._abandoned: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def check(self, wanted: StructuredOutputsParams) -> Checked:
-        """What llguidance says of a structure. Not to be cancelled, for its process goes on.
+        """What llguidance says of a structure. A caller that is cancelled leaves the queue.
 
         Raises:
             DeadlyError: it has ended its process.
@@ -69,11 +75,15 @@ class GrammarPool:
         request = frame(wanted)
         for _ in range(2):
             worker = await self._take()
+            asked = asyncio.create_task(worker.ask(request, LONGEST_ANSWER))
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    answer = await worker.ask(request, LONGEST_ANSWER)
-                    checked = self._decoder.decode(answer)
+                    checked = self._decoder.decode(await asyncio.shield(asked))
+            except asyncio.CancelledError:
+                self._abandon(worker, asked)
+                raise
             except TimeoutError:
+                asked.cancel()
                 self._lose(worker)
                 raise DeadlyError(f"it was not checked in {ANSWER_SECONDS:.0f} s") from None
             except ValueError:  # msgspec's errors are of this class
@@ -93,6 +103,30 @@ class GrammarPool:
         self._closed = True
         while self._workers:
             self._workers.pop().end()
+
+    def _abandon(self, worker: Child, asked: asyncio.Task[bytes]) -> None:
+        task = asyncio.create_task(self._finish(worker, asked))
+        self._abandoned.add(task)
+        task.add_done_callback(self._abandoned.discard)
+
+    async def _finish(self, worker: Child, asked: asyncio.Task[bytes]) -> None:
+        """Keep a process that answers soon although nobody waits for it; end it otherwise."""
+        self.num_abandoned += 1
+        try:
+            async with asyncio.timeout(ABANDONED_SECONDS):
+                await asked
+        except (TimeoutError, ValueError, *LOST) as error:
+            if self._closed:
+                return
+            if not isinstance(error, TimeoutError):
+                self._lose(worker)
+                return
+            self._workers.discard(worker)
+            worker.end()
+        else:
+            self._give_back(worker)
+        finally:
+            self.num_abandoned -= 1
 
     async def _take(self) -> Child:
         """A process that is idle; another, where there is none, or they take long."""

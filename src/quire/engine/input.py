@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,9 @@ from quire.engine.resolve import Resolved
 from quire.engine.restrictions import check_restrictions
 from quire.engine.tokenizer_worker import ChatPrompt, tokenize
 from quire.kv.manager import most_blocks
+from quire.text.bad_words import word_tokens
 from quire.text.reasoning import prompt_reasoning
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizer import Tokenizer, too_long
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,9 @@ class InputProcessor:
         self.model = config.model
         self.pooling = config.pooling
         self._config = config
+        self._limit = config.scheduler.max_model_len, "the model's context"
+        if self._cache_tokens < self._limit[0]:
+            self._limit = self._cache_tokens, "the whole KV cache"
         self._seed = config.seed
         self._num_drawn = itertools.count()
         self._structure_check = structure_check
@@ -114,6 +117,7 @@ class InputProcessor:
         arrival_time: float,
         priority: int = 0,
         cache_salt: str | None = None,
+        bad_words: list[list[int]] | None = None,
     ) -> ProcessedRequest:
         """Tokenize, validate, and fan `params.n` out into one message a sequence.
 
@@ -124,7 +128,7 @@ class InputProcessor:
         Raises:
             InvalidRequestError: naming the field, the value and the limit.
         """
-        checked = self.checked(prompt)
+        checked = self.bounded(prompt, params)
         embeds = None
         if isinstance(checked, np.ndarray):
             token_ids, embeds = [EMBEDDED] * len(checked), checked.tobytes()
@@ -140,6 +144,7 @@ class InputProcessor:
             priority=priority,
             cache_salt=cache_salt,
             prompt_embeds=embeds,
+            bad_words=bad_words,
         )
 
     def request(
@@ -158,7 +163,7 @@ class InputProcessor:
         """`process`, of a prompt that has been `checked` and tokenized.
 
         Args:
-            bad_words: what `bad_words` returned, if it was called before.
+            bad_words: their tokens, if they are known (see `text.bad_words`).
         """
         room = self._room(len(token_ids), params)
         if prompt_embeds is not None and params.prompt_logprobs is not None:
@@ -168,13 +173,15 @@ class InputProcessor:
             )
         self._check_params(params)
         check_priority(priority)
+        if bad_words is None and params.bad_words:
+            bad_words = word_tokens(self.tokenizer, params.bad_words)
         seed = params.seed
         if seed is None and not params.greedy:
             seed = derive_seed(self._seed, next(self._num_drawn))
         base = params.replace(
             n=1,
             max_tokens=room if params.max_tokens is None else params.max_tokens,
-            bad_words_token_ids=bad_words or self.bad_words(params),
+            bad_words_token_ids=bad_words,
             structured_outputs=self._structure(params, token_ids),
         )
         check_restrictions(base, self.eos_token_ids, self.model.vocab_size)
@@ -249,10 +256,26 @@ class InputProcessor:
             ) from None
         return prompt
 
+    def bounded(
+        self, prompt: Prompt, params: SamplingParams
+    ) -> str | list[int] | ChatPrompt | NDArray[np.float32]:
+        """`checked`, and short enough as far as its length tells without tokenizing it."""
+        ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt
+        if isinstance(ids, list):
+            self._room(len(ids), params)
+        checked = self.checked(prompt)
+        if isinstance(checked, ChatPrompt):
+            return replace(checked, max_tokens=self.max_model_len)
+        if isinstance(checked, str):
+            least = self.tokenizer.least_tokens(checked)
+            if least >= self._limit[0]:
+                raise too_long(f"at least {least}", *self._limit)
+        return checked
+
     def tokens_of(self, prompt: Prompt, max_tokens: int) -> list[int]:
         """A prompt's tokens, which leave room for so many more; raises `InvalidRequestError`."""
         self.check_task()
-        checked = self.checked(prompt)
+        checked = self.bounded(prompt, SamplingParams(max_tokens=max_tokens))
         if isinstance(checked, np.ndarray):
             raise InvalidRequestError(
                 "A search goes on from tokens, and embeddings are none.", param="prompt_embeds"
@@ -263,17 +286,10 @@ class InputProcessor:
 
     def _room(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Tokens that may follow the prompt; raises where the request cannot fit."""
-        limit, what = self.max_model_len, "the model's context"
-        if self._cache_tokens < limit:
-            limit, what = self._cache_tokens, "the whole KV cache"
+        limit, what = self._limit
         room = limit - num_prompt_tokens
         if room < 1:
-            raise InvalidRequestError(
-                f"The prompt has {num_prompt_tokens} tokens, but {what} holds {limit}, "
-                "at least one of them for the output.",
-                fix="Shorten the prompt.",
-                param="prompt",
-            )
+            raise too_long(num_prompt_tokens, limit, what)
         wanted, name = params.max_tokens, "max_tokens"
         if wanted is None:
             wanted, name = params.min_tokens, "min_tokens"
@@ -342,10 +358,6 @@ class InputProcessor:
         left = None if begun is False else replace(marks, begun=bool(begun))
         return replace(wanted, reasoning=left)
 
-    def bad_words(self, params: SamplingParams) -> list[list[int]] | None:
-        """The token sequences of `bad_words`; takes some 50 µs per word."""
-        return word_tokens(self.tokenizer, params.bad_words) if params.bad_words else None
-
     def _for_core(self, params: SamplingParams) -> SamplingParams:
         """`params` with a long list packed: the message of every completion has a copy of it."""
         if len(params.allowed_token_ids or ()) <= MAX_UNPACKED:
@@ -385,22 +397,6 @@ def check_priority(priority: int) -> None:
             f"priority is {priority!r}; it must be a whole number in [-2**63, 2**63).",
             param="priority",
         )
-
-
-def word_tokens(tokenizer: Tokenizer, words: list[str]) -> list[list[int]]:
-    """Each word's token sequences, with and without a space before it.
-
-    Both at the start of a text and inside one: some tokenizers put a space of their own
-    at the start.
-    """
-    lead = tokenizer.encode("\n", add_special_tokens=False)
-    sequences: dict[tuple[int, ...], None] = {}
-    for text in chain.from_iterable((word, " " + word.lstrip()) for word in words):
-        sequences[tuple(tokenizer.encode(text, add_special_tokens=False))] = None
-        inside = tokenizer.encode("\n" + text, add_special_tokens=False)
-        if inside[: len(lead)] == lead:
-            sequences[tuple(inside[len(lead) :])] = None
-    return [list(ids) for ids in sequences if ids]
 
 
 def _with_seed(base: SamplingParams, seed: int | None, index: int) -> SamplingParams:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,17 @@ from quire.core.sampling_params import SamplingParams
 from quire.engine.input import InputProcessor, ProcessedRequest, Prompt
 from quire.engine.pooling_input import PoolingInput, PoolingPrompt, TextPair
 from quire.engine.structures import Structures
+from quire.engine.threads import DaemonThreads
 from quire.engine.times import FrontTimes
 from quire.engine.tokenizer_pool import TokenizerPool
-from quire.engine.tokenizer_worker import ChatPrompt, PooledText, tokenize
+from quire.engine.tokenizer_worker import BadWords, ChatPrompt, PooledText, tokenize
+from quire.text.bad_words import word_tokens
 from quire.text.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 4096
 """Longer prompts, and conversations, are left to the pool, not to hold up the event loop."""
+INLINE_WORDS = 16
+"""More bad words are left to the pool."""
 TOKENIZER_THREADS = 2
 
 
@@ -30,7 +34,8 @@ class Intake:
 
     Attributes:
         processor: set when the core has said what it can hold; nothing is taken in before.
-        num_arriving: sequences of requests that are on their way to the core.
+        num_arriving: sequences of requests that are on their way to the core, and texts that are
+            only tokenized or detokenized.
         structures: which of them may be asked for.
     """
 
@@ -39,8 +44,10 @@ class Intake:
         self.num_arriving = 0
         self.structures = Structures.of_model(tokenizer, model.eos_token_ids)
         self._front = front
-        self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
+        self._tokenizer = tokenizer
+        self._threads = DaemonThreads(TOKENIZER_THREADS, "tokenizer")
         self._pool: TokenizerPool | None = None
+        self._last_words: tuple[list[str], list[list[int]]] = [], []
         self._turn = asyncio.Lock()
 
     def use_pool(self, pool: TokenizerPool) -> None:
@@ -52,8 +59,15 @@ class Intake:
         if self._pool is not None:
             await self._pool.start()
 
+    @property
+    def num_abandoned(self) -> int:
+        """Prompts and structures that are worked on although nobody waits for them."""
+        pool = 0 if self._pool is None else self._pool.num_abandoned
+        return pool + self._threads.num_abandoned + self.structures.num_abandoned
+
     def shutdown(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Stop all work; those who wait for it fail. Harmless when repeated."""
+        self._threads.shutdown()
         self.structures.shutdown()
         if self._pool is not None:
             self._pool.shutdown()
@@ -67,27 +81,38 @@ class Intake:
         cache_salt: str | None = None,
     ) -> ProcessedRequest:
         """`InputProcessor.process`, or `PoolingInput`'s, wherever it is to run."""
-        count = params.n if isinstance(params, SamplingParams) else 1
-        self.num_arriving += count
-        try:
+        with self._arriving(params.n if isinstance(params, SamplingParams) else 1):
             if isinstance(params, SamplingParams):
                 assert not isinstance(prompt, TextPair), "a pair is pooled"
                 return await self._process(request_id, prompt, params, priority, cache_salt)
             assert not isinstance(prompt, ChatPrompt), "a conversation is not pooled"
             return await self._pooling(request_id, prompt, params, priority, cache_salt)
-        finally:
-            self.num_arriving -= count
 
     async def tokenize(
         self, tokenizer: Tokenizer, prompt: str | ChatPrompt, add_special_tokens: bool
     ) -> list[int]:
         """A prompt's tokens; see `AsyncLLM.tokenize`."""
-        if self._pool is not None and (isinstance(prompt, ChatPrompt) or add_special_tokens):
-            return (await self._pool.tokenize(prompt)).token_ids
-        work = partial(tokenize, tokenizer, prompt)
-        if isinstance(prompt, str):
-            work = partial(tokenizer.encode, prompt, add_special_tokens)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        with self._arriving():
+            if self._pool is not None and (isinstance(prompt, ChatPrompt) or add_special_tokens):
+                return (await self._pool.tokenize(prompt)).token_ids
+            work = partial(tokenize, tokenizer, prompt)
+            if isinstance(prompt, str):
+                work = partial(tokenizer.encode, prompt, add_special_tokens)
+            return await self._threads.run(work)
+
+    async def detokenize(self, tokenizer: Tokenizer, token_ids: list[int]) -> str:
+        """The text of tokens, control tokens included."""
+        with self._arriving():
+            work = partial(tokenizer.decode, token_ids, skip_special_tokens=False)
+            return await self._threads.run(work)
+
+    @contextmanager
+    def _arriving(self, count: int = 1) -> Iterator[None]:
+        self.num_arriving += count
+        try:
+            yield
+        finally:
+            self.num_arriving -= count
 
     async def _process(
         self,
@@ -103,9 +128,10 @@ class Intake:
         if (wanted := params.structured_outputs) is not None:
             processor.check_structure(wanted)
             await self.structures.check(wanted)
+        bad_words = await self._bad_words(params.bad_words)
 
         if self._pool is not None and _is_long(prompt):
-            checked = processor.checked(prompt)
+            checked = processor.bounded(prompt, params)
             assert isinstance(checked, str | ChatPrompt)
             tokenized = await self._pool.tokenize(checked)
             self._front.add_tokenize(tokenized.seconds)
@@ -117,6 +143,7 @@ class Intake:
                 arrival_time=arrival,
                 priority=priority,
                 cache_salt=cache_salt,
+                bad_words=bad_words,
             )
 
         def process() -> ProcessedRequest:
@@ -128,9 +155,23 @@ class Intake:
                     arrival_time=arrival,
                     priority=priority,
                     cache_salt=cache_salt,
+                    bad_words=bad_words,
                 )
 
         return await self._in_turn(process, long=_is_long(prompt) or _has_embeds(prompt))
+
+    async def _bad_words(self, words: list[str] | None) -> list[list[int]] | None:
+        """The tokens of many words; None for few, which `process` looks up itself."""
+        if words is None or len(words) <= INLINE_WORDS:
+            return None
+        known, found = self._last_words  # a request's prompts come one after the other
+        if words != known:
+            if self._pool is not None:
+                found = (await self._pool.tokenize(BadWords(words))).sequences
+            else:
+                found = await self._threads.run(partial(word_tokens, self._tokenizer, words))
+            self._last_words = words, found
+        return found
 
     async def _pooling(
         self,
@@ -164,7 +205,7 @@ class Intake:
         self, process: Callable[[], ProcessedRequest], *, long: bool
     ) -> ProcessedRequest:
         if long:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, process)
+            return await self._threads.run(process)
         # One a turn of the loop, in order: of many that arrive together, the first have their
         # tokens streamed before the last are tokenized.
         async with self._turn:

@@ -61,10 +61,10 @@ class PoolingInput:
         if isinstance(prompt, TextPair):
             for text in prompt:
                 self._processor.checked(text)
-            return PooledText(prompt.first, prompt.second, bound)
+            return self._bounded(PooledText(prompt.first, prompt.second, bound))
         checked = self._processor.checked(prompt)
         if isinstance(checked, str):
-            return PooledText(checked, None, bound)
+            return self._bounded(PooledText(checked, None, bound))
         if not isinstance(checked, list):
             raise InvalidRequestError(
                 "A pooling model takes texts and token ids, no conversations and no embeddings.",
@@ -114,11 +114,7 @@ class PoolingInput:
         if not token_ids:
             raise InvalidRequestError("The prompt has no tokens.", param="prompt")
         if len(token_ids) > limit:
-            raise InvalidRequestError(
-                f"The prompt has {len(token_ids)} tokens, but the model takes {limit}.",
-                fix="Shorten it, or set truncate_prompt_tokens: -1 keeps as many as there may be.",
-                param="prompt",
-            )
+            raise _too_long(len(token_ids), limit)
         message = AddRequest(
             request_id=request_id,
             prompt_token_ids=pack_tokens(token_ids),
@@ -129,6 +125,15 @@ class PoolingInput:
             second_text=second_text if self._processor.model.token_types > 1 else 0,
         )
         return ProcessedRequest(request_id, None, token_ids, _NO_TOKENS, arrival_time, [message])
+
+    def _bounded(self, prompt: PooledText) -> PooledText:
+        """Raise if a text that is not to be cut has too many tokens in any case."""
+        if prompt.max_tokens is None:
+            texts = (prompt.text, prompt.second or "")
+            least = sum(map(self._processor.tokenizer.least_tokens, texts))
+            if least > self._processor.max_pooled_tokens:
+                raise _too_long(f"at least {least}", self._processor.max_pooled_tokens)
+        return prompt
 
     def _check_dimensions(self, dimensions: int | None) -> None:
         if dimensions is None:
@@ -149,3 +154,11 @@ class PoolingInput:
                 fix="Leave it unset.",
                 param="dimensions",
             )
+
+
+def _too_long(num_tokens: int | str, limit: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The prompt has {num_tokens} tokens, but the model takes {limit}.",
+        fix="Shorten it, or set truncate_prompt_tokens: -1 keeps as many as there may be.",
+        param="prompt",
+    )

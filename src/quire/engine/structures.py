@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 from functools import partial
 
@@ -43,6 +43,7 @@ class Structures:
         self._pool = pool
         self._known = KnownStructures()
         self._running: dict[tuple[bytes, str | None], asyncio.Task[None]] = {}
+        self._num_waiting: Counter[asyncio.Task[None]] = Counter()
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
 
     @classmethod
@@ -50,7 +51,7 @@ class Structures:
         return cls(GrammarPool(special_tokens(tokenizer, eos_token_ids)))
 
     async def check(self, wanted: StructuredOutputsParams) -> None:
-        """Whoever is cancelled does not wait; equal ones that come together are checked once.
+        """Equal ones that come together are checked once, until the last caller is cancelled.
 
         Raises:
             InvalidRequestError: an output cannot be held to this.
@@ -67,7 +68,20 @@ class Structures:
         if task is None:
             task = self._running[name] = asyncio.create_task(self._check(wanted))
             task.add_done_callback(partial(self._checked, name))
-        await asyncio.shield(task)
+        self._num_waiting[task] += 1
+        try:
+            await asyncio.shield(task)
+        finally:
+            self._num_waiting[task] -= 1
+            if not self._num_waiting[task]:
+                del self._num_waiting[task]
+                self._forget(name, task)
+                task.cancel()  # which changes nothing if it has ended
+
+    @property
+    def num_abandoned(self) -> int:
+        """Structures that are checked although nobody waits for them."""
+        return self._pool.num_abandoned
 
     def refusal(self, wanted: StructuredOutputsParams) -> QuireError | None:
         """Why a structure is not to be tried again; None where it may be."""
@@ -109,9 +123,13 @@ class Structures:
         self._known.learn_good(wanted)
 
     def _checked(self, name: tuple[bytes, str | None], task: asyncio.Task[None]) -> None:
-        del self._running[name]
+        self._forget(name, task)
         if not task.cancelled():
             task.exception()  # nobody may be left to hear it
+
+    def _forget(self, name: tuple[bytes, str | None], task: asyncio.Task[None]) -> None:
+        if self._running.get(name) is task:
+            del self._running[name]
 
 
 def _held_error(wanted: StructuredOutputsParams) -> StructureUnavailableError:

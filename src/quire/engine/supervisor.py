@@ -26,7 +26,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, EngineRestartingError, QuireError
 from quire.core.hardware import detect
 from quire.core.messages import Ready
-from quire.engine.client import CoreClient, MessageHandler
+from quire.engine.client import HURRIED_SECONDS, CoreClient, MessageHandler
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +110,12 @@ class Supervisor:
             why = f"no step has ended for {seconds:.0f} s, or native code is at one grammar so long"
             logger.error("%s; the engine core's stacks are:", why)
             self.client.end_stuck(EngineDeadError(f"The engine core was stuck: {why}."))
+
+    def hurry(self) -> None:
+        """Have `shutdown` wait for nobody."""
+        for client in (self.client, self._spare):
+            if client is not None:
+                client.patience = HURRIED_SECONDS
 
     def shutdown(self) -> None:
         """Stop the core for good. Harmless when repeated."""

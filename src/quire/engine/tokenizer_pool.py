@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -14,20 +15,39 @@ from quire.core import errors
 from quire.core.errors import EngineDeadError, QuireError
 from quire.engine.child import LOST, Child
 from quire.engine.pipe import frame, json_frame
-from quire.engine.tokenizer_worker import ChatPrompt, PooledText, Setup, Tokenized
+from quire.engine.tokenizer_worker import Question, Setup, Tokenized
 
 logger = logging.getLogger(__name__)
 
 WORKER_COMMAND = (sys.executable, "-m", "quire.engine.tokenizer_worker")
 
 
-class TokenizerPool:
-    """Worker processes, each with one prompt at a time; the others wait in line.
+ABANDONED_SECONDS = 1.0
+"""How long a worker may go on with a prompt that nobody waits for. A new one takes as long to
+read its tokenizer."""
 
-    A worker that dies is replaced, and its prompt given to the new one, once.
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A prompt, and who works on it."""
+
+    request: bytes
+    worker: Child
+    abandoned: bool = False
+
+
+class TokenizerPool:
+    """Worker processes, each with one prompt at a time; the others wait in a queue.
+
+    A worker that dies is replaced, and its prompt given to the new one, once. A caller that is
+    cancelled leaves the queue; if a worker has its prompt already, the worker may finish within
+    `ABANDONED_SECONDS` and is replaced otherwise.
 
     Args:
         path: see `text.tokenizer.load_tokenizer`.
+
+    Attributes:
+        num_abandoned: prompts that are worked on although nobody waits for them.
     """
 
     def __init__(
@@ -39,6 +59,7 @@ class TokenizerPool:
     ) -> None:
         self._size = size
         self._setup = frame(Setup(None if path is None else str(path), vocab_size))
+        self.num_abandoned = 0
         self._command = command
         self._decoder = msgspec.msgpack.Decoder(Tokenized)
         self._workers: set[Child] = set()
@@ -51,16 +72,22 @@ class TokenizerPool:
         for _ in range(self._size):
             self._idle.put_nowait(await self._spawn())
 
-    async def tokenize(self, prompt: str | ChatPrompt | PooledText) -> Tokenized:
-        """The prompt's tokens. Whoever is cancelled does not wait, but leaves the worker whole.
+    async def tokenize(self, prompt: Question) -> Tokenized:
+        """The prompt's tokens.
 
         Raises:
             QuireError: as `tokenizer_worker.tokenize`, or the prompt ended two workers.
         """
-        task = asyncio.create_task(self._tokenize(json_frame(prompt)))
+        request = json_frame(prompt)
+        job = _Job(request, await self._idle.get())
+        task = asyncio.create_task(self._work(job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        result = await asyncio.shield(task)
+        try:
+            result = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._abandon(job, task)
+            raise
         if result.error_code is not None:
             raise _error_of(result)
         return result
@@ -71,24 +98,46 @@ class TokenizerPool:
         while self._workers:
             self._workers.pop().end()
 
-    async def _tokenize(self, request: bytes) -> Tokenized:
-        worker = await self._idle.get()
+    async def _work(self, job: _Job) -> Tokenized:
         try:
             for _ in range(2):
                 try:
-                    return self._decoder.decode(await worker.ask(request))
+                    return self._decoder.decode(await job.worker.ask(job.request))
                 except LOST:
-                    worker = await self._replace(worker)
+                    job.worker = await self._replace(job.worker, expected=job.abandoned)
+                if job.abandoned:
+                    break
         finally:
-            self._idle.put_nowait(worker)
+            self._idle.put_nowait(job.worker)
         return Tokenized(error_code="died", error="It ended two tokenizer processes.")
 
-    async def _replace(self, dead: Child) -> Child:
+    def _abandon(self, job: _Job, task: asyncio.Task[Tokenized]) -> None:
+        """Let the worker finish soon, or end it."""
+        if task.done():
+            return
+        self.num_abandoned += 1
+        job.abandoned = True
+
+        def end() -> None:
+            job.worker.process.kill()
+
+        timer = asyncio.get_running_loop().call_later(ABANDONED_SECONDS, end)
+
+        def ended(task: asyncio.Task[Tokenized]) -> None:
+            self.num_abandoned -= 1
+            timer.cancel()
+            if not task.cancelled():
+                task.exception()  # nobody is left to hear it
+
+        task.add_done_callback(ended)
+
+    async def _replace(self, dead: Child, *, expected: bool) -> Child:
         if self._closed:
             raise EngineDeadError("The engine has been shut down.")
         self._workers.discard(dead)
         status = dead.end()
-        logger.warning("a tokenizer process ended with status %d; another takes its place", status)
+        if not expected:
+            logger.warning("a tokenizer process ended with status %d; another replaces it", status)
         return await self._spawn()
 
     async def _spawn(self) -> Child:

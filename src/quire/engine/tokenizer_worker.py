@@ -20,6 +20,7 @@ import msgspec
 from quire.core.errors import InvalidRequestError, QuireError
 from quire.core.log import setup_logging
 from quire.engine.pipe import frame, read_frame
+from quire.text.bad_words import word_tokens
 from quire.text.chat import chat_to_token_ids
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -35,6 +36,14 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
     continue_final_message: bool = False
     kwargs: dict[str, object] | None = None
     tools: list[dict[str, object]] | None = None
+    max_tokens: int | None = None
+    """Of a text that has as many or more in any case, an error is made and no tokens."""
+
+
+class BadWords(msgspec.Struct, frozen=True, tag="words"):
+    """Words whose token sequences are wanted; see `text.bad_words.word_tokens`."""
+
+    words: list[str]
 
 
 class PooledText(msgspec.Struct, frozen=True, tag="pooled"):
@@ -43,6 +52,9 @@ class PooledText(msgspec.Struct, frozen=True, tag="pooled"):
     text: str
     second: str | None = None
     max_tokens: int | None = None
+
+
+Question = str | ChatPrompt | PooledText | BadWords
 
 
 class Setup(msgspec.Struct):
@@ -56,6 +68,8 @@ class Tokenized(msgspec.Struct):
     """A prompt's tokens, or the error that they are not."""
 
     token_ids: list[int] = []
+    sequences: list[list[int]] = []
+    """Of `BadWords`."""
     second_text: int = 0
     """Where the second text of a pair begins."""
     seconds: float = 0.0
@@ -73,14 +87,17 @@ def tokenize(tokenizer: Tokenizer, prompt: str | ChatPrompt) -> list[int]:
     return chat_to_token_ids(tokenizer, **msgspec.structs.asdict(prompt))
 
 
-def answer(tokenizer: Tokenizer, prompt: str | ChatPrompt | PooledText) -> Tokenized:
+def answer(tokenizer: Tokenizer, prompt: Question) -> Tokenized:
     start = time.thread_time()
     try:
+        if isinstance(prompt, BadWords):
+            sequences = word_tokens(tokenizer, prompt.words)
+            return Tokenized(sequences=sequences, seconds=time.thread_time() - start)
         if isinstance(prompt, PooledText):
             ids, second = tokenizer.encode_bounded(prompt.text, prompt.second, prompt.max_tokens)
         else:
             ids, second = tokenize(tokenizer, prompt), 0
-        return Tokenized(ids, second, time.thread_time() - start)
+        return Tokenized(ids, second_text=second, seconds=time.thread_time() - start)
     except QuireError as error:
         return Tokenized(error_code=error.code, error=str(error), error_param=error.param)
     except RecursionError:
@@ -98,7 +115,7 @@ def main(source: BinaryIO, sink: BinaryIO, load: Callable[..., Tokenizer] = load
     setup_logging()
     setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
     tokenizer = load(setup.path and Path(setup.path), vocab_size=setup.vocab_size)
-    decoder = msgspec.json.Decoder(str | ChatPrompt | PooledText)
+    decoder = msgspec.json.Decoder(Question)
     while data := read_frame(source):
         sink.write(frame(answer(tokenizer, decoder.decode(data))))
         sink.flush()

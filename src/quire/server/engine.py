@@ -100,6 +100,10 @@ class Engine(Protocol):
         """A prompt's tokens, off the event loop."""
         ...
 
+    async def detokenize(self, token_ids: list[int]) -> str:
+        """The text of tokens, control tokens included, off the event loop."""
+        ...
+
     async def check_structure(self, wanted: StructuredOutputsParams) -> None:
         """Raise what `submit` would for this alone."""
         ...

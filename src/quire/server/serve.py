@@ -48,7 +48,8 @@ MAX_CONNECTIONS = 16_384
 """At once; fewer where the system does not allow so many open files."""
 RESERVED_FILES = 128
 LAST_WRITES_SECONDS = 5
-"""How long connections may take to write what there is, once all requests have ended."""
+"""How long connections may take to write what there is, once all requests have ended. Less where
+the shutdown's timeout ends before, but a second in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,10 @@ async def _serve(
         draining: asyncio.Task[None] | None = None
 
         async def drain() -> None:
+            deadline = time.monotonic() + options.shutdown_timeout
             await engine.drain(options.shutdown_timeout)
+            left = int(min(max(deadline - time.monotonic(), 1), LAST_WRITES_SECONDS))
+            server.config.timeout_graceful_shutdown = left
             server.stop()
 
         def stop() -> None:
@@ -278,7 +282,6 @@ def _uvicorn_config(app: Starlette, tls: Tls | None) -> uvicorn.Config:
         proxy_headers=False,
         backlog=BACKLOG,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        timeout_graceful_shutdown=LAST_WRITES_SECONDS,
         ssl_certfile=tls.certfile if tls else None,
         ssl_keyfile=tls.keyfile if tls else None,
         ssl_ca_certs=tls.ca_certs if tls else None,

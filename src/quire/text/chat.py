@@ -17,7 +17,7 @@ from typing import Any
 
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.text.template import render_template
-from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizer import Tokenizer, too_long
 
 _RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
@@ -108,14 +108,23 @@ def _as_system(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def chat_to_token_ids(
-    tokenizer: Tokenizer, messages: list[dict[str, Any]], **options: Any
+    tokenizer: Tokenizer,
+    messages: list[dict[str, Any]],
+    max_tokens: int | None = None,
+    **options: Any,
 ) -> list[int]:
     """The token ids of `render_chat(tokenizer, messages, **options)`.
 
     Special tokens that the template writes are control tokens; those that a message holds are
     plain text. Nothing is added around the text: the template writes its own beginning.
+
+    Raises:
+        InvalidRequestError: as `render_chat`, or the text has `max_tokens` or more in any case.
     """
-    return encode_chat(tokenizer, render_chat(tokenizer, messages, **options))
+    chat = render_chat(tokenizer, messages, **options)
+    if max_tokens is not None and (least := tokenizer.least_tokens(chat.text)) >= max_tokens:
+        raise too_long(f"at least {least}", max_tokens)
+    return encode_chat(tokenizer, chat)
 
 
 def encode_chat(tokenizer: Tokenizer, chat: RenderedChat) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from quire.core.errors import InvalidRequestError
 from quire.text.dummy import DummyTokenizer
 
 
@@ -87,6 +88,18 @@ class Tokenizer(Protocol):
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it."""
+
+
+def too_long(
+    num_tokens: int | str, limit: int, what: str = "the model's context"
+) -> InvalidRequestError:
+    """The error of a prompt of `num_tokens`, of which `what` holds `limit`."""
+    return InvalidRequestError(
+        f"The prompt has {num_tokens} tokens, but {what} holds {limit}, "
+        "at least one of them for the output.",
+        fix="Shorten the prompt.",
+        param="prompt",
+    )
 
 
 def load_tokenizer(path: Path | None, *, vocab_size: int | None = None) -> Tokenizer:

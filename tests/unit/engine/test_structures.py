@@ -264,3 +264,35 @@ async def test_after_shutdown() -> None:
         with pytest.raises(EngineDeadError):
             await checked.check(asked("a"))
         assert gone(worker.process.pid)
+
+
+async def test_who_leaves_the_queue_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process hangs on the structure of a client that has left; the next does not wait."""
+    monkeypatch.setattr(grammar_pool, "ABANDONED_SECONDS", 0.05)
+    monkeypatch.setattr(grammar_pool, "MOST_PROCESSES", 1)
+    async with running() as (checked, pool):
+        await checked.check(asked("a"))
+        tasks = [asyncio.create_task(checked.check(asked("sleep")))]
+        await until(pool._idle.empty)
+        tasks += [asyncio.create_task(checked.check(asked(f"killed{i}"))) for i in range(20)]
+        tasks += [asyncio.create_task(checked.check(asked("sleep")))]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await until(lambda: pool.num_abandoned == 1)
+        assert checked.num_abandoned == 1
+        await checked.check(asked("b"))
+        assert checked.num_abandoned == 0
+        assert not checked._running
+        assert not checked._num_waiting
+        assert pool.num_lost == 0
+
+
+async def test_one_of_two_who_ask_for_the_same_may_leave() -> None:
+    async with running() as (checked, _):
+        first, second = (asyncio.create_task(checked.check(asked("a"))) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        assert first.cancelled()

@@ -8,29 +8,35 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from quire.core.errors import ConfigError, EngineDeadError, InvalidRequestError
+from quire.engine import tokenizer_pool
 from quire.engine.tokenizer_pool import TokenizerPool
-from quire.engine.tokenizer_worker import ChatPrompt, tokenize
+from quire.engine.tokenizer_worker import BadWords, ChatPrompt, tokenize
+from quire.text.bad_words import word_tokens
 from quire.text.tokenizer import load_tokenizer
 from tests.unit.engine.test_client import until
 
 VOCAB_SIZE = 300
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
 DEADLY = (
-    "import os, sys; from quire.engine import tokenizer_worker as w; original = w.tokenize\n"
+    "import os, sys, time; from quire.engine import tokenizer_worker as w; original = w.tokenize\n"
     "def tokenize(tokenizer, prompt):\n"
     "    if prompt == 'die': os._exit(7)\n"
+    "    if prompt == 'hang': time.sleep(600)\n"
+    "    if prompt == 'mark': open(sys.argv[1], 'a').write('x')\n"
     "    return original(tokenizer, prompt)\n"
     "w.tokenize = tokenize; sys.exit(w.main(sys.stdin.buffer, sys.stdout.buffer))"
 )
 
 
 @asynccontextmanager
-async def running(size: int = 1) -> AsyncIterator[TokenizerPool]:
-    pool = TokenizerPool(size, None, VOCAB_SIZE, (sys.executable, "-c", DEADLY))
+async def running(size: int = 1, marks: str = "") -> AsyncIterator[TokenizerPool]:
+    pool = TokenizerPool(size, None, VOCAB_SIZE, (sys.executable, "-c", DEADLY, marks))
     await pool.start()
     try:
         yield pool
@@ -87,6 +93,67 @@ async def test_a_cancelled_request_leaves_its_worker_whole() -> None:
             await task
         assert (await pool.tokenize("a")).token_ids == (await pool.tokenize("a")).token_ids
         await until(lambda: pool._idle.qsize() == 1)
+
+
+async def test_a_cancelled_request_leaves_the_queue(tmp_path: Path) -> None:
+    """No worker sees the prompts of those who left while they waited."""
+    marks = tmp_path / "marks"
+    async with running(marks=str(marks)) as pool:
+        first = asyncio.create_task(pool.tokenize("x " * 200_000))
+        waiting = [asyncio.create_task(pool.tokenize("mark")) for _ in range(20)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        assert pool.num_abandoned == 0
+        await first
+        assert (await pool.tokenize("a")).token_ids
+    assert not marks.exists()
+
+
+async def test_a_worker_that_nobody_waits_for_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tokenizer_pool, "ABANDONED_SECONDS", 0.05)
+    async with running() as pool:
+        assert (await pool.tokenize("a")).token_ids
+        [worker] = pool._workers
+        task = asyncio.create_task(pool.tokenize("hang"))
+        await until(pool._idle.empty)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert pool.num_abandoned == 1
+        assert (await pool.tokenize("a")).token_ids
+        assert pool.num_abandoned == 0
+        assert worker not in pool._workers
+    assert not caplog.records
+
+
+async def test_shutdown_fails_those_who_wait() -> None:
+    async with running() as pool:
+        tasks = [asyncio.create_task(pool.tokenize("hang")) for _ in range(5)]
+        await until(pool._idle.empty)
+        pool.shutdown()
+        for found in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(found, EngineDeadError)
+
+
+async def test_bad_words_are_tokenized_as_in_the_process() -> None:
+    tokenizer = load_tokenizer(None, vocab_size=VOCAB_SIZE)
+    words = ["no", " way", "no"]
+    async with running() as pool:
+        found = await pool.tokenize(BadWords(words))
+    assert found.sequences == word_tokens(tokenizer, words)
+
+
+async def test_a_chat_that_cannot_fit_is_refused_before_it_is_tokenized() -> None:
+    async with running() as pool:
+        with pytest.raises(InvalidRequestError, match=r"at least 1005 tokens.*holds 100"):
+            await pool.tokenize(replace(chat("x" * 998), max_tokens=100))
+        fits = replace(chat("x" * 998, template="{{ 'a' }}"), max_tokens=100)  # leaves it out
+        assert (await pool.tokenize(fits)).token_ids == [97]
 
 
 async def test_the_event_loop_turns_while_large_prompts_are_tokenized() -> None:

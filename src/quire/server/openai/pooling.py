@@ -24,6 +24,7 @@ from quire.server.connection import while_connected
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import ApiError, invalid
 from quire.server.json_text import encode
+from quire.server.openai.completions import split_prompts
 from quire.server.openai.generation import FinalOutputs
 from quire.server.openai.pooling_protocol import (
     ClassificationData,

@@ -90,13 +90,13 @@ async def detokenize(request: Request) -> Response:
     server = server_state(request)
     body = decode(await read_body(request, server.max_body_bytes), DetokenizeRequest)
     server.served_name(body.model)
-    tokenizer = server.live_engine().tokenizer
-    vocabulary = server.engine.resolved.config.model.vocab_size
-    for token in body.tokens:
+    engine = server.live_engine()
+    vocabulary = engine.resolved.config.model.vocab_size
+    for token in (min(body.tokens, default=0), max(body.tokens, default=0)):
         if not 0 <= token < vocabulary:
             raise invalid(f"There is no token {token}; ids end at {vocabulary - 1}.", "tokens")
-    answer = DetokenizeResponse(tokenizer.decode(body.tokens, skip_special_tokens=False))
-    return Response(encode(answer), media_type="application/json")
+    text = await while_connected(engine.detokenize(body.tokens), request.receive)
+    return Response(encode(DetokenizeResponse(text)), media_type="application/json")
 
 
 def _prompt(body: TokenizeRequest, template: str | None) -> str | ChatPrompt:
