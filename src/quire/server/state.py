@@ -20,6 +20,8 @@ from quire.server.tools.table import Parsers
 DEFAULT_MAX_BODY_BYTES = 32 * 2**20
 DEFAULT_MAX_QUEUED_REQUESTS = 1024
 DEFAULT_MAX_STORED_RESPONSES = 1024
+MAX_NAME = 200
+"""Characters of a name that an error repeats."""
 RETRY_SECONDS = (1, 60)
 """The shortest and the longest that a client is asked to wait."""
 
@@ -62,7 +64,7 @@ class ServerState:
         if asked not in self.names:
             raise ApiError(
                 HTTPStatus.NOT_FOUND,
-                f"The model {asked!r} is not served here; {' or '.join(self.names)} is.",
+                f"The model {asked[:MAX_NAME]!r} is not served here; {' or '.join(self.names)} is.",
                 param="model",
                 code="model_not_found",
             )

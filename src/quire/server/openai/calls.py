@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from quire.server.openai.tools import Reading
 
 
+BLAME_SECONDS = 5.0
+"""How long to look for the tool at fault: a request may have a thousand slow schemas."""
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -62,11 +65,14 @@ async def at_fault(
 ) -> InvalidRequestError:
     """The error that names the tool whose schema cannot be served, where it is one of several."""
     if error.param == "tools":
-        for index, tool in enumerate(tools):
-            try:
-                await engine.check_structure(_arguments_schema(index, tool.function))
-            except InvalidRequestError as found:
-                return found
+        try:
+            async with asyncio.timeout(BLAME_SECONDS):
+                for index, tool in enumerate(tools):
+                    await engine.check_structure(_arguments_schema(index, tool.function))
+        except InvalidRequestError as found:
+            return found
+        except TimeoutError:
+            pass
     return error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -115,7 +115,9 @@ def split_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
         raise invalid(
             f"There are {len(prompt)} prompts; one request may have {MAX_SEQUENCES}.", "prompt"
         )
-    return [*prompt] if kinds == {str} else [{"prompt_token_ids": each} for each in prompt]
+    if kinds == {str}:
+        return cast("list[Prompt]", prompt)
+    return [{"prompt_token_ids": cast(list[int], each)} for each in prompt]
 
 
 @dataclass(slots=True)
