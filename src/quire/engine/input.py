@@ -309,6 +309,13 @@ class InputProcessor:
                 param="sampling_params",
             )
         check_types(params)
+        if (count := len(params.allowed_token_ids or ())) > self.model.vocab_size:
+            raise InvalidRequestError(
+                f"allowed_token_ids has {count} token ids; "
+                f"the model's vocabulary has {self.model.vocab_size}.",
+                fix="Name each token once.",
+                param="allowed_token_ids",
+            )
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             if ids := getattr(params, name):
                 self._check_ids(name, ids)

@@ -25,8 +25,8 @@ def check_restrictions(
     if params.min_tokens:
         banned.update(eos_token_ids, params.stop_token_ids or [])
     if params.allowed_token_ids is None:
-        num_left = vocab_size - len(banned)
+        left = len(banned) < vocab_size
     else:
-        num_left = len(set(params.allowed_token_ids) - banned)
-    if num_left <= 0:
+        left = any(token not in banned for token in params.allowed_token_ids)
+    if not left:
         raise params.contradiction()

@@ -120,8 +120,11 @@ def test_bad_words_are_tokenized_with_and_without_a_space() -> None:
         process("a", SamplingParams(bad_words_token_ids=[[1]]))
 
 
-def test_long_lists_of_allowed_tokens_go_to_the_core_as_bits() -> None:
-    params = SamplingParams(n=2, allowed_token_ids=[1, 9] * 513)
+def test_long_lists_of_allowed_tokens_go_to_the_core_as_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quire.engine.input.MAX_UNPACKED", 1)
+    params = SamplingParams(n=2, allowed_token_ids=[1, 9])
     for child in process("a", params).children:
         sent = child.sampling_params
         assert sent.allowed_token_ids is None
@@ -129,6 +132,21 @@ def test_long_lists_of_allowed_tokens_go_to_the_core_as_bits() -> None:
         assert sent.allowed_tokens[:2] == bytes([1 << 1, 1 << 1])
     with pytest.raises(InvalidRequestError, match="Use allowed_token_ids"):
         process("a", SamplingParams(allowed_tokens=b""))
+    with pytest.raises(InvalidRequestError, match="300 token ids; the model's vocabulary has 258"):
+        process("a", SamplingParams(allowed_token_ids=[1] * 300))
+
+
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processor = input_processor()
+    monkeypatch.setattr(processor.tokenizer, "encode", None)
+    limit = processor.max_model_len
+    with pytest.raises(InvalidRequestError, match=f"at least {limit} tokens.*holds {limit}"):
+        process("a" * limit, processor=processor)
+    monkeypatch.setattr(processor, "_check_ids", None)
+    with pytest.raises(InvalidRequestError, match=f"has {10**6} tokens"):
+        process([1] * 10**6, processor=processor)
 
 
 def test_parameters_are_checked_once_for_all_completions(monkeypatch: pytest.MonkeyPatch) -> None:
