@@ -8,14 +8,17 @@ import json
 import random
 import socket
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 from quire.bench.http_client import ConnectionLostError, HTTPClient, HTTPStatusError, events
 from quire.bench.workload import text_prompts
+from quire.core import sampling_params as limits
+from quire.server.openai.protocol import MAX_MESSAGES, MAX_SEQUENCES
 
 PROMPTS = 16
 REFUSALS = (429, 503)
@@ -31,15 +34,36 @@ MALFORMED = [
 ]
 
 
+FIELDS: dict[str, tuple[Any, int]] = {
+    "prompt": ("a", MAX_SEQUENCES // 64),
+    "stop": ("0123456789abcdef", limits.MAX_STOP_STRINGS),
+    "stop_token_ids": (1, limits.MAX_STOP_TOKEN_IDS),
+    "bad_words": ("0123456789abcdef", limits.MAX_BAD_WORDS),
+    "allowed_token_ids": (1, 3000),
+    "guided_choice": ("ab", 8000),
+    "messages": ({"role": "user", "content": ""}, MAX_MESSAGES),
+}
+"""An entry of each list that a request may carry, and how many are served."""
+OF_PROMPT = ("prompt", "messages")
+"""Those that may make a prompt longer than the model's context."""
+TOO_MANY = 5_000_000
+"""Entries that every list refuses; those that are objects, by a hundredth of it."""
+
+
 @dataclass
 class Result:
-    """What has happened so far."""
+    """What has happened so far.
 
+    Attributes:
+        phase: of the soak; see `soak_faults`.
+        strange: what was not expected.
+        seconds: of answers, from the request to the last event, by phase and kind of client.
+    """
+
+    phase: str = "quiet"
     counts: Counter[str] = field(default_factory=Counter)
     strange: Counter[str] = field(default_factory=Counter)
-    """What was not expected."""
-    seconds: list[float] = field(default_factory=list)
-    """Of whole answers, from the request to the last event."""
+    seconds: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 def differences(expected: list[int], said: list[int], *, whole: bool) -> tuple[int, int]:
@@ -111,7 +135,8 @@ class Load:
             except (ConnectionLostError, OSError):
                 self.result.counts["broken"] += 1
             else:
-                self.result.seconds.append(time.monotonic() - begin)
+                kind = "stream" if stream else "whole"
+                self.result.seconds[self.result.phase, kind].append(time.monotonic() - begin)
         await client.close()
 
     def judge(self, said: list[str], number: int) -> None:
@@ -158,7 +183,18 @@ class RudeClients:
     async def run(self, until: float, seed: int) -> None:
         """Do wrong in turns until this moment."""
         draw = random.Random(seed)
-        kinds = itertools.cycle((self.leave, self.read_slowly, self.send_nonsense, self.break_off))
+        kinds = itertools.cycle(
+            (
+                self.leave,
+                self.abandon_text,
+                self.read_slowly,
+                self.fill_list,
+                self.send_nonsense,
+                self.abandon_schema,
+                self.break_off,
+                self.overfill_list,
+            )
+        )
         while time.monotonic() < until:
             await asyncio.sleep(draw.uniform(0.2, 0.6))
             kind = next(kinds)
@@ -205,9 +241,41 @@ class RudeClients:
         _, writer = await self._send(HEAD.encode(), b"Content-Length: 1000000\r\n\r\n", part)
         self._drop(writer, "broken_off")
 
+    async def abandon_text(self, draw: random.Random) -> None:
+        """Leave while a megabyte is rendered and tokenized."""
+        content = "once upon a time " * draw.randrange(30_000, 60_000)
+        path = draw.choice(["/tokenize", "/v1/chat/completions"])
+        await self._abandon(draw, path, {"messages": [{"role": "user", "content": content}]})
+
+    async def abandon_schema(self, draw: random.Random) -> None:
+        """Leave while a schema that nobody else has is checked."""
+        pattern = f"(a|b{draw.random()})*c{{1,500}}"
+        body = {"prompt": "a", "guided_json": {"type": "string", "pattern": pattern}}
+        await self._abandon(draw, "/v1/completions", body)
+
+    async def fill_list(self, draw: random.Random) -> None:
+        """Send one list as long as it may be. It is served, or its prompt is too long."""
+        await self._send_list(draw.choice(list(FIELDS)), beyond=False)
+
+    async def overfill_list(self, draw: random.Random) -> None:
+        """Send one list that is far too long; it must be refused."""
+        await self._send_list(draw.choice(list(FIELDS)), beyond=True)
+
+    async def _abandon(self, draw: random.Random, path: str, fields: dict[str, Any]) -> None:
+        _, writer = await self._send(_post(path, fields))
+        await asyncio.sleep(draw.uniform(0.0, 0.1))
+        self._drop(writer, "abandoned")
+
+    async def _send_list(self, name: str, *, beyond: bool) -> None:
+        reader, writer = await self._send(_with_list(name, beyond=beyond))
+        status = int((await reader.readline()).split()[1])
+        served = (200, 400) if name in OF_PROMPT else (200,)
+        if status not in (*REFUSALS, *((400,) if beyond else served)):
+            self.result.strange[f"HTTP {status} for {name}, {beyond=}"] += 1
+        self._drop(writer, "overfilled" if beyond else "filled")
+
     def _request(self, number: int, *, stream: bool) -> bytes:
-        body = json.dumps({**self.load.bodies[number], "stream": stream}).encode()
-        return HEAD.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        return _post("/v1/completions", {**self.load.bodies[number], "stream": stream})
 
     async def _send(self, *parts: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         url = urlsplit(self.load.url)
@@ -222,3 +290,21 @@ class RudeClients:
     def _drop(self, writer: asyncio.StreamWriter, kind: str) -> None:
         writer.transport.abort()
         self.result.counts[kind] += 1
+
+
+def _post(path: str, fields: dict[str, Any]) -> bytes:
+    body = json.dumps(fields).encode()
+    head = HEAD.replace("/v1/completions", path)
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@cache
+def _with_list(name: str, *, beyond: bool) -> bytes:
+    """A short request whose list is at its limit, or far beyond it."""
+    entry, count = FIELDS[name]
+    if beyond:
+        count = TOO_MANY if isinstance(entry, int) else TOO_MANY // 100
+    fields = {"max_tokens": 2, name: [entry] * count}
+    if name == "messages":
+        return _post("/v1/chat/completions", fields)
+    return _post("/v1/completions", {"prompt": "a", **fields})

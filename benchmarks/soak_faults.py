@@ -5,8 +5,12 @@ and stopped again and again.
 
 Every prompt's answer, greedy or seeded, is known from before, token by token. A stream that ends
 whole must say exactly those; one that ends in an error event, the first of them: what is missing is
-lost, what is said beyond them is duplicated. Refusals (429, 503) are asked again. Beside that load
-clients leave their streams, read them slowly, send what is no request, and break off uploads.
+lost, what is said beyond them is duplicated. Refusals (429, 503) are asked again.
+
+There are three phases. "quiet" is that load alone. In "rude", clients beside it leave their
+streams, large chats and schemas, read slowly, send what is no request, break off uploads, and send
+every list at its limit and beyond it. In "faults" the core is killed and stopped as well. In "rude"
+the p99 of each kind of client may be at most twice that in "quiet".
 Needs psutil; ends with 1 where a bar is missed.
 """
 
@@ -44,6 +48,10 @@ STAND_BY_SECONDS = 30.0
 """After which the process that stands by is there."""
 UNCHANGED_SECONDS = 10.0
 """For which the number of open files stays the same, once it has settled."""
+SHARES = {"quiet": 1 / 6, "rude": 1 / 3}
+"""Of the whole time; "faults" is the rest."""
+MOST_SLOWED = 2.0
+"""By rude clients: the p99 of a kind of client, over that of the quiet phase."""
 BYTES_A_REQUEST = 16
 """That a process must be shown not to gain."""
 JUDGED_LIVES = 12
@@ -217,10 +225,14 @@ async def soak(
     async with asyncio.TaskGroup() as group:
         for seed in range(args.overload * args.max_num_seqs):
             group.create_task(load.ask(until, seed))
+        group.create_task(watch(api, until, seen))
+        await asyncio.sleep(60 * args.minutes * SHARES["quiet"])
+        result.phase = "rude"
         for seed in range(args.rude):
             group.create_task(RudeClients(load).run(until, seed))
+        await asyncio.sleep(60 * args.minutes * SHARES["rude"])
+        result.phase = "faults"
         group.create_task(break_core(args, api, load, until, seen))
-        group.create_task(watch(api, until, seen))
     left = await held(url)
     try:
         unharmed = await load.answers() == load.expected
@@ -230,6 +242,7 @@ async def soak(
     judged = 60 * args.minutes >= JUDGED_LIVES * args.kill_every
     judged &= args.kill_every >= SETTLED_SECONDS + 1.5 * JUDGED_SAMPLES
     kinds = ("killed", "stopped", "left", "read_slowly", "malformed", "broken_off")
+    kinds += ("abandoned", "filled", "overfilled")
     outcomes = ("whole", "interrupted", "refused", "broken")
     return {
         "minutes": args.minutes,
@@ -240,8 +253,17 @@ async def soak(
         "lost": result.counts["lost"],
         "duplicated": result.counts["duplicated"],
         "unexpected": dict(result.strange),
-        "p50_s": float(np.percentile(result.seconds, 50)),
-        "p99_s": float(np.percentile(result.seconds, 99)),
+        "seconds": {
+            f"{phase} {kind}": [round(float(np.percentile(found, p)), 3) for p in (50, 99)]
+            for (phase, kind), found in result.seconds.items()
+        },
+        "slowed": {
+            kind: round(
+                float(np.percentile(result.seconds["rude", kind], 99) / np.percentile(quiet, 99)), 2
+            )
+            for (phase, kind), quiet in [*result.seconds.items()]
+            if phase == "quiet"
+        },
         "noticed_s": seen.noticed,
         "restored_s": seen.restored,
         "own_bytes": {"api": seen.sizes[-1], "core": [*seen.cores.values()][-1].sizes[-1]},
@@ -270,6 +292,7 @@ def missed(summary: dict[str, Any]) -> list[str]:
     bars = {
         # Whoever was told nothing begins again; what had begun can be no more than the seats.
         "interrupted": summary["interrupted"] <= summary["most_interrupted"],
+        "slowed": all(ratio <= MOST_SLOWED for ratio in summary["slowed"].values()),
         "lost": summary["lost"] == 0,
         "duplicated": summary["duplicated"] == 0,
         "broken": summary["broken"] == 0,
