@@ -29,7 +29,7 @@ from quire.engine.tokenizer_worker import ChatPrompt, tokenize
 from quire.kv.manager import most_blocks
 from quire.text.bad_words import word_tokens
 from quire.text.reasoning import prompt_reasoning
-from quire.text.tokenizer import Tokenizer, too_long
+from quire.text.tokenizer import Tokenizer, at_least, too_long
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +84,6 @@ class InputProcessor:
         self.model = config.model
         self.pooling = config.pooling
         self._config = config
-        self._limit = config.scheduler.max_model_len, "the model's context"
-        if self._cache_tokens < self._limit[0]:
-            self._limit = self._cache_tokens, "the whole KV cache"
         self._seed = config.seed
         self._num_drawn = itertools.count()
         self._structure_check = structure_check
@@ -100,7 +97,9 @@ class InputProcessor:
         The count of seeds goes on: no two unseeded requests may get the same one.
         """
         self._cache_tokens = _cache_tokens(self._config, ready)
+        self._limit = self.max_model_len, "the model's context"
         if self._cache_tokens < self.max_model_len:
+            self._limit = self._cache_tokens, "the whole KV cache"
             logger.warning(
                 "The KV cache holds %d tokens, fewer than max_model_len, %d: longer requests are "
                 "refused. More memory (--kv-cache-memory-bytes) serves them.",
@@ -269,7 +268,7 @@ class InputProcessor:
         if isinstance(checked, str):
             least = self.tokenizer.least_tokens(checked)
             if least >= self._limit[0]:
-                raise too_long(f"at least {least}", *self._limit)
+                raise too_long(at_least(least, checked), *self._limit)
         return checked
 
     def tokens_of(self, prompt: Prompt, max_tokens: int) -> list[int]:

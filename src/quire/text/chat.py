@@ -17,7 +17,7 @@ from typing import Any
 
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.text.template import render_template
-from quire.text.tokenizer import Tokenizer, too_long
+from quire.text.tokenizer import Tokenizer, at_least, too_long
 
 _RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
@@ -123,7 +123,7 @@ def chat_to_token_ids(
     """
     chat = render_chat(tokenizer, messages, **options)
     if max_tokens is not None and (least := tokenizer.least_tokens(chat.text)) >= max_tokens:
-        raise too_long(f"at least {least}", max_tokens)
+        raise too_long(at_least(least, chat.text), max_tokens)
     return encode_chat(tokenizer, chat)
 
 

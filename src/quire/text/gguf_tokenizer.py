@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,14 @@ from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.text.byte_level import bpe_backend
 from quire.text.hf_tokenizer import HFTokenizer, TokenizerFiles
 from quire.text.post_processor import surround
-from quire.text.sentencepiece import SPACE, Piece, PieceType, Vocabulary, sentencepiece_backend
+from quire.text.sentencepiece import (
+    SPACE,
+    Piece,
+    PieceType,
+    TextNormalizer,
+    Vocabulary,
+    sentencepiece_backend,
+)
 from quire.text.token_bytes import byte_of
 from quire.text.word_splits import SPLITS
 
@@ -76,7 +82,7 @@ def load_gguf(path: Path) -> HFTokenizer:
     if len(set(tokens)) != len(tokens):
         raise meta.error("tokenizer.ggml.tokens holds the same token twice")
     types = types or [PieceType.NORMAL] * len(tokens)
-    normalize: Callable[[str], str] | None = None
+    normalize = None
     if model == "llama":
         scores = meta.array("scores", float, len(tokens)) or [0.0] * len(tokens)
         pieces = [Piece(*piece) for piece in zip(tokens, scores, types, strict=True)]
@@ -84,7 +90,7 @@ def load_gguf(path: Path) -> HFTokenizer:
         backend = sentencepiece_backend(Vocabulary(pieces, add_dummy_prefix=prefix))
         # The backend escapes spaces after it found user-defined tokens, which may hold some.
         backend.normalizer = normalizers.Replace(" ", SPACE)
-        normalize = _prefixed if prefix else None
+        normalize = TextNormalizer(None, prefix=True, space=" ") if prefix else None
         starts_with_bos = True
     elif model in ("gpt2", "gemma4"):
         kind = model if model == "gemma4" else meta.get("pre", str, "default")
@@ -135,10 +141,6 @@ def _with_spaces(tokens: list[str], types: list[int]) -> list[str]:
         if type_ == PieceType.USER_DEFINED and not tokens[id_].strip(SPACE) and run not in known:
             tokens[id_] = run
     return tokens
-
-
-def _prefixed(text: str) -> str:
-    return SPACE + text if text else text
 
 
 def _bpe(meta: _Metadata, tokens: list[str], types: list[int], kind: str) -> tokenizers.Tokenizer:

@@ -237,10 +237,12 @@ class TextNormalizer:
     Attributes:
         stages: the characters that it replaces or removes, if any.
         prefix: a space goes in front of every text.
+        space: what takes the place of spaces.
     """
 
     stages: normalizers.Sequence | None
     prefix: bool
+    space: str = SPACE
 
     @property
     def shortens(self) -> bool:
@@ -250,9 +252,8 @@ class TextNormalizer:
     def __call__(self, text: str) -> str:
         if self.stages is not None:
             text = self.stages.normalize_str(text)
-        if text and self.prefix:
-            text = f" {text}"
-        return text.replace(" ", SPACE)
+        text = text.replace(" ", self.space)
+        return SPACE + text if text and self.prefix else text
 
 
 def text_normalizer(vocabulary: Vocabulary) -> TextNormalizer:

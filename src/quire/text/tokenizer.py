@@ -90,6 +90,11 @@ class Tokenizer(Protocol):
         """The id of a token as the vocabulary spells it."""
 
 
+def at_least(least: int, text: str) -> str:
+    """The length of a text that was not tokenized, for `too_long`."""
+    return f"{len(text.encode())} bytes and at least {least}"
+
+
 def too_long(
     num_tokens: int | str, limit: int, what: str = "the model's context"
 ) -> InvalidRequestError:
