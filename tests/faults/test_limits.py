@@ -59,7 +59,7 @@ def called(count: int) -> list[dict[str, Any]]:
 
 
 ANTHROPIC = {"model": "echo", "max_tokens": 3}
-STOPS = strings(limits.MAX_STOP_STRINGS, limits.MAX_STOP_CHARACTERS // limits.MAX_STOP_STRINGS)
+STOPS = strings(limits.MAX_STOP_STRINGS, limits.MAX_STOP_STRING_LENGTH)
 WORDS = strings(limits.MAX_BAD_WORDS, limits.MAX_BAD_WORD_CHARACTERS // limits.MAX_BAD_WORDS)
 BIAS = {str(token): 1.0 for token in range(limits.MAX_LOGIT_BIAS)}
 FIELDS: dict[str, tuple[str, dict[str, Any]]] = {

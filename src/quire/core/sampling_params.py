@@ -13,13 +13,11 @@ from quire.core.typed import check_types
 
 MAX_N = 128
 MAX_LOGPROBS = 20
-MAX_STOP_STRINGS = 1024
+MAX_STOP_STRINGS = 64
 MAX_STOP_STRING_LENGTH = 1024
 MIN_REPETITION_PENALTY = 0.01
-MAX_STOP_CHARACTERS = 65_536
-"""Total length of a request's stop strings."""
 MAX_STOP_TOKEN_IDS = 1024
-MAX_LOGIT_BIAS = 4096
+MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 4096
 MAX_BAD_WORD_CHARACTERS = 65_536
 """Total length of a request's bad words."""
@@ -177,7 +175,6 @@ def _check(p: SamplingParams) -> None:
 def _check_stops(p: SamplingParams) -> None:
     stops = p.stop_strings
     _at_most("stop", len(stops), MAX_STOP_STRINGS, "strings")
-    _at_most("stop", sum(map(len, stops)), MAX_STOP_CHARACTERS, "characters in all")
     for text in stops:
         if not text:
             raise InvalidRequestError("stop has an empty string.", param="stop")

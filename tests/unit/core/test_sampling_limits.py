@@ -11,7 +11,6 @@ from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
 
 WORD = limits.MAX_BAD_WORD_CHARACTERS // limits.MAX_BAD_WORDS
-STOP = limits.MAX_STOP_CHARACTERS // limits.MAX_STOP_STRINGS
 LONGEST = limits.MAX_STOP_STRING_LENGTH
 
 
@@ -20,8 +19,7 @@ def strings(count: int, length: int) -> list[str]:
 
 
 AT_LIMIT: dict[str, dict[str, Any]] = {
-    "stop strings": {"stop": strings(limits.MAX_STOP_STRINGS, STOP)},
-    "stop characters": {"stop": strings(limits.MAX_STOP_CHARACTERS // LONGEST, LONGEST)},
+    "stop strings": {"stop": strings(limits.MAX_STOP_STRINGS, LONGEST)},
     "stop_token_ids": {"stop_token_ids": [*range(limits.MAX_STOP_TOKEN_IDS)]},
     "logit_bias": {"logit_bias": dict.fromkeys(range(limits.MAX_LOGIT_BIAS), 1.0)},
     "allowed_token_ids": {"allowed_token_ids": [0] * limits.MAX_ALLOWED_TOKEN_IDS},
@@ -34,7 +32,6 @@ AT_LIMIT: dict[str, dict[str, Any]] = {
 }
 BEYOND: dict[str, dict[str, Any]] = {
     "stop strings": {"stop": strings(limits.MAX_STOP_STRINGS + 1, 4)},
-    "stop characters": {"stop": [*AT_LIMIT["stop characters"]["stop"], "a"]},
     "stop_token_ids": {"stop_token_ids": [0] * (limits.MAX_STOP_TOKEN_IDS + 1)},
     "logit_bias": {"logit_bias": dict.fromkeys(range(limits.MAX_LOGIT_BIAS + 1), 1.0)},
     "allowed_token_ids": {"allowed_token_ids": [0] * (limits.MAX_ALLOWED_TOKEN_IDS + 1)},
