@@ -168,7 +168,7 @@ class KVCacheManager:
             return None
         if swapped := self.tier.swapped(request.request_id):
             return self._find_swapped(request, swapped)
-        if not self.caching or self.tier.num_kept == 0:
+        if self.tier.num_kept == 0:  # nothing is, without caching
             return None
         if request.sampling_params.prompt_logprobs is not None:
             return None
@@ -183,7 +183,7 @@ class KVCacheManager:
                     break
                 blocks.append(block)
         keys = [key for key, block in zip(hashes, blocks, strict=False) if block == TO_LOAD]
-        if len(blocks) <= len(prefix) or not keys:
+        if not keys:
             return None
         return Stored(
             blocks,

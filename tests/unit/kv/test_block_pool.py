@@ -113,3 +113,14 @@ def test_freeing_twice_is_caught() -> None:
 def test_an_empty_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="0 blocks"):
         BlockPool(0)
+
+
+def test_a_block_that_was_used_again_is_evicted_after_those_that_were_not() -> None:
+    pool = BlockPool(2)
+    first, second = pool.allocate(2)
+    pool.remember([first, second], [b"a", b"b"])
+    pool.release([first])
+    pool.release([second])
+    pool.share([first])
+    pool.release([first])
+    assert pool.allocate(2) == [second, first]

@@ -14,7 +14,7 @@ from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv import snapshot as snapshot_module
-from quire.kv.snapshot import CACHED, FREE, OWNED, SHARED, KVSnapshot, kv_snapshot
+from quire.kv.snapshot import CACHED, FREE, OWNED, SHARED, KVSnapshot, PrefixTree, kv_snapshot
 from quire.scheduler.scheduler import Scheduler
 
 SIZE = 8
@@ -167,3 +167,9 @@ def test_it_travels() -> None:
     found = kv_snapshot(s.kv)
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(found))
     assert msgspec.convert(sent, KVSnapshot) == found
+
+
+def test_an_empty_cache_has_no_prefixes() -> None:
+    found = kv_snapshot(make(4).kv)
+    assert found.tree == PrefixTree(SIZE, 0, [], [], [], [])
+    assert picture(found) == [(FREE, None)] * 4

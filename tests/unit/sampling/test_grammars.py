@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 import torch
 
 from quire.core.errors import InvalidRequestError
+from quire.core.native_marks import make_file, read_notes
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.ops.table import OpTable
 from quire.sampling import grammars as grammars_module
-from quire.sampling.grammars import Grammars, MaskFiller
+from quire.sampling.grammars import COMPILE_THREADS, Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
 from quire.sampling.state import SamplingState
 from quire.text.dummy import DummyTokenizer
@@ -126,11 +128,12 @@ def test_a_grammar_that_cannot_be_served_is_that_requests_error(grammars: Gramma
     wrong = StructuredOutputsParams(regex="(")
     with pytest.raises(InvalidRequestError, match="regex"):
         grammars.prepare(wrong, (EOS,)).result()
-    filler, row = MaskFiller(grammars, 1), state(structured_outputs=wrong)
-    filler.begin({0: row})
+    filler, row, sound = MaskFiller(grammars, 2), state(structured_outputs=wrong), state()
+    filler.begin({0: row, 1: sound})
     filler.end()
     with pytest.raises(InvalidRequestError, match="regex"):
         row.edits(VOCAB)
+    assert sound.edits(VOCAB) is not None
 
 
 def test_equal_grammars_are_compiled_once(grammars: Grammars) -> None:
@@ -254,3 +257,31 @@ def test_the_end_is_the_last_token_of_any_vocabulary(vocab_size: int) -> None:
         edits.apply(logits)
         assert np.flatnonzero(logits == 0).tolist() == [end]
         row._num_tokens += 1
+
+
+def test_ranks_note_what_they_are_at_in_places_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "marks"
+    make_file(path)
+    first = Grammars(lambda: DummyTokenizer(VOCAB), VOCAB, str(path))
+    second = Grammars(lambda: DummyTokenizer(VOCAB), VOCAB, str(path), rank=1)
+    first.mark.enter(b"1" * 16)
+    second.mark.enter(b"2" * 16)
+    assert {note.key for note in read_notes(path)} == {b"1" * 16, b"2" * 16}
+
+
+def test_what_native_code_is_at_is_noted_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "marks"
+    make_file(path)
+    marked = Grammars(lambda: DummyTokenizer(VOCAB), VOCAB, str(path))
+    assert marked._marks.qsize() == COMPILE_THREADS  # nobody waits for another's
+    filler, row = MaskFiller(marked, 1), state("{")
+    allowed(filler, row)
+    assert row.matcher is not None
+    noted = []
+    monkeypatch.setattr(row.matcher, "fill", lambda output: noted.extend(read_notes(path)))
+    filler.begin({0: row})
+    filler.end()
+    assert [note.key for note in noted] == [row.matcher.key]
+    assert read_notes(path) == set()

@@ -36,7 +36,7 @@ TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=150)
     prompt=TOKENS,
     output=TOKENS,
     later=TOKENS,
-    repetition=st.sampled_from([1.0, 0.5, 1.3, 2.0, 10.0]),
+    repetition=st.sampled_from([1.0, 0.5, 1.3, 10.0]),
     presence=st.sampled_from([0.0, 1.5, -2.0]),
     frequency=st.sampled_from([0.0, 0.3, -1.0]),
 )
@@ -65,7 +65,7 @@ def test_counts_grown_token_by_token_equal_counts_made_at_once(
     np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("penalty", [0.7, 1.2])
+@pytest.mark.parametrize("penalty", [0.7, 1.2, 2.0])
 def test_repetition_is_transformers(penalty: float) -> None:
     prompt, output = [5, 6, 7, 5], [9, 6, 199]
     x = logits(2)

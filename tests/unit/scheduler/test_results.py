@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.batch import ModelOutput, token_columns
+from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.messages import CoreOutput
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
-from tests.unit.scheduler.test_scheduler import BLOCK, make, request, step
+from tests.unit.scheduler.test_scheduler import BLOCK, make, request, sampled, step
 
 
+@pytest.mark.parametrize(("depth", "num_steps"), [(1, 1), (2, 1), (1, 4), (2, 4)])
 @pytest.mark.parametrize("max_tokens", range(1, 2 * BLOCK + 3))
-def test_the_next_turn_finds_what_was_computed_and_no_more(max_tokens: int) -> None:
+def test_the_next_turn_finds_what_was_computed_and_no_more(
+    max_tokens: int, depth: int, num_steps: int
+) -> None:
     """The last token of an answer was sampled, and nothing was computed for it."""
     s = make(budget=200)
     first = request("a", BLOCK, max_tokens=max_tokens)
     s.add(first)
-    while s.has_unfinished():
-        step(s)
+    in_flight: list[SchedulerOutput] = []
+    while s.has_unfinished() or in_flight:
+        if s.has_unfinished():
+            in_flight.append(s.schedule(0.0, num_steps))
+        if len(in_flight) == depth or not s.has_unfinished():
+            batch = in_flight.pop(0)
+            s.update(batch, sampled(s, batch, 5), 0.0)
     second = Request(
         "a2", [*first.token_ids, 7, 7], SamplingParams(), arrival_time=0.0, max_model_len=1000
     )

@@ -13,6 +13,7 @@ from quire.core.messages import CoreOutput, SchedulerStats, TokenLogprobs
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
 from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.steps import NO_BLOCKS
 
 BLOCK = 16
 
@@ -402,16 +403,14 @@ def test_a_prompt_beside_decodes_gets_what_keeps_their_pace() -> None:
     assert step(s)[0] == {"a": 4, "b": 4, "c": 4}  # nobody has a pace to keep
     s.add(request("d", 100))
     assert step(s)[0] == {"a": 1, "b": 1, "c": 1, "d": 9}
-    for name in "ef":
-        s.add(request(name, 100))
-    # One of three prompts runs and two wait: as many as decode, so that none of them counts more.
+    s.abort(["d"])
+    step(s, times=StepTimes(model=3.0))  # as predicted
+    s.add(request("e", 100))
     batch = s.schedule(0.0)
     assert batch.total_num_scheduled_tokens == 12
-    taken = StepTimes(model=6.0)  # half as long as predicted
-    s.update(batch, ModelOutput(token_columns([[5], [5], [5], []]), times=taken), 0.0)
-    # Decodes are predicted by what was seen of their own size, which is nothing but this.
-    batch = s.schedule(0.0)
-    assert batch.total_num_scheduled_tokens == 12
+    slow = StepTimes(model=24.0)  # twice as long as predicted
+    s.update(batch, sampled(s, batch, 5, times=slow), 0.0)
+    assert s.schedule(0.0).total_num_scheduled_tokens == 6
 
 
 def test_fewer_steps_at_once_rather_than_a_preemption() -> None:
@@ -446,7 +445,9 @@ def test_steps_in_which_nothing_but_decoding_happens_are_foreseen(
     step(s)
     assert s.running.quiet == quiet
     for left in range(quiet)[::-1]:
-        step(s)
+        batch = s.schedule(0.0)
+        assert batch.new_blocks is NO_BLOCKS  # nobody has looked for any
+        s.update(batch, sampled(s, batch, 5), 0.0)
         assert s.running.quiet == left
 
 

@@ -190,6 +190,7 @@ def test_only_copies_left_undone_age_what_was_learned(files: int) -> None:
     assert tiers.load_pays(64, 64, 0)  # a decision for copying: nothing is forgotten yet
     for _ in range(STALE - 1):
         assert not pays(1)
+    assert learned()
     tiers.observe(copies(loads=1 - files, files=files), 1e12 * BLOCK)  # nor after a copy
     for _ in range(STALE - 1):
         assert not pays(1)
