@@ -21,7 +21,7 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.adapters import AdapterClient, assign
 from quire.engine.calls import CoreCalls
 from quire.engine.client import CoreClient, ProcessClient
-from quire.engine.input import InputProcessor, Prompt, sampling_defaults
+from quire.engine.input import InputProcessor, Prompt
 from quire.engine.intake import Intake
 from quire.engine.lag import LoopLag
 from quire.engine.output import OutputProcessor
@@ -29,6 +29,7 @@ from quire.engine.pooling import check_task, pooled_output
 from quire.engine.pooling_input import PoolingPrompt
 from quire.engine.profiling import ProfilingClient
 from quire.engine.resolve import Resolved
+from quire.engine.served_model import sampling_defaults
 from quire.engine.stats import EngineStats
 from quire.engine.stream import OutputSink, OutputStream
 from quire.engine.supervisor import Supervisor

@@ -14,8 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from quire.core.config import EngineConfig
-from quire.core.errors import CheckpointError, InvalidRequestError
+from quire.core.errors import InvalidRequestError
 from quire.core.messages import AddRequest, Ready
 from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
@@ -25,8 +24,8 @@ from quire.core.typed import check_types
 from quire.engine.embeds import embeds_of
 from quire.engine.resolve import Resolved
 from quire.engine.restrictions import check_restrictions
+from quire.engine.served_model import cache_tokens, check_vocabulary, eos_token_ids
 from quire.engine.tokenizer_worker import ChatPrompt, tokenize
-from quire.kv.manager import most_blocks
 from quire.text.bad_words import word_tokens
 from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizer import Tokenizer, at_least, too_long
@@ -43,7 +42,6 @@ MAX_UNPACKED = 1024
 _OWN_FIELDS = {"bad_words_token_ids": "bad_words", "allowed_tokens": "allowed_token_ids"}
 """Fields of `SamplingParams` that this module sets, and what a user sets instead."""
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
-_SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class InputProcessor:
         structure_check: Callable[[StructuredOutputsParams], None] | None = None,
     ) -> None:
         config = resolved.config
-        _check_vocabulary(config, tokenizer)
+        check_vocabulary(config, tokenizer)
         self.tokenizer = tokenizer
         self.model = config.model
         self.pooling = config.pooling
@@ -88,7 +86,7 @@ class InputProcessor:
         self._num_drawn = itertools.count()
         self._structure_check = structure_check
         self.max_model_len = config.scheduler.max_model_len
-        self.eos_token_ids = _eos_token_ids(resolved, tokenizer)
+        self.eos_token_ids = eos_token_ids(resolved, tokenizer)
         self.on_ready(ready)
 
     def on_ready(self, ready: Ready) -> None:
@@ -96,7 +94,7 @@ class InputProcessor:
 
         The count of seeds goes on: no two unseeded requests may get the same one.
         """
-        self._cache_tokens = _cache_tokens(self._config, ready)
+        self._cache_tokens = cache_tokens(self._config, ready)
         self._limit = self.max_model_len, "the model's context"
         if self._cache_tokens < self.max_model_len:
             self._limit = self._cache_tokens, "the whole KV cache"
@@ -376,26 +374,6 @@ class InputProcessor:
         return sent
 
 
-def sampling_defaults(resolved: Resolved, generation_config: str) -> dict[str, Any]:
-    """Values for unset sampling fields, from the model's generation_config.json.
-
-    Lengths are not among them: how long an answer may be is the request's to say.
-    """
-    if generation_config != "auto":
-        return {}
-    found = resolved.source.generation_config
-    defaults = {k: found[k] for k in _SAMPLING_KEYS if found.get(k) is not None}
-    try:
-        SamplingParams(**defaults)
-    except InvalidRequestError as error:
-        logger.warning("The model's generation_config.json is not used: %s", error)
-        return {}
-    if defaults:
-        values = ", ".join(f"{k}={v}" for k, v in defaults.items())
-        logger.info("Unset sampling values come from the model's generation config: %s", values)
-    return defaults
-
-
 def check_priority(priority: int) -> None:
     """Raise `InvalidRequestError` for a priority that no message can hold."""
     if type(priority) is not int or not -(2**63) <= priority < 2**63:
@@ -436,54 +414,6 @@ def _from_mapping(prompt: Mapping[str, Any]) -> Any:
     if not isinstance(value, str if key == "prompt" else list):
         raise InvalidRequestError(f"{key} must not be {_kind(value)}.", param=key)
     return value
-
-
-def _cache_tokens(config: EngineConfig, ready: Ready) -> int:
-    """The longest sequence that the whole KV cache can serve."""
-    limits = config.scheduler
-    most = most_blocks(
-        limits.max_model_len,
-        ready.block_size,
-        config.model.common_window,
-        limits.max_num_batched_tokens,
-    )
-    if most <= ready.num_gpu_blocks:
-        return limits.max_model_len
-    return ready.num_gpu_blocks * ready.block_size
-
-
-def _eos_token_ids(resolved: Resolved, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """All tokens that end a sequence: config.json, generation_config.json and the tokenizer.
-
-    Raises:
-        CheckpointError: one of them is not in the vocabulary, so that it could end none.
-    """
-    model = resolved.config.model
-    generation = resolved.source.generation_config.get("eos_token_id")
-    places = {
-        "config.json": model.eos_token_ids,
-        "generation_config.json": generation if isinstance(generation, list) else [generation],
-        "the tokenizer": [tokenizer.eos_token_id],
-    }
-    for place, ids in places.items():
-        for token in ids:
-            if token is not None and not (type(token) is int and 0 <= token < model.vocab_size):
-                raise CheckpointError(
-                    f"eos_token_id of {place} is {token!r}; the vocabulary ends at "
-                    f"{model.vocab_size - 1}.",
-                    fix="Use the files that belong to the model, or set it in --hf-overrides.",
-                )
-    return tuple(sorted({token for ids in places.values() for token in ids if token is not None}))
-
-
-def _check_vocabulary(config: EngineConfig, tokenizer: Tokenizer) -> None:
-    if tokenizer.vocab_size > config.model.vocab_size:
-        raise CheckpointError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens, "
-            f"but the model embeds only {config.model.vocab_size}.",
-            fix="Use the tokenizer that belongs to the model (--tokenizer).",
-            param="tokenizer",
-        )
 
 
 def _kind(value: object) -> str:

@@ -29,12 +29,13 @@ from quire.engine.arrivals import Arrivals
 from quire.engine.beam_search import beam_search
 from quire.engine.each import one_each
 from quire.engine.grammar_process import GrammarProcess
-from quire.engine.input import InputProcessor, Prompt, sampling_defaults
+from quire.engine.input import InputProcessor, Prompt
 from quire.engine.interrupt import deferred_interrupt
 from quire.engine.llm_pooling import PoolingMethods
 from quire.engine.output import OutputProcessor
 from quire.engine.process import load_core
 from quire.engine.resolve import engine_args, load_tokenizer, resolve
+from quire.engine.served_model import sampling_defaults
 from quire.engine.stats import EngineStats
 from quire.engine.tokenizer_worker import ChatPrompt
 from quire.engine.tracing import request_tracer

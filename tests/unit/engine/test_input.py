@@ -8,7 +8,8 @@ from quire.core.errors import CheckpointError, InvalidRequestError
 from quire.core.request import unpack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
-from quire.engine.input import InputProcessor, derive_seed, sampling_defaults
+from quire.engine.input import InputProcessor, derive_seed
+from quire.engine.served_model import sampling_defaults
 from tests.unit.engine.fakes import (
     EOS,
     ByteTokenizer,
