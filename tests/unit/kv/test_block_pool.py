@@ -113,6 +113,7 @@ def test_freeing_twice_is_caught() -> None:
 def test_an_empty_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="0 blocks"):
         BlockPool(0)
+    assert BlockPool(1).allocate(1) == [0]
 
 
 def test_a_block_that_was_used_again_is_evicted_after_those_that_were_not() -> None:

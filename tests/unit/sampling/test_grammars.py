@@ -21,6 +21,7 @@ from quire.sampling.grammars import COMPILE_THREADS, Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
 from quire.sampling.state import SamplingState
 from quire.text.dummy import DummyTokenizer
+from quire.text.grammar import new_matcher
 
 EOS = 300
 VOCAB = 301
@@ -284,4 +285,20 @@ def test_what_native_code_is_at_is_noted_while_it_runs(
     filler.begin({0: row})
     filler.end()
     assert [note.key for note in noted] == [row.matcher.key]
+    assert read_notes(path) == set()
+
+
+def test_what_is_being_compiled_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "marks"
+    make_file(path)
+    noted = []
+
+    def compile_noted(*args: Any) -> Any:
+        noted.extend(read_notes(path))
+        return new_matcher(*args)
+
+    monkeypatch.setattr("quire.text.grammar.new_matcher", compile_noted)
+    marked = Grammars(lambda: DummyTokenizer(VOCAB), VOCAB, str(path))
+    compiled = marked.prepare(StructuredOutputsParams(json=SCHEMA), (EOS,)).result()
+    assert [note.key for note in noted] == [compiled.key]
     assert read_notes(path) == set()

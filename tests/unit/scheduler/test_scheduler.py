@@ -492,3 +492,29 @@ def test_several_steps_at_once_are_all_computed() -> None:
         assert batch.num_scheduled_tokens.tolist() == [1]
         assert batch.total_num_scheduled_tokens == 3
         s.update(batch, sampled(s, batch, 5), 0.0)
+
+
+def test_several_steps_at_once_may_take_the_last_block_and_outlast_some() -> None:
+    s = make(num_blocks=3)
+    s.add(request("a", BLOCK - 1, max_tokens=2))
+    s.add(request("b", BLOCK - 1, max_tokens=20))
+    step(s)
+    s.abort(["a"])
+    s.add(request("c", 4, max_tokens=2))
+    step(s)  # b has its second block now
+    batch = s.schedule(0.0, num_steps=4)
+    assert batch.request_ids == ["b", "c"]
+    assert batch.num_steps == 4
+    tight = make(num_blocks=2)
+    tight.add(request("b", BLOCK - 1, max_tokens=17))
+    step(tight)
+    batch = tight.schedule(0.0, num_steps=4)
+    assert batch.num_steps == 4
+    assert tight.kv.pool.num_free == 0
+
+
+def test_nothing_is_computed_behind_a_last_token_that_is_being_sampled() -> None:
+    s = make()
+    s.add(request("a", 4, max_tokens=1))
+    s.schedule(0.0)
+    assert s.schedule(0.0).empty
