@@ -261,3 +261,14 @@ def test_a_file_that_the_step_reads_is_not_dropped_in_it() -> None:
     copies = tier.take_copies()
     assert copies is not None
     assert (copies.dropped, copies.spills) == ([], [])
+
+
+def test_what_was_loaded_again_leaves_its_slot_last() -> None:
+    tier = HostTier(TierConfig(num_offload_slots=2))
+    for block, key in enumerate(KEYS[:2]):
+        tier.offload(block, key)
+    tier.take_copies()
+    tier.load(KEYS[0], 5)
+    tier.take_copies()
+    tier.offload(2, KEYS[2])
+    assert [tier.find(key) for key in KEYS[:3]] == [True, False, True]
