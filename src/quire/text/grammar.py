@@ -104,7 +104,8 @@ def _structure(params: StructuredOutputsParams, exponents: bool) -> Grammar:
         case "choice":
             assert params.choice is not None
             choices = " | ".join(json.dumps(choice) for choice in params.choice)
-            return {"lark_grammar": f"start: {choices}"}
+            # One terminal: as rules, more than 2,000 choices would exceed the parser's row.
+            return {"lark_grammar": f"start: CHOICE\nCHOICE: {choices}"}
         case "grammar":
             return {"lark_grammar": _lark(params)}
         case _:

@@ -53,6 +53,11 @@ def multiples_of(*numbers: float) -> dict[str, Any]:
     return {"type": "number", "allOf": [{"multipleOf": number} for number in numbers]}
 
 
+@pytest.mark.parametrize("choices", [["ab"] * 8000, [f"ab{i}" for i in range(8000)]])
+def test_thousands_of_choices_can_be_followed(choices: list[str]) -> None:
+    assert accepts(StructuredOutputsParams(choice=choices), choices[-1])
+
+
 def test_formats_of_others_are_remarks() -> None:
     properties = {
         "format": {"type": "string", "format": "password"},
