@@ -244,6 +244,8 @@ class InputProcessor:
         if isinstance(prompt, list):
             self._check_ids("prompt", prompt)
             return list(prompt)
+        if prompt.isascii():
+            return prompt
         try:
             prompt.encode()
         except UnicodeEncodeError as error:

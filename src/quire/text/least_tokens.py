@@ -43,6 +43,8 @@ class LeastTokens:
         longest = self.longest * (1 if text.isascii() or not self.composes else _NFC_SHRINKS)
         if self.strips and len(text) > longest:
             text = "".join(text.split())
+        if text.isascii() and not self.unknown:
+            return -(-len(text) // longest)
         data = text.encode()
         size = len(data.translate(None, self.unknown)) if self.unknown else len(data)
         return -(-size // longest)

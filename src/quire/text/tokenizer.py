@@ -92,7 +92,8 @@ class Tokenizer(Protocol):
 
 def at_least(least: int, text: str) -> str:
     """The length of a text that was not tokenized, for `too_long`."""
-    return f"{len(text.encode())} bytes and at least {least}"
+    size = len(text) if text.isascii() else len(text.encode())
+    return f"{size} bytes and at least {least}"
 
 
 def too_long(

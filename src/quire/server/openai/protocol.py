@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 MAX_SEQUENCES = 2048
 """Most completions of one request: its prompts times n."""
-MAX_MESSAGES = 4096
+MAX_MESSAGES = 2048
 """Of a conversation; also its items, and the parts of one message."""
 MAX_TOOLS = 1024
 """Of a request; also the calls of one message."""
