@@ -81,7 +81,7 @@ FIELDS: dict[str, tuple[str, dict[str, Any]]] = {
     "prompts": (COMPLETIONS, completion(prompt=["a"] * MAX_SEQUENCES)),
     "prompts of token ids": (COMPLETIONS, completion(prompt=[[97]] * MAX_SEQUENCES)),
     "token ids": (COMPLETIONS, completion(prompt=[97] * (MOST["values"] - 10))),
-    # One of 30 MiB takes 41 to 49 ms, most of it to decode: too close to the bar for a busy machine.
+    # 30 MiB take 41 to 49 ms, mostly to decode: too close to the bar for a busy machine.
     "text": (COMPLETIONS, completion(prompt="a" * (20 * 2**20))),
     "choices": (COMPLETIONS, completion(guided_choice=strings(30_000, 6))),
     "messages": (CHAT, chat(messages=messages(MAX_MESSAGES))),
