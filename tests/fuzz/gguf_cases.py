@@ -27,6 +27,9 @@ _BLOCKS = {0: (1, 4), 1: (1, 2), 30: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 2
 """Tensor type → values and bytes of a block."""
 _COUNTS = (0, 1, 2, 255, 2**16, 2**24, 2**24 + 1, 2**31, 2**32, 2**63, 2**64 - 1)
 
+MASK = 2**64 - 1
+"""Of a 64-bit field."""
+
 
 @dataclass
 class Entry:
@@ -62,8 +65,9 @@ class File:
             out += text(entry.key) + struct.pack("<I", entry.kind) + entry.payload
         for t in self.tensors:
             rank = len(t.extents) if t.rank is None else t.rank
-            out += text(t.name) + struct.pack(f"<I{len(t.extents)}Q", rank, *t.extents)
-            out += struct.pack("<IQ", t.kind & 0xFFFFFFFF, t.offset)
+            extents = [extent & MASK for extent in t.extents]  # two faults may add up to more
+            out += text(t.name) + struct.pack(f"<I{len(extents)}Q", rank, *extents)
+            out += struct.pack("<IQ", t.kind & 0xFFFFFFFF, t.offset & MASK)
         return out + bytes(-len(out) % 32) + self.data
 
 
