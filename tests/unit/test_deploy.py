@@ -1,0 +1,114 @@
+"""deploy/ and docs/deploy.md: their flags, paths and users are real. Nothing is started."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from quire.cli import serve
+from quire.cli.parser import Parser
+
+ROOT = Path(__file__).parents[2]
+SYSTEMD = ROOT / "deploy" / "systemd"
+CONTAINER = ROOT / "deploy" / "container"
+
+
+def check_flags(words: list[str]) -> None:
+    """Parse the flags of `quire serve`; an unknown one ends the test."""
+    parser = Parser(prog="quire serve")
+    serve.add_arguments(parser)
+    parser.parse(words)
+
+
+def settings(path: Path) -> dict[str, list[str]]:
+    """A unit's or an environment file's assignments, by name."""
+    found: dict[str, list[str]] = {}
+    for line in path.read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def instructions() -> dict[str, list[str]]:
+    """The last stage's instructions of the container file, by name."""
+    text = (CONTAINER / "Containerfile").read_text().replace("\\\n", " ")
+    found: dict[str, list[str]] = {}
+    for line in text[text.rindex("\nFROM") :].splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.partition(" ")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def test_the_example_of_an_environment() -> None:
+    given = settings(SYSTEMD / "quire.env.example")
+    check_flags(shlex.split(given["QUIRE_FLAGS"][0]))
+    assert given["QUIRE_API_KEY"]
+
+
+def test_the_unit_finds_an_installation_and_reads_the_environment_last() -> None:
+    unit = settings(SYSTEMD / "quire.service")
+    assert unit["ExecStart"] == ["/usr/bin/env quire serve $QUIRE_FLAGS"]
+    [path] = [value for value in unit["Environment"] if value.startswith("PATH=")]
+    assert path.startswith("PATH=/opt/quire/bin:")
+    assert unit["EnvironmentFile"] == ["/etc/quire/quire.env"]
+    cache = f"/var/cache/{unit['CacheDirectory'][0]}"
+    assert f"QUIRE_CACHE_DIR={cache}" in unit["Environment"][1]
+    assert unit["DynamicUser"] == unit["NoNewPrivileges"] == ["yes"]
+    assert unit["ProtectSystem"] == ["strict"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_systemd_understands_the_unit() -> None:
+    command = ["systemd-analyze", "verify", "--man=no", str(SYSTEMD / "quire.service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = [line for line in done.stderr.splitlines() if "quire.service" in line]
+    assert not [line for line in told if "Unknown" in line or "Failed to parse" in line]
+    assert done.returncode == 0 or "system bus" in done.stderr, done.stderr
+
+
+def test_the_container_is_no_root_and_serves() -> None:
+    found = instructions()
+    [user] = found["USER"]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    assert "HEALTHCHECK" in found
+    assert "/health'" in found["HEALTHCHECK"][0]
+    entry, command = (yaml.safe_load(found[name][0]) for name in ("ENTRYPOINT", "CMD"))
+    assert entry[:2] == ["quire", "serve"]
+    check_flags([*entry[2:], *command])
+    port = entry[entry.index("--port") + 1]
+    assert found["EXPOSE"] == [port]
+    assert f":{port}/health" in found["HEALTHCHECK"][0]
+    assert f"--owner={user.partition(':')[0]}" in found["RUN"][-1]
+
+
+def test_compose_keeps_the_root_read_only() -> None:
+    service: dict[str, Any] = yaml.safe_load((CONTAINER / "compose.yaml").read_text())["services"][
+        "quire"
+    ]
+    check_flags(service["command"])
+    assert service["read_only"] is True
+    assert "/tmp" in service["tmpfs"]
+    assert service["cap_drop"] == ["ALL"]
+    assert (CONTAINER / service["build"]["context"]).resolve() == ROOT
+    assert (ROOT / service["build"]["dockerfile"]).is_file()
+    [volume] = service["volumes"]
+    assert volume.partition(":")[2] == instructions()["VOLUME"][0]
+
+
+def test_files_that_the_guide_names_are_there() -> None:
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    named = set(re.findall(r"deploy/[\w./]+\w", text))
+    assert len(named) > 3
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    flags = set(re.findall(r"`(--[a-z-]+)`", text))
+    for flag in flags:
+        assert flag in (ROOT / "src/quire/cli/serve.py").read_text(), flag
