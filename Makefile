@@ -27,7 +27,7 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test soak soak-worlds soak-server fuzz truth mutants sanitize lint format bench cpu-bars web clean
+.PHONY: help demo test newcomer soak soak-worlds soak-server fuzz truth mutants sanitize lint format bench cpu-bars web clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -38,6 +38,9 @@ demo: $(VENV)/.quire  ## Install Quire and let its built-in model tell a story
 
 test: $(VENV)/.quire-dev  ## Install the development tools and run all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+newcomer: $(VENV)/.quire  ## Run forty things that a new user types, and write docs/newcomer.md
+	@$(BIN)/python -m tools.newcomer --output docs/newcomer.md
 
 soak: soak-worlds soak-server  ## Run both soaks: the scheduler's worlds, then a server with faults
 

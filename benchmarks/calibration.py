@@ -70,7 +70,7 @@ def quire(*words: str) -> dict[str, Any]:
     """The row that a command writes to the file after its `--json`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "row.json"
-        command = [sys.executable, "-m", "quire.cli.main", *words, "--json", str(file)]
+        command = [sys.executable, "-m", "quire", *words, "--json", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.exit(f"{' '.join(words)} failed:\n{done.stderr}")

@@ -57,9 +57,7 @@ def measure(case: str, kv_bytes: int) -> dict[str, Any]:
     words = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "QUIRE_CACHE_DIR": folder}
-        plan = json.loads(
-            _run(environment, "-m", "quire.cli.main", "plan", "--json", model, *words)
-        )
+        plan = json.loads(_run(environment, "-m", "quire", "plan", "--json", model, *words))
         payload = json.dumps({"model": model, **fields})
         resident = int(_run(environment, "-c", _FILL, payload).splitlines()[-1])
     planned = plan["resident"]

@@ -40,10 +40,13 @@ FIELDS: dict[str, tuple[Any, int]] = {
     "stop_token_ids": (1, limits.MAX_STOP_TOKEN_IDS),
     "bad_words": ("0123456789abcdef", limits.MAX_BAD_WORDS),
     "allowed_token_ids": (1, 3000),
-    "guided_choice": ("ab", 8000),
+    "guided_choice": ("{:015x}", 14_000),
     "messages": ({"role": "user", "content": ""}, MAX_MESSAGES),
 }
-"""An entry of each list that a request may carry, and how many are served."""
+"""An entry of each list that a request may carry, and how many are served.
+
+An entry that is a format makes each one differ: equal choices are one.
+"""
 OF_PROMPT = ("prompt", "messages")
 """Those that may make a prompt longer than the model's context."""
 TOO_MANY = 5_000_000
@@ -304,7 +307,9 @@ def _with_list(name: str, *, beyond: bool) -> bytes:
     entry, count = FIELDS[name]
     if beyond:
         count = TOO_MANY if isinstance(entry, int) else TOO_MANY // 100
-    fields = {"max_tokens": 2, name: [entry] * count}
+    differ = isinstance(entry, str) and "{" in entry
+    entries = [entry.format(i) for i in range(count)] if differ else [entry] * count
+    fields = {"max_tokens": 2, name: entries}
     if name == "messages":
         return _post("/v1/chat/completions", fields)
     return _post("/v1/completions", {"prompt": "a", **fields})

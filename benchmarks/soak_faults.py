@@ -323,7 +323,7 @@ def main() -> int:
     parser.add_argument("--samples", help="keep what was seen of memory in this file")
     parser.add_argument("--json", type=Path, help="a .jsonl file, to append a row")
     args = parser.parse_args()
-    command = [sys.executable, "-m", "quire.cli.main", "serve", args.model, "--port", "0"]
+    command = [sys.executable, "-m", "quire", "serve", args.model, "--port", "0"]
     command += ["--max-num-seqs", str(args.max_num_seqs)]
     command += ["--max-queued-requests", str(2 * args.max_num_seqs)]
     command += ["--num-gpu-blocks-override", "1024", "--step-timeout", str(STEP_TIMEOUT)]

@@ -72,7 +72,7 @@ def instruction_sets(repetitions: int) -> Seen:
     """10592: the same text from each instruction set that this machine has, named in the log."""
     texts = []
     for isa in available_isas():
-        command = [sys.executable, "-m", "quire.cli.main", "complete", "Once upon a time"]
+        command = [sys.executable, "-m", "quire", "complete", "Once upon a time"]
         done = subprocess.run(
             [*command, "--dtype", "float32", "--temperature", "0", "--max-tokens", "48"],
             env=env.of_child(QUIRE_CPU_ISA=isa), capture_output=True, text=True, check=True,

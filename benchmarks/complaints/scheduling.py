@@ -81,7 +81,7 @@ def bounded_gaps(repetitions: int) -> Seen:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "row.json"
         run_module(
-            "quire.cli.main", "bench", "interference", *words.split(),
+            "quire", "bench", "interference", *words.split(),
             "--num-arrivals=2", "--arrival-len=1500", "--idle-tokens=24",
             f"--repetitions={repetitions}", f"--json={file}",
         )  # fmt: skip

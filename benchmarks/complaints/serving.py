@@ -16,7 +16,7 @@ def _bench(command: str, *words: str) -> dict[str, Any]:
     """The row of `quire bench …`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "row.json"
-        run_module("quire.cli.main", "bench", command, *words, f"--json={file}")
+        run_module("quire", "bench", command, *words, f"--json={file}")
         row: dict[str, Any] = json.loads(file.read_text())
     return row
 

@@ -90,7 +90,7 @@ def marked_rows(repetitions: int) -> Seen:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
         words = "--model gpt2 --op norm gemm --rows 1 16 --dtype float32"
-        run_module("quire.cli.main", "bench", "kernels", *words.split(), f"--json={file}")
+        run_module("quire", "bench", "kernels", *words.split(), f"--json={file}")
         rows = json.loads(file.read_text())
     wrong = sum((row["spread"] > 0.05) != row["unstable"] for row in rows)
     return seen([float(wrong)], rows=len(rows), unstable=sum(row["unstable"] for row in rows))

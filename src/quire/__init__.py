@@ -6,31 +6,56 @@ The public names load on first use, so `import quire` itself costs milliseconds:
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # `typing` is not imported: it would take longer than all of this
 if TYPE_CHECKING:
     from quire.core.beam_search import BeamSearchParams
     from quire.core.config import EngineArgs
     from quire.core.lora import LoRARequest
-    from quire.core.outputs import CompletionOutput, PoolingRequestOutput, RequestOutput
+    from quire.core.outputs import (
+        ClassificationOutput,
+        ClassificationRequestOutput,
+        CompletionOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        PoolingOutput,
+        PoolingRequestOutput,
+        RequestOutput,
+        ScoringOutput,
+        ScoringRequestOutput,
+    )
     from quire.core.pooling_params import PoolingParams
-    from quire.core.prompts import TextPrompt, TokensPrompt
+    from quire.core.prompts import PromptType, TextPrompt, TokensPrompt
     from quire.core.sampling_params import SamplingParams
     from quire.core.structured_outputs import StructuredOutputsParams
+    from quire.engine.arg_utils import AsyncEngineArgs
     from quire.engine.async_engine import AsyncLLM
+    from quire.engine.async_llm_engine import AsyncLLMEngine
     from quire.engine.llm import LLM
+    from quire.engine.llm_engine import LLMEngine
 
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
     "AsyncLLM",
+    "AsyncLLMEngine",
     "BeamSearchParams",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineArgs",
+    "LLMEngine",
     "LoRARequest",
+    "PoolingOutput",
     "PoolingParams",
     "PoolingRequestOutput",
+    "PromptType",
     "RequestOutput",
     "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
@@ -41,22 +66,40 @@ __version__ = "0.1.0"
 
 _HOME = {
     "LLM": "quire.engine.llm",
+    "AsyncEngineArgs": "quire.engine.arg_utils",
     "AsyncLLM": "quire.engine.async_engine",
+    "AsyncLLMEngine": "quire.engine.async_llm_engine",
     "BeamSearchParams": "quire.core.beam_search",
+    "ClassificationOutput": "quire.core.outputs",
+    "ClassificationRequestOutput": "quire.core.outputs",
     "CompletionOutput": "quire.core.outputs",
+    "EmbeddingOutput": "quire.core.outputs",
+    "EmbeddingRequestOutput": "quire.core.outputs",
     "EngineArgs": "quire.core.config",
+    "LLMEngine": "quire.engine.llm_engine",
     "LoRARequest": "quire.core.lora",
+    "PoolingOutput": "quire.core.outputs",
     "PoolingParams": "quire.core.pooling_params",
     "PoolingRequestOutput": "quire.core.outputs",
+    "PromptType": "quire.core.prompts",
     "RequestOutput": "quire.core.outputs",
     "SamplingParams": "quire.core.sampling_params",
+    "ScoringOutput": "quire.core.outputs",
+    "ScoringRequestOutput": "quire.core.outputs",
     "StructuredOutputsParams": "quire.core.structured_outputs",
     "TextPrompt": "quire.core.prompts",
     "TokensPrompt": "quire.core.prompts",
 }
+_ABSENT = {
+    "ModelRegistry": "architectures are Quire's own: `quire.models.registry`",
+    "initialize_ray_cluster": "ranks are processes of one machine: tensor_parallel_size",
+}
+"""vLLM's names that Quire does not have, and why."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    if name in _ABSENT:
+        raise ImportError(f"Quire has no {name}: {_ABSENT[name]}.")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

@@ -16,6 +16,7 @@ import openai
 import pytest
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me a story."}]
+LONG: list[Any] = [{"role": "user", "content": "a story " * 2000}]
 TEXTS = ["a cat", "a dog and a cat"]
 SCHEMA: dict[str, Any] = {
     "title": "answer",
@@ -72,11 +73,16 @@ def litellm_scenarios(url: str, told: str, encoder_url: str) -> Iterator[Scenari
             litellm.completion(**chat | {"max_tokens": 0})
         with pytest.raises(litellm.NotFoundError):
             litellm.completion(**chat | {"model": "openai/other"})
+        with pytest.raises(litellm.ContextWindowExceededError):
+            litellm.completion(**chat | {"messages": LONG})
+        with pytest.raises(litellm.ContextWindowExceededError):
+            litellm.responses(**fields, input=LONG)
 
     yield from (chats_and_streams, a_tool_and_a_structure, responses, embeddings, typed_errors)
 
 
 def langchain_scenarios(url: str, told: str, encoder_url: str) -> Iterator[Scenario]:
+    from langchain_core.exceptions import ContextOverflowError
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
     fields: dict[str, Any] = {
@@ -120,6 +126,10 @@ def langchain_scenarios(url: str, told: str, encoder_url: str) -> Iterator[Scena
             ChatOpenAI(**fields, max_tokens=12, top_p=7).invoke(MESSAGES)
         with pytest.raises(openai.NotFoundError):
             ChatOpenAI(**fields | {"model": "other"}).invoke(MESSAGES)
+        for use_responses_api in (False, True):
+            chat = ChatOpenAI(**fields, max_tokens=12, use_responses_api=use_responses_api)
+            with pytest.raises(ContextOverflowError):
+                chat.invoke(LONG)
 
     yield from (chats_and_streams, a_tool_and_a_structure, embeddings, typed_errors)
 

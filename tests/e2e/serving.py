@@ -17,7 +17,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 START_SECONDS = 120.0
-QUIRE = [sys.executable, "-m", "quire.cli.main"]
+QUIRE = [sys.executable, "-m", "quire"]
 
 
 @dataclass

@@ -80,9 +80,11 @@ MANY_ROWS: dict[str, tuple[tuple[str, ...], set[str]]] = {
 def test_benches_of_many_rows(name: str, tmp_path: Path) -> None:
     argv, keys = MANY_ROWS[name]
     file = tmp_path / "rows.jsonl"
-    command = [sys.executable, "-m", "quire.cli.main", "bench", name, *argv, "--json", str(file)]
+    command = [sys.executable, "-m", "quire", "bench", name, *argv, "--json", str(file)]
+    command += ["--plot-dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert done.stdout.startswith(f"bench {name} ({len(rows)} rows)\n")
     for row in rows:
@@ -102,11 +104,14 @@ def test_benches_of_many_rows(name: str, tmp_path: Path) -> None:
 def test_bench(name: str, tmp_path: Path) -> None:
     argv, keys = CASES[name]
     file = tmp_path / "row.json"
-    command = [sys.executable, "-m", "quire.cli.main", "bench", name, *argv]
+    command = [sys.executable, "-m", "quire", "bench", name, *argv]
     command += ["--repetitions", "1", "--seed", "3", "--json", str(file)]
+    command += ["--plot-dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"bench {name} (1 repetition)\n")
+    picture = "itl.png" if name == "serve" else f"{name}.png"
+    assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     row = json.loads(file.read_text())
     assert keys <= set(row)
     assert row["min"] == row["max"]

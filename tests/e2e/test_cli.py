@@ -56,6 +56,6 @@ def test_errors_are_one_line(tiny_model: Path) -> None:
     result = quire("complete", "x" * 600, "--model", str(tiny_model))
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith("error: The prompt has 600 tokens")
+    assert last.startswith("error: This model's maximum context length is 512 tokens")
     assert "Traceback" not in result.stderr
     assert result.stdout == ""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import re
+import runpy
 import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from quire.bench.server_process import running_server
 from quire.core.config import EngineArgs
+from tests.e2e.tiny_adapter import write_tiny_adapter
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -20,6 +27,11 @@ def output_of(name: str, *argv: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def main_of(name: str) -> Any:
+    """The example's `main`, to be called in this process."""
+    return runpy.run_path(str(EXAMPLES / name))["main"]
 
 
 def test_offline() -> None:
@@ -52,3 +64,56 @@ def test_openai_client() -> None:
         story = output_of("openai_client.py", f"{url}/v1")
         assert len(story.split()) > 10
         assert output_of("openai_client.py", f"{url}/v1") == story
+
+
+def test_async_streaming(capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(main_of("async_streaming.py")())
+    lines = sorted(capsys.readouterr().out.splitlines())
+    assert [line.split(",")[0] for line in lines] == ["boat", "fox"]
+    assert all(int(line.split()[1]) > 10 for line in lines), "many pieces each"
+
+
+def test_llm_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    main_of("llm_engine.py")(["--max-num-seqs", "4", "--enforce-eager"])
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(line.partition(":")[0] for line in lines) == ["0", "1", "2", "2"]
+
+
+def test_chat(capsys: pytest.CaptureFixture[str]) -> None:
+    main_of("chat.py")()
+    text = capsys.readouterr().out
+    assert text.count("user: Tell me a story") == text.count("assistant: ") == 2
+
+
+def test_structured_outputs(capsys: pytest.CaptureFixture[str]) -> None:
+    main_of("structured_outputs.py")()
+    found = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert found["choice"] in ("happy", "sad")
+    assert re.fullmatch(r"[a-z]{3,10}@[a-z]{3,10}\.com", found["regex"])
+    assert set(json.loads(found["json"])) == {"name", "kind", "age"}
+    assert re.fullmatch(r"SELECT (age|weight) FROM pets WHERE \w+ = \d+", found["grammar"])
+
+
+def test_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.golden.tiny_encoders import make_encoder  # imports Transformers
+
+    make_encoder(tmp_path, "bert")
+    main_of("embed.py")(str(tmp_path))
+    lines = capsys.readouterr().out.splitlines()
+    assert [" 48 numbers: " in line for line in lines[:3]] == [True] * 3
+    assert lines[3].startswith("1.000 ")
+
+
+def test_lora(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adapter = write_tiny_adapter(tmp_path / "adapter")
+    main_of("lora.py")(str(tiny_model), str(adapter))
+    without, tuned = capsys.readouterr().out.splitlines()
+    assert without.partition(": ")[2] != tuned.partition(": ")[2]
+
+
+def test_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    main_of("metrics.py")()
+    lines = capsys.readouterr().out.splitlines()
+    assert "vllm:generation_tokens 32" in lines
+    assert "vllm:num_requests_running is 0.000 now" in lines
+    assert any(line.startswith("vllm:e2e_request_latency_seconds 2 times") for line in lines)

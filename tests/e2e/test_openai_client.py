@@ -104,7 +104,7 @@ def test_stop(client: openai.OpenAI) -> None:
     ("kind", "fields"),
     [
         (openai.BadRequestError, {"max_tokens": 0}),
-        (openai.BadRequestError, {"extra_body": {"no_such_field": 1}}),
+        (openai.BadRequestError, {"extra_body": {"temprature": 1}}),
         (openai.NotFoundError, {"model": "other"}),
     ],
 )

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from quire.checkpoint.presets import preset_names
+from quire.cli import serve
 from quire.cli.main import main
+from quire.cli.parser import Parser
 from quire.core.hardware import detect
+from quire.engine.resolve import resolve
+from tests.e2e.serving import serving
 
 _START = """
 import json, sys
@@ -71,6 +78,45 @@ def test_a_plan_is_what_the_engine_has(
     blocks = facts["num_blocks"]
     assert isinstance(blocks, int)
     assert report["num_blocks"] == pytest.approx(blocks, rel=0.1)
+
+
+def command_of(said: str) -> list[str]:
+    """The words of the command that a plan prints."""
+    [line] = [line for line in said.splitlines() if line.startswith("  quire serve ")]
+    return shlex.split(line)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["embedded"],
+        ["--model", "embedded", "--max-model-len", "auto", "--no-enable-prefix-caching"],
+        ["qwen3-0.6b", "--kv-cache-memory-bytes", "1GiB", "-q", "int8", "--max-num-seqs", "4"],
+        ["gpt2", "--load-format", "dummy", "--seed", "-1", "--gpu-memory-utilization", "0.3"],
+        ["embedded", "--hf-overrides", '{"rope_theta": 5.0}', "--enable-lora", "-tp", "1"],
+    ],
+)
+def test_the_command_says_what_was_planned(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *flags]) == 0
+    words = command_of(capsys.readouterr().out)
+    parser = Parser()
+    serve.add_arguments(parser)
+    printed = serve.engine_args(parser.parse(words[2:]))
+    asked = serve.engine_args(parser.parse(flags))
+    if asked.model in preset_names():
+        asked = replace(asked, load_format="dummy")
+    assert printed == asked
+    resolve(printed, detect())  # finds the model
+
+
+def test_the_command_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["plan", "--max-num-seqs", "2", "--num-gpu-blocks-override", "64"]) == 0
+    command, action, model, *flags = command_of(capsys.readouterr().out)
+    assert (command, action, model) == ("quire", "serve", "embedded")
+    with serving(Path(model), *flags, log_folder=tmp_path) as server:
+        assert server.http.get("/v1/models").json()["data"][0]["id"] == "tiny"
 
 
 def test_a_person_reads_the_verdict_and_the_command(

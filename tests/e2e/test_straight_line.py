@@ -30,7 +30,7 @@ from quire.server.app import create_app
 
 PACKAGE = Path(quire.core.__file__).parent.parent
 MAX_FILES = 14
-MAX_LINES = 3850
+MAX_LINES = 3900
 LANDMARKS = {
     "engine/client.py:send",
     "server/openai/generation.py:put",

@@ -144,6 +144,81 @@ def call_tools(client: openai.OpenAI, **fields: Any) -> Any:
     )
 
 
+DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
+PAIR = {
+    "type": "object",
+    "properties": {"a": DIGIT, "in": {"type": "object", "properties": {"b": DIGIT}}},
+    "required": ["a"],
+}
+"""Without `additionalProperties`."""
+
+
+def in_response_format(schema: dict[str, Any]) -> dict[str, Any]:
+    shape = {"name": "pair", "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": shape}}
+
+
+def in_tools(choice: Any) -> dict[str, Any]:
+    function = {"name": "f", "parameters": PAIR}
+    return {"tools": [{"type": "function", "function": function}], "tool_choice": choice}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        in_response_format(PAIR),
+        {"extra_body": {"structured_outputs": {"json": PAIR}}},
+        {"extra_body": {"guided_json": PAIR}},
+        in_tools("required"),
+        in_tools({"type": "function", "function": {"name": "f"}}),
+    ],
+    ids=["response_format", "structured_outputs", "guided_json", "required", "named"],
+)
+def test_objects_have_no_properties_that_their_schema_does_not_name(
+    client: openai.OpenAI, fields: dict[str, Any]
+) -> None:
+    answers = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=300, n=4, seed=1, temperature=1.5, **fields
+    )
+    found = []
+    for choice in answers.choices:
+        calls = choice.message.tool_calls
+        if choice.finish_reason in ("stop", "tool_calls"):
+            found.append(calls[0].function.arguments if calls else choice.message.content)
+    assert found
+    for text in found:
+        value = json.loads(text)
+        assert value.keys() <= {"a", "in"}
+        assert value.get("in", {}).keys() <= {"b"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        in_response_format({**PAIR, "minProperties": 3, "additionalProperties": True}),
+        {
+            "extra_body": {
+                "structured_outputs": {
+                    "json": {**PAIR, "minProperties": 3},
+                    "disable_additional_properties": False,
+                }
+            }
+        },
+    ],
+    ids=["true", "option"],
+)
+def test_a_schema_or_an_option_allows_other_properties(
+    client: openai.OpenAI, fields: dict[str, Any]
+) -> None:
+    answer = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=40, seed=1, **fields
+    )
+    assert answer.choices[0].message.content
+    closed = in_response_format({**PAIR, "minProperties": 3})
+    with pytest.raises(openai.BadRequestError, match="json_schema"):
+        client.chat.completions.create(model="tiny", messages=MESSAGES, **closed)
+
+
 def test_a_named_tool(client: openai.OpenAI) -> None:
     choice = {"type": "function", "function": {"name": "find"}}
     answer = call_tools(client, tool_choice=choice, seed=5).choices[0]
@@ -196,7 +271,6 @@ def test_a_tools_answer_goes_back(client: openai.OpenAI) -> None:
     [
         ({"tool_choice": "auto"}, "tool_choice"),  # its template has no format for calls
         ({"tool_choice": {"type": "function", "function": {"name": "none"}}}, "none"),
-        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "structure"),
     ],
 )
 def test_tools_that_cannot_be_served(

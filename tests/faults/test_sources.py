@@ -17,7 +17,7 @@ SOURCES = Path(__file__).parents[2] / "src" / "quire"
 WALL_CLOCK = {
     "engine/tracing.py",  # spans carry dates
     "server/app.py",  # `created` of the model
-    "server/metrics.py",  # lora_requests_info's value is a date, as vLLM's
+    "engine/prometheus.py",  # lora_requests_info's value is a date, as vLLM's
     "server/openai/generation.py",  # `created` of an answer
     "server/openai/pooling.py",  # the same
     "server/responses/answer.py",  # the same

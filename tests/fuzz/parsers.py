@@ -12,7 +12,8 @@ from random import Random
 import msgspec
 
 from quire.server.tools.deltas import CallDelta, Delta
-from quire.server.tools.table import REASONING_PARSERS, TOOL_PARSERS, OutputParser, Parsers
+from quire.server.tools.parser import OutputParser
+from quire.server.tools.table import REASONING_PARSERS, TOOL_PARSERS, Parsers
 from tests.fuzz.mutate import TEXTS, mutate_bytes, value
 
 MARKS = sorted(
@@ -26,7 +27,10 @@ WORDS = [
     "}", "{", "[", '"', "\\", ",", ";", ":", "(", ")", "=", "name", "f", " ", "\n", "1", "-1e9",
     "true", "None", "é", "😀", "analysis", "commentary", "final", "\\u00e9", "'", "assistant",
     "NaN", "1e999", '"\\ud800"', '{"name": "\\udfff", "arguments": "\\ud800"}',
-    "<function=f><parameter=a>", "</parameter></function>",
+    "<function=f><parameter=a>", "</parameter></function>", '<invoke name="f">', "</invoke>",
+    '<parameter name="a">', '<｜DSML｜function_calls><｜DSML｜invoke name="f">', "</arg_value>",
+    '<｜DSML｜parameter name="a" string="true">', "</｜DSML｜invoke>", "call:f{a:", "functions.f:0",
+    "</minimax:tool_call>", "</seed:tool_call>",
 ]  # fmt: skip
 
 

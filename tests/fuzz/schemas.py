@@ -126,7 +126,7 @@ def case(random: Random) -> str:
         validator.check_schema(made)
     except SchemaError:
         return "none of its draft"
-    params = StructuredOutputsParams(json=made)
+    params = StructuredOutputsParams(json=made, disable_additional_properties=random.random() < 0.5)
     try:
         matcher = new_matcher(TOKENIZER, params)
     except InvalidRequestError:
@@ -144,7 +144,7 @@ def case(random: Random) -> str:
         if matcher.is_error():
             matcher = new_matcher(TOKENIZER, params)
     matcher.reset()
-    text = _drawn(random, matcher)
+    text = drawn(random, matcher)
     if text is not None and (value := _distinct(text)) is not None:
         assert validator.is_valid(*value), f"{json.dumps(made)} draws {text}"
     return "narrow" if narrow else "exact"
@@ -163,7 +163,7 @@ def _distinct(text: str) -> tuple[Any] | None:
     return None if doubled else (value,)
 
 
-def _drawn(random: Random, matcher: Any) -> str | None:
+def drawn(random: Random, matcher: Any) -> str | None:
     """A text that ended under the grammar."""
     output: list[int] = []
     while len(output) < LONGEST:

@@ -168,8 +168,8 @@ def _add(answer: dict[Any, Any], part: Body) -> None:
         if name == "logprobs" and value is not None:
             _add(answer.setdefault(name, {}), value)
         elif name in ("prompt_logprobs", "prompt_token_ids", "usage"):
-            assert name not in answer, f"{name} is told twice"
-            answer[name] = value
+            assert value is None or answer.get(name) is None, f"{name} is told twice"
+            answer[name] = value if answer.get(name) is None else answer[name]
         elif isinstance(value, str | list) and name not in ("finish_reason", "stop_reason"):
             answer[name] = answer[name] + value if name in answer else value
         elif value is not None:

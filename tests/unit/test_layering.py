@@ -72,6 +72,13 @@ def test_lazy_exports_are_for_users_only(tmp_path: Path) -> None:
     assert found == "cli/main.py:1: import 'LLM' from the room that defines it"
 
 
+def test_vllms_import_paths_see_every_room_and_are_seen_by_none(tmp_path: Path) -> None:
+    files = {"inputs.py": "import quire.engine.llm", "v1/engine/a.py": "import quire.cli.main"}
+    assert lint(tmp_path, files) == []
+    [found] = lint(tmp_path, {"cli/main.py": "from quire.inputs import TextPrompt"})
+    assert found == "cli/main.py:1: inputs is for users; import from the room that defines it"
+
+
 @pytest.mark.parametrize(
     "room", ["core", "kv", "scheduler", "checkpoint", "text", "explain", "server", "cli"]
 )

@@ -65,6 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="FILE",
             help="write the rows there; append to a .jsonl file",
         )
+        drawn = _SERVE_PICTURES if name == "serve" else "each number, a bar per row"
+        results.add_argument(
+            "--plot-dir",
+            "--plot_dir",
+            type=Path,
+            metavar="DIR",
+            help=f"draw PNGs there: {drawn}; needs matplotlib",
+        )
         results.add_argument("--note", metavar="TEXT", help="kept in the row, for later readers")
         if name not in _MANY_ENGINES:
             add_config_flag(bench)
@@ -80,6 +88,10 @@ def run(args: argparse.Namespace) -> int:
     from quire.bench.machine import circumstances
     from quire.bench.report import print_grid, print_table, write_json
 
+    if args.plot_dir is not None:
+        from quire.bench import plots
+
+        plots.check(args.plot_dir)
     with cleaning_up_when_terminated():
         result = BENCHMARKS.load(args.bench)(args)
     found = circumstances(args.bench)
@@ -95,6 +107,10 @@ def run(args: argparse.Namespace) -> int:
         print_table(f"bench {args.bench}", rows[0], sys.stdout)
     if args.json is not None:
         write_json(args.json, rows if many else rows[0])
+    if args.plot_dir is not None and args.bench != "serve":  # which has drawn its requests
+        from quire.bench import overview
+
+        overview.draw(args.plot_dir, args.bench, rows)
     return 1 if any(row.get("max", {}).get("errors") for row in rows) else 0
 
 
@@ -133,6 +149,9 @@ _FLAGS: dict[str, tuple[str, Callable[[argparse._ArgumentGroup], None]]] = {
     "compare": ("Quire and other engines on the same work, in turns", flags.compare),
     "quality": ("perplexity and drift of every combination of types", flags.quality),
 }
+_SERVE_PICTURES = (
+    "a histogram of ITL and a timeline of the requests; of several rates throughput and latency"
+)
 _DEFAULTS = {
     "overhead": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
     "ablate": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},

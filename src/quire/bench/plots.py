@@ -53,17 +53,17 @@ def draw(folder: Path, measured: Sequence[tuple[Row, Sequence[Outcome]]]) -> lis
     files = []
     for row, outcomes in measured:
         rate = f"_{row['request_rate']}" if len(measured) > 1 else ""
-        files.append(_write(folder / f"itl{rate}.png", itl_histogram(_title(row), outcomes)))
-        files.append(_write(folder / f"timeline{rate}.png", timeline(_title(row), outcomes)))
+        files.append(write_figure(folder / f"itl{rate}.png", itl_histogram(_title(row), outcomes)))
+        files.append(write_figure(folder / f"timeline{rate}.png", timeline(_title(row), outcomes)))
     if len(measured) > 1:
         figure = throughput_latency([row for row, _ in measured])
-        files.append(_write(folder / "throughput_latency.png", figure))
+        files.append(write_figure(folder / "throughput_latency.png", figure))
     return files
 
 
 def itl_histogram(title: str, outcomes: Sequence[Outcome]) -> Any:
     """How long clients waited between chunks, counted, with the percentiles marked."""
-    figure = _figure(8, 4.5, title)
+    figure = new_figure(8, 4.5, title)
     axes = figure.subplots()
     found = [gap * 1e3 for outcome in outcomes for gap in gaps(outcome)]
     low, high = max(min(found, default=1.0), SHORTEST), max(found, default=10.0)
@@ -90,7 +90,7 @@ def timeline(title: str, outcomes: Sequence[Outcome]) -> Any:
     lanes = sorted(outcomes, key=lambda o: o.start)
     shown = f"{title}, the first {MOST_LANES} requests" if len(lanes) > MOST_LANES else title
     lanes = lanes[:MOST_LANES]
-    figure = _figure(10, min(12.0, 2.0 + 0.12 * len(lanes)), shown)
+    figure = new_figure(10, min(12.0, 2.0 + 0.12 * len(lanes)), shown)
     axes = figure.subplots()
     begin = min((o.start for o in lanes), default=0.0)
     for lane, o in enumerate(lanes):
@@ -116,7 +116,7 @@ def timeline(title: str, outcomes: Sequence[Outcome]) -> Any:
 
 def throughput_latency(rows: Sequence[Row]) -> Any:
     """What a rate costs: throughput against TTFT and time per token, a point for each rate."""
-    figure = _figure(10, 4.5, _title(rows[0], rate=False))
+    figure = new_figure(10, 4.5, _title(rows[0], rate=False))
     rows = sorted(rows, key=lambda row: row["output_tok_s"])
     rates = [row["output_tok_s"] for row in rows]
     pairs = [
@@ -147,7 +147,8 @@ def _title(row: Row, *, rate: bool = True) -> str:
     return ", ".join(words)
 
 
-def _figure(width: float, height: float, title: str) -> Any:
+def new_figure(width: float, height: float, title: str) -> Any:
+    """An empty figure of so many inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -157,7 +158,12 @@ def _figure(width: float, height: float, title: str) -> Any:
     return figure
 
 
-def _write(path: Path, figure: Any) -> Path:
+def write_figure(path: Path, figure: Any) -> Path:
+    """Write a PNG.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     try:
         figure.savefig(path, dpi=110)
     except OSError as error:

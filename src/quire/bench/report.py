@@ -54,8 +54,8 @@ def write_json(path: Path, result: Row | Sequence[Row]) -> None:
 
 def print_table(title: str, row: Row, out: TextIO) -> None:
     """The row as a table: settings with one value, measurements with median, min and max."""
-    medians = _flatten({key: value for key, value in row.items() if key not in _CIRCUMSTANCES})
-    low, high = _flatten(row["min"]), _flatten(row["max"])
+    medians = flatten({key: row[key] for key in columns_of(row)})
+    low, high = flatten(row["min"]), flatten(row["max"])
     cells = [("", "median", "min", "max")]
     for name, value in medians.items():
         bounds = (_show(low[name]), _show(high[name])) if name in low else ("", "")
@@ -75,7 +75,7 @@ def print_grid(title: str, rows: Sequence[Row], out: TextIO) -> None:
     A number is shown to four significant digits, a share in percent, and a field that says True by
     its name alone.
     """
-    names = [n for n, v in rows[0].items() if n not in _CIRCUMSTANCES and not isinstance(v, dict)]
+    names = [n for n in columns_of(rows[0]) if not isinstance(rows[0][n], dict)]
     same = [n for n in names if len(rows) > 1 and all(row[n] == rows[0][n] for row in rows)]
     shown = [n for n in same if rows[0][n] is not None and rows[0][n] is not False]
     print(f"{title} ({len(rows)} row{'s' if len(rows) != 1 else ''})", file=out)
@@ -120,12 +120,17 @@ def _fold(samples: Sequence[Row], function: Callable[[Sequence[Any]], Any]) -> R
     return folded
 
 
-def _flatten(row: Row, prefix: str = "") -> Row:
-    """Nested names joined with a dot."""
+def columns_of(row: Row) -> list[str]:
+    """Return the names of what was set and measured, without the circumstances."""
+    return [name for name in row if name not in _CIRCUMSTANCES]
+
+
+def flatten(row: Row, prefix: str = "") -> Row:
+    """Return the row with nested names joined by a dot."""
     flat: Row = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(dict(value), f"{prefix}{name}.")
+            flat |= flatten(dict(value), f"{prefix}{name}.")
         else:
             flat[prefix + name] = value
     return flat

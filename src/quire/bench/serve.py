@@ -56,10 +56,6 @@ def run(args: argparse.Namespace) -> Row | list[Row]:
 
 
 def _every_rate(args: argparse.Namespace, base_url: str) -> Row | list[Row]:
-    if args.plot_dir is not None:
-        from quire.bench import plots
-
-        plots.check(args.plot_dir)
     if args.request_rates is None:
         measured = [observe(args, base_url)]
     elif math.isfinite(args.request_rate):
@@ -76,6 +72,8 @@ def _every_rate(args: argparse.Namespace, base_url: str) -> Row | list[Row]:
             for i, rate in enumerate(args.request_rates)
         ]
     if args.plot_dir is not None:
+        from quire.bench import plots
+
         plots.draw(args.plot_dir, [(m.row, m.outcomes) for m in measured])
     return measured[0].row if args.request_rates is None else [m.row for m in measured]
 

@@ -179,13 +179,6 @@ def add_results(group: argparse._ArgumentGroup) -> None:
         metavar="P,…",
         help=f"(default: {','.join(f'{p:g}' for p in PERCENTILES)})",
     )
-    add(
-        "--plot-dir",
-        type=Path,
-        metavar="DIR",
-        help="draw PNGs there: a histogram of ITL and a timeline of the requests; of several "
-        "rates throughput and latency; needs matplotlib",
-    )
 
 
 def _number(

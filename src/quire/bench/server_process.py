@@ -21,7 +21,7 @@ from quire.core.flags import engine_args_from, engine_flags_from
 
 _MAIN = (
     "import os; from quire.bench import server_process; server_process.end_with(os.getppid());"
-    "from quire.cli.main import main; raise SystemExit(main())"
+    "from quire.__main__ import main; main()"
 )
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 15.0

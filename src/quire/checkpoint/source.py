@@ -13,7 +13,7 @@ from quire.checkpoint.json_file import read_config, read_json
 from quire.checkpoint.presets import preset_config, preset_names
 from quire.core.config import LoadFormat
 from quire.core.errors import CheckpointError, ConfigError, ModelNotFoundError
-from quire.core.registry import did_you_mean
+from quire.core.registry import closest, did_you_mean
 
 EMBEDDED = {"embedded": "story", "embedded-draft": "story-draft"}
 _ASSETS = Path(__file__).parent.parent / "assets"
@@ -79,15 +79,17 @@ def resolve(
         return ModelSource(model, "dummy", None, preset, {}, None)
     if path is None:
         if not _HUB_ID.fullmatch(model):
-            raise _not_found(model)
+            raise _not_found(model, dummy)
         try:
             path = hub.download(model, revision, download_dir, weights=not dummy)
         except ModelNotFoundError as error:
-            if preset is None:
+            if preset is not None:
+                hint = "For speed without weights: --load-format dummy."
+            elif names := closest(model, _built_in(dummy)):
+                hint = f"Of the built-in names, did you mean {' or '.join(names)}?"
+            else:
                 raise
-            raise ModelNotFoundError(
-                error.what, fix=f"{error.fix} For speed without weights: --load-format dummy."
-            ) from error
+            raise ModelNotFoundError(error.what, fix=f"{error.fix} {hint}") from error
     source = _from_gguf(model, path) if path.is_file() else _from_folder(model, path, dummy)
     if load_format not in ("auto", "dummy") and load_format != _FORMATS[source.kind]:
         raise ConfigError(
@@ -194,9 +196,13 @@ def _from_gguf(model: str, path: Path) -> ModelSource:
     return ModelSource(model, "gguf", path, config, gguf_config.generation_config(config), path)
 
 
-def _not_found(model: str) -> ModelNotFoundError:
-    known = [*EMBEDDED, *preset_names()]
+def _built_in(dummy: bool) -> list[str]:
+    """Names that work without a file: presets only where the weights are random."""
+    return [*EMBEDDED, *(preset_names() if dummy else [])]
+
+
+def _not_found(model: str, dummy: bool) -> ModelNotFoundError:
     return ModelNotFoundError(
         f"There is no model at {model!r}, and it is no hub id.",
-        fix=f"Check the path; of the built-in names, {did_you_mean(model, known)}",
+        fix=f"Check the path; of the built-in names, {did_you_mean(model, _built_in(dummy))}",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from quire.cli.session import Session, add_sampling_flags, given_sampling
+from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampling
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
@@ -38,6 +38,7 @@ def run(namespace: argparse.Namespace) -> int:
     text = _prompt(namespace.prompt)
     template = chat_template(namespace)
     given_sampling(namespace)  # what is wrong with the flags is told before anything is loaded
+    be_quiet(namespace)
     with Session(engine_args_from(namespace)) as session:
         tokenizer = session.engine.tokenizer
         if namespace.chat:

@@ -10,7 +10,8 @@ from typing import Any
 
 from quire.core.config_file import Setting, read_settings
 from quire.core.errors import ConfigError
-from quire.core.registry import did_you_mean
+from quire.core.registry import closest
+from quire.core.vllm_flags import PREFIX
 
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _SAME = {"model": "model_tag"}
@@ -44,8 +45,9 @@ def file_values(
     for setting in read_settings(path):
         name = setting.key.replace("_", "-")
         if name not in flags:
-            hint = did_you_mean(name, flags)
-            hint = hint if hint.startswith("did") else f"see {parser.prog} --help."
+            ours = [flag for flag, action in flags.items() if not action.dest.startswith(PREFIX)]
+            close = " or ".join(closest(name, ours))
+            hint = f"did you mean {close}?" if close else f"see {parser.prog} --help."
             raise ConfigError(f"{setting.where}: unknown flag {setting.key!r}; {hint}")
         action = flags[name]
         if action.dest in values:

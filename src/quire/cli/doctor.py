@@ -285,6 +285,11 @@ def _bandwidth(*, measure: bool) -> Finding:
     )
     found = f"{limits.bandwidth_of(cores) / 1e9:.1f} GB/s read; products {products} TFLOP/s"
     one = limits.bandwidth_of(1)
+    if limits.disturbed:
+        return Finding(
+            "warn", "bandwidth", f"{found}; others used {limits.disturbance:.1f} cores meanwhile",
+            "quire doctor --measure when the machine is idle.",
+        )  # fmt: skip
     if cores > 1 and limits.bandwidth_of(cores) < one:
         return Finding(
             "warn", "bandwidth", f"{found}; one thread alone reads {one / 1e9:.1f}",

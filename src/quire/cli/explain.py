@@ -138,15 +138,15 @@ def _check(namespace: argparse.Namespace) -> None:
 def _evidence(namespace: argparse.Namespace) -> tuple[Evidence, Demand]:
     """What to explain, and a load to prove changes with."""
     from quire.bench.explained import Demand, demand_of, observe
-    from quire.bench.kernels.limits import measure_and_keep
-    from quire.core.hardware import detect
+    from quire.bench.kernels.limits import known_or_measured, measure_and_keep
     from quire.explain.bounds import bounded
     from quire.explain.evidence import load
-    from quire.explain.limits import load_limits
 
     offline = not (namespace.url or namespace.profile)
-    if namespace.measure or (offline and load_limits(detect().cores) is None):
+    if namespace.measure:
         measure_and_keep()
+    elif offline:
+        known_or_measured()
     if offline:
         from quire.bench.engine import open_engine
 

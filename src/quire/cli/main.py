@@ -14,7 +14,7 @@ from quire.core.registry import did_you_mean
 
 COMMANDS = {
     "complete": ("quire.cli.complete", "continue a text, on standard output"),
-    "chat": ("quire.cli.chat", "talk with a model in the terminal"),
+    "chat": ("quire.cli.chat.main", "talk with a model in the terminal"),
     "serve": ("quire.cli.serve", "serve OpenAI's API over HTTP"),
     "run-batch": ("quire.cli.run_batch", "answer the requests of a file"),
     "plan": ("quire.cli.plan", "say whether a model fits this machine, and how fast it will be"),
@@ -30,14 +30,55 @@ COMMANDS = {
     "bench": ("quire.bench.main", "measure speed, from kernels to serving, and quality"),
 }
 
+_ELSEWHERE = {
+    "run": "chat or run-batch",
+    "generate": "complete",
+    "start": "serve",
+    "server": "serve",
+    "api": "serve",
+    "convert": "quantize",
+    "check": "doctor",
+    "info": "doctor or plan",
+    "benchmark": "bench",
+}
+"""What other engines call these commands."""
+
 _EPILOG = """\
 quire COMMAND --help lists a command's flags. Without --model, commands use the small story
 model that ships with Quire."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status: 0, 1 for a failure, 2 for a mistake in the flags."""
+    """Run one command.
+
+    Returns:
+        The exit status: 0, 1 for a failure, 2 for a mistake in the flags, 130 after Ctrl-C and
+        141 if nobody reads the output any more.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except BaseException as error:
+        if _is_interrupt(error):
+            return 130
+        if isinstance(error, BrokenPipeError):  # `quire complete … | head`
+            return 141
+        if not isinstance(error, QuireError):
+            raise
+        if env.log_level() == "DEBUG":
+            traceback.print_exc()
+        print(f"error: {error} [{error.code}]", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether it is Ctrl-C, or what a library has made of it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     count = 2 if " ".join(words[:2]) in COMMANDS else 1
@@ -49,24 +90,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"quire {__version__}")
         return 0
     if name not in COMMANDS:
-        hint = did_you_mean(name, COMMANDS)
-        print(f"error: unknown command {name}; {hint} [{ConfigError.code}]", file=sys.stderr)
-        return 2
-    try:
-        return _run(name, rest)
-    except QuireError as error:
-        if env.log_level() == "DEBUG":
-            traceback.print_exc()
-        print(f"error: {error} [{error.code}]", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # `quire complete … | head`
-        sys.stderr.close()
-        return 1
+        raise _unknown(name)
+    return _run_command(name, rest)
 
 
-def _run(name: str, words: Sequence[str]) -> int:
+def _unknown(word: str) -> ConfigError:
+    if word.startswith("-"):
+        return ConfigError(f"unknown flag {word}; flags follow the command: quire COMMAND {word} …")
+    if word in _ELSEWHERE:
+        return ConfigError(f"unknown command {word}; did you mean {_ELSEWHERE[word]}?")
+    return ConfigError(f"unknown command {word}; {did_you_mean(word, COMMANDS)}")
+
+
+def _run_command(name: str, words: Sequence[str]) -> int:
     from quire.cli.parser import Parser
 
     module, text = COMMANDS[name]
@@ -83,7 +119,3 @@ def _help() -> str:
     lines += [f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items()]
     lines += [f"  {'version':<12} print the version", "", _EPILOG]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from quire.core.errors import ConfigError
-from quire.core.registry import did_you_mean
+from quire.core.registry import closest
+from quire.core.vllm_flags import PREFIX
 
 if TYPE_CHECKING:
     from quire.cli.config_file import FileValue
@@ -51,6 +52,15 @@ class Parser(argparse.ArgumentParser):
                 error.message = f"invalid value: {arg_string!r}"
             raise
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse does, but that a mistyped choice gets a suggestion."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            if close := closest(str(value), map(str, action.choices or ())):
+                error.message = f"invalid choice: {value!r}; did you mean {' or '.join(close)}?"
+            raise
+
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse `argv`, and the file that its --config names; exits with 2 for unknown flags.
 
@@ -72,11 +82,11 @@ class Parser(argparse.ArgumentParser):
         for word in unknown:
             if word.startswith("-"):
                 flag = word.partition("=")[0]
-                known = did_you_mean(flag, _flags(self))
-                hint = known if known.startswith("did") else f"see {self.prog} --help"
+                close = " or ".join(closest(flag, _flags(command)))
+                hint = f"did you mean {close}?" if close else f"see {command.prog} --help"
                 self.error(f"unknown flag {flag}; {hint}")
         if unknown:
-            self.error(f"unexpected argument {unknown[0]!r}; see {self.prog} --help")
+            self.error(f"unexpected argument {unknown[0]!r}; see {command.prog} --help")
         namespace.given = frozenset(given)
         namespace.file_values = values
         return namespace
@@ -109,9 +119,7 @@ def _given(parser: argparse.ArgumentParser, words: list[str]) -> dict[str, Any]:
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Every flag of `parser` and its subcommands, in the spelling that help shows."""
+    """Every flag of `parser` that does something, in the spelling that help shows."""
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for sub in action.choices.values():
-                yield from _flags(sub)
-        yield from (option for option in action.option_strings if "_" not in option)
+        if not action.dest.startswith(PREFIX):
+            yield from (option for option in action.option_strings if "_" not in option)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from quire.checkpoint.presets import preset_config
 from quire.cli import serve
 from quire.core.flags import add_config_flag, add_engine_flags, engine_flags_from
 
@@ -135,6 +136,9 @@ def _verdict(report: Fit, args: EngineArgs) -> Iterator[str]:
         if report.changes:
             yield f"The model's {report.model_len:,} would fit with:"
             yield from _changes(report)
+        if preset_config(args.model) is not None and args.load_format != "dummy":
+            yield "With random weights; for an answer, name the model's folder or hub id:"
+            args = replace(args, load_format="dummy")
         flags = engine_flags_from(replace(args, model="embedded"))
         yield "  " + shlex.join(["quire", "serve", report.model, *flags])
         return
@@ -160,6 +164,8 @@ def _speed(report: Fit) -> Iterator[str]:
         if report.measured
         else "a cautious guess: nothing was measured here; see --measure"
     )
+    if report.disturbance:
+        how += f", while others used {report.disturbance:.1f} cores: see --measure"
     yield f"Speed, {how}"
     for speed in report.speed:
         who = "1 sequence" if speed.sequences == 1 else f"{speed.sequences} sequences"

@@ -78,14 +78,12 @@ def _engine_args(namespace: argparse.Namespace) -> EngineArgs:
 
 def _operations(namespace: argparse.Namespace, args: EngineArgs) -> Prompts:
     """Profile the operations, and make the trace; the prompts that were run."""
-    from quire.bench.kernels.limits import measure_and_keep
+    from quire.bench.kernels.limits import known_or_measured
     from quire.bench.workload import token_prompts
-    from quire.core.hardware import detect
     from quire.engine.llm import LLM
-    from quire.explain.limits import load_limits
     from quire.profile.layerwise import layerwise_profile
 
-    limits = load_limits(detect().cores) or measure_and_keep()
+    limits = known_or_measured()
     with LLM(**dataclasses.asdict(args)) as llm:
         config = llm.resolved.config
         warm_up, prompts = (

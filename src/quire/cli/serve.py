@@ -85,6 +85,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accepted as vLLM's; it is so wherever the format is known",
     )
     http.add_argument(
+        "--strict-fields",
+        "--strict_fields",
+        action="store_true",
+        help="refuse requests with fields that have no effect; by default these are ignored and "
+        "reported in `warnings`",
+    )
+    http.add_argument(
+        "--enable-force-include-usage",
+        "--enable_force_include_usage",
+        action="store_true",
+        help="report usage at the end of every stream, also without stream_options",
+    )
+    http.add_argument(
+        "--trust-request-chat-template",
+        "--trust_request_chat_template",
+        action="store_true",
+        help="let requests bring a chat_template of their own; it runs in the tokenizer's sandbox",
+    )
+    http.add_argument(
+        "--root-path",
+        "--root_path",
+        type=_prefix,
+        default="",
+        metavar="PATH",
+        help="prefix under which a proxy serves this server, such as /llm; it may strip the "
+        "prefix or not (default: none)",
+    )
+    http.add_argument(
         "--shutdown-timeout",
         "--shutdown_timeout",
         type=_seconds,
@@ -142,11 +170,15 @@ def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient)
         max_queued_requests=namespace.max_queued_requests,
         max_stored_responses=namespace.max_stored_responses,
         chat_template=chat_template(namespace),
+        strict_fields=namespace.strict_fields,
         tool_call_parser=namespace.tool_call_parser,
         reasoning_parser=namespace.reasoning_parser,
         shutdown_timeout=namespace.shutdown_timeout,
         tls=_tls(namespace),
         cors=_cors(namespace),
+        root_path=namespace.root_path,
+        force_include_usage=namespace.enable_force_include_usage,
+        trust_request_chat_template=namespace.trust_request_chat_template,
         lora_modules=lora_modules(namespace, args),
         lora_dir=lora_dir(namespace, args),
     )
@@ -310,6 +342,15 @@ def _count(text: str) -> int:
     if count < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
     return count
+
+
+def _prefix(text: str) -> str:
+    path = text.strip("/")
+    if not path:
+        return ""
+    if "//" in path or not path.isprintable() or set(path) & set("?#% "):
+        raise argparse.ArgumentTypeError(f"{text!r} is no path such as /llm")
+    return f"/{path}"
 
 
 def _port(text: str) -> int:

@@ -7,12 +7,13 @@ import asyncio
 import sys
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from quire.core import env
 from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError, InvalidRequestError, QuireError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
@@ -51,7 +52,8 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
         "--max_tokens",
         type=int,
         metavar="N",
-        help=f"most tokens to generate (default: {DEFAULT_MAX_TOKENS}, or what the context holds)",
+        help=f"most tokens to generate (default: {DEFAULT_MAX_TOKENS}; in a chat, what there is "
+        "room for)",
     )
     group.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
     group.add_argument("--top-p", "--top_p", type=float, metavar="X")
@@ -62,6 +64,18 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ignore-eos", "--ignore_eos", action="store_true", help="do not end where the model does"
     )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="log how the engine starts (default: warnings alone, unless QUIRE_LOG_LEVEL is set)",
+    )
+
+
+def be_quiet(namespace: argparse.Namespace) -> None:
+    """Log warnings alone, here and in the engine's processes, unless the user asks for more."""
+    if not namespace.verbose:
+        env.set_defaults(QUIRE_LOG_LEVEL="WARNING")
 
 
 _NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "max_tokens")
@@ -95,6 +109,11 @@ async def start_engine(args: EngineArgs) -> AsyncLLM:
     return await AsyncLLM.start(replace(args, tokenizer_pool_size=0), core)
 
 
+def _to_stdout(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 class Session:
     """An engine and the event loop it runs in, for a program that waits for one answer at a time.
 
@@ -121,23 +140,37 @@ class Session:
         self.engine.shutdown()
         self._runner.close()
 
-    def params(self, namespace: argparse.Namespace, num_prompt_tokens: int) -> SamplingParams:
-        """The flags of `add_sampling_flags` over the model's own defaults."""
+    def params(
+        self,
+        namespace: argparse.Namespace,
+        num_prompt_tokens: int,
+        most: int | None = DEFAULT_MAX_TOKENS,
+    ) -> SamplingParams:
+        """The flags of `add_sampling_flags` over the model's own defaults.
+
+        Args:
+            most: tokens of the answer, unless the flags say; None: as many as there is room for.
+        """
         fields = {**self.engine.default_sampling_params, **given_sampling(namespace)}
         if namespace.max_tokens is None:
-            room = self.engine.max_model_len - num_prompt_tokens
-            fields["max_tokens"] = max(1, min(DEFAULT_MAX_TOKENS, room))
+            room = max(1, self.engine.max_total_tokens - num_prompt_tokens)
+            fields["max_tokens"] = room if most is None else min(most, room)
         return SamplingParams(
             **fields,
             ignore_eos=namespace.ignore_eos,
             output_kind=RequestOutputKind.DELTA,
         )
 
-    def stream(self, prompt: str | list[int], params: SamplingParams) -> tuple[str, Speed]:
-        """Generate, printing the text as it comes; Ctrl-C ends the generation, not the program.
+    def stream(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        write: Callable[[str], None] = _to_stdout,
+    ) -> tuple[str, Speed]:
+        """Generate, writing the text as it comes; Ctrl-C ends the generation, not the program.
 
         Returns:
-            The text printed and the speed.
+            The text written and the speed.
         """
         speed = Speed()
         pieces: list[str] = []
@@ -151,8 +184,7 @@ class Session:
                 async for output in outputs:
                     completion = output.outputs[0]
                     pieces.append(completion.text)
-                    sys.stdout.write(completion.text)
-                    sys.stdout.flush()
+                    write(completion.text)
                     speed.last = time.monotonic() - began
                     speed.first = speed.first or speed.last
                     speed.tokens += len(completion.token_ids)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 
 from quire.core.errors import InvalidRequestError
+from quire.core.named_fields import Elsewhere, NamedFields
 from quire.core.sampling_params import MAX_LOGPROBS
 from quire.core.typed import check_types
 
@@ -14,8 +16,13 @@ MAX_WIDTH = MAX_LOGPROBS // 2
 """A step looks at twice as many continuations of each beam, of which some may end the text."""
 
 
-class BeamSearchParams(msgspec.Struct, kw_only=True):
+class BeamSearchParams(msgspec.Struct, metaclass=NamedFields, kw_only=True):
     """How to search. Invalid values raise `InvalidRequestError`, which names the field."""
+
+    elsewhere: ClassVar = {
+        "include_stop_str_in_output": Elsewhere("the text as it is", (False,)),
+        "temperature": Elsewhere("SamplingParams: the search takes the likeliest tokens", (0.0,)),
+    }
 
     beam_width: int
     """Texts that are kept at each length, and returned in the end; up to `MAX_WIDTH`."""

@@ -7,10 +7,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quire.core.lora import LoRAConfig
 from quire.core.quantization import Form
+from quire.core.vllm_arguments import takes_vllm_names
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
 
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
@@ -59,9 +63,16 @@ class ProfilerConfig:
     """Record so many steps, then stop; 0 stops after 1,000 steps, or a minute."""
 
 
+@takes_vllm_names
 @dataclass(frozen=True, slots=True)
 class EngineArgs:
-    """The engine's flags, under vLLM's names."""
+    """The engine's flags, under vLLM's names.
+
+    The constructor also takes the other names that vLLM has: see docs/from-vllm.md.
+
+    Raises:
+        ConfigError: a name is unknown, or asks for what Quire does not do.
+    """
 
     model: str = "embedded"
     """Hugging Face directory, .gguf file, hub id, or a built-in name: `embedded`,
@@ -210,6 +221,25 @@ class EngineArgs:
     """What start_profile records, as JSON, or a field a flag:
     --profiler-config.torch_profiler_dir=DIR. Unset, the VLLM_TORCH_PROFILER_DIR of the environment
     turns torch's profiler on."""
+
+    enable_sleep_mode: bool = False
+    """Offer POST /sleep and /wake_up and GET /is_sleeping over HTTP: a server that sleeps frees its
+    weights and KV cache. In Python, `sleep` and `wake_up` work in any case."""
+
+    @staticmethod
+    def add_cli_args(parser: ArgumentParser) -> ArgumentParser:
+        """Add one flag for each field to `parser`; return it."""
+        from quire.core.flags import add_engine_flags
+
+        add_engine_flags(parser)
+        return parser
+
+    @staticmethod
+    def from_cli_args(args: Namespace) -> EngineArgs:
+        """Return what the flags of `add_cli_args` spell; other names are passed over."""
+        from quire.core.flags import engine_args_from
+
+        return engine_args_from(args)
 
     def memory_share(self, device: DeviceType) -> float:
         """`gpu_memory_utilization`, or what it is on this device where it is unset."""

@@ -36,6 +36,33 @@ class InvalidRequestError(QuireError, ValueError):
     code = "invalid_request_error"
 
 
+class ContextLengthError(InvalidRequestError):
+    """A prompt leaves no room for an answer.
+
+    Attributes:
+        num_tokens: of the prompt, at least.
+        limit: of tokens, prompt and answer together; the KV cache's, if that is less than the
+            model's.
+    """
+
+    code = "context_length_exceeded"
+
+    def __init__(
+        self, num_tokens: int, limit: int, *, counted: bool = True, of_cache: bool = False
+    ) -> None:
+        self.num_tokens = num_tokens
+        self.limit = limit
+        held = " (what the KV cache holds)" if of_cache else ""
+        super().__init__(
+            # Clients know the error by these words.
+            f"This model's maximum context length is {limit} tokens{held}, and the prompt is too "
+            f"long: it has {'' if counted else 'at least '}{num_tokens}, and the answer needs one "
+            "more.",
+            fix="Shorten the prompt, or enlarge the cache." if of_cache else "Shorten the prompt.",
+            param="prompt",
+        )
+
+
 class ModelNotFoundError(QuireError, FileNotFoundError):
     """No model is where the user pointed."""
 
@@ -81,6 +108,12 @@ class EngineRestartingError(EngineDeadError):
     """The engine core was lost, and another one is being started: ask again in a moment."""
 
     code = "engine_restarting"
+
+
+class EngineSleepingError(EngineDeadError):
+    """The engine was put to sleep: it takes no request before it is woken up."""
+
+    code = "engine_sleeping"
 
 
 class StructureUnavailableError(QuireError, RuntimeError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+from contextlib import suppress
 
 _M_ARENA_MAX = -8
 
@@ -20,3 +22,13 @@ def share_one_heap() -> None:
     except (AttributeError, OSError):
         return
     mallopt(_M_ARENA_MAX, 1)
+
+
+def return_memory() -> None:
+    """Give the system what is free: glibc would keep it.
+
+    The objects that held it may hold each other, so that Python's search for garbage comes first.
+    """
+    gc.collect()
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

@@ -29,8 +29,8 @@ class CompletionOutput:
     Attributes:
         finish_reason: "stop", "length", "abort", "error"; None while it runs.
         stop_reason: the stop string or token id that ended it; None for end of sequence.
-        text_ends: with `logprobs`, where each token's text ends in the whole text; one that
-            completes no character adds none.
+        text_ends: where each token's text ends in the whole text; a token that completes no
+            character adds none.
     """
 
     index: int
@@ -40,7 +40,7 @@ class CompletionOutput:
     logprobs: list[PositionLogprobs] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    text_ends: list[int] | None = None
+    text_ends: list[int] = field(default_factory=list)
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -122,3 +122,8 @@ class PoolingRequestOutput(Generic[Outputs]):
     prompt_token_ids: list[int]
     num_cached_tokens: int = 0
     finished: bool = True
+
+
+EmbeddingRequestOutput = PoolingRequestOutput[EmbeddingOutput]
+ClassificationRequestOutput = PoolingRequestOutput[ClassificationOutput]
+ScoringRequestOutput = PoolingRequestOutput[ScoringOutput]

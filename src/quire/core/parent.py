@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 PARENT_POLL_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -24,3 +26,17 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Start processes that Ctrl-C in the terminal does not reach: their parent handles it.
+
+    They inherit the mask, so that not even their imports are interrupted. An interrupt of this
+    process waits for the end of the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from quire.core.errors import InvalidRequestError
+from quire.core.named_fields import Elsewhere, NamedFields
 from quire.core.typed import check_types
 
 WHOLE_CONTEXT = -1
 """As `truncate_prompt_tokens`: as many as the model takes."""
 
 
-class PoolingParams(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class PoolingParams(
+    msgspec.Struct, metaclass=NamedFields, kw_only=True, frozen=True, omit_defaults=True
+):
     """Options of one embedding, score or classification; None is the model's own way.
 
     Invalid values raise `InvalidRequestError`, which names the field, the value and the range.
     """
+
+    elsewhere: ClassVar = {
+        "activation": Elsewhere("use_activation"),
+        "softmax": Elsewhere("use_activation"),
+        "output_kind": Elsewhere("nothing: there is one output"),
+        "requires_token_ids": Elsewhere("prompt_token_ids of the output", (False,)),
+        "returned_token_ids": Elsewhere(
+            "SamplingParams(logprob_token_ids=…) of a generating model"
+        ),
+        "skip_reading_prefix_cache": Elsewhere(
+            "nothing: whole prompts are computed", (True, False)
+        ),
+        "step_tag_id": Elsewhere("a classifier of whole texts; there are no reward models"),
+        "task": Elsewhere("LLM.encode(…, pooling_task=…), embed, classify or score"),
+    }
 
     truncate_prompt_tokens: int | None = None
     """Keep the first so many tokens of a longer prompt, those that stand around it included; -1 as

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class TextPrompt(TypedDict):
@@ -11,3 +11,11 @@ class TextPrompt(TypedDict):
 
 class TokensPrompt(TypedDict):
     prompt_token_ids: list[int]
+
+
+class EmbedsPrompt(TypedDict):
+    prompt_embeds: Any
+    """A float tensor [tokens, hidden_size]."""
+
+
+PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt

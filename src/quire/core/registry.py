@@ -39,6 +39,34 @@ class Registry:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A clause naming the closest of `known`, or all of them if none is close."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+    names = set(known)
+    close = closest(word, names)
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(names))}"
+
+
+def closest(word: str, known: Iterable[str]) -> list[str]:
+    """Return the names that `word` was probably meant to be, the likeliest first, at most three.
+
+    Dashes, underscores and case do not count. The word itself is never among them: it was refused.
+    """
+    shares = {name: _likeness(_plain(word), _plain(name)) for name in set(known) - {word}}
+    best = max(shares.values(), default=0.0)
+    close = [n for n, share in shares.items() if share >= max(_CLOSE, best - _TIE)]
+    return sorted(close, key=lambda name: (-shares[name], name))[:3]
+
+
+_CLOSE = 0.66
+"""Share of equal letters: one of three may be wrong."""
+_TIE = 0.05
+_LEAST_PREFIX = 3
+
+
+def _plain(word: str) -> str:
+    return word.lower().lstrip("-").replace("_", "-")
+
+
+def _likeness(word: str, name: str) -> float:
+    """From 0 to 1; a beginning counts as nearly the whole."""
+    if len(word) >= _LEAST_PREFIX and name.startswith(word):
+        return max(0.9, len(word) / len(name))
+    return difflib.SequenceMatcher(None, word, name).ratio()

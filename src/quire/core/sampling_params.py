@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from quire.core.errors import InvalidRequestError
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.named_fields import Elsewhere, NamedFields
+from quire.core.pooling_params import WHOLE_CONTEXT
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.core.typed import check_types
 
 MAX_N = 128
@@ -41,11 +43,41 @@ class RequestOutputKind(IntEnum):
     """Nothing until the request has finished."""
 
 
-class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
+_BEAMS = "LLM.beam_search with BeamSearchParams"
+
+
+class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_defaults=True):
     """Sampling options of one request.
 
-    Invalid values raise `InvalidRequestError`, which names the field, the value and the range.
+    Invalid values raise `InvalidRequestError`, which names the field, the value and the range. So
+    do fields that vLLM or Transformers have and Quire has not; the error names what to use.
     """
+
+    elsewhere: ClassVar = {
+        "best_of": Elsewhere("n, and choose by cumulative_logprob", (1,)),
+        "do_sample": Elsewhere("temperature=0 for greedy", (True,)),
+        "early_stopping": Elsewhere(_BEAMS, (False,)),
+        "eos_token_id": Elsewhere("stop_token_ids"),
+        "extra_args": Elsewhere("the fields that are there", ({},)),
+        "flat_logprobs": Elsewhere("logprobs, which are lists of mappings", (False,)),
+        "guided_decoding": Elsewhere("structured_outputs=StructuredOutputsParams(…)"),
+        "length_penalty": Elsewhere(_BEAMS, (1.0,)),
+        "logits_processors": Elsewhere(
+            "logit_bias, allowed_token_ids, bad_words or structured_outputs", ([],)
+        ),
+        "max_completion_tokens": Elsewhere("max_tokens"),
+        "max_new_tokens": Elsewhere("max_tokens"),
+        "num_beams": Elsewhere(_BEAMS, (1,)),
+        "num_return_sequences": Elsewhere("n", (1,)),
+        "random_seed": Elsewhere("seed"),
+        "repeat_penalty": Elsewhere("repetition_penalty", (1.0,)),
+        "skip_clone": Elsewhere("nothing: parameters are never changed", (True, False)),
+        "skip_reading_prefix_cache": Elsewhere("a cache_salt of its own", (False,)),
+        "stop_sequences": Elsewhere("stop", ([],)),
+        "stop_strings": Elsewhere("stop", ([],)),
+        "top_logprobs": Elsewhere("logprobs"),
+        "use_beam_search": Elsewhere(_BEAMS, (False,)),
+    }
 
     n: int = 1
     """Completions for the prompt, each its own sequence."""
@@ -92,8 +124,16 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     allowed_tokens: bytes | None = None
     """`allowed_token_ids` as one bit per token of the vocabulary, the lowest first; filled in by
     the input processor, never by a user."""
+    truncate_prompt_tokens: int | None = None
+    """Keep so many tokens of a longer prompt; -1 as many as fit beside `max_tokens`. None: a prompt
+    that is too long is an error."""
+    truncation_side: Literal["left", "right"] = "left"
+    """Where a longer prompt loses tokens: `left` keeps its end."""
     structured_outputs: StructuredOutputsParams | None = None
     """What the text has to be: JSON of a schema, a regular expression, a choice, a grammar."""
+    written_structure: WrittenStructure | None = None
+    """`structured_outputs` as a grammar worker has written it; filled in by the input processor,
+    never by a user."""
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -162,6 +202,11 @@ def _check(p: SamplingParams) -> None:
         _in_range("logprobs", p.logprobs, 0, MAX_LOGPROBS)
     if p.prompt_logprobs is not None:
         _in_range("prompt_logprobs", p.prompt_logprobs, 0, MAX_LOGPROBS)
+    if (kept := p.truncate_prompt_tokens) is not None and kept != WHOLE_CONTEXT and kept < 1:
+        raise InvalidRequestError(
+            f"truncate_prompt_tokens is {kept}; it must be at least 1, or -1 for as many as fit.",
+            param="truncate_prompt_tokens",
+        )
     _check_stops(p)
     _check_tokens(p)
     if p.structured_outputs is not None and p.min_tokens:

@@ -21,11 +21,13 @@ class ReasoningMarks(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         begun: the prompt has begun the reasoning.
+        barred: texts that the reasoning does not hold, for they would end it.
     """
 
     begins: tuple[str, ...]
     ends: tuple[str, ...]
     begun: bool = False
+    barred: tuple[str, ...] = ()
 
 
 class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
@@ -53,6 +55,9 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
     whitespace_pattern: str | None = None
     """A regular expression of the white space allowed between JSON's tokens. Unset: a space, or
     line breaks and an indentation, so that no model can go on with white space for ever."""
+    disable_additional_properties: bool = True
+    """Objects whose schema names properties have no others, unless it has `additionalProperties`.
+    False: others may be there wherever the schema does not forbid them, as JSON Schema says."""
     reasoning: ReasoningMarks | None = None
     """The structure begins behind the reasoning, where there is any."""
     field: str | None = None
@@ -94,6 +99,18 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
     @property
     def kind(self) -> str:
         return self.given[0]
+
+
+class WrittenStructure(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A structure's grammars as llguidance reads them, in JSON, with commas between them.
+
+    Attributes:
+        plain: without exponents in numbers; None if that is the same. It serves where the other
+            is too much.
+    """
+
+    grammars: str
+    plain: str | None = None
 
 
 def _error(text: str) -> InvalidRequestError:

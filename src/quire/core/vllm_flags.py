@@ -35,8 +35,19 @@ def _always(why: str, *, switch: bool = True) -> Foreign:
     return Foreign(why, None, switch)
 
 
+def _each(names: str, foreign: Foreign) -> dict[str, Foreign]:
+    """Several flags of which the same holds."""
+    return dict.fromkeys(names.split(), foreign)
+
+
 _ON, _OFF = ("true",), ("false",)
 _ONE = ("1",)
+_ONE_MACHINE = "one process on one machine serves all requests; run more servers behind a router"
+_NO_EXPERTS = "experts are not divided among processes"
+_NO_STATE_SPACE = "state-space models (Mamba) are not served"
+_NO_CODE = "no code of others runs in the engine"
+_NOT_COUNTED = "GET /metrics has what the engine counts; `quire profile` times its operations"
+_FOR_GPU_TUNING = "kernels are chosen for the machine; `quire tune kernels` tunes them"
 _WHOLE = "one process serves all requests; run more servers behind a router"
 _GRAPHS = "steps are replayed from a plan, which takes any number of rows"
 _TEXT = "models take text"
@@ -53,6 +64,7 @@ FOREIGN: dict[str, Foreign] = {
     "fully_sharded_loras": _always("adapters are cut as their layers are"),
     "use_v2_block_manager": _always("there is one block manager"),
     "disable_custom_all_reduce": _always("ranks add up in shared memory, in a fixed order"),
+    "enable_tokenizer_info_endpoint": _always("GET /tokenizer_info always tells"),
     "enable_prompt_tokens_details": _always("usage always tells cached_tokens"),
     "enable_request_id_headers": _always("every answer has an X-Request-Id"),
     "enable_server_load_tracking": _always("GET /load always tells"),
@@ -66,6 +78,47 @@ FOREIGN: dict[str, Foreign] = {
     ),
     "max_seq_len_to_capture": _always(_GRAPHS, switch=False),
     "compilation_config": _always(f"nothing is compiled: {_GRAPHS}", switch=False),
+    **_each(
+        "cudagraph_capture_sizes max_cudagraph_capture_size cuda_graph_sizes optimization_level "
+        "performance_mode",
+        _always(_GRAPHS, switch=False),
+    ),
+    **_each(
+        "disable_cascade_attn disable_chunked_mm_input disable_hybrid_kv_cache_manager "
+        "kv_sharing_fast_prefill allow_deprecated_quantization aggregate_engine_logging "
+        "disable_nccl_for_dp_synchronization",
+        _always("there is one way to do it here, and it gives the same answers"),
+    ),
+    **_each(
+        "attention_backend attention_config kernel_config moe_backend",
+        _always(_FOR_GPU_TUNING, switch=False),
+    ),
+    **_each(
+        "show_hidden_metrics_for_version collect_detailed_traces kv_cache_metrics_sample",
+        _always(_NOT_COUNTED, switch=False),
+    ),
+    **_each(
+        "kv_cache_metrics cudagraph_metrics enable_layerwise_nvtx_tracing enable_mfu_metrics "
+        "enable_logging_iteration_details ray_workers_use_nsight",
+        _always(_NOT_COUNTED),
+    ),
+    **_each(
+        "max_parallel_loading_workers safetensors_load_strategy pt_load_map_location "
+        "model_loader_extra_config",
+        _always("weights are read by all threads, straight from the files", switch=False),
+    ),
+    "use_tqdm_on_load": _always("a terminal sees the progress of long loads"),
+    "max_long_partial_prefills": _always("--max-itl-stretch shares a step out", switch=False),
+    **_each(
+        "allowed_local_media_path allowed_media_domains media_io_kwargs interleave_mm_strings "
+        "mm_processor_cache_gb mm_processor_cache_type mm_shm_cache_max_object_size_mb "
+        "mm_encoder_tp_mode mm_encoder_attn_backend video_pruning_rate",
+        _always(_TEXT, switch=False),
+    ),
+    **_each(
+        "disable_mm_preprocessor_cache skip_mm_profiling language_model_only",
+        _always(_TEXT),
+    ),
     "uvicorn_log_level": _always("QUIRE_LOG_LEVEL sets what is logged", switch=False),
     "tokenizer_mode": Foreign("there is one way to tokenize", ("auto", "fast")),
     "distributed_executor_backend": Foreign(
@@ -83,17 +136,48 @@ FOREIGN: dict[str, Foreign] = {
     ),
     "data_parallel_size": Foreign(_WHOLE, _ONE),
     "api_server_count": Foreign(_WHOLE, _ONE),
+    **_each(
+        "nnodes data_parallel_size_local prefill_context_parallel_size "
+        "decode_context_parallel_size",
+        Foreign(_ONE_MACHINE, _ONE),
+    ),
+    "node_rank": Foreign(_ONE_MACHINE, ("0",)),
+    **_each(
+        "master_addr master_port data_parallel_rank data_parallel_start_rank "
+        "data_parallel_address data_parallel_rpc_port data_parallel_backend",
+        Foreign(_ONE_MACHINE),
+    ),
+    **_each(
+        "data_parallel_hybrid_lb data_parallel_external_lb",
+        Foreign(_ONE_MACHINE, _OFF, switch=True),
+    ),
     "enable_expert_parallel": Foreign("mixtures of experts are not served", _OFF, switch=True),
+    **_each("enable_eplb enable_dbo enable_elastic_ep", Foreign(_NO_EXPERTS, _OFF, switch=True)),
+    **_each("eplb_config all2all_backend expert_placement_strategy", Foreign(_NO_EXPERTS)),
+    **_each(
+        "mamba_cache_dtype mamba_ssm_cache_dtype mamba_block_size mamba_cache_mode",
+        Foreign(_NO_STATE_SPACE, ("auto", "none")),
+    ),
+    **_each("worker_cls scheduler_cls", Foreign(_NO_CODE, ("auto",))),
+    **_each("worker_extension_cls io_processor_plugin reasoning_parser_plugin", Foreign(_NO_CODE)),
+    "additional_config": Foreign("it is for platforms that are not served", ("{}",)),
+    "disable_sliding_window": Foreign("windows are the model's", _OFF, switch=True),
+    **_each("code_revision ignore_patterns", Foreign("name the files: --revision, or a folder")),
+    **_each(
+        "kv_events_config ec_transfer_config weight_transfer_config",
+        Foreign("prompts and answers are computed by the same process"),
+    ),
+    "kv_offloading_backend": Foreign("--kv-offloading-size sets it", ("native",)),
+    "enable_mm_embeds": Foreign(_TEXT, _OFF, switch=True),
+    "default_mm_loras": Foreign(_TEXT),
     "speculative_config": Foreign(_DRAFT),
     "speculative_model": Foreign(_DRAFT),
     "num_speculative_tokens": Foreign(_DRAFT),
     "structured_outputs_config": Foreign("structures are llguidance's, parsers have their flags"),
     "tokenizer_revision": Foreign("--tokenizer takes a folder of its own"),
     "hf_token": Foreign("set HF_TOKEN, or log in with `hf auth login`"),
-    "enable_sleep_mode": Foreign("stop the server; the next start is fast", _OFF, switch=True),
     "kv_transfer_config": Foreign("prompts and answers are computed by the same process"),
-    "limit_mm_per_prompt": Foreign(_TEXT),
-    "mm_processor_kwargs": Foreign(_TEXT),
+    **_each("limit_mm_per_prompt mm_processor_kwargs", _always(_TEXT, switch=False)),
     "skip_tokenizer_init": Foreign(
         "the tokenizer is always loaded; prompt_token_ids are taken, and detokenize=False leaves "
         "answers as they are",
@@ -106,12 +190,17 @@ FOREIGN: dict[str, Foreign] = {
         switch=True,
     ),
     "task": Foreign("use --runner pooling, with --convert embed or classify", ("auto", "generate")),
+    "lora_dtype": Foreign("adapters are kept in the model's dtype", ("auto",)),
+    "logprobs_mode": Foreign("log-probabilities are those before sampling", ("raw_logprobs",)),
+    "stream_interval": Foreign("every token is sent as soon as it is there", _ONE),
+    "hf_config_path": Foreign("the model's folder has its config.json"),
+    "quantization_config": Foreign("a checkpoint's own is read; else use --quantization"),
+    "logits_processors": Foreign(f"{_NO_CODE}; use logit_bias, bad_words or structured_outputs"),
     "rope_scaling": Foreign("""use --hf-overrides '{"rope_scaling": …}'"""),
     "rope_theta": Foreign("""use --hf-overrides '{"rope_theta": …}'"""),
     "override_generation_config": Foreign("give each request its values, or edit the file"),
     "max_num_partial_prefills": Foreign("--max-itl-stretch shares a step out", _ONE),
     "long_prefill_token_threshold": Foreign("--max-itl-stretch shares a step out", ("0",)),
-    "root_path": Foreign("let the proxy strip the prefix"),
     "middleware": Foreign("no code of others runs in the server; put a proxy before it"),
 }
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 
 from quire.core.config import EngineArgs, ModelConfig
@@ -19,6 +19,8 @@ from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.adapters import AdapterClient, assign
+from quire.engine.asleep import Asleep
+from quire.engine.async_vllm import LateStart, VllmMethods
 from quire.engine.calls import CoreCalls
 from quire.engine.client import CoreClient, ProcessClient
 from quire.engine.input import InputProcessor, Prompt
@@ -45,7 +47,7 @@ logger = logging.getLogger(__name__)
 DRAIN_POLL_SECONDS = 0.02
 
 
-class AsyncLLM:
+class AsyncLLM(VllmMethods):
     """Serves requests from the event loop it was started in.
 
         engine = await AsyncLLM.start(EngineArgs(model="embedded"))
@@ -80,6 +82,8 @@ class AsyncLLM:
         self.beside: dict[str, float] = {}
         self.facts: dict[str, Any] = {}
         self.draining = False
+        self._late_start: LateStart | None = None
+        self._asleep = Asleep()
         self._core = Supervisor(connect, resolved.config, self._on_message, self, first)
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
@@ -106,6 +110,21 @@ class AsyncLLM:
         from quire.engine.start import start
 
         return await start(args, core)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLM:
+        """An engine whose core loads the model from now on; its first use waits until it is there.
+
+        Raises:
+            QuireError: the arguments or the model's files are wrong.
+        """
+        from quire.engine.start import start_later
+
+        return start_later(engine_args)
+
+    def start_with_first_use(self, configured: float) -> None:
+        """Have the first use wait for the core that was configured then."""
+        self._late_start = LateStart(lambda: self.start_core(configured))
 
     def use_pool(self, pool: TokenizerPool) -> None:
         """Have `pool` tokenize what would hold up the event loop; before `start_core`."""
@@ -146,6 +165,12 @@ class AsyncLLM:
     @property
     def max_model_len(self) -> int:
         return self.resolved.config.scheduler.max_model_len
+
+    @property
+    def max_total_tokens(self) -> int:
+        """Most tokens of a prompt and its answer: the context, or the KV cache if that is less."""
+        processor = self._intake.processor
+        return self.max_model_len if processor is None else processor.max_total_tokens
 
     @property
     def max_num_seqs(self) -> int:
@@ -247,6 +272,8 @@ class AsyncLLM:
         A pooling model's result is the only output's `pooled`; `engine.pooling` finishes it. The
         caller must `close` the request in the end, unless this raises, which it does as `generate`.
         """
+        if self._late_start is not None:
+            await self._started()
         if self._core.error is not None:
             raise self._core.error
         adapter = None if lora_request is None else await self.add_lora(lora_request)
@@ -287,9 +314,14 @@ class AsyncLLM:
                 break
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
-    async def abort(self, request_id: str) -> None:
-        """End a request; its consumer gets what there is, with finish reason "abort"."""
-        self._abort(request_id)
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests; their consumers get what there is, with finish reason "abort"."""
+        for each in [request_id] if isinstance(request_id, str) else request_id:
+            self._abort(each)
+
+    def abort_all(self) -> None:
+        for request_id in self._output.request_ids():
+            self._abort(request_id)
 
     async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
         """A prompt's tokens, off the event loop; of a conversation the template writes them all."""
@@ -309,6 +341,7 @@ class AsyncLLM:
         Raises:
             InvalidRequestError: the method failed.
         """
+        await self._started()
         return await self._calls.call(method, *args)
 
     async def add_lora(self, lora_request: LoRARequest) -> LoRARequest:
@@ -392,15 +425,20 @@ class AsyncLLM:
     def on_restored(self, ready: Ready) -> None:
         """Send the new core all requests that wait for it."""
         self.stats.restarts += 1
-        self.stats.on_ready(ready.num_gpu_blocks)
-        if self._intake.processor is not None:
-            self._intake.processor.on_ready(ready)
+        self.on_new_core(ready)
         for message in self._output.messages():
             self._core.client.send(message)
             if (gone := self._adapters.removed(message)) is not None:
                 self._calls.tell("remove_lora", gone)
         if self.num_unfinished:
             self._watch()
+
+    def on_new_core(self, ready: Ready) -> None:
+        """Take in what another core has said of itself."""
+        self.stats.on_ready(ready.num_gpu_blocks)
+        self.facts = ready.facts
+        if self._intake.processor is not None:
+            self._intake.processor.on_ready(ready)
 
     def on_dead(self, error: QuireError) -> None:
         self._calls.fail(error)

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.core.parent import interrupts_blocked
 from quire.engine.pipe import LENGTH_BYTES, LONGEST
 
 LOST = (OSError, asyncio.IncompleteReadError)
@@ -57,4 +58,5 @@ def spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socke
     ours, theirs = socket.socketpair()
     with theirs:
         ends = theirs.fileno()
-        return subprocess.Popen(list(command), stdin=ends, stdout=ends), ours
+        with interrupts_blocked():
+            return subprocess.Popen(list(command), stdin=ends, stdout=ends), ours

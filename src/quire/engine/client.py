@@ -33,6 +33,7 @@ from quire.core.messages import (
     Standing,
     StepOutputs,
 )
+from quire.core.parent import interrupts_blocked
 from quire.engine.suspects import Suspects
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,9 @@ class CoreClient(Protocol):
 
     async def discard(self) -> None:
         """Be rid of a core that is lost, whatever state it is in; the memory it held is free."""
+
+    async def end(self) -> None:
+        """`shutdown`, while the event loop goes on."""
 
     def shutdown(self) -> None: ...
 
@@ -209,6 +213,15 @@ class ProcessClient:
         await asyncio.to_thread(self._end_process)
         self.shutdown()
 
+    async def end(self) -> None:
+        """See `CoreClient`."""
+        if self._process is not None:
+            with contextlib.suppress(EngineDeadError):
+                self.send(Shutdown())
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._process.wait, self.patience)
+        self.shutdown()
+
     def shutdown(self) -> None:
         """Stop the core, by force after `patience`, and leave nothing behind."""
         process, self._process = self._process, None
@@ -238,11 +251,12 @@ class ProcessClient:
 
     def _spawn(self, *words: str) -> subprocess.Popen[bytes]:
         """A core's process, which waits for its configuration."""
-        return subprocess.Popen(
-            [*self._command, str(self._directory), str(os.getpid()), *words],
-            stdin=subprocess.PIPE,
-            stdout=2,  # the core's chatter must not mix with what the user asked for
-        )
+        with interrupts_blocked():
+            return subprocess.Popen(
+                [*self._command, str(self._directory), str(os.getpid()), *words],
+                stdin=subprocess.PIPE,
+                stdout=2,  # the core's chatter must not mix with what the user asked for
+            )
 
     def _end_process(self) -> None:
         """Kill the process, if there is one, and wait until it is gone."""

@@ -87,6 +87,7 @@ class EngineCore:
         self._keeps_batches = True
         self._retired: set[int] = set()
         """Adapters that were unloaded, and are still in use."""
+        self._last_embeds: bytes | None = None
 
     def ready(self) -> Ready:
         """What the front end is told once the model is loaded."""
@@ -117,7 +118,7 @@ class EngineCore:
                 cache_salt=message.cache_salt,
                 eos_token_ids=message.eos_token_ids,
                 second_text=message.second_text,
-                prompt_embeds=message.prompt_embeds,
+                prompt_embeds=self._shared(message.prompt_embeds),
                 lora_request=message.lora_request,
             )
             if not request.num_tokens:
@@ -135,6 +136,12 @@ class EngineCore:
             self._compiling.add(request, waits_for)
         else:
             self._enqueue(request)
+
+    def _shared(self, embeds: bytes | None) -> bytes | None:
+        """Equal embeddings of the last request: its `n` completions come in a row."""
+        if embeds != self._last_embeds:
+            self._last_embeds = embeds
+        return self._last_embeds
 
     def _enqueue(self, request: Request) -> None:
         try:

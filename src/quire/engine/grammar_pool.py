@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,6 +15,7 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.engine.child import LOST, Child
 from quire.engine.grammar_worker import ADDRESS_BYTES, CPU_SECONDS, READY, Checked, Setup
 from quire.engine.pipe import frame
+from quire.text.grammar_writer import MAX_WRITTEN_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ fast."""
 START_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
 """On the clock: for a process that sleeps, or was stopped. One that computes ends itself."""
-LONGEST_ANSWER = 2**20
+LONGEST_ANSWER = 2 * MAX_WRITTEN_BYTES + 2**16
 OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 """Ended so, it was the system's or somebody's wish, and no fault of a structure."""
 
@@ -44,7 +45,7 @@ class GrammarPool:
     One stays while nobody asks; one that ends is replaced when the next is needed.
 
     Args:
-        specials: the names of the model's control tokens.
+        specials: the model's control tokens, ids by names.
 
     Attributes:
         num_lost: processes that ended before they had answered.
@@ -52,11 +53,11 @@ class GrammarPool:
     """
 
     def __init__(
-        self, specials: Iterable[str] = (), command: Sequence[str] = WORKER_COMMAND
+        self, specials: Mapping[str, int] | None = None, command: Sequence[str] = WORKER_COMMAND
     ) -> None:
         self.num_lost = 0
         self.num_abandoned = 0
-        self._setup = frame(Setup(list(specials)))
+        self._setup = frame(Setup(dict(specials or {})))
         self._command = command
         self._decoder = msgspec.msgpack.Decoder(Checked)
         self._workers: set[Child] = set()

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import socket
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
 
 from quire.core.errors import StructureUnavailableError
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.engine.child import spawn
 from quire.engine.grammar_pool import (
     ANSWER_SECONDS,
@@ -30,7 +30,8 @@ from quire.engine.grammar_pool import (
 from quire.engine.grammar_worker import READY, Checked, Setup, error_of
 from quire.engine.known_structures import KnownStructures
 from quire.engine.pipe import frame, read_frame
-from quire.text.grammar import refused, structure_key
+from quire.text.grammar import structure_key
+from quire.text.grammar_writer import refused
 
 logger = logging.getLogger(__name__)
 
@@ -63,26 +64,28 @@ class GrammarProcess:
     For one thread.
 
     Args:
-        specials: the names of the model's control tokens.
+        specials: the model's control tokens, ids by names.
     """
 
     def __init__(
-        self, specials: Iterable[str] = (), command: Sequence[str] = WORKER_COMMAND
+        self, specials: Mapping[str, int] | None = None, command: Sequence[str] = WORKER_COMMAND
     ) -> None:
-        self._setup = frame(Setup(list(specials)))
+        self._setup = frame(Setup(dict(specials or {})))
         self._command = command
         self._known = KnownStructures()
         self._line: _Line | None = None
 
-    def check(self, wanted: StructuredOutputsParams) -> None:
-        """Raises:
-        InvalidRequestError: an output cannot be held to this.
-        StructureUnavailableError: that cannot be told now.
+    def check(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
+        """Return the structure as the engine core compiles it.
+
+        Raises:
+            InvalidRequestError: an output cannot be held to this.
+            StructureUnavailableError: that cannot be told now.
         """
         if (refusal := self._known.refusal(wanted)) is not None:
             raise refusal
-        if self._known.good(wanted):
-            return
+        if (known := self._known.good(wanted)) is not None:
+            return known.written
         try:
             checked = self._ask(wanted)
         except DeadlyError as error:
@@ -90,7 +93,8 @@ class GrammarProcess:
             raise refused(str(error), wanted) from None
         if (fault := error_of(checked)) is not None:
             raise fault
-        self._known.learn_good(wanted)
+        self._known.learn_good(wanted, checked)
+        return checked.written
 
     def shutdown(self) -> None:
         """End the process. Harmless when repeated."""

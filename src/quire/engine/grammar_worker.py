@@ -24,9 +24,10 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 from quire.core.log import setup_logging
 from quire.core.parent import end_with
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.engine.pipe import frame, read_frame
-from quire.text.grammar import new_matcher, refused
+from quire.text.grammar import checked
+from quire.text.grammar_writer import refused
 from quire.text.vocabulary import FIRST_SPECIAL, byte_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -34,20 +35,22 @@ logger = logging.getLogger(__name__)
 READY = "ready"
 CPU_SECONDS = 5.0
 """For one structure, after which the system ends the process. Time on the CPU, which does not pass
-faster where others want it, too; the worst that llguidance's own bounds let through takes 0.5 s."""
+faster where others want it, too. Writing the grammars takes 0.5 s at worst, and llguidance's own
+bounds let through what takes it longer: more than this is refused."""
 ADDRESS_BYTES = 2**30
 """All that the process may have; 0.1 GiB are its code and what it begins with."""
 STACK_BYTES = 4 * 2**20
 """Half of what the engine core's threads have, so that what is found to be good has room there."""
 
-Check = Callable[[StructuredOutputsParams], object]
-"""Raises `InvalidRequestError` where a structure cannot be served."""
+Check = Callable[[StructuredOutputsParams], WrittenStructure | None]
+"""Returns what is written for the engine core; raises `InvalidRequestError` where a structure
+cannot be served."""
 
 
 class Setup(msgspec.Struct):
-    """The names of the model's control tokens."""
+    """The model's control tokens: their ids by their names."""
 
-    specials: list[str] = []
+    specials: dict[str, int] = {}
 
 
 class Checked(msgspec.Struct):
@@ -57,6 +60,13 @@ class Checked(msgspec.Struct):
     error_param: str | None = None
     unexpected: bool = False
     """The error is no fault of the structure's."""
+    written: WrittenStructure | None = None
+    """Of a good one, for the engine core, which would hold up its steps by writing it."""
+
+    @property
+    def num_bytes(self) -> int:
+        written = self.written
+        return 0 if written is None else len(written.grammars) + len(written.plain or "")
 
 
 def error_of(checked: Checked) -> Exception | None:
@@ -71,8 +81,7 @@ def error_of(checked: Checked) -> Exception | None:
 def answer(check: Check, wanted: StructuredOutputsParams) -> Checked:
     try:
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process
-        check(wanted)
-        return Checked()
+        return Checked(written=check(wanted))
     except InvalidRequestError as error:
         return Checked(str(error), error.param)
     except (OverflowError, RecursionError) as error:  # of numbers and nesting beyond all use
@@ -115,7 +124,7 @@ def main(source: BinaryIO, sink: BinaryIO, check: Check | None = None) -> int:
 def _checks(setup: Setup) -> Check:
     tokenizer = byte_tokenizer(len(setup.specials))
     specials = {name: token for token, name in enumerate(setup.specials, FIRST_SPECIAL)}
-    return partial(new_matcher, tokenizer, specials=specials)
+    return partial(checked, tokenizer, specials=specials, others=setup.specials)
 
 
 def _bound(what: int, most: int) -> None:

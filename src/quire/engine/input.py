@@ -14,12 +14,13 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.messages import AddRequest, Ready
+from quire.core.pooling_params import WHOLE_CONTEXT
 from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.core.typed import check_types
 from quire.engine.embeds import embeds_of
 from quire.engine.resolve import Resolved
@@ -28,7 +29,7 @@ from quire.engine.served_model import cache_tokens, check_vocabulary, eos_token_
 from quire.engine.tokenizer_worker import ChatPrompt, tokenize
 from quire.text.bad_words import word_tokens
 from quire.text.reasoning import prompt_reasoning
-from quire.text.tokenizer import Tokenizer, at_least, too_long
+from quire.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +40,18 @@ Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt
 
 MAX_UNPACKED = 1024
 """Longer lists of allowed tokens go to the core as bits."""
-_OWN_FIELDS = {"bad_words_token_ids": "bad_words", "allowed_tokens": "allowed_token_ids"}
+LONGEST_CUT = 16
+"""Contexts that a text to be truncated may hold: all of it is tokenized."""
+_OWN_FIELDS = {
+    "bad_words_token_ids": "bad_words",
+    "allowed_tokens": "allowed_token_ids",
+    "written_structure": "structured_outputs",
+}
 """Fields of `SamplingParams` that this module sets, and what a user sets instead."""
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
+
+
+StructureCheck = Callable[[StructuredOutputsParams], WrittenStructure | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +72,8 @@ class InputProcessor:
     Safe to call from several threads.
 
     Args:
-        structure_check: raises for a structure that cannot be served; None where that is found
-            out elsewhere (see `Structures`).
+        structure_check: writes a structure for the core, and raises for one that cannot be
+            served; None where that is done elsewhere (see `Structures`).
 
     Attributes:
         model, pooling: what is served; `engine.pooling_input` makes requests where it pools.
@@ -74,7 +84,7 @@ class InputProcessor:
         resolved: Resolved,
         tokenizer: Tokenizer,
         ready: Ready,
-        structure_check: Callable[[StructuredOutputsParams], None] | None = None,
+        structure_check: StructureCheck | None = None,
     ) -> None:
         config = resolved.config
         check_vocabulary(config, tokenizer)
@@ -95,9 +105,8 @@ class InputProcessor:
         The count of seeds goes on: no two unseeded requests may get the same one.
         """
         self._cache_tokens = cache_tokens(self._config, ready)
-        self._limit = self.max_model_len, "the model's context"
+        self.max_total_tokens = min(self.max_model_len, self._cache_tokens)
         if self._cache_tokens < self.max_model_len:
-            self._limit = self._cache_tokens, "the whole KV cache"
             logger.warning(
                 "The KV cache holds %d tokens, fewer than max_model_len, %d: longer requests are "
                 "refused. More memory (--kv-cache-memory-bytes) serves them.",
@@ -115,6 +124,7 @@ class InputProcessor:
         priority: int = 0,
         cache_salt: str | None = None,
         bad_words: list[list[int]] | None = None,
+        written: WrittenStructure | None = None,
     ) -> ProcessedRequest:
         """Tokenize, validate, and fan `params.n` out into one message a sequence.
 
@@ -142,6 +152,7 @@ class InputProcessor:
             cache_salt=cache_salt,
             prompt_embeds=embeds,
             bad_words=bad_words,
+            written=written,
         )
 
     def request(
@@ -156,19 +167,24 @@ class InputProcessor:
         cache_salt: str | None = None,
         prompt_embeds: bytes | None = None,
         bad_words: list[list[int]] | None = None,
+        written: WrittenStructure | None = None,
     ) -> ProcessedRequest:
         """`process`, of a prompt that has been `checked` and tokenized.
 
         Args:
             bad_words: their tokens, if they are known (see `text.bad_words`).
+            written: the structure, if it was checked (see `Structures`).
         """
-        room = self._room(len(token_ids), params)
+        if params.truncate_prompt_tokens is not None:
+            kept = self._truncated(token_ids, params, embeds=prompt_embeds is not None)
+            text, token_ids = text if len(kept) == len(token_ids) else None, kept
+        max_tokens = self._max_tokens(len(token_ids), params)
         if prompt_embeds is not None and params.prompt_logprobs is not None:
             raise InvalidRequestError(
                 "Embeddings have no log-probabilities: they stand for no token.",
                 param="prompt_logprobs",
             )
-        self._check_params(params)
+        written = self._check_params(params) or written
         check_priority(priority)
         if bad_words is None and params.bad_words:
             bad_words = word_tokens(self.tokenizer, params.bad_words)
@@ -177,9 +193,10 @@ class InputProcessor:
             seed = derive_seed(self._seed, next(self._num_drawn))
         base = params.replace(
             n=1,
-            max_tokens=room if params.max_tokens is None else params.max_tokens,
+            max_tokens=max_tokens,
             bad_words_token_ids=bad_words,
             structured_outputs=self._structure(params, token_ids),
+            written_structure=written,
         )
         check_restrictions(base, self.eos_token_ids, self.model.vocab_size)
         base = self._for_core(base)
@@ -260,15 +277,17 @@ class InputProcessor:
     ) -> str | list[int] | ChatPrompt | NDArray[np.float32]:
         """`checked`, and short enough as far as its length tells without tokenizing it."""
         ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt
-        if isinstance(ids, list):
-            self._room(len(ids), params)
+        cut = params.truncate_prompt_tokens is not None
+        if isinstance(ids, list) and not cut:
+            self._max_tokens(len(ids), params)
         checked = self.checked(prompt)
+        limit = self.max_total_tokens
         if isinstance(checked, ChatPrompt):
-            return replace(checked, max_tokens=self.max_model_len)
+            return checked if cut else replace(checked, max_tokens=self.max_model_len)
         if isinstance(checked, str):
             least = self.tokenizer.least_tokens(checked)
-            if least >= self._limit[0]:
-                raise too_long(at_least(least, checked), *self._limit)
+            if least >= (limit * LONGEST_CUT if cut else limit):
+                raise ContextLengthError(least, limit, counted=False)
         return checked
 
     def tokens_of(self, prompt: Prompt, max_tokens: int) -> list[int]:
@@ -280,28 +299,67 @@ class InputProcessor:
                 "A search goes on from tokens, and embeddings are none.", param="prompt_embeds"
             )
         tokens = checked if isinstance(checked, list) else tokenize(self.tokenizer, checked)
-        self._room(len(tokens), SamplingParams(max_tokens=max_tokens))
+        room = self._max_tokens(len(tokens), SamplingParams(max_tokens=None))
+        if max_tokens > room:
+            raise InvalidRequestError(
+                f"max_tokens is {max_tokens}, but the prompt leaves room for {room}.",
+                fix="Lower it, or shorten the prompt.",
+                param="max_tokens",
+            )
         return tokens
 
-    def _room(self, num_prompt_tokens: int, params: SamplingParams) -> int:
-        """Tokens that may follow the prompt; raises where the request cannot fit."""
-        limit, what = self._limit
-        room = limit - num_prompt_tokens
-        if room < 1:
-            raise too_long(num_prompt_tokens, limit, what)
-        wanted, name = params.max_tokens, "max_tokens"
-        if wanted is None:
-            wanted, name = params.min_tokens, "min_tokens"
-        if wanted > room:
+    def _truncated(
+        self, token_ids: list[int], params: SamplingParams, *, embeds: bool
+    ) -> list[int]:
+        """The tokens that `truncate_prompt_tokens` keeps."""
+        kept, limit = params.truncate_prompt_tokens, self.max_total_tokens
+        if embeds:
             raise InvalidRequestError(
-                f"The prompt has {num_prompt_tokens} tokens and {name} is {wanted}, together "
-                f"{num_prompt_tokens + wanted}, but {what} holds {limit}.",
-                fix=f"Set {name} to at most {room} or shorten the prompt.",
-                param=name,
+                "Embeddings are not truncated; send fewer.", param="truncate_prompt_tokens"
             )
-        return room
+        if kept == WHOLE_CONTEXT:
+            kept = max(1, limit - (params.max_tokens or max(params.min_tokens, 1)))
+        if kept is None or kept >= limit:
+            raise InvalidRequestError(
+                f"truncate_prompt_tokens is {kept}, but the maximum context length is {limit} "
+                "tokens, of which the answer needs one.",
+                fix="Set it to -1 for as many as fit.",
+                param="truncate_prompt_tokens",
+            )
+        return token_ids[-kept:] if params.truncation_side == "left" else token_ids[:kept]
 
-    def _check_params(self, params: SamplingParams) -> None:
+    def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """Return how many tokens may follow the prompt: those wanted, or what there is room for.
+
+        Raises:
+            InvalidRequestError: the prompt leaves no room, or more is wanted than any could leave.
+        """
+        room = self.max_total_tokens - num_prompt_tokens
+        if room < 1:
+            raise ContextLengthError(
+                num_prompt_tokens,
+                self.max_total_tokens,
+                of_cache=self.max_total_tokens < self.max_model_len,
+            )
+        wanted = room if params.max_tokens is None else params.max_tokens
+        if wanted > self.max_model_len:
+            raise InvalidRequestError(
+                f"max_tokens is {wanted}, but this model's maximum context length is "
+                f"{self.max_model_len} tokens.",
+                fix=f"Set max_tokens to at most {self.max_model_len}, or leave it unset.",
+                param="max_tokens",
+            )
+        if params.min_tokens > room:
+            raise InvalidRequestError(
+                f"The prompt has {num_prompt_tokens} tokens and min_tokens is "
+                f"{params.min_tokens}, but there is room for {self.max_total_tokens} tokens.",
+                fix=f"Set min_tokens to at most {room} or shorten the prompt.",
+                param="min_tokens",
+            )
+        return min(wanted, room)
+
+    def _check_params(self, params: SamplingParams) -> WrittenStructure | None:
+        """Raise for a field that cannot be served; return the structure, if it is written here."""
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(
                 f"sampling_params must be SamplingParams, not {_kind(params)}.",
@@ -323,10 +381,11 @@ class InputProcessor:
                 raise InvalidRequestError(
                     f"{name} is the engine's own.", fix=f"Use {instead}.", param=name
                 )
-        if params.structured_outputs is not None:
-            self.check_structure(params.structured_outputs)
+        if params.structured_outputs is None:
+            return None
+        return self.check_structure(params.structured_outputs)
 
-    def check_structure(self, wanted: StructuredOutputsParams) -> None:
+    def check_structure(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
         """Raise `InvalidRequestError` where an output cannot be held to this, as far as is told
         here."""
         if not self.eos_token_ids:
@@ -334,8 +393,7 @@ class InputProcessor:
                 "The model has no end-of-sequence token, without which no structure can end.",
                 param=wanted.field or "structured_outputs",
             )
-        if self._structure_check is not None:
-            self._structure_check(wanted)
+        return None if self._structure_check is None else self._structure_check(wanted)
 
     def _check_ids(self, name: str, ids: Collection[Any]) -> None:
         if set(map(type, ids)) <= {int} and min(ids) >= 0 and max(ids) < self.model.vocab_size:
@@ -389,8 +447,9 @@ def _with_seed(base: SamplingParams, seed: int | None, index: int) -> SamplingPa
     """The parameters of the `index`-th completion. `copy` does not validate them again."""
     child = copy(base)
     child.seed = seed if seed is None or index == 0 else derive_seed(seed, index)
-    if index:  # the first one reports the prompt's; the others may reuse its blocks
+    if index:  # the first one reports the prompt's; the others may reuse its blocks and grammar
         child.prompt_logprobs = None
+        child.written_structure = None
     return child
 
 

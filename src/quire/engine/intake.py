@@ -125,9 +125,10 @@ class Intake:
         assert self.processor is not None, "the engine was not started"
         processor, arrival = self.processor, time.monotonic()
         processor.check_task()
+        written = None
         if (wanted := params.structured_outputs) is not None:
             processor.check_structure(wanted)
-            await self.structures.check(wanted)
+            written = await self.structures.check(wanted)
         bad_words = await self._bad_words(params.bad_words)
 
         if self._pool is not None and _is_long(prompt):
@@ -144,6 +145,7 @@ class Intake:
                 priority=priority,
                 cache_salt=cache_salt,
                 bad_words=bad_words,
+                written=written,
             )
 
         def process() -> ProcessedRequest:
@@ -156,6 +158,7 @@ class Intake:
                     priority=priority,
                     cache_salt=cache_salt,
                     bad_words=bad_words,
+                    written=written,
                 )
 
         return await self._in_turn(process, long=_is_long(prompt) or _has_embeds(prompt))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import secrets
 from collections.abc import Mapping
@@ -28,11 +27,8 @@ from quire.core.config import (
     SchedulerConfig,
     TierConfig,
 )
-from quire.core.errors import ConfigError
 from quire.core.hardware import AVAILABLE_SHARE, Hardware
 from quire.core.profiler_config import checked, from_environment, parse_profiler_config
-from quire.core.registry import did_you_mean
-from quire.core.vllm_flags import FOREIGN, foreign_notes
 from quire.engine.resolve_context import asked_context, with_fitting_context
 from quire.engine.resolve_device import GIB, gib, memory_budget, resolve_device
 from quire.engine.resolve_lora import lora_config
@@ -75,29 +71,15 @@ class Resolved:
 
 
 def engine_args(model: str, fields: Mapping[str, Any]) -> EngineArgs:
-    """`EngineArgs` of a model and keyword arguments.
+    """`EngineArgs` of a model and keyword arguments; `profiler_config` may be a dict, or JSON.
 
     Raises:
         ConfigError: for a name that is no field, or one of vLLM's that cannot be heeded.
     """
-    known = {field.name for field in dataclasses.fields(EngineArgs)}
-    for note in foreign_notes(fields):
-        logger.info(note)
-    given = {name: value for name, value in fields.items() if name not in FOREIGN}
-    for name in given:
-        if name not in known:
-            raise ConfigError(
-                f"unknown engine argument {name!r}; {did_you_mean(name, known)}", param=name
-            )
-    for name in ("pooler_config", "hf_overrides"):
-        if isinstance(given.get(name), Mapping):  # also as a dict
-            given[name] = json.dumps(given[name])
-    args = EngineArgs(model=model, **given)
-    if args.profiler_config is not None:  # also as a dict or JSON
-        args = dataclasses.replace(
-            args, profiler_config=parse_profiler_config(args.profiler_config)
-        )
-    return args
+    args = EngineArgs(model=model, **fields)
+    if args.profiler_config is None:
+        return args
+    return dataclasses.replace(args, profiler_config=parse_profiler_config(args.profiler_config))
 
 
 def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
@@ -327,6 +309,11 @@ def _tiers(args: EngineArgs, block_bytes: int) -> TierConfig:
 
 def _num_threads(args: EngineArgs, hardware: Hardware, model: ModelConfig, notes: list[str]) -> int:
     if args.num_threads is not None:
+        if args.num_threads > hardware.cores:
+            logger.warning(
+                "num_threads is %d, and this process may use %d cores: threads will wait for each "
+                "other.", args.num_threads, hardware.cores,
+            )  # fmt: skip
         return args.num_threads
     if (parameters := parameter_count(model)) < ONE_THREAD_PARAMETERS:
         notes.append(

@@ -67,12 +67,12 @@ class SequenceState:
             self._new_token_ids.append(token)
             if output.logprobs is not None:
                 self._add_logprobs(output.logprobs[i])
-                self._new_text_ends.append(self._text_end)
+            text = ""
             if self._detokenizer is not None and not (hides_last and i == last):
                 text = self._detokenizer.append([token])
-                if output.logprobs is not None:
-                    self._text_end += len(text)
-                    self._new_text_ends[-1] = self._text_end
+            self._text_end += len(text)
+            self._new_text_ends.append(self._text_end)
+            if text:
                 self._add_text(text)
                 if self.finish_reason is not None:
                     return
@@ -109,7 +109,7 @@ class SequenceState:
             logprobs=logprobs if wants_logprobs else None,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
-            text_ends=ends if wants_logprobs else None,
+            text_ends=ends,
         )
 
     def _add_text(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the engine counts. Plain numbers: `server.metrics` exports them, `explain` reads them."""
+"""What the engine counts. Plain numbers: `engine.prometheus` exports them, `explain` reads them."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ class EngineStats:
         """Of arriving prompts, those tokens that an earlier one had begun with."""
         self.rejected = 0
         """Requests refused because the queue was full."""
+        self.ignored_fields: Counter[str] = Counter()
+        """Fields of requests that had no effect, by endpoint."""
         self.restarts = 0
         """Engine cores that took the place of one that was lost."""
         self.retried = 0
@@ -206,4 +208,9 @@ class EngineStats:
         model = spent.pop("model")
         del spent["queue"]  # it counts every request that waits
         largest = max(spent, key=lambda name: spent[name])
-        return f"model {model / elapsed:.0%}, {largest} {spent[largest] / elapsed:.0%}"
+        return f"model {model / elapsed:.0%}, {largest} {_share(spent[largest] / elapsed)}"
+
+
+def _share(part: float) -> str:
+    """A part of the time, in cores if several processes do it: tokenizers do."""
+    return f"{part:.0%}" if part <= 1 else f"{part:.1f} cores"

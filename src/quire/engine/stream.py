@@ -66,11 +66,9 @@ def merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
 
 
 def _join(first: CompletionOutput, second: CompletionOutput) -> CompletionOutput:
-    logprobs, ends = second.logprobs, second.text_ends
+    logprobs = second.logprobs
     if first.logprobs is not None and logprobs is not None:
         logprobs = first.logprobs + logprobs
-    if first.text_ends is not None and ends is not None:
-        ends = first.text_ends + ends
     return CompletionOutput(
         index=first.index,
         text=first.text + second.text,
@@ -79,5 +77,5 @@ def _join(first: CompletionOutput, second: CompletionOutput) -> CompletionOutput
         logprobs=logprobs,
         finish_reason=second.finish_reason,
         stop_reason=second.stop_reason,
-        text_ends=ends,
+        text_ends=first.text_ends + second.text_ends,
     )

@@ -15,11 +15,12 @@ from collections.abc import Collection
 from functools import partial
 
 from quire.core.errors import QuireError, StructureUnavailableError
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.engine.grammar_pool import DeadlyError, GrammarPool
 from quire.engine.grammar_worker import error_of
 from quire.engine.known_structures import KnownStructures
-from quire.text.grammar import grammar_key, refused, structure_key
+from quire.text.grammar import grammar_key, structure_key
+from quire.text.grammar_writer import refused
 from quire.text.tokenizer import Tokenizer
 from quire.text.vocabulary import special_tokens
 
@@ -30,6 +31,7 @@ HOLD_SECONDS = 600.0
 """So many cores lost of structures in so long, and no structure is taken that is not known to be
 good: whoever varies one that kills cannot end one core after the other."""
 _ENDED_CORE = "following it has ended the engine core"
+_Task = asyncio.Task[WrittenStructure | None]
 
 
 class Structures:
@@ -42,16 +44,18 @@ class Structures:
     def __init__(self, pool: GrammarPool) -> None:
         self._pool = pool
         self._known = KnownStructures()
-        self._running: dict[tuple[bytes, str | None], asyncio.Task[None]] = {}
-        self._num_waiting: Counter[asyncio.Task[None]] = Counter()
+        self._running: dict[tuple[bytes, str | None], _Task] = {}
+        self._num_waiting: Counter[_Task] = Counter()
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
 
     @classmethod
     def of_model(cls, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> Structures:
         return cls(GrammarPool(special_tokens(tokenizer, eos_token_ids)))
 
-    async def check(self, wanted: StructuredOutputsParams) -> None:
-        """Equal ones that come together are checked once, until the last caller is cancelled.
+    async def check(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
+        """Return the structure as the engine core compiles it.
+
+        Equal ones that come together are checked once, until the last caller is cancelled.
 
         Raises:
             InvalidRequestError: an output cannot be held to this.
@@ -59,8 +63,8 @@ class Structures:
         """
         if (refusal := self.refusal(wanted)) is not None:
             raise refusal
-        if self._known.good(wanted):
-            return
+        if (known := self._known.good(wanted)) is not None:
+            return known.written
         if self._held:
             raise _held_error(wanted)
         name = grammar_key(wanted), wanted.field
@@ -70,7 +74,7 @@ class Structures:
             task.add_done_callback(partial(self._checked, name))
         self._num_waiting[task] += 1
         try:
-            await asyncio.shield(task)
+            return await asyncio.shield(task)
         finally:
             self._num_waiting[task] -= 1
             if not self._num_waiting[task]:
@@ -112,7 +116,7 @@ class Structures:
     def shutdown(self) -> None:
         self._pool.shutdown()
 
-    async def _check(self, wanted: StructuredOutputsParams) -> None:
+    async def _check(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
         try:
             checked = await self._pool.check(wanted)
         except DeadlyError as error:
@@ -120,14 +124,15 @@ class Structures:
             raise refused(str(error), wanted) from None
         if (fault := error_of(checked)) is not None:
             raise fault
-        self._known.learn_good(wanted)
+        self._known.learn_good(wanted, checked)
+        return checked.written
 
-    def _checked(self, name: tuple[bytes, str | None], task: asyncio.Task[None]) -> None:
+    def _checked(self, name: tuple[bytes, str | None], task: _Task) -> None:
         self._forget(name, task)
         if not task.cancelled():
             task.exception()  # nobody may be left to hear it
 
-    def _forget(self, name: tuple[bytes, str | None], task: asyncio.Task[None]) -> None:
+    def _forget(self, name: tuple[bytes, str | None], task: _Task) -> None:
         if self._running.get(name) is task:
             del self._running[name]
 

@@ -14,18 +14,18 @@ from the client straight to their handler.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from enum import StrEnum
 from typing import Protocol
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, EngineRestartingError, QuireError
 from quire.core.hardware import detect
+from quire.core.heap import return_memory
 from quire.core.messages import Ready
+from quire.engine.asleep import sleeping_error
 from quire.engine.client import HURRIED_SECONDS, CoreClient, MessageHandler
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class CoreState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
+    SLEEPING = "sleeping"
     DEAD = "dead"
 
 
@@ -110,6 +111,29 @@ class Supervisor:
             why = f"no step has ended for {seconds:.0f} s, or native code is at one grammar so long"
             logger.error("%s; the engine core's stacks are:", why)
             self.client.end_stuck(EngineDeadError(f"The engine core was stuck: {why}."))
+
+    async def sleep(self) -> None:
+        """End the core that is ready, until `wake_up`; the process that stands by stays."""
+        if self.error is not None:
+            raise self.error
+        self.state, self.error = CoreState.SLEEPING, sleeping_error("wake_up()")
+        if self._preparing is not None:
+            self._preparing.cancel()
+        await self.client.end()
+
+    async def wake_up(self) -> Ready:
+        """Start a core in place of the one that `sleep` ended; raises as `CoreClient.start`."""
+        asleep = self.error
+        self.error = EngineRestartingError("The model is being loaded again.")
+        try:
+            self.client = await self._next_client()
+            ready = await self._start_client()
+        except BaseException:
+            await self.client.discard()
+            self.error = asleep
+            raise
+        self._on_ready()
+        return ready
 
     def hurry(self) -> None:
         """Have `shutdown` wait for nobody."""
@@ -192,7 +216,7 @@ class Supervisor:
             self._on_ready()
             logger.warning("the engine core is ready again")
             self._user.on_restored(ready)
-            _return_memory()
+            return_memory()  # what the requests of the lost core took at once
             return
         logger.error("the engine core was lost %d times in a row; giving up", MAX_RESTARTS + 1)
         await self.client.discard()
@@ -202,10 +226,3 @@ class Supervisor:
         if self.state is not CoreState.DEAD:
             self.state, self.error = CoreState.DEAD, error
             self._user.on_dead(error)
-
-
-def _return_memory() -> None:
-    """Give the system what all the waiting and failed requests of a lost core took at once: glibc
-    would keep it, so that each crowd larger than those before would leave the process larger."""
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)

@@ -149,6 +149,8 @@ class TokenizerPool:
 
 def _error_of(result: Tokenized) -> Exception:
     """What the worker raised, as the type it was raised as where that is the caller's to act on."""
+    if result.too_long is not None:
+        return errors.ContextLengthError(*result.too_long, counted=False)
     known = vars(errors).values()
     kinds = {k.code: k for k in known if isinstance(k, type) and issubclass(k, QuireError)}
     kind = kinds.get(result.error_code or "")

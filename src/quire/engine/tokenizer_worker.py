@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from quire.core.errors import InvalidRequestError, QuireError
+from quire.core.errors import ContextLengthError, InvalidRequestError, QuireError
 from quire.core.log import setup_logging
 from quire.engine.pipe import frame, read_frame
 from quire.text.bad_words import word_tokens
@@ -36,6 +36,9 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
     continue_final_message: bool = False
     kwargs: dict[str, object] | None = None
     tools: list[dict[str, object]] | None = None
+    documents: list[dict[str, object]] | None = None
+    add_special_tokens: bool = False
+    """Beside those that the template writes."""
     max_tokens: int | None = None
     """Of a text that has as many or more in any case, an error is made and no tokens."""
 
@@ -78,6 +81,8 @@ class Tokenized(msgspec.Struct):
     """`QuireError.code`, or the class of what should not have happened."""
     error: str = ""
     error_param: str | None = None
+    too_long: tuple[int, int] | None = None
+    """Of a `ContextLengthError`: the least tokens of the prompt, and the limit."""
 
 
 def tokenize(tokenizer: Tokenizer, prompt: str | ChatPrompt) -> list[int]:
@@ -98,6 +103,9 @@ def answer(tokenizer: Tokenizer, prompt: Question) -> Tokenized:
         else:
             ids, second = tokenize(tokenizer, prompt), 0
         return Tokenized(ids, second_text=second, seconds=time.thread_time() - start)
+    except ContextLengthError as error:
+        numbers = error.num_tokens, error.limit
+        return Tokenized(error_code=error.code, error=str(error), too_long=numbers)
     except QuireError as error:
         return Tokenized(error_code=error.code, error=str(error), error_param=error.param)
     except RecursionError:

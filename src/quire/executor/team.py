@@ -17,6 +17,7 @@ import msgspec
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError, class_of_code
 from quire.core.hardware import core_cpus
+from quire.core.parent import interrupts_blocked
 from quire.executor.frames import (
     Agreed,
     Answer,
@@ -149,13 +150,15 @@ class Team:
         """Start a rank's process and wait for its end. The system ends it with the thread that has
         started it: this one, which therefore outlives it."""
         files = (line.fileno(), self.memory)
+        words = [*map(str, files), str(os.getpid())]
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "quire.executor.rank", *map(str, files), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # its chatter must not mix with what the user asked for
-                pass_fds=files,
-            )
+            with interrupts_blocked():
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "quire.executor.rank", *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,  # its chatter must not mix with what the user asked for
+                    pass_fds=files,
+                )
             self._processes.append(process)
         finally:
             line.close()

@@ -17,10 +17,12 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.stopwatch import Stopwatch
 from quire.executor.base import ForwardError
 from quire.executor.facts import worker_facts
+from quire.executor.load_bar import load_bar
 from quire.executor.peers import Peers
 from quire.models.adapters import lora_tables
 from quire.models.offload import WeightOffload
 from quire.models.pack_cache import PackCache, open_cache
+from quire.models.parameters import Progress
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
@@ -69,6 +71,11 @@ class Worker:
             CheckpointError, ModelNotFoundError: the model's files are at fault.
             ConfigError: the kernels asked for are not there.
         """
+        share = self.config.share
+        with load_bar(shown=share is None or share.rank == 0) as progress:
+            self._start(progress)
+
+    def _start(self, progress: Progress | None) -> None:
         config = self.config
         watch = Stopwatch()
         self.phases = watch.seconds
@@ -109,7 +116,7 @@ class Worker:
             moved = HostOffload(config, there)
             ops = moved.ops(ops)
         place = moved.place if moved else None
-        decoder = load_model(config, ops, cache, place=place, adapters=tables)
+        decoder = load_model(config, ops, cache, progress, place, tables)
         if offload:
             free = detect().available_bytes - plan.kv_cache_bytes - plan.activations
             offload.start(decoder.linear_weights, free)
@@ -167,7 +174,7 @@ class Worker:
         structured, grammar, adapter = params.structured_outputs, None, None
         if structured is not None:
             assert self._grammars is not None, "the worker is not started"
-            grammar = self._grammars.prepare(structured, eos_token_ids)
+            grammar = self._grammars.prepare(structured, eos_token_ids, params.written_structure)
         if lora_request is not None and self._adapters is not None:
             adapter = self._adapters.prefetch(lora_request)
         return both(grammar, adapter) if grammar and adapter else grammar or adapter

@@ -105,6 +105,11 @@ def _notes(case: Case) -> list[str]:
             "This machine's limits have not been measured (quire explain --measure): gains rest on "
             "a cautious guess at them."
         )
+    elif evidence.limits.disturbed:
+        notes.append(
+            f"The limits were measured while others used {evidence.limits.disturbance:.1f} cores. "
+            "Run quire explain --measure on an idle machine."
+        )
     if evidence.host is None:
         notes.append("What else runs on this machine is not known.")
     return notes

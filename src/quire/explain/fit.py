@@ -118,6 +118,8 @@ class Fit(msgspec.Struct, frozen=True):
     pooling: str | None = None
     """How it pools; None where it generates."""
     device: DeviceType = "cpu"
+    disturbance: float = 0.0
+    """Cores that others used while the limits were measured, if that was too many."""
 
 
 def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
@@ -163,6 +165,7 @@ def fit(args: EngineArgs, hardware: Hardware, limits: Limits | None) -> Fit:
         tokens=tokens,
         sequences=memory.num_blocks // blocks_per_sequence(config),
         measured=limits is not None,
+        disturbance=limits.disturbance if limits is not None and limits.disturbed else 0.0,
         speed=list(_speeds(config, cost, tokens)) if predicted and not config.pooling else [],
         prompt_len=prompt,
         prompt_s=cost.seconds(prompt, 1, prompt, prompt * (prompt + 1) // 2),

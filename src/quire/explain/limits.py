@@ -14,6 +14,8 @@ FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
 """Of the peak of small products that large ones, and attention, reach."""
 FASTEST = 1e18
 """A second; no machine comes near."""
+QUIET = 0.1
+"""Share of the cores that others may use while limits are measured."""
 TYPES = ("float32", "float16", "bfloat16", "int8")
 
 
@@ -25,12 +27,19 @@ class Limits(msgspec.Struct, frozen=True):
         bandwidth: bytes a second that so many threads read from memory.
         flops: operations a second in products that fit into the caches, by the type of their
             inputs and the threads.
+        disturbance: cores that others used meanwhile, on average.
     """
 
     cpu: str
     cores: int
     bandwidth: dict[int, float]
     flops: dict[str, dict[int, float]]
+    disturbance: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the machine was too busy for them to be its best."""
+        return self.disturbance > QUIET * self.cores
 
     @property
     def usable(self) -> bool:

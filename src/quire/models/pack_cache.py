@@ -25,9 +25,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.checkpoint.gguf import split_files
+from quire.checkpoint.samples import model_files, samples
 from quire.checkpoint.source import resolve
-from quire.checkpoint.weights import weight_files
 from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
@@ -50,7 +49,6 @@ STALE_SECONDS = 3600
 """Age of an unfinished file whose writer must have died."""
 _PREFIX = 72
 _ALIGN = 4096
-_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> PackCache | None:
@@ -91,13 +89,11 @@ def model_key(config: EngineConfig) -> str:
     if config.share is not None:
         facts.append([config.share.rank, asdict(config.share.model)])
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for file in split_files(path) if path.is_file() else weight_files(path):
-        with file.open("rb") as stream:
-            stat = os.fstat(stream.fileno())
-            digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}".encode())
-            for sample in range(_SAMPLES):
-                at = stat.st_size * sample // _SAMPLES
-                digest.update(os.pread(stream.fileno(), _SAMPLE_BYTES, at))
+    for file in model_files(path):
+        stat = file.stat()
+        digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}".encode())
+        for sample in samples(file):
+            digest.update(sample)
     return digest.hexdigest()
 
 

@@ -270,7 +270,7 @@ def _kind(params: dict[str, Any]) -> str:
     if older is not None and kind != older:
         _warn_twice("rope_type", kind, older, f"Quire takes {kind!r}, as the newer name")
     if kind is None:
-        scaled = sorted(_FIELDS & params.keys())
+        scaled = sorted(name for name in _FIELDS & params.keys() if params[name] != 1.0)
         if scaled:
             raise CheckpointError(
                 f"config.json: RoPE's {scaled[0]} is {params[scaled[0]]!r}, but rope_type is "

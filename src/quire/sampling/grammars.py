@@ -15,7 +15,7 @@ import numpy as np
 
 from quire.core.errors import InvalidRequestError
 from quire.core.native_marks import Mark, make_marks
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.sampling.masks import TokenRow
 
 if TYPE_CHECKING:
@@ -76,11 +76,17 @@ class Grammars:
         self._load_lock = Lock()
 
     def prepare(
-        self, params: StructuredOutputsParams, eos_token_ids: tuple[int, ...]
+        self,
+        params: StructuredOutputsParams,
+        eos_token_ids: tuple[int, ...],
+        written: WrittenStructure | None = None,
     ) -> Future[Compiled]:
         """The grammar, once it is compiled.
 
-        It raises `InvalidRequestError` where the grammar cannot be served.
+        Args:
+            written: by a grammar worker. Without it, it is written here, and holds up the steps.
+
+        It raises `InvalidRequestError` if the grammar cannot be served.
         """
         from quire.text.grammar import grammar_key
 
@@ -88,7 +94,7 @@ class Grammars:
         with self._lock:
             found = self._compiled.get(key)
             if found is None:
-                found = self._threads.submit(self._compile, params, eos_token_ids)
+                found = self._threads.submit(self._compile, params, eos_token_ids, written)
                 self._compiled[key] = found
                 if len(self._compiled) > GRAMMARS_KEPT:
                     self._compiled.popitem(last=False)
@@ -98,14 +104,19 @@ class Grammars:
     def shutdown(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _compile(self, params: StructuredOutputsParams, eos_token_ids: tuple[int, ...]) -> Compiled:
+    def _compile(
+        self,
+        params: StructuredOutputsParams,
+        eos_token_ids: tuple[int, ...],
+        written: WrittenStructure | None,
+    ) -> Compiled:
         from quire.text.grammar import new_matcher, structure_key
 
         tokenizer, specials = self._vocabulary(eos_token_ids)
         key, mark = structure_key(params), self._marks.get()
         mark.enter(key)
         try:
-            return Compiled(new_matcher(tokenizer, params, specials), key)
+            return Compiled(new_matcher(tokenizer, params, specials, written), key)
         finally:
             mark.leave()
             self._marks.put(mark)
@@ -210,8 +221,11 @@ class MaskFiller:
         have come since that it was forgotten, it is compiled again, here."""
         if self._grammars is None:
             raise InvalidRequestError("this executor has no structured output.")
-        assert state.params.structured_outputs is not None
-        ready = self._grammars.prepare(state.params.structured_outputs, state.eos_token_ids)
+        params = state.params
+        assert params.structured_outputs is not None
+        ready = self._grammars.prepare(
+            params.structured_outputs, state.eos_token_ids, params.written_structure
+        )
         grammar = ready.result()
         if self._masks is None:
             words = -(-self._grammars.vocab_size // BITS)

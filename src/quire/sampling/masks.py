@@ -94,7 +94,7 @@ class BadWords:
         if not lengths:
             return set()
         tail = output[-lengths[-1] :].tolist()
-        keys = (tuple(tail[-length:]) for length in lengths if length <= len(tail))
+        keys = (tuple(tail[-length:]) for length in lengths)
         return set().union(*(self._lasts.get(key, ()) for key in keys))
 
 

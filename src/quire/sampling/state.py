@@ -128,6 +128,8 @@ class SamplingState:
         fault = self.fault if self.matcher is None else self.matcher.error
         if fault is not None or self.matcher is None:
             wanted = self.params.structured_outputs
-            param = (wanted and wanted.field) or "structured_outputs"
-            raise InvalidRequestError(f"{NOT_FOLLOWED}{fault}.", param=param)
+            assert wanted is not None
+            raise InvalidRequestError(
+                f"{NOT_FOLLOWED}{fault}.", param=wanted.field or "structured_outputs"
+            )
         return self.matcher.mask

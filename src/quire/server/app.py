@@ -18,6 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire import __version__
+from quire.core.errors import EngineSleepingError
+from quire.engine.fingerprint import fingerprint
 from quire.profile.devices import Device
 from quire.server.adapters import ServedAdapters
 from quire.server.anthropic.messages import count_tokens, create_message
@@ -31,6 +33,7 @@ from quire.server.middleware import (
     OPEN_PATH,
     ApiKeyMiddleware,
     LastResortMiddleware,
+    PathMiddleware,
     RequestIdMiddleware,
 )
 from quire.server.openai.adapters import load_lora_adapter, unload_lora_adapter
@@ -44,7 +47,7 @@ from quire.server.openai.pooling import (
     create_rerank,
     create_score,
 )
-from quire.server.openai.tokens import detokenize, tokenize
+from quire.server.openai.tokens import detokenize, tokenize, tokenizer_info
 from quire.server.openapi import show_openapi
 from quire.server.pages import page_routes
 from quire.server.profile import profile_ops, start_profile, stop_profile
@@ -58,6 +61,7 @@ from quire.server.responses.endpoints import (
     retrieve_response,
 )
 from quire.server.responses.store import ResponseStore
+from quire.server.sleep import is_sleeping, sleep, wake_up
 from quire.server.snapshot import Camera
 from quire.server.state import (
     DEFAULT_MAX_BODY_BYTES,
@@ -92,11 +96,15 @@ def create_app(
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS,
     max_stored_responses: int = DEFAULT_MAX_STORED_RESPONSES,
     chat_template: str | None = None,
+    strict_fields: bool = False,
     cors: Cors | None = None,
     devices: Sequence[Device] = (),
     tool_call_parser: str | None = None,
     reasoning_parser: str | None = None,
     adapters: ServedAdapters | None = None,
+    root_path: str = "",
+    force_include_usage: bool = False,
+    trust_request_chat_template: bool = False,
 ) -> Starlette:
     """The ASGI application that serves `engine`.
 
@@ -107,11 +115,15 @@ def create_app(
         max_queued_requests: sequences that may wait beyond those of a batch; more is 429.
         max_stored_responses: the latest that are kept for `previous_response_id`.
         chat_template: its Jinja source, in place of the model's own.
+        strict_fields: refuse fields without effect, where they would be ignored and reported.
         cors: other origins whose pages may use it; none, if None.
         devices: whose power, heat and load go into the metrics.
         tool_call_parser, reasoning_parser: names in `tools.table`; by default the chat template
             tells.
         adapters: those served beside the model, and where clients may load more from.
+        root_path: the prefix under which a proxy serves it, such as `/llm`.
+        force_include_usage: every stream tells its usage, asked or not.
+        trust_request_chat_template: requests may bring a chat template of their own.
 
     Raises:
         ConfigError: there is no parser of that name.
@@ -128,56 +140,62 @@ def create_app(
                 allow_methods=cors.methods,
                 allow_headers=cors.headers,
                 allow_credentials=cors.credentials,
-                expose_headers=("X-Request-Id", "Retry-After"),
+                expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
             ),
         )
     if api_keys:
         middleware.append(Middleware(ApiKeyMiddleware, keys=tuple(api_keys)))
+    routes = [
+        *page_routes(),
+        Route(OPEN_PATH, health),
+        Route("/ready", ready),
+        Route("/version", version),
+        Route("/load", load),
+        Route("/openapi.json", show_openapi),
+        Route("/metrics", metrics),
+        Route("/explain", explain_engine),
+        Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
+        Route("/dashboard/stream", stream),
+        Route("/dashboard/requests/{id}", request_timeline),
+        Route("/sleep", sleep, methods=["POST"]),
+        Route("/wake_up", wake_up, methods=["POST"]),
+        Route("/is_sleeping", is_sleeping),
+        Route("/start_profile", start_profile, methods=["POST"]),
+        Route("/stop_profile", stop_profile, methods=["POST"]),
+        Route("/profile_ops", profile_ops, methods=["POST"]),
+        Route("/v1/messages", create_message, methods=["POST"]),
+        Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+        Route("/tokenizer_info", tokenizer_info),
+        Route("/v1/embeddings", create_embedding, methods=["POST"]),
+        Route("/pooling", create_pooling, methods=["POST"]),
+        Route("/classify", create_classification, methods=["POST"]),
+        Route("/score", create_score, methods=["POST"]),
+        Route("/v1/score", create_score, methods=["POST"]),
+        Route("/rerank", create_rerank, methods=["POST"]),
+        Route("/v1/rerank", create_rerank, methods=["POST"]),
+        Route("/v2/rerank", create_rerank, methods=["POST"]),
+        Route("/v1/models", list_models),
+        Route("/v1/models/{model:path}", retrieve_model),
+        Route("/v1/load_lora_adapter", load_lora_adapter, methods=["POST"]),
+        Route("/v1/unload_lora_adapter", unload_lora_adapter, methods=["POST"]),
+        Route("/v1/completions", create_completion, methods=["POST"]),
+        Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+        Route("/v1/responses", create_response, methods=["POST"]),
+        Route("/v1/responses/input_tokens", count_input_tokens, methods=["POST"]),
+        Route("/v1/responses/{id}", retrieve_response),
+        Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", list_input_items),
+    ]
+    spellings = Middleware(PathMiddleware, prefix=root_path, versioned=_versioned(routes))
     app = Starlette(
-        routes=[
-            *page_routes(),
-            Route(OPEN_PATH, health),
-            Route("/ready", ready),
-            Route("/version", version),
-            Route("/load", load),
-            Route("/openapi.json", show_openapi),
-            Route("/metrics", metrics),
-            Route("/explain", explain_engine),
-            Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
-            Route("/dashboard/stream", stream),
-            Route("/dashboard/requests/{id}", request_timeline),
-            Route("/start_profile", start_profile, methods=["POST"]),
-            Route("/stop_profile", stop_profile, methods=["POST"]),
-            Route("/profile_ops", profile_ops, methods=["POST"]),
-            Route("/v1/messages", create_message, methods=["POST"]),
-            Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
-            Route("/tokenize", tokenize, methods=["POST"]),
-            Route("/detokenize", detokenize, methods=["POST"]),
-            Route("/v1/embeddings", create_embedding, methods=["POST"]),
-            Route("/pooling", create_pooling, methods=["POST"]),
-            Route("/classify", create_classification, methods=["POST"]),
-            Route("/score", create_score, methods=["POST"]),
-            Route("/v1/score", create_score, methods=["POST"]),
-            Route("/rerank", create_rerank, methods=["POST"]),
-            Route("/v1/rerank", create_rerank, methods=["POST"]),
-            Route("/v2/rerank", create_rerank, methods=["POST"]),
-            Route("/v1/models", list_models),
-            Route("/v1/models/{model:path}", retrieve_model),
-            Route("/v1/load_lora_adapter", load_lora_adapter, methods=["POST"]),
-            Route("/v1/unload_lora_adapter", unload_lora_adapter, methods=["POST"]),
-            Route("/v1/completions", create_completion, methods=["POST"]),
-            Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
-            Route("/v1/responses", create_response, methods=["POST"]),
-            Route("/v1/responses/input_tokens", count_input_tokens, methods=["POST"]),
-            Route("/v1/responses/{id}", retrieve_response),
-            Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
-            Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
-            Route("/v1/responses/{id}/input_items", list_input_items),
-        ],
-        middleware=middleware,
+        routes=routes,
+        middleware=[spellings, *middleware],
         exception_handlers=HANDLERS,
     )
-    app.router.redirect_slashes = False  # a POST must not lose its body to a redirect
+    app.router.redirect_slashes = False  # `PathMiddleware` has found the path
     app.state.server = server = ServerState(
         engine,
         tuple(model_names),
@@ -185,8 +203,12 @@ def create_app(
         max_body_bytes,
         max_queued_requests,
         chat_template,
+        strict_fields,
         parsers,
         adapters or ServedAdapters(),
+        fingerprint(engine.resolved, engine.facts, engine.default_sampling_params, template),
+        force_include_usage,
+        trust_request_chat_template,
     )
     app.state.responses = ResponseStore(max_stored_responses)
     app.state.explaining = asyncio.Lock()
@@ -201,6 +223,13 @@ def create_app(
     return app
 
 
+def _versioned(routes: Sequence[Route]) -> list[str]:
+    """Paths that exist under `/v1` and, but for it, nowhere else."""
+    firsts = {route.path.split("/")[1] for route in routes}
+    bare = (route.path.removeprefix("/v1") for route in routes if route.path.startswith("/v1/"))
+    return [path for path in bare if path.split("/")[1] not in firsts]
+
+
 def _template(tokenizer: Tokenizer) -> str:
     """All of the model's templates, for what they say of tools and reasoning."""
     return "\n".join(tokenizer.chat_templates.values())
@@ -212,9 +241,12 @@ class Version(msgspec.Struct):
 
 @contract(errors=OF_ENGINE)
 async def health(request: Request) -> Response:
-    """200 while the engine lives; 503 while a core that was lost is replaced, or for ever."""
+    """200 while the engine lives, or sleeps; 503 while a core that was lost is replaced, or for
+    ever."""
     error = server_state(request).engine.error
-    return Response() if error is None else error_response(error)
+    if error is None or isinstance(error, EngineSleepingError):
+        return Response()
+    return error_response(error, request.scope)
 
 
 @contract(errors=OF_ENGINE, error=None)

@@ -16,8 +16,14 @@ MOST = {
     "strings": 2**17,
     "objects and arrays": 2**15,
     "escape sequences": 2**21,
+    "bytes of strings that are not ASCII": 6 * 2**20,
 }
-"""The most of one body. Each takes 10 to 40 ms to decode."""
+"""The most of one body. Each takes 10 to 40 ms to decode.
+
+One character outside ASCII makes its whole string slow to decode, four times as slow as ASCII.
+"""
+MOST_TOGETHER = 1.25
+"""The most that the shares of these limits may add up to: their times add up, too."""
 
 
 class BodyCounter:
@@ -27,22 +33,26 @@ class BodyCounter:
         self._counts = dict.fromkeys(MOST, 0)
         self._in_string = False
         self._escape = b""
+        self._wide = False  # the string that the next part goes on with is not ASCII
+        self._open = 0  # its bytes while it is
 
     def add(self, part: bytes) -> ApiError | None:
         """Count the next part. Returns a 400 once the body has too much of something."""
         counts = self._counts
         part = self._escape + part
+        self._escape = b""
         if b"\\" in part:
             pairs = part.count(b"\\\\")
             part = part.replace(b"\\\\", b"")
-            self._escape = b"\\" if part.endswith(b"\\") else b""  # it escapes what comes next
+            if part.endswith(b"\\"):  # it escapes what comes next
+                part, self._escape = part[:-1], b"\\"
             counts["escape sequences"] += pairs + part.count(b"\\")
             part = part.replace(b'\\"', b"")
-        else:
-            self._escape = b""
         pieces = part.split(b'"')
         outside = b"".join(pieces[int(self._in_string) :: 2])
+        strings = pieces[1 - self._in_string :: 2]
         self._in_string ^= len(pieces) % 2 == 0
+        counts["bytes of strings that are not ASCII"] += self._wide_bytes(strings, _is_wide(part))
         counts["values"] += outside.count(b",")
         counts["strings"] += len(pieces) // 2
         counts["objects and arrays"] += outside.count(b"{") + outside.count(b"[")
@@ -51,4 +61,32 @@ class BodyCounter:
                 return invalid(
                     f"The body has more than {MOST[what]} {what}; send several requests.", None
                 )
+        if sum(n / MOST[what] for what, n in counts.items() if n) > MOST_TOGETHER:
+            held = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+            return invalid(
+                f"The body has too much to be decoded at once: {held}; send several requests.", None
+            )
         return None
+
+    def _wide_bytes(self, strings: list[bytes], wide: bool) -> int:
+        """Return the new bytes of strings that are not ASCII.
+
+        Args:
+            strings: those of the next part; it may go on with the first, and end within the last.
+            wide: whether the part has a character outside ASCII.
+        """
+        found = 0
+        for number, text in enumerate(strings, 1):
+            self._open += len(text)
+            self._wide = self._wide or (wide and _is_wide(text))
+            if self._wide:
+                found += self._open
+                self._open = 0
+            if number < len(strings) or not self._in_string:
+                self._open, self._wide = 0, False
+        return found
+
+
+def _is_wide(text: bytes) -> bool:
+    """Whether a string's JSON has, or spells, a character outside ASCII."""
+    return not text.isascii() or b"\\u" in text

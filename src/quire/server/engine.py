@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.core.config import EngineArgs
@@ -40,6 +40,9 @@ class Engine(Protocol):
     def max_model_len(self) -> int: ...
 
     @property
+    def max_total_tokens(self) -> int: ...
+
+    @property
     def max_num_seqs(self) -> int: ...
 
     @property
@@ -69,6 +72,11 @@ class Engine(Protocol):
     @property
     def default_sampling_params(self) -> Mapping[str, Any]:
         """Sampling values of the model's generation config, for requests that set none."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the core runs on; see `messages.Ready`."""
         ...
 
     @property
@@ -111,6 +119,16 @@ class Engine(Protocol):
     async def call(self, method: str, *args: Any) -> Any:
         """Run one of the core's utility methods, between two steps."""
         ...
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Free the weights and the KV cache; requests raise until `wake_up`."""
+        ...
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Load the model again."""
+        ...
+
+    async def is_sleeping(self) -> bool: ...
 
     def close(self, request_id: str) -> None:
         """Forget a request, and abort it if it still runs; unknown ids are ignored."""

@@ -1,4 +1,4 @@
-"""Every error a client sees: OpenAI's shape, what to change, no traceback and no path."""
+"""Every error a client sees: its API's shape, what to change, no traceback and no path."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from quire.core.errors import (
     ConfigError,
+    ContextLengthError,
     EngineDeadError,
     EngineRestartingError,
+    EngineSleepingError,
     InvalidRequestError,
     ModelNotFoundError,
     OutOfMemoryError,
     QuireError,
     StructureUnavailableError,
 )
+from quire.server.anthropic.errors import anthropic_error, speaks_anthropic
 from quire.server.json_text import encode
 from quire.server.linger import LingeringResponse
 
@@ -89,20 +93,15 @@ def invalid(message: str, param: str | None) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param)
 
 
-_INSTEAD = {
-    "functions": "Send tools in its place.",
-    "function_call": "Send tool_choice in its place.",
-    "chat_template": "The server's operator sets it, with --chat-template.",
-    "request_id": "Send an X-Request-Id header in its place.",
-    "return_tokens_as_token_ids": "Send return_token_ids in its place.",
-}
+def not_supported(field: str, reason: str = "Leave it out of the request.") -> ApiError:
+    """A 400 for a field that exists elsewhere and would change the answer.
 
-
-def not_supported(field: str) -> ApiError:
-    """A 400 for a field that OpenAI or vLLM has and Quire does not have yet."""
+    Args:
+        reason: why there is none, or what to send in its place; a sentence.
+    """
     return ApiError(
         HTTPStatus.BAD_REQUEST,
-        f"{field} is not supported yet. {_INSTEAD.get(field, 'Leave it out of the request.')}",
+        f"{field} is not supported. {reason}",
         param=field,
         code="unsupported_parameter",
     )
@@ -116,7 +115,8 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
             info = ErrorInfo(str(error), _type(status), error.param, error.code)
         case InvalidRequestError():
             status = HTTPStatus.BAD_REQUEST
-            info = ErrorInfo(str(error), _type(status), error.param, None)
+            code = error.code if isinstance(error, ContextLengthError) else None
+            info = ErrorInfo(str(error), _type(status), error.param, code)
         case ModelNotFoundError():
             status = HTTPStatus.NOT_FOUND
             info = ErrorInfo(str(error), _type(status), "model", error.code)
@@ -127,6 +127,10 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
         case EngineRestartingError():
             status = HTTPStatus.SERVICE_UNAVAILABLE
             message = f"{error.what} Send the request again."
+            info = ErrorInfo(message, _type(status), None, error.code)
+        case EngineSleepingError():
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            message = f"{error.what} POST /wake_up loads them again."
             info = ErrorInfo(message, _type(status), None, error.code)
         case StructureUnavailableError():
             status = HTTPStatus.SERVICE_UNAVAILABLE
@@ -159,12 +163,29 @@ def headers_of(error: Exception) -> dict[str, str] | None:
     return found
 
 
-def error_response(error: Exception) -> Response:
-    """`error` as a JSON response."""
+def encode_error(error: Exception, scope: Scope | None) -> tuple[HTTPStatus, bytes]:
+    """Return the status and the body of `error`, in the shape of the API that was asked.
+
+    Args:
+        scope: the request's, if its path and headers are known.
+    """
     status, body = describe(error)
+    if scope is None or not speaks_anthropic(scope):
+        return status, encode(body)
+    request_id = scope.get("state", {}).get("request_id")
+    message = body.error.message
+    if isinstance(error, ContextLengthError):  # clients know it by these words
+        message = f"prompt is too long: {error.num_tokens} tokens > {error.limit - 1} maximum"
+    found = anthropic_error(status, message, body.error.code, request_id)
+    return status, encode(found)
+
+
+def error_response(error: Exception, scope: Scope) -> Response:
+    """`error` as a JSON response."""
+    status, body = encode_error(error, scope)
     headers = headers_of(error)
     kind = LingeringResponse if closes(headers) else Response
-    return kind(encode(body), status, headers, "application/json")
+    return kind(body, status, headers, "application/json")
 
 
 def closes(headers: dict[str, str] | None) -> bool:
@@ -177,13 +198,13 @@ async def on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         path = request.url.path
         if error.status_code == HTTPStatus.NOT_FOUND:
-            return error_response(ApiError(HTTPStatus.NOT_FOUND, f"There is no endpoint {path}."))
-        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            error = ApiError(HTTPStatus.NOT_FOUND, f"There is no endpoint {path}.")
+        elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             allowed = ", ".join(sorted(_methods(request)))
             message = f"{path} does not answer {request.method}; use {allowed}."
             headers = {"Allow": allowed}
-            return error_response(ApiError(HTTPStatus.METHOD_NOT_ALLOWED, message, headers=headers))
-    return error_response(error)
+            error = ApiError(HTTPStatus.METHOD_NOT_ALLOWED, message, headers=headers)
+    return error_response(error, request.scope)
 
 
 def _methods(request: Request) -> set[str]:
@@ -195,7 +216,7 @@ def _methods(request: Request) -> set[str]:
 
 def encode_event(error: Exception) -> bytes:
     """`error` as a server-sent event, for a stream that has already begun."""
-    return b"data: " + encode(describe(error)[1]) + b"\n\n"
+    return b"data: " + encode_error(error, None)[1] + b"\n\n"
 
 
 def log_unexpected(error: Exception) -> None:

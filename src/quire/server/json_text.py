@@ -39,6 +39,16 @@ def read_object(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def read_arguments(text: str) -> dict[str, Any]:
+    """Return a call's arguments as an object.
+
+    An answer may end in the middle of a call. So a text that is no object, whole or at all, is
+    an object that holds the text under the name `arguments`.
+    """
+    found = read_object(text or "{}")
+    return {"arguments": text} if found is None else found
+
+
 def well_formed(text: str) -> str:
     """Return `text` with U+FFFD in place of each lone surrogate."""
     try:

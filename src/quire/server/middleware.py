@@ -10,6 +10,7 @@ from http import HTTPStatus
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from quire.server.anthropic.errors import speaks_anthropic
 from quire.server.errors import ApiError, error_response, log_unexpected
 from quire.server.pages import is_static
 from quire.server.request_ids import RequestIds, choose_request_id
@@ -18,8 +19,41 @@ OPEN_PATH = "/health"
 """The one endpoint that answers without a key: a probe has none."""
 
 
+class PathMiddleware:
+    """Finds an endpoint under its other spellings: the rest judges one path.
+
+    A slash at the end is dropped, and a prefix that a proxy has left. `/chat/completions` is
+    `/v1/chat/completions`, as clients ask whose base URL lacks `/v1`.
+
+    Args:
+        prefix: where a proxy serves this server, such as `/llm`; may be empty.
+        versioned: paths that exist under `/v1` only, without it.
+    """
+
+    def __init__(self, app: ASGIApp, prefix: str, versioned: Sequence[str]) -> None:
+        self._app = app
+        self._prefix = prefix
+        self._versioned = frozenset(each.split("/")[1] for each in versioned)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["path"] = self._found(scope["path"])
+        await self._app(scope, receive, send)
+
+    def _found(self, path: str) -> str:
+        if self._prefix and f"{path}/".startswith(f"{self._prefix}/"):
+            path = path[len(self._prefix) :] or "/"
+        if path != "/":
+            path = path.removesuffix("/")
+        first = path.partition("/")[2].partition("/")[0]
+        return f"/v1{path}" if first in self._versioned else path
+
+
 class RequestIdMiddleware:
-    """Every response carries `X-Request-Id`: the client's own, or a new one."""
+    """Every response carries `X-Request-Id`: the client's own, or a new one.
+
+    Anthropic's clients read it as `request-id`.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -35,7 +69,10 @@ class RequestIdMiddleware:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = chosen
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = state["request_id"]
+                if speaks_anthropic(scope):
+                    headers["request-id"] = state["request_id"]
             await send(message)
 
         try:
@@ -65,7 +102,7 @@ class LastResortMiddleware:
             log_unexpected(error)
             if started:
                 raise  # the server closes the connection: half an answer must not look whole
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
 
 
 class ApiKeyMiddleware:
@@ -89,7 +126,7 @@ class ApiKeyMiddleware:
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-        await error_response(refusal)(scope, receive, send)
+        await error_response(refusal, scope)(scope, receive, send)
 
     def _admits(self, scope: Scope) -> bool:
         headers = dict(scope["headers"])

@@ -91,6 +91,8 @@ class _Schemas:
         made, self.components = msgspec.json.schema_components(self._types, ref_template=_REF)
         self._made = list(made)
         docs = _Docs()
+        for component in self.components.values():
+            _open(component)
         for kind in set(_classes(msgspec.inspect.multi_type_info(self._types))):
             if (described := self.components.get(kind.__name__)) is not None:
                 docs.describe(kind, described.get("properties", {}))
@@ -104,6 +106,14 @@ class _Schemas:
         """A struct's fields by name, and which of them are required."""
         schema = self.components[self[kind]["$ref"].rpartition("/")[2]]
         return schema["properties"], schema.get("required", [])
+
+
+def _open(schema: dict[str, Any]) -> None:
+    """Say of a request's type what is so: fields without effect are ignored."""
+    if schema.get("additionalProperties") is False:
+        del schema["additionalProperties"]
+        fields = schema["properties"]
+        schema["properties"] = {k: v for k, v in fields.items() if v.get("type") != "null"}
 
 
 class _Docs:

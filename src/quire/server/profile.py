@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from quire.core.op_profile import OpProfile
 from quire.engine.profiling import ProfilerBusyError
-from quire.server.body import decode, read_body
+from quire.server.body import read_request
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import ApiError
 from quire.server.state import server_state
@@ -62,7 +62,7 @@ async def profile_ops(request: Request) -> Response:
     """What each operation of the next steps took: an `OpProfile`; 409 while another is made."""
     server = server_state(request)
     engine = server.live_engine()
-    wanted = decode(await read_body(request, server.max_body_bytes), OpProfileRequest)
+    wanted = await read_request(request, OpProfileRequest)
     try:
         profile = await engine.profiling.ops(wanted.steps, wanted.timeout_s)
     except ProfilerBusyError as error:

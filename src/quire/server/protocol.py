@@ -13,11 +13,10 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import h11
-import msgspec
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from quire.server.errors import ApiError, describe
+from quire.server.errors import ApiError, encode_error
 from quire.server.linger import LINGER_SECONDS
 
 _TRANSPORT = "quire.transport"
@@ -166,7 +165,9 @@ class TransportProtocol(H11Protocol):
         `LINGER_BYTES`. Closing a connection with unread data resets it, and a reset destroys an
         answer that the client has not read yet.
         """
+        scope: Scope | None = None
         if not self.asks_nothing:
+            scope = cast(Scope, self.cycle.scope)
             if self.cycle.response_started:
                 self.transport.abort()
                 return
@@ -177,7 +178,7 @@ class TransportProtocol(H11Protocol):
         if self._receive_timer is not None:
             self._receive_timer.cancel()
         self._receive_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
-        body = msgspec.json.encode(describe(ApiError(status, message))[1])
+        _, body = encode_error(ApiError(status, message), scope)
         self.transport.write(
             b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
             b"Connection: close\r\n\r\n%b" % (status, status.phrase.encode(), len(body), body)

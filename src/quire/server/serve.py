@@ -77,6 +77,8 @@ class ServeOptions:
     max_stored_responses: int = DEFAULT_MAX_STORED_RESPONSES
     chat_template: str | None = None
     """Jinja source in place of the model's own."""
+    strict_fields: bool = False
+    """Refuse fields without effect, where they would be ignored and reported."""
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     """Names in `tools.table`; unset, the chat template tells."""
@@ -85,6 +87,11 @@ class ServeOptions:
     tls: Tls | None = None
     cors: Cors | None = None
     """Other origins whose pages may use the server; None: no browser lets any."""
+    root_path: str = ""
+    """The prefix under which a proxy serves it, such as `/llm`."""
+    force_include_usage: bool = False
+    trust_request_chat_template: bool = False
+    """Every stream tells its usage, asked or not."""
     lora_modules: tuple[tuple[str, str], ...] = ()
     """Names and folders of adapters to serve."""
     lora_dir: Path | None = None
@@ -181,11 +188,15 @@ async def _serve(
             max_queued_requests=options.max_queued_requests,
             max_stored_responses=options.max_stored_responses,
             chat_template=options.chat_template,
+            strict_fields=options.strict_fields,
             cors=options.cors,
             devices=devices(),
             tool_call_parser=options.tool_call_parser,
             reasoning_parser=options.reasoning_parser,
             adapters=adapters,
+            root_path=options.root_path,
+            force_include_usage=options.force_include_usage,
+            trust_request_chat_template=options.trust_request_chat_template,
         )
         server = _Server(_uvicorn_config(app, options.tls))
         # What is here now stays: without it, a full collection takes microseconds, not 25 ms in

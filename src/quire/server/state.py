@@ -11,10 +11,12 @@ from typing import cast
 from starlette.requests import Request
 
 from quire.core.lora import LoRARequest
+from quire.engine.fingerprint import with_adapter
 from quire.engine.tracing import TRACE_HEADERS
 from quire.server.adapters import ServedAdapters
 from quire.server.engine import Engine
-from quire.server.errors import ApiError
+from quire.server.errors import ApiError, invalid
+from quire.server.request_ids import choose_request_id
 from quire.server.tools.table import Parsers
 
 DEFAULT_MAX_BODY_BYTES = 32 * 2**20
@@ -32,10 +34,14 @@ class ServerState:
 
     Attributes:
         model_names: the names clients may use; the first is the one in responses.
-        chat_template: the operator's, in place of the model's own; never a client's.
+        chat_template: the operator's, in place of the model's own.
+        strict_fields: refuse fields without effect, where they would be ignored and reported.
         adapters: those that are served as models of their own.
         parsers: what reads reasoning and tool calls in the model's answers.
         created: when it began to be served, in seconds since the epoch.
+        system_fingerprint: the model's; see `engine.fingerprint`.
+        force_include_usage: every stream tells its usage, asked or not.
+        trust_request_chat_template: requests may bring a template of their own.
     """
 
     engine: Engine
@@ -44,8 +50,12 @@ class ServerState:
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     max_queued_requests: int = DEFAULT_MAX_QUEUED_REQUESTS
     chat_template: str | None = None
+    strict_fields: bool = False
     parsers: Parsers = field(default_factory=Parsers)
     adapters: ServedAdapters = field(default_factory=ServedAdapters)
+    system_fingerprint: str = ""
+    force_include_usage: bool = False
+    trust_request_chat_template: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,6 +66,12 @@ class ServerState:
         """The adapter of a name that `served_name` gave; None for the model itself."""
         adapter = self.adapters.get(self.served_name(name))
         return adapter if name not in self.model_names else None
+
+    def fingerprint(self, adapter: LoRARequest | None) -> str:
+        """The `system_fingerprint` of the model, or of it with an adapter."""
+        if adapter is None:
+            return self.system_fingerprint
+        return with_adapter(self.system_fingerprint, adapter.digest)
 
     def served_name(self, asked: str | None) -> str:
         """The name for the response; 404 for a model that is not served."""
@@ -118,13 +134,27 @@ def server_state(request: Request) -> ServerState:
     return cast(ServerState, request.app.state.server)
 
 
-def request_id(request: Request) -> str:
+def request_id(request: Request, wanted: str | None = None) -> str:
     """Return the id that the ids of responses are made of; no other request has it.
 
     It is the `X-Request-Id` of the response, unless a client has sent the same one before.
+
+    Args:
+        wanted: the client's, where it sent no `X-Request-Id` of its own.
+
+    Raises:
+        ApiError: 400, where `wanted` is no id.
     """
     state = request.scope["state"]
     if "unique_id" not in state:
+        if wanted is not None and choose_request_id(wanted) != wanted:
+            raise invalid(
+                f"request_id is {wanted[:MAX_NAME]!r}; it must be 1 to 128 letters, digits, '.', "
+                "'_', ':' or '-'.",
+                "request_id",
+            )
+        if wanted is not None and "x-request-id" not in request.headers:
+            state["request_id"] = wanted
         state["unique_id"] = state["request_ids"].take(state["request_id"])
     return cast(str, state["unique_id"])
 

@@ -161,7 +161,7 @@ def _bench(name: str, *flags: str) -> dict[str, Any]:
     """The row of `quire bench NAME FLAGS`, run in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "row.json"
-        command = [sys.executable, "-m", "quire.cli.main", "bench", name, *flags]
+        command = [sys.executable, "-m", "quire", "bench", name, *flags]
         command += ["--repetitions", "2", "--json", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:

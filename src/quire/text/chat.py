@@ -15,9 +15,9 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from quire.core.errors import ConfigError, InvalidRequestError
+from quire.core.errors import ConfigError, ContextLengthError, InvalidRequestError
 from quire.text.template import render_template
-from quire.text.tokenizer import Tokenizer, at_least, too_long
+from quire.text.tokenizer import Tokenizer
 
 _RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
@@ -111,20 +111,34 @@ def chat_to_token_ids(
     tokenizer: Tokenizer,
     messages: list[dict[str, Any]],
     max_tokens: int | None = None,
+    *,
+    add_special_tokens: bool = False,
     **options: Any,
 ) -> list[int]:
     """The token ids of `render_chat(tokenizer, messages, **options)`.
 
     Special tokens that the template writes are control tokens; those that a message holds are
-    plain text. Nothing is added around the text: the template writes its own beginning.
+    plain text. With `add_special_tokens`, those that the model wants around every text are added;
+    templates usually write them.
 
     Raises:
         InvalidRequestError: as `render_chat`, or the text has `max_tokens` or more in any case.
     """
     chat = render_chat(tokenizer, messages, **options)
     if max_tokens is not None and (least := tokenizer.least_tokens(chat.text)) >= max_tokens:
-        raise too_long(at_least(least, chat.text), max_tokens)
-    return encode_chat(tokenizer, chat)
+        raise ContextLengthError(least, max_tokens, counted=False)
+    token_ids = encode_chat(tokenizer, chat)
+    return _surrounded(tokenizer, token_ids) if add_special_tokens else token_ids
+
+
+def _surrounded(tokenizer: Tokenizer, token_ids: list[int]) -> list[int]:
+    """The tokens, and around them those that the tokenizer puts around every text."""
+    plain = tokenizer.encode("a", add_special_tokens=False)
+    whole = tokenizer.encode("a")
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return [*whole[:start], *token_ids, *whole[start + len(plain) :]]
+    return token_ids
 
 
 def encode_chat(tokenizer: Tokenizer, chat: RenderedChat) -> list[int]:

@@ -38,10 +38,15 @@ class StructuralTag(msgspec.Struct, forbid_unknown_fields=True):
     """vLLM's `structural_tag`: free text, in which each trigger begins one of the structures.
 
     `end` follows at once where the structure is complete; then the text is free again.
+
+    Attributes:
+        otherwise: a schema. If it is there, nothing is free: the text is JSON of this schema, or
+            tags and nothing else.
     """
 
     structures: list[Tagged]
     triggers: list[str]
+    otherwise: dict[str, Any] | bool | None = None
     type: Literal["structural_tag"] = "structural_tag"
 
     def __post_init__(self) -> None:
@@ -55,29 +60,21 @@ class StructuralTag(msgspec.Struct, forbid_unknown_fields=True):
         return next((t for t in self.triggers if tagged.begin.startswith(t)), None)
 
 
-def whole(structure: Grammar, reasoning: ReasoningMarks | None, specials: Specials) -> str:
-    """All of the text is the structure, or what comes behind the reasoning is."""
-    return _joined(_start(reasoning, specials), {"structure": structure})
+def whole(structure: Grammar) -> list[Grammar]:
+    """All of the text is the structure."""
+    return _named("structure", structure)
 
 
-def composed(
-    lark: str,
-    grammars: Mapping[str, Grammar],
-    reasoning: ReasoningMarks | None,
-    specials: Specials,
-) -> str:
+def composed(lark: str, grammars: Mapping[str, Grammar]) -> list[Grammar]:
     """The same of a grammar in Lark that refers to others by `@name`."""
-    inner = {"lark_grammar": _OPTIONS + lark}
-    return _joined(_start(reasoning, specials), {"structure": inner, **grammars})
+    inner = {"structure": {"lark_grammar": _OPTIONS + lark}, **grammars}
+    return [each for name, grammar in inner.items() for each in _named(name, grammar)]
 
 
-def tagged(
-    tag: StructuralTag,
-    schemas: Sequence[Grammar],
-    reasoning: ReasoningMarks | None,
-    specials: Specials,
-) -> str:
-    """Free text with tags, `schemas` being the grammars of `tag.structures`."""
+def tagged(tag: StructuralTag, schemas: Sequence[Grammar], specials: Specials) -> list[Grammar]:
+    """Free text with tags, `schemas` being the grammars of `tag.structures`, and of `otherwise`."""
+    if tag.otherwise is not None:
+        return _alone(tag, schemas, specials)
     rules: list[str] = []
     heads: list[str] = []
     grammars: dict[str, Grammar] = {}
@@ -95,7 +92,29 @@ def tagged(
             rules.append(f"call_{number}: head_{number} ({' | '.join(bodies)})")
             rules.append(until(f"head_{number}", [[first]]))
     body = "\n".join([f"start: ({' | '.join(heads)})* TEXT", *rules, _TERMINALS])
-    return composed(body, grammars, reasoning, specials)
+    return composed(body, grammars)
+
+
+def _alone(tag: StructuralTag, schemas: Sequence[Grammar], specials: Specials) -> list[Grammar]:
+    """Tags without free text, or JSON in their place."""
+    *of_tags, otherwise = schemas
+    grammars = {f"tag_{index}": schema for index, schema in enumerate(of_tags)}
+    bodies = [
+        " ".join([*pieces(each.begin, specials), f"@{name}", *pieces(each.end, specials)])
+        for name, each in zip(grammars, tag.structures, strict=True)
+    ]
+    body = f"start: @otherwise | (GAP? ({' | '.join(bodies)}))+ GAP?\n{_TERMINALS}"
+    return composed(body, {**grammars, "otherwise": otherwise})
+
+
+def placed(grammars: str, reasoning: ReasoningMarks | None, specials: Specials) -> str:
+    """All of the text is the structure, or what comes behind the reasoning is.
+
+    Args:
+        grammars: of the structure, in JSON, with commas between them.
+    """
+    first = {"name": "text", "lark_grammar": _OPTIONS + _start(reasoning, specials)}
+    return f'{{"grammars": [{json.dumps(first)}, {grammars}]}}'
 
 
 def _start(reasoning: ReasoningMarks | None, specials: Specials) -> str:
@@ -105,18 +124,25 @@ def _start(reasoning: ReasoningMarks | None, specials: Specials) -> str:
     begins = [" ".join(pieces(mark, specials)) for mark in reasoning.begins]
     behind = "thought GAP? @structure"
     start = behind if reasoning.begun else f"(({' | '.join(begins)}) thought GAP?)? @structure"
-    return "\n".join([f"start: {start}", until("thought", ends), _TERMINALS])
+    barred = [mark for mark in reasoning.barred if mark not in specials]
+    free = ["/(.|\\n)*/", *(f"~/(.|\\n)*{slashes(re.escape(mark))}(.|\\n)*/" for mark in barred)]
+    thought = until("thought", ends, "THOUGHT")
+    return "\n".join([f"start: {start}", thought, f"THOUGHT: {' & '.join(free)}", _TERMINALS])
 
 
-def until(rule: str, marks: Sequence[Sequence[str]]) -> str:
-    """A rule of free text up to the first of `marks`; a control token cannot be free text."""
+def until(rule: str, marks: Sequence[Sequence[str]], text: str = "TEXT") -> str:
+    """A rule of free text up to the first of `marks`; a control token cannot be free text.
+
+    Args:
+        text: the terminal of that text.
+    """
     control = [" ".join(mark) for mark in marks if any(p.startswith("<[") for p in mark)]
     spelled = [mark[0] for mark in marks if len(mark) == 1 and mark[0] not in control]
-    options = [f"TEXT ({' | '.join(control)})"] if control else []
+    options = [f"{text} ({' | '.join(control)})"] if control else []
     lines = []
     if spelled:
         options.append(f"{rule}_spelled")
-        lines.append(f"{rule}_spelled[lazy]: TEXT ({' | '.join(spelled)})")
+        lines.append(f"{rule}_spelled[lazy]: {text} ({' | '.join(spelled)})")
     return "\n".join([f"{rule}: {' | '.join(options)}", *lines])
 
 
@@ -132,12 +158,6 @@ def pieces(text: str, specials: Specials) -> list[str]:
         for part in parts
         if part
     ]
-
-
-def _joined(start: str, grammars: Mapping[str, Grammar]) -> str:
-    first = {"name": "text", "lark_grammar": _OPTIONS + start}
-    named = [each for name, grammar in grammars.items() for each in _named(name, grammar)]
-    return json.dumps({"grammars": [first, *named]})
 
 
 def _named(name: str, grammar: Grammar) -> list[Grammar]:

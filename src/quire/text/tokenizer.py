@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from quire.core.errors import InvalidRequestError
 from quire.text.dummy import DummyTokenizer
 
 
@@ -88,24 +87,6 @@ class Tokenizer(Protocol):
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it."""
-
-
-def at_least(least: int, text: str) -> str:
-    """The length of a text that was not tokenized, for `too_long`."""
-    size = len(text) if text.isascii() else len(text.encode())
-    return f"{size} bytes and at least {least}"
-
-
-def too_long(
-    num_tokens: int | str, limit: int, what: str = "the model's context"
-) -> InvalidRequestError:
-    """The error of a prompt of `num_tokens`, of which `what` holds `limit`."""
-    return InvalidRequestError(
-        f"The prompt has {num_tokens} tokens, but {what} holds {limit}, "
-        "at least one of them for the output.",
-        fix="Shorten the prompt.",
-        param="prompt",
-    )
 
 
 def load_tokenizer(path: Path | None, *, vocab_size: int | None = None) -> Tokenizer:

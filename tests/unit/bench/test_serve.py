@@ -221,6 +221,7 @@ def test_the_numbers_by_hand() -> None:
 def test_rates_in_turn_are_drawn(tmp_path: Path) -> None:
     argv = ("--request-rates", "200", "inf", "--goodput", "ttft:60000", "--repetitions", "1")
     folder = tmp_path / "plots"
+    folder.mkdir()  # `main` makes it before anything is measured
     with serving() as server:
         rows = run(flags("--base-url", server.url, *SMALL, *argv, "--plot-dir", str(folder)))
     assert isinstance(rows, list)

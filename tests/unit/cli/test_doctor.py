@@ -105,6 +105,14 @@ def test_limits_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "31.0 GB/s read; products float32 0.20 TFLOP/s" in found.found
 
 
+def test_limits_that_a_busy_machine_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "detect", lambda: Hardware(2, 2**33, 2**33))
+    save_limits(Limits(cpu_name(), 2, {1: 20e9, 2: 31e9}, {"float32": {1: 1e11, 2: 2e11}}, 1.5))
+    found = findings()["bandwidth"]
+    assert (found.level, "others used 1.5 cores" in found.found) == ("warn", True)
+    assert "--measure" in found.fix
+
+
 def test_busy_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 1.0, 1.0))
     assert findings()["others"].level == "warn"

@@ -28,6 +28,20 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert said == "error: unknown command sevre; did you mean serve? [config_error]\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "model"], "unknown command run; did you mean chat or run-batch?"),
+        (["bnech"], "did you mean bench?"),
+        (["--port", "80", "serve"], "unknown flag --port; flags follow the command"),
+        (["zzz"], "known: bench, bug-report, chat"),
+    ],
+)
+def test_other_words(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_commands_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

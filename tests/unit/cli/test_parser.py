@@ -32,7 +32,8 @@ def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--qqq"], "see quire try --help"),
         (["a", "b"], "unexpected argument 'b'"),
         (["--size", "x"], "argument --size: invalid int value: 'x'"),
-        (["--dtype", "f"], "invalid choice"),
+        (["--dtype", "f"], "invalid choice: 'f' (choose from"),
+        (["--dtype", "bfloat61"], "invalid choice: 'bfloat61'; did you mean bfloat16?"),
         (["--max-model-len", "many"], "argument --max-model-len: invalid value: 'many'"),
     ],
 )
@@ -47,6 +48,22 @@ def test_subcommands_flags_are_known(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         parser.parse(["latency", "--batchsize", "3"])
     assert "did you mean --batch-size?" in capsys.readouterr().err
+
+
+def test_flags_of_other_commands_and_of_vllm_are_not_suggested(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = Parser(prog="quire try")
+    subs = parser.add_subparsers()
+    subs.add_parser("serve").add_argument("--plot-dir")
+    subs.add_parser("latency")
+    with pytest.raises(SystemExit):
+        parser.parse(["latency", "--plot-dir", "x"])
+    said = capsys.readouterr().err
+    assert said == "error: unknown flag --plot-dir; see quire try latency --help [config_error]\n"
+    said = message(["--trust-remote-cod"], capsys)
+    assert "did you mean" not in said
+    assert "did you mean --model?" in message(["--modle", "x"], capsys)
 
 
 def test_one_spelling_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from quire.cli import chat, complete, session
+from quire.cli import complete, session
 from quire.cli.parser import Parser
 from quire.cli.session import Session, Speed
 from quire.core.config import EngineArgs
@@ -33,6 +33,7 @@ async def start_echo(args: EngineArgs) -> AsyncLLM:
 @pytest.fixture(autouse=True)
 def _echo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "start_engine", start_echo)
+    monkeypatch.setenv("QUIRE_LOG_LEVEL", "INFO")  # for the commands would set it
 
 
 @pytest.fixture
@@ -106,36 +107,6 @@ def test_complete_needs_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe("\n", monkeypatch)
     with pytest.raises(ConfigError, match="empty"):
         complete.run(flags(complete))
-
-
-def test_chat_remembers_until_reset(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompts: list[int] = []
-    stream = Session.stream
-
-    def watched(self: Session, prompt: list[int], params: object) -> tuple[str, Speed]:
-        prompts.append(len(prompt))
-        return stream(self, prompt, params)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Session, "stream", watched)
-    pipe("a\n\na\n/reset\na\n/help\n/exit\na\n", monkeypatch)
-    assert chat.run(flags(chat, "--max-tokens", "3", "--temperature", "0")) == 0
-    printed = capsys.readouterr()
-    assert printed.out == ";<=\n" * 3
-    assert "/reset" in printed.err
-    once = len("user: a\nassistant:")
-    assert prompts == [once, once + len(" ;<=\nuser: a\nassistant:"), once]
-
-
-def test_chat_survives_a_line_that_is_too_long(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pipe("a" * 600 + "\na\n", monkeypatch)
-    assert chat.run(flags(chat, "--max-tokens", "3", "--temperature", "0")) == 0
-    printed = capsys.readouterr()
-    assert "error: " in printed.err
-    assert printed.out == ";<=\n"
 
 
 def pipe(text: str, monkeypatch: pytest.MonkeyPatch) -> None:

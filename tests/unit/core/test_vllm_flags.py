@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +16,9 @@ from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.core.flags import add_engine_flags, engine_args_from
 from quire.core.vllm_flags import FOREIGN, foreign_notes
+from quire.engine.arg_utils import AsyncEngineArgs
 from quire.engine.resolve import engine_args
+from quire.utils import FlexibleArgumentParser
 
 GUIDE = Path(__file__).parents[3] / "docs" / "from-vllm.md"
 
@@ -81,6 +87,41 @@ def test_from_python(caplog: pytest.LogCaptureFixture) -> None:
         engine_args("m", {"speculative_config": {"model": "ngram"}})
 
 
+def test_vllms_names_in_the_constructor() -> None:
+    given: dict[str, Any] = {"trust_remote_code": True, "hf_overrides": {"rope_theta": 5.0}}
+    args = AsyncEngineArgs(model="m", **given)
+    assert args == EngineArgs(model="m", hf_overrides='{"rope_theta": 5.0}')
+    assert replace(args, seed=3).seed == 3
+    with pytest.raises(ConfigError, match="speculative decoding is not there yet"):
+        EngineArgs(speculative_config={"model": "ngram"})  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"'max_model_length'; did you mean max_model_len"):
+        EngineArgs(max_model_length=8)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("task", "fields"),
+    [
+        ("embed", {"runner": "pooling", "convert": "embed"}),
+        ("classify", {"runner": "pooling", "convert": "classify"}),
+        ("score", {"runner": "pooling"}),
+        ("generate", {}),
+    ],
+)
+def test_vllms_old_task(task: str, fields: dict[str, Any]) -> None:
+    assert engine_args("m", {"task": task}) == EngineArgs(model="m", **fields)
+
+
+def test_a_script_reads_its_flags_as_vllms_examples_do() -> None:
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    parser.set_defaults(model="m", enforce_eager=True, task="embed")
+    flags = ["--max-num-seqs", "3", "--trust-remote-code"]
+    wanted = EngineArgs("m", max_num_seqs=3, enforce_eager=True)
+    assert EngineArgs.from_cli_args(parser.parse_args(flags)) == wanted
+    fields = vars(parser.parse_args(flags))
+    embedding = replace(wanted, runner="pooling", convert="embed")
+    assert engine_args(fields.pop("model"), fields) == embedding
+
+
 def test_none_is_a_flag_of_ours_and_all_are_in_the_guide() -> None:
     ours = {name for name in EngineArgs.__dataclass_fields__ if name in FOREIGN}
     assert not ours
@@ -97,3 +138,34 @@ def test_vllms_public_names() -> None:
         assert getattr(quire, name) is not None
     assert quire.TokensPrompt(prompt_token_ids=[1]) == {"prompt_token_ids": [1]}
     assert quire.TextPrompt(prompt="a") == {"prompt": "a"}
+    with pytest.raises(ImportError, match="ModelRegistry: architectures are Quire's own"):
+        exec("from quire import ModelRegistry")
+    with pytest.raises(ImportError, match="StructuredOutputsParams"):
+        exec("from quire.sampling_params import GuidedDecodingParams")
+
+
+PATHS = """
+from quire.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from quire.inputs import EmbedsPrompt, PromptType, TextPrompt, TokensPrompt
+from quire.logprobs import Logprob
+from quire.lora.request import LoRARequest
+from quire.outputs import CompletionOutput, EmbeddingRequestOutput, RequestOutput
+from quire.pooling_params import PoolingParams
+from quire.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from quire.sampling_params import StructuredOutputsParams
+from quire.utils import FlexibleArgumentParser, random_uuid
+from quire.utils.argparse_utils import FlexibleArgumentParser
+from quire.v1.engine.async_llm import AsyncLLM
+from quire.engine.async_llm_engine import AsyncLLMEngine
+import sys
+assert "torch" not in sys.modules, "these need no torch"
+from quire.entrypoints.llm import LLM
+"""
+
+
+def test_vllms_import_paths() -> None:
+    """Each is there; in a process of its own, to see what they load."""
+    done = subprocess.run(
+        [sys.executable, "-c", PATHS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

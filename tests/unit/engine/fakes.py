@@ -16,7 +16,7 @@ from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from quire.core.messages import Ready, StepOutputs, TokenLogprobs
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.engine.core import EngineCore
 from quire.engine.input import InputProcessor, ProcessedRequest
 from quire.engine.output import OutputProcessor, ProcessedStep
@@ -25,7 +25,7 @@ from quire.engine.stats import EngineStats
 from quire.engine.tracing import RequestTracer
 from quire.executor.base import Executor
 from quire.text.dummy import DummyTokenizer
-from quire.text.grammar import new_matcher
+from quire.text.grammar import checked
 from quire.text.vocabulary import byte_tokenizer
 
 EOS = 257
@@ -171,9 +171,9 @@ def input_processor(num_blocks: int = NUM_BLOCKS, **generation_config: Any) -> I
     )
 
 
-def check_structure(wanted: StructuredOutputsParams) -> None:
+def check_structure(wanted: StructuredOutputsParams) -> WrittenStructure:
     """Here, where `Structures` and `GrammarProcess` ask another process."""
-    new_matcher(byte_tokenizer(), wanted)
+    return checked(byte_tokenizer(), wanted, {}, {})
 
 
 def load_echo(config: EngineConfig) -> tuple[EngineCore, Ready]:

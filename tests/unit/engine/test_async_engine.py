@@ -11,7 +11,7 @@ import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineArgs
-from quire.core.errors import EngineDeadError, InvalidRequestError
+from quire.core.errors import EngineDeadError, EngineSleepingError, InvalidRequestError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.engine import intake
@@ -266,4 +266,48 @@ async def test_shutdown_fails_what_is_under_way() -> None:
         engine.shutdown()
         with pytest.raises(EngineDeadError, match="shut down"):
             [output async for output in stream]
+        engine.shutdown()
+
+
+async def test_sleep_ends_the_core_and_wake_up_starts_one() -> None:
+    async with running("slow") as engine:
+        prompt = list(range(65, 65 + 17))
+        before = await collect(engine, prompt, max_tokens=3)
+        assert (await collect(engine, prompt, max_tokens=3))[-1].num_cached_tokens == 16
+        slow = asyncio.create_task(collect(engine, "A", max_tokens=200, ignore_eos=True))
+        await until(lambda: engine.num_unfinished == 1)
+        await engine.sleep()
+        assert (await slow)[-1].outputs[0].finish_reason == "abort"
+        assert await engine.is_sleeping()
+        assert engine._core.client._process is None  # type: ignore[attr-defined]
+        assert not engine.is_ready
+        assert not engine.errored
+        await engine.check_health()
+        await engine.sleep()  # again, which changes nothing
+        for call in (collect(engine, "a"), engine.reset_prefix_cache()):
+            with pytest.raises(EngineSleepingError, match=r"wake_up\(\)"):
+                await call
+        await engine.wake_up(["weights"])
+        assert await engine.is_sleeping()
+        await engine.wake_up(["kv_cache"])
+        after = await collect(engine, prompt, max_tokens=3)
+        assert text(after[-1:]) == text(before[-1:])
+        assert after[-1].num_cached_tokens == 0
+        assert engine.stats.restarts == 0
+        with pytest.raises(InvalidRequestError, match="mode is 'keep'"):
+            await engine.sleep(mode="keep")
+        with pytest.raises(InvalidRequestError, match="collective_rpc"):
+            await engine.collective_rpc("f")
+        await engine.sleep(level=2)  # and end while it sleeps
+
+
+async def test_an_engine_starts_with_its_first_use() -> None:
+    connect = partial(ProcessClient, FAKE_CORE)
+    engine = AsyncLLM(resolved(), ByteTokenizer(), EngineArgs(), connect)
+    engine.start_with_first_use(0.0)
+    try:
+        answers = await asyncio.gather(*(collect(engine, p, max_tokens=2) for p in "abc"))
+        assert [text(outputs[-1:]) for outputs in answers] == ["bc", "cd", "de"]
+        await engine.abort(["unknown", "ids"])
+    finally:
         engine.shutdown()

@@ -345,3 +345,15 @@ def test_a_grammar_that_fails_is_its_requests_end() -> None:
     assert output.finish_reason is FinishReason.ERROR
     assert output.stop_reason == f"{NOT_FOLLOWED}no such keyword"
     assert not core.has_work()
+
+
+def test_completions_of_a_request_share_its_embeddings() -> None:
+    core = make()
+    for name, embeds in (("a_0", bytes(40)), ("a_1", bytes(40)), ("b", b"1" * 40), ("c", None)):
+        message = ask(name)
+        message.prompt_embeds = embeds and bytes(bytearray(embeds))  # as each is decoded
+        core.add(message)
+    first, second, other, none = (r.prompt_embeds for r in core.scheduler.requests.values())
+    assert first is second
+    assert (first, other, none) == (bytes(40), b"1" * 40, None)
+    assert core._last_embeds is None

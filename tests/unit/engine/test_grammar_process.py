@@ -33,7 +33,7 @@ def pid(checked: GrammarProcess) -> int:
 
 
 def test_what_llguidance_says() -> None:
-    checked = GrammarProcess(["<eos>"])
+    checked = GrammarProcess({"<eos>": 2})
     try:
         checked.check(asked("[ab]+"))
         worker = pid(checked)
@@ -114,7 +114,7 @@ def test_control_tokens_are_told() -> None:
         "structures": [{"begin": "<|call|>", "schema": {"type": "object"}, "end": "<|end|>"}],
         "triggers": ["<|call|>"],
     }
-    checked = GrammarProcess(["<|call|>", "<|end|>"])
+    checked = GrammarProcess({"<|call|>": 7, "<|end|>": 8})
     try:
         checked.check(StructuredOutputsParams(structural_tag=tag))
     finally:

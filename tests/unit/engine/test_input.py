@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.errors import CheckpointError, InvalidRequestError
+from quire.core.errors import CheckpointError, ContextLengthError, InvalidRequestError
 from quire.core.request import unpack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
@@ -70,19 +70,21 @@ def test_bad_prompts(prompt: Any, message: str) -> None:
 
 def test_a_prompt_longer_than_the_context_is_refused_with_both_counts() -> None:
     assert process("a" * 255, SamplingParams(max_tokens=None)).children
-    with pytest.raises(InvalidRequestError, match=r"256 tokens, .* context holds 256") as caught:
+    with pytest.raises(InvalidRequestError, match=r"is 256 tokens, .* at least 256,") as caught:
         process("a" * 256, SamplingParams(max_tokens=None))
     assert caught.value.param == "prompt"
 
 
-def test_max_tokens_beyond_the_context_is_refused_never_clamped() -> None:
-    assert process("a" * 200, SamplingParams(max_tokens=56)).children
-    with pytest.raises(
-        InvalidRequestError, match=r"200 tokens and max_tokens is 57.*holds 256"
-    ) as e:
-        process("a" * 200, SamplingParams(max_tokens=57))
+@pytest.mark.parametrize(("wanted", "held"), [(55, 55), (56, 56), (57, 56), (256, 56)])
+def test_max_tokens_are_held_to_the_room_that_there_is(wanted: int, held: int) -> None:
+    [child] = process("a" * 200, SamplingParams(max_tokens=wanted)).children
+    assert child.sampling_params.max_tokens == held
+
+
+def test_max_tokens_above_the_context() -> None:
+    with pytest.raises(InvalidRequestError, match=r"max_tokens is 257, .* length is 256") as e:
+        process("a", SamplingParams(max_tokens=257))
     assert e.value.param == "max_tokens"
-    assert "at most 56" in str(e.value)
 
 
 def test_min_tokens_beyond_the_context() -> None:
@@ -99,8 +101,10 @@ def test_a_request_larger_than_the_whole_cache_is_refused() -> None:
     small = input_processor(num_blocks=4)
     [child] = process("abcd", SamplingParams(max_tokens=None), processor=small).children
     assert child.sampling_params.max_tokens == 28
-    with pytest.raises(InvalidRequestError, match="whole KV cache holds 32"):
-        process("abcd", SamplingParams(max_tokens=29), processor=small)
+    [child] = process("abcd", SamplingParams(max_tokens=29), processor=small).children
+    assert child.sampling_params.max_tokens == 28
+    with pytest.raises(ContextLengthError, match="context length is 32 tokens"):
+        process("a" * 32, SamplingParams(max_tokens=1), processor=small)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,18 @@ def test_bad_words_are_tokenized_with_and_without_a_space() -> None:
     assert child.sampling_params.bad_words_token_ids == [[*b"no"], [*b" no"]]
     with pytest.raises(InvalidRequestError, match="Use bad_words"):
         process("a", SamplingParams(bad_words_token_ids=[[1]]))
+
+
+def test_the_first_completion_brings_the_written_structure() -> None:
+    """The core keeps what it compiles of it, for the others."""
+    params = SamplingParams(n=2, structured_outputs=StructuredOutputsParams(regex="a+"))
+    first, second = process("a", params).children
+    written = first.sampling_params.written_structure
+    assert written is not None
+    assert "a+" in written.grammars
+    assert second.sampling_params.written_structure is None
+    with pytest.raises(InvalidRequestError, match="Use structured_outputs"):
+        process("a", SamplingParams(written_structure=written))
 
 
 def test_long_lists_of_allowed_tokens_go_to_the_core_as_bits(
@@ -143,10 +159,10 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
     processor = input_processor()
     monkeypatch.setattr(processor.tokenizer, "encode", None)
     limit = processor.max_model_len
-    with pytest.raises(InvalidRequestError, match=f"at least {limit} tokens.*holds {limit}"):
+    with pytest.raises(InvalidRequestError, match=f"is {limit} tokens, .* at least {limit},"):
         process("a" * limit, processor=processor)
     monkeypatch.setattr(processor, "_check_ids", None)
-    with pytest.raises(InvalidRequestError, match=f"has {10**6} tokens"):
+    with pytest.raises(InvalidRequestError, match=f"has {10**6},"):
         process([1] * 10**6, processor=processor)
 
 

@@ -10,16 +10,16 @@ import pytest
 from quire.core.errors import ConfigError, EngineDeadError, InvalidRequestError
 from quire.core.messages import StepOutputs
 from quire.core.sampling_params import SamplingParams
-from quire.engine import llm as llm_module
+from quire.engine import llm_engine
 from quire.engine.llm import LLM
 from tests.unit.engine.fakes import ByteTokenizer, load_echo, resolved
 
 
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[LLM]:
-    monkeypatch.setattr(llm_module, "resolve", lambda *_: resolved(temperature=0.5))
-    monkeypatch.setattr(llm_module, "load_tokenizer", lambda _: ByteTokenizer())
-    monkeypatch.setattr(llm_module, "load_core", load_echo)
+    monkeypatch.setattr(llm_engine, "resolve", lambda *_: resolved(temperature=0.5))
+    monkeypatch.setattr(llm_engine, "load_tokenizer", lambda _: ByteTokenizer())
+    monkeypatch.setattr(llm_engine, "load_core", load_echo)
     with LLM("echo") as engine:
         yield engine
 
@@ -104,7 +104,7 @@ def test_texts_become_tokens_while_the_first_run(llm: LLM, monkeypatch: pytest.M
 
 
 def test_a_text_of_too_many_tokens_ends_the_call_and_leaves_the_engine_clean(llm: LLM) -> None:
-    with pytest.raises(InvalidRequestError, match="300 tokens"):
+    with pytest.raises(InvalidRequestError, match="at least 300,"):
         llm.generate([*["a"] * 40, "a" * 300])
     assert not llm._core.has_work()
     assert llm.stats.generation_tokens > 0  # those before it had begun

@@ -64,6 +64,13 @@ SMALL = Hardware(cores=4, memory_bytes=4 * GIB, available_bytes=4 * GIB)
 """Of whose half, qwen3-0.6b's 40,960 tokens of KV cache would take 4.4 GiB."""
 
 
+def test_more_threads_than_cores_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    for threads, reported in ((MACHINE.cores, False), (MACHINE.cores + 1, True)):
+        args = replace(PRESET, num_threads=threads)
+        assert resolve(args, MACHINE).config.num_threads == threads
+        assert (f"num_threads is {threads}" in caplog.text) is reported
+
+
 def test_the_context_is_what_fits() -> None:
     for asked in (None, -1):
         resolved = resolve(replace(PRESET, max_model_len=asked), SMALL)

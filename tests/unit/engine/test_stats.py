@@ -66,6 +66,16 @@ def test_one_line_in_ten_seconds_of_work(caplog: pytest.LogCaptureFixture) -> No
     )
 
 
+def test_what_several_processes_do_is_counted_in_cores(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="quire")
+    stats = EngineStats()
+    for second in range(100, 111):
+        stats.front.tokenize = 2.5 * second
+        stats.on_step(scheduler(), float(second), CoreTimes(model=0.75 * second))
+    [record] = caplog.records
+    assert record.getMessage().endswith("model 75%, tokenize 2.5 cores")
+
+
 def test_a_pause_is_not_averaged_in(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="quire")
     stats = EngineStats()

@@ -12,16 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llguidance import LLMatcher
 
 from quire.core.errors import EngineDeadError, InvalidRequestError, StructureUnavailableError
-from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
+from quire.core.structured_outputs import (
+    ReasoningMarks,
+    StructuredOutputsParams,
+    WrittenStructure,
+)
 from quire.engine import grammar_pool, known_structures, structures
 from quire.engine.grammar_pool import GrammarPool
-from quire.engine.grammar_worker import Setup, _checks
+from quire.engine.grammar_worker import Checked, Setup, _checks
 from quire.engine.structures import Structures
-from quire.text.grammar import structure_key
-from quire.text.vocabulary import FIRST_SPECIAL
+from quire.text.grammar import new_matcher, structure_key
+from quire.text.grammar_writer import GrammarWriter
+from quire.text.vocabulary import FIRST_SPECIAL, byte_tokenizer
 from tests.unit.engine.test_client import gone, until
 
 FAKE = """
@@ -76,7 +80,7 @@ async def running(code: str = FAKE) -> AsyncIterator[tuple[Structures, GrammarPo
 
 
 async def test_what_llguidance_says() -> None:
-    pool = GrammarPool(["<eos>"])
+    pool = GrammarPool({"<eos>": 2})
     checked = Structures(pool)
     try:
         await checked.check(asked("[ab]+"))
@@ -91,18 +95,44 @@ async def test_what_llguidance_says() -> None:
     assert gone(worker.process.pid)
 
 
-@pytest.mark.parametrize("specials", [[], ["<|call|>", "<|end|>"]])
-def test_marks_that_are_control_tokens_are_checked_as_such(specials: list[str]) -> None:
+@pytest.mark.parametrize("specials", [{}, {"<|call|>": 7, "<|end|>": 8}])
+def test_marks_that_are_control_tokens_are_checked_as_such(specials: dict[str, int]) -> None:
     """As the engine core compiles them: no text can be one."""
     schema: dict[str, Any] = {"type": "object"}
     tag = {
         "structures": [{"begin": "<|call|>", "schema": schema, "end": "<|end|>"}],
         "triggers": ["<|call|>"],
     }
-    matcher = _checks(Setup(specials))(StructuredOutputsParams(structural_tag=tag))
-    assert isinstance(matcher, LLMatcher)
+    params = StructuredOutputsParams(structural_tag=tag)
+    own = {name: FIRST_SPECIAL + index for index, name in enumerate(specials)}
+    matcher = new_matcher(byte_tokenizer(2), params, own)
     allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
     assert allowed[FIRST_SPECIAL : FIRST_SPECIAL + 2].tolist() == ([1, 0] if specials else [0, 0])
+    written = _checks(Setup(specials))(params)
+    assert written == GrammarWriter(params).write(specials)
+    assert ("<[7]>" in written.grammars) == bool(specials)
+
+
+async def test_what_is_written_for_the_core_is_remembered() -> None:
+    params = StructuredOutputsParams(json={"type": "number", "minimum": 1.5})
+    checked = Structures(GrammarPool())
+    try:
+        written = await checked.check(params)
+        assert written == GrammarWriter(params).write({})
+        assert written.plain is not None
+        checked._pool.shutdown()
+        assert await checked.check(params) == written
+    finally:
+        checked.shutdown()
+
+
+def test_the_oldest_grammars_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_structures, "KEPT_BYTES", 25)
+    known = known_structures.KnownStructures()
+    for name in "abca":
+        known.learn_good(asked(name), Checked(written=WrittenStructure("x" * 6, "y" * 4)))
+    assert [known.good(asked(name)) is not None for name in "abc"] == [True, False, True]
+    assert known._good_bytes == 20
 
 
 async def test_nothing_runs_before_the_first_and_what_is_good_is_remembered() -> None:

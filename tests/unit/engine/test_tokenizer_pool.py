@@ -150,7 +150,7 @@ async def test_bad_words_are_tokenized_as_in_the_process() -> None:
 
 async def test_a_chat_that_cannot_fit_is_refused_before_it_is_tokenized() -> None:
     async with running() as pool:
-        with pytest.raises(InvalidRequestError, match=r"1005 bytes and .* 1005 tokens"):
+        with pytest.raises(InvalidRequestError, match="it has at least 1005,"):
             await pool.tokenize(replace(chat("x" * 998), max_tokens=100))
         fits = replace(chat("x" * 998, template="{{ 'a' }}"), max_tokens=100)  # leaves it out
         assert (await pool.tokenize(fits)).token_ids == [97]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.core.hardware import cpu_name
+from quire.bench.kernels import limits
+from quire.core.hardware import cpu_name, detect
 from quire.explain.host import HostReading, read_host, use_between
 from quire.explain.limits import Limits, load_limits, save_limits
 from tests.unit.explain.made import LIMITS
@@ -35,6 +36,28 @@ def test_limits_are_kept_for_the_machine_they_are_of(
     assert load_limits(4) is None
     (tmp_path / "new" / "limits.json").write_text("{")
     assert load_limits(4) is None
+
+
+def test_limits_of_a_busy_machine_are_marked_and_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path))
+    cores = detect().cores
+    busy, calm, idle = (
+        Limits(cpu_name(), cores, LIMITS.bandwidth, LIMITS.flops, share * cores)
+        for share in (0.9, 0.5, 0.05)
+    )
+    coming = iter([busy, calm, busy, idle])
+    monkeypatch.setattr(limits, "_measured", lambda: next(coming))
+    assert limits.known_or_measured() == calm  # of two that were both disturbed
+    assert load_limits(cores) == calm
+    assert "others used" in capsys.readouterr().err
+    assert limits.known_or_measured() == idle
+    assert limits.known_or_measured() == idle
+    monkeypatch.setenv("QUIRE_CACHE_DIR", "/dev/null/nowhere")
+    monkeypatch.setattr(limits, "_measured", lambda: idle)
+    assert limits.known_or_measured() == idle
+    assert "QUIRE_CACHE_DIR" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="needs /proc")

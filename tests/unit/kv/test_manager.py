@@ -179,3 +179,17 @@ def test_what_the_host_tier_adds_to_a_prefix() -> None:
     assert not found.arriving
     assert found.keys == stored.keys[:1]
     kv.check_integrity()
+
+
+def test_a_block_in_the_cache_is_not_loaded() -> None:
+    """Behind one that was evicted, too, and where the host tier has a copy."""
+    kv = tiered(num_blocks=5, slots=8)
+    assert kv.tier is not None
+    tokens = list(range(3 * BLOCK))
+    first = request("first", tokens)
+    admit(kv, first)
+    for key in first.block_hashes:
+        assert kv.tier.offload(0, key) is None
+    again = request("again", [*tokens, 1])
+    stored = kv.find_stored(again, kv.find_prefix(again)[:1])
+    assert stored is None

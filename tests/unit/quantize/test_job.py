@@ -152,7 +152,7 @@ def test_a_job_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, method:
     wanted = run(job(tmp_path / "wanted", "int4", method=method))
     flags = ["--scheme", "int4", "--method", method, "--group-size", "32", "--num-threads", "1"]
     flags += ["--calibration", str(tmp_path / "text.txt"), "--num-samples", "16"]
-    command = [sys.executable, "-m", "quire.cli.main", "quantize", MODEL, "--output", "killed"]
+    command = [sys.executable, "-m", "quire", "quantize", MODEL, "--output", "killed"]
     work = tmp_path / "killed.work"
     child = subprocess.Popen([*command, *flags], cwd=tmp_path)
     try:

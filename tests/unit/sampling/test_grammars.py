@@ -14,7 +14,11 @@ import torch
 from quire.core.errors import InvalidRequestError
 from quire.core.native_marks import make_file, read_notes
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
+from quire.core.structured_outputs import (
+    ReasoningMarks,
+    StructuredOutputsParams,
+    WrittenStructure,
+)
 from quire.ops.table import OpTable
 from quire.sampling import grammars as grammars_module
 from quire.sampling.grammars import COMPILE_THREADS, Grammars, MaskFiller
@@ -22,6 +26,7 @@ from quire.sampling.sampler import Sampler, SamplingBatch
 from quire.sampling.state import SamplingState
 from quire.text.dummy import DummyTokenizer
 from quire.text.grammar import new_matcher
+from quire.text.grammar_writer import GrammarWriter
 
 EOS = 300
 VOCAB = 301
@@ -302,3 +307,26 @@ def test_what_is_being_compiled_is_noted(tmp_path: Path, monkeypatch: pytest.Mon
     compiled = marked.prepare(StructuredOutputsParams(json=SCHEMA), (EOS,)).result()
     assert [note.key for note in noted] == [compiled.key]
     assert read_notes(path) == set()
+
+
+def test_what_a_worker_has_written_is_only_compiled(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = GrammarWriter(StructuredOutputsParams(json=SCHEMA)).write({})
+    expected = allowed(MaskFiller(grammars, 1), state('{"a":'))
+    monkeypatch.delattr("quire.text.grammar.GrammarWriter")
+    monkeypatch.delattr("quire.text.grammar.demanding_strings")
+    other = Grammars(lambda: DummyTokenizer(VOCAB), VOCAB)
+    row = state('{"a":', written_structure=written)
+    assert allowed(MaskFiller(other, 1), row) == expected
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_grammar_that_is_too_much_is_compiled_without_exponents(
+    grammars: Grammars, plain: bool
+) -> None:
+    wanted = StructuredOutputsParams(json=SCHEMA)
+    good = GrammarWriter(wanted).write({}).grammars
+    bad = '{"name": "structure", "lark_grammar": "start: nothing"}'
+    compiled = grammars.prepare(wanted, (EOS,), WrittenStructure(bad, good if plain else None))
+    assert (compiled.exception() is None) == plain

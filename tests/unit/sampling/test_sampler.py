@@ -18,7 +18,7 @@ from quire.ops import sampling
 from quire.ops.filters import FloatRow
 from quire.ops.table import OpTable, load_ops
 from quire.sampling.rng import uniform
-from quire.sampling.sampler import Sampler, SampleResult, SamplingBatch
+from quire.sampling.sampler import Sampler, SampleResult, SamplingBatch, _no_token
 from quire.sampling.state import SamplingState
 from tests.unit.sampling.oracle import edited, probabilities
 
@@ -256,3 +256,20 @@ def test_one_of_two_rows_that_cannot_be_sampled_fails_alone(sick: int) -> None:
     assert "no such row" in result.errors[sick]
     alone = sample(table, rows(0, 2), states)
     assert result.token_ids[1 - sick] == alone.token_ids[1 - sick]
+
+
+def test_a_row_that_its_penalty_makes_infinite_says_so(ops: OpTable) -> None:
+    logits = torch.full((1, VOCAB), 3e38)
+    row = state(temperature=1.0, repetition_penalty=0.01)
+    assert "NaN or infinity" in sample(ops, logits, [row]).errors[0]
+
+
+def test_an_edit_that_makes_infinity_is_no_contradiction() -> None:
+    """Some tokens are ruled out and one is infinite: the fields do not rule out every token."""
+
+    class Edits:
+        def apply(self, logits: np.ndarray) -> None:
+            logits[:2] = -math.inf, math.inf
+
+    row = sampling.SampleRow(0, SamplingParams(bad_words=["a"]), 0.5, Edits())  # type: ignore[arg-type]
+    assert "NaN or infinity" in _no_token(torch.zeros(3), row)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputsParams
 from quire.ops.filters import FloatRow
 from quire.sampling.state import SamplingState
 
@@ -76,3 +79,14 @@ def test_a_stop_token_ends_the_output_after_min_tokens() -> None:
     assert not state.ended_by(2)
     eager = SamplingState(params.replace(ignore_eos=True), np.zeros(8, np.int32), count, 2, (1,))
     assert not eager.ended_by(1)
+
+
+@pytest.mark.parametrize("field", [None, "response_format"])
+def test_a_structure_that_cannot_be_followed_is_an_error_of_its_field(field: str | None) -> None:
+    wanted = StructuredOutputsParams(regex="a", field=field)
+    params = SamplingParams(structured_outputs=wanted)
+    state = SamplingState(params, np.zeros(4, dtype=np.int32), np.array([1]), 1)
+    state.fault = "it is too much"
+    with pytest.raises(InvalidRequestError, match="it is too much") as error:
+        state.edits(8)
+    assert error.value.param == (field or "structured_outputs")

@@ -8,7 +8,9 @@ from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
 from quire.core.cost import StepCost
 from quire.core.request import Request
+from quire.kv.host_tier import HostTier
 from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.tier_cost import TierCost
 from tests.unit.scheduler.test_scheduler import request
 
 BLOCK = 16
@@ -339,3 +341,18 @@ def test_swapped_blocks_outlive_the_failure_of_somebody_else() -> None:
     assert again.block_copies.loads
     compute(s, again)
     finish(s)
+
+
+def test_what_a_load_is_predicted_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_pays(_: TierCost, *args: int) -> bool:
+        asked.append(args)
+        return False
+
+    monkeypatch.setattr(TierCost, "load_pays", load_pays)
+    s, _ = evicted(Copying(0.0))
+    asked.clear()
+    monkeypatch.setattr(HostTier, "in_memory", lambda *_: False)
+    s.schedule(0.0)
+    assert asked == [(6 * BLOCK, 6 * BLOCK, 6 * BLOCK, 6 * BLOCK)]

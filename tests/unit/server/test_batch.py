@@ -58,12 +58,12 @@ async def test_what_is_wrong_becomes_an_error() -> None:
             line("good"),
             line("good", {**BODY, "max_tokens": 1}),
             line("bad value", {**BODY, "max_tokens": 0}),
-            line("unknown field", {**BODY, "x": 1}),
+            line("misspelt field", {**BODY, "max_token": 1}),
             line("model", {**BODY, "model": "other"}),
         )
         assert results["bad value"]["response"]["status_code"] == 400
         assert results["bad value"]["response"]["body"]["error"]["param"] == "max_tokens"
-        assert results["unknown field"]["response"]["body"]["error"]["param"] == "x"
+        assert results["misspelt field"]["response"]["body"]["error"]["param"] == "max_token"
         assert results["model"]["response"]["status_code"] == 404
         for bad in (
             "{",

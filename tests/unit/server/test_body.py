@@ -1,19 +1,48 @@
-"""Strict JSON, and errors that name the field."""
+"""Strict JSON, errors that name the field, and fields that have no effect."""
 
+import asyncio
+from collections import Counter
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
+from starlette.requests import Request
 
-from quire.server.body import decode
+from quire.server.body import read_request
 from quire.server.errors import ApiError
+from quire.server.leniency import MAX_UNKNOWN
+from quire.server.notices import MAX_NOTICES, notices_of
 from quire.server.openai.protocol import ChatRequest, CompletionRequest
 
 
-def refusal(body: bytes) -> ApiError:
+def decode(body: bytes, kind: type[Any], *, strict: bool = False) -> tuple[Any, dict[str, str]]:
+    """What `read_request` makes of a body, and its notices by field."""
+    stats = SimpleNamespace(ignored_fields=Counter[str]())
+    server = SimpleNamespace(
+        max_body_bytes=2**20, strict_fields=strict, engine=SimpleNamespace(stats=stats)
+    )
+    app = SimpleNamespace(state=SimpleNamespace(server=server))
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "path": "/p", "headers": headers, "state": {}, "app": app}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    request = Request(scope, receive)
+    decoded = asyncio.run(read_request(request, kind))
+    notices = notices_of(request)
+    found = {} if notices is UNSET else {each.param: each.message for each in notices}
+    assert stats.ignored_fields["/p"] >= min(len(found), MAX_NOTICES)
+    return decoded, found
+
+
+def refusal(body: bytes, *, strict: bool = False) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        decode(body, CompletionRequest)
+        decode(body, CompletionRequest, strict=strict)
     assert caught.value.status == 400
     return caught.value
 
@@ -51,12 +80,20 @@ def test_bad_json(body: bytes) -> None:
         (b'{"prompt": "a", "n": true}', "n", "bool"),
         (b'{"prompt": "a", "max_tokens": 1.5}', "max_tokens", "float"),
         (b'{"prompt": "a", "temprature": 1}', "temprature", "did you mean temperature"),
-        (b'{"prompt": "a", "a\\nb": 1}', "a\nb", "Unknown field"),
-        (b'{"prompt": "a", "suffix": "b"}', "suffix", "not supported yet"),
+        (b'{"prompt": "a", "vllm_xargs": {"a": 1}}', "vllm_xargs", "not supported. There are no"),
         (b'{"prompt": "a", "logit_bias": {"x": 1}}', "logit_bias", "Expected `int`"),
         (b'{"prompt": "a", "logit_bias": {"1": "x"}}', "logit_bias", "Expected `float`"),
         (b'{"prompt": "a", "stop": [1]}', "stop[0]", "Expected `str`"),
-        (b'{"prompt": "a", "stream_options": {"x": 1}}', "stream_options.x", "Unknown"),
+        (b'{"prompt": "a", "maxTokens": 1}', "maxTokens", "did you mean max_tokens"),
+        (
+            b'{"prompt": "a", "stream_options": {"includeUsage": 1}}',
+            "stream_options.includeUsage",
+            "did you mean include_usage",
+        ),
+        (b'{"prompt": "a", "use_beam_search": true}', "use_beam_search", "not supported"),
+        (b'{"prompt": "a", "mirostat": 2}', "mirostat", "docs/compatibility.md"),
+        (b'{"prompt": "a", "mirostat": false}', "mirostat", "not supported"),
+        (b'{"prompt": "a", "repeat_penalty": 1.1}', "repeat_penalty", "repetition_penalty"),
     ],
 )
 def test_errors_name_the_field(body: bytes, param: str, words: str) -> None:
@@ -79,9 +116,9 @@ def test_a_part_that_is_no_text(kind: str) -> None:
     ("body", "param", "known"),
     [
         (
-            b'{"messages": [{"role": "function", "content": "a"}]}',
+            b'{"messages": [{"role": "robot", "content": "a"}]}',
             "messages[0].role",
-            "assistant or developer or system or tool or user",
+            "assistant or developer or function or system or tool or user",
         ),
         (b'{"messages": [], "tools": [{"type": "custom"}]}', "tools[0].type", "function"),
         (
@@ -102,3 +139,87 @@ def test_a_wrong_choice_is_told_the_right_ones(body: bytes, param: str, known: s
 def test_any_bytes_are_a_request_or_an_error(body: bytes) -> None:
     with suppress(ApiError):
         decode(body, ChatRequest)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b'"user": "me"',
+        b'"user": {"any": ["thing"]}',
+        b'"store": true',
+        b'"metadata": {"a": "b"}',
+        b'"prompt_cache_retention": "24h"',
+        b'"service_tier": "scale"',
+        b'"use_beam_search": false',
+        b'"length_penalty": 1.0',
+        b'"negative_prompt": ""',
+        b'"typical_p": 1',
+        b'"mirostat": 0',
+        b'"mirostat_tau": 5.0',
+        b'"repeat_penalty": 1.0',
+        b'"kv_transfer_params": {}',
+        b'"stream_options": {"include_obfuscation": true}',
+        b'"stream_options": {"zzz": 1}',
+        b'"zzz": 1',
+        b'"a\\nb": 1',
+    ],
+)
+def test_fields_without_effect_are_reported(field: bytes) -> None:
+    decoded, notices = decode(
+        b'{"prompt": "a", "logit_bias": {"7": 1}, %b}' % field, CompletionRequest
+    )
+    assert decoded.prompt == "a"
+    assert decoded.logit_bias == {7: 1.0}
+    [param] = notices
+    assert param.split(".")[-1].replace("\n", "\\n").encode() in field
+
+
+@pytest.mark.parametrize("name", [b"suffix", b"mirostat", b"user", b"kv_transfer_params"])
+def test_null_is_nothing_to_report(name: bytes) -> None:
+    body = b'{"prompt": "a", "%b": null}' % name
+    assert decode(body, CompletionRequest)[1] == {}
+    assert decode(body, CompletionRequest, strict=True)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        (b'"zzz": 1', "zzz"),
+        (b'"zzz": null', "zzz"),
+        (b'"negative_prompt": ""', "negative_prompt"),
+        (b'"metadata": {}', "metadata"),
+        (b'"store": true', "store"),
+        (b'"kv_transfer_params": {}', "kv_transfer_params"),
+        (b'"stream_options": {"zzz": 1}', "stream_options.zzz"),
+    ],
+)
+def test_strict_fields(field: bytes, param: str) -> None:
+    assert refusal(b'{"prompt": "a", %b}' % field, strict=True).param == param
+
+
+def test_strict_fields_have_labels() -> None:
+    body = b'{"prompt": "a", "user": "me", "store": false, "service_tier": "auto"}'
+    assert decode(body, CompletionRequest, strict=True)[1].keys() == {
+        "user", "store", "service_tier"
+    }  # fmt: skip
+
+
+def test_a_field_of_many_objects_is_reported_once() -> None:
+    message = (
+        b'{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": 1}], "id": 1}'
+    )
+    body = b'{"messages": [%b]}' % b", ".join([message] * 2000)
+    decoded, notices = decode(body, ChatRequest)
+    assert len(decoded.messages) == 2000
+    assert {param.partition(".")[2] for param in notices} == {"id", "content[0].cache_control"}
+
+
+def test_many_unknown_fields() -> None:
+    def body(count: int) -> bytes:
+        fields = b", ".join(b'"%b": 1' % (b"%03d" % n + b"z" * 200) for n in range(count))
+        return b'{"prompt": "a", %b}' % fields
+
+    notices = decode(body(MAX_UNKNOWN), CompletionRequest)[1]
+    assert len(notices) == MAX_NOTICES + 1
+    assert notices[""] == f"There are {MAX_UNKNOWN - MAX_NOTICES} more notices."
+    assert "unknown fields" in str(refusal(body(MAX_UNKNOWN + 1)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.server.anthropic.messages import _input
+from quire.server.anthropic.answer import call_input
 from quire.server.anthropic.protocol import Message, MessageUsage
 from quire.server.json_text import encode, read_object
 from tests.unit.server.fake_engine import Running
@@ -107,6 +107,6 @@ async def test_names(text: str, expected: str) -> None:
 def test_an_object_that_is_too_deep_to_be_written_is_a_text() -> None:
     for depth in (100, 900, 950, 960, 970, 980, 990, 2000):
         text = '{"a":' * depth + "1" + "}" * depth
-        message = encode(Message("m", "echo", [{"input": _input(text)}], MessageUsage(1, 1, 0)))
+        message = encode(Message("m", "echo", [{"input": call_input(text)}], MessageUsage(1, 1, 0)))
         as_text = encode({"arguments": text})
         assert text.encode() in message or (depth > 100 and as_text in message)

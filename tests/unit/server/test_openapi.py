@@ -42,8 +42,8 @@ async def test_fields_say_what_they_are() -> None:
         top_level = schemas["ChatRequest"]["properties"]
         assert "OpenAI's newer name" in top_level["max_completion_tokens"]["description"]
         assert "served model's name" in top_level["model"]["description"]  # inherited
-        assert schemas["ChatRequest"]["additionalProperties"] is False
-        assert top_level["functions"]["type"] == "null"
+        assert "additionalProperties" not in schemas["ChatRequest"]  # they are ignored
+        assert "audio" not in top_level
 
 
 async def test_a_body_is_decoded_to_the_type_that_is_documented(
@@ -66,7 +66,7 @@ async def test_a_body_is_decoded_to_the_type_that_is_documented(
             response = await app.http.post(path, json={"no_such_field": 1})
             body = contract_of(route.endpoint).body
             if body is not None:
-                assert decoded == [body], route.path
+                assert decoded[:1] == [body], route.path
                 assert response.status_code == 400, route.path
 
 

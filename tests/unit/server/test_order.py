@@ -20,6 +20,17 @@ DEEPSEEK = (
     "<｜tool▁calls▁end｜>"
 )
 HARMONY = "<|channel|>{}<|message|>{}<|end|>"
+OF_ONE = {
+    "glm45": "<tool_call>f</tool_call>",
+    "seed_oss": "<seed:tool_call><function=f></function></seed:tool_call>",
+    "minimax": f"<tool_calls>{OBJECT}</tool_calls>",
+    "minimax_m2": '<minimax:tool_call><invoke name="f"></invoke></minimax:tool_call>',
+    "deepseek_v32": '<｜DSML｜tool_calls><｜DSML｜invoke name="f"></｜DSML｜invoke>'
+    "</｜DSML｜tool_calls>",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+    "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    "gemma4": "<|tool_call>call:f{}<tool_call|>",
+}
 CASES: dict[str, tuple[str, str]] = {
     "hermes": (
         f"{THOUGHT}See.\n<tool_call>{OBJECT}</tool_call>\nSo.<tool_call>{OBJECT}</tool_call>",
@@ -36,6 +47,10 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "deepseek_v3": (f"{THOUGHT}See.{DEEPSEEK}So.", "think text:See. call text:So."),
     "qwen3_coder": (f"{THOUGHT}See.\n{XML}\nSo.{XML}", "think text:See. call text:So. call"),
+    **{
+        name: (f"{THOUGHT}See.\n{call}\nSo.", "think text:See. call text:So.")
+        for name, call in OF_ONE.items()
+    },
     "pythonic": (f"{THOUGHT}[f(), f()] So.", "think call call text:So."),
     "openai": (
         "<|channel|>analysis<|message|>Hm.<|end|>"

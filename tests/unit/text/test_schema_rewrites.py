@@ -23,9 +23,14 @@ OBJECT = {"type": "object", "additionalProperties": False}
 A_OR_B = {**OBJECT, "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
 
 
-def accepts(schema: dict[str, Any], text: str) -> bool:
-    """Whether the text may be generated and may end."""
-    matcher = new_matcher(TOKENIZER, StructuredOutputsParams(json=schema))
+def accepts(schema: dict[str, Any], text: str, *, close: bool = False) -> bool:
+    """Whether the text may be generated and may end.
+
+    Args:
+        close: objects that name their properties have no others.
+    """
+    params = StructuredOutputsParams(json=schema, disable_additional_properties=close)
+    matcher = new_matcher(TOKENIZER, params)
     tokens = list(text.encode())
     fits = matcher.validate_tokens(tokens) == len(tokens)
     return fits and matcher.consume_tokens(tokens) and matcher.is_accepting()
@@ -57,6 +62,13 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({"oneOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, [1, 3], [2]),
     ({"oneOf": [{**OBJECT, "properties": {"k": {"pattern": f"^{k}$", "type": "string"}},
                  "required": ["k"]} for k in "xy"]}, [{"k": "x"}, {"k": "y"}], [{"k": "z"}, {}]),
+    ({"$schema": DRAFT_7, "type": ["array", "object"], "dependencies": {"a": {"type": "object",
+      "required": ["b"]}}}, [[1], {}, {"c": 1}], [{"a": 1}]),
+    ({"$schema": DRAFT_7, "type": ["array", "object"], "dependencies": {"a": False}},
+     [[1], {}, {"b": 1}], [{"a": 1}]),
+    ({"$schema": DRAFT_7, "type": "array", "oneOf": [
+        {"if": {"type": "object"}, "then": False, "else": {"dependencies": {"a": {"enum": [1]}}}},
+        {"maxItems": 1}]}, [[1, 2]], [[], [1]]),
     ({"$schema": DRAFT_7, **A_OR_B, "dependencies": {"a": ["b"]}},
      [{}, {"b": 1}, {"a": 1, "b": 1}], [{"a": 1}]),
     ({**A_OR_B, "dependentRequired": {"a": ["b"]}}, [{}, {"a": 1, "b": 1}], [{"a": 1}]),

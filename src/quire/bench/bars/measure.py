@@ -116,7 +116,7 @@ class Bench:
         words += [f"--input-len={load.input_len}", f"--output-len={load.output_len}"]
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "row.json"
-            run_module("quire.cli.main", "bench", "latency", *words, f"--json={file}")
+            run_module("quire", "bench", "latency", *words, f"--json={file}")
             row: Row = json.loads(file.read_text())
         return row
 

@@ -14,7 +14,8 @@ import msgspec
 
 from quire.core.errors import QuireError
 from quire.core.hardware import cpu_name, detect
-from quire.explain.limits import Limits, save_limits
+from quire.explain.host import read_host, use_between
+from quire.explain.limits import Limits, load_limits, save_limits
 
 if TYPE_CHECKING:
     from quire.bench.kernels import timing
@@ -29,7 +30,7 @@ def measure() -> Limits:
     """Measure with one thread and with all cores, in some seconds; the machine should be idle."""
     import torch
 
-    cores = detect().cores
+    cores, before = detect().cores, read_host()
     counts = sorted({1, cores})
     with torch.inference_mode():
         found = {threads: _measure(threads) for threads in counts}
@@ -40,7 +41,8 @@ def measure() -> Limits:
         }
         for name in found[cores][1]
     }
-    return Limits(cpu_name(), cores, bandwidth, flops)
+    use = use_between(before, read_host())
+    return Limits(cpu_name(), cores, bandwidth, flops, use.others if use else 0.0)
 
 
 def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant]]:
@@ -70,19 +72,51 @@ def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant]]:
 def measure_and_keep() -> Limits:
     """`measure` in a fresh process, and where `explain.limits.load_limits` finds it.
 
+    Where others use the machine meanwhile it is done twice, and the quieter one counts.
+
     Raises:
         QuireError: it failed.
     """
     print("Measuring this machine's limits; some seconds.", file=sys.stderr)
+    limits = _measured()
+    if limits.disturbed:
+        print("Others use this machine; measuring once more.", file=sys.stderr)
+        limits = min(limits, _measured(), key=lambda found: found.disturbance)
+    if limits.disturbed:
+        print(
+            f"warning: others used {limits.disturbance:.1f} of {limits.cores} cores meanwhile. "
+            "The limits are kept with that mark, and measured again by the next --measure.",
+            file=sys.stderr,
+        )
+    try:
+        save_limits(limits)
+    except OSError as error:
+        print(
+            f"warning: The limits cannot be kept: {error}. Set QUIRE_CACHE_DIR to a folder that "
+            "can be written.",
+            file=sys.stderr,
+        )
+    return limits
+
+
+def known_or_measured() -> Limits:
+    """This machine's limits; measured now if they are unknown or were disturbed.
+
+    Raises:
+        QuireError: measuring failed.
+    """
+    limits = load_limits(detect().cores)
+    return measure_and_keep() if limits is None or limits.disturbed else limits
+
+
+def _measured() -> Limits:
     command = [sys.executable, "-m", "quire.bench.kernels.limits"]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode != 0:
         raise QuireError(
             f"This machine's limits could not be measured: {done.stderr.decode()[-500:].strip()}"
         )
-    limits = msgspec.json.decode(done.stdout, type=Limits)
-    save_limits(limits)
-    return limits
+    return msgspec.json.decode(done.stdout, type=Limits)
 
 
 if __name__ == "__main__":

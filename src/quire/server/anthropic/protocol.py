@@ -1,66 +1,41 @@
-"""The requests and responses of Anthropic's Messages API. As OpenAI's: implemented or refused."""
+"""The requests and responses of Anthropic's Messages API.
+
+As in OpenAI's: what would change the answer is implemented or refused by name, and what changes
+nothing is ignored and reported. Fields that every client sends, and that ask for what happens
+anyway, are declared here, so that nobody is told of them.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, UnsetType
 
+from quire.server.anthropic import elsewhere
+from quire.server.anthropic.context import AppliedEdit, ContextManagement
+from quire.server.notices import Warnings
 from quire.server.openai.protocol import Messages, Strict, Tools
+from quire.server.rules import Rules
+
+Block = Annotated[dict[str, Any], msgspec.Meta(description="A content block; see `blocks`.")]
 
 
-class CacheControl(Strict):
-    """Changes nothing: every prefix is cached."""
+class TextParam(Strict, tag_field="type", tag="text"):
+    """A block of the system prompt."""
 
-    type: Literal["ephemeral"]
-    ttl: str | None = None
-
-
-class Block(Strict, tag_field="type", kw_only=True):
-    """A part of a message's content."""
-
-    cache_control: CacheControl | None = None
-
-
-class TextBlock(Block, tag="text"):
     text: str
-    citations: None = None
-
-
-class ThinkingBlock(Block, tag="thinking"):
-    """Reasoning of an earlier answer, as a client sends it back."""
-
-    thinking: str
-    signature: str | None = None
-
-
-class ToolUseBlock(Block, tag="tool_use"):
-    id: str
-    name: str
-    input: dict[str, Any]
-
-
-class ToolResultBlock(Block, tag="tool_result"):
-    tool_use_id: str
-    content: str | Messages[TextBlock] | None = None
-    is_error: bool | None = None
-
-
-ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
+    cache_control: Any = None
+    citations: Any = None
 
 
 class MessageParam(Strict):
-    role: Literal["user", "assistant"]
-    content: str | Messages[ContentBlock]
+    role: Literal["user", "assistant", "system"]
+    content: str | Messages[Block] | None = None
+    clear_at: Literal["never", "next_user_message"] | None = None
+    """When a system message is no longer shown to the model."""
 
-
-class ToolParam(Strict):
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-    input_schema: dict[str, Any]
-    description: str | None = None
-    type: Literal["custom"] | None = None
-    cache_control: CacheControl | None = None
+    rules: ClassVar[Rules] = elsewhere.MESSAGE
 
 
 class ToolChoiceParam(Strict):
@@ -70,19 +45,27 @@ class ToolChoiceParam(Strict):
 
 
 class ThinkingParam(Strict):
-    """Passed to the chat template as `enable_thinking`, where it knows that.
+    """Goes to the chat template as `enable_thinking`."""
 
-    A budget is refused of a model that reasons: nothing would hold it to that.
-    """
-
-    type: Literal["enabled", "disabled"]
+    type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: int | None = None
+    display: Literal["summarized", "omitted", "updates"] | None = None
+    """`omitted`: the text is in the block's signature alone. Nothing is ever summarized."""
+
+    rules: ClassVar[Rules] = elsewhere.THINKING
 
 
-class Metadata(Strict):
-    """An identifier of the caller's; it changes nothing."""
+class JsonFormat(Strict):
+    type: Literal["json_schema"]
+    schema: dict[str, Any] | bool
+    name: str | None = None
 
-    user_id: str | None = None
+
+class OutputConfig(Strict):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonFormat | None = None
+
+    rules: ClassVar[Rules] = elsewhere.OUTPUT_CONFIG
 
 
 class CountRequest(Strict, kw_only=True):
@@ -90,10 +73,21 @@ class CountRequest(Strict, kw_only=True):
 
     model: str
     messages: Messages[MessageParam]
-    system: str | Messages[TextBlock] | None = None
-    tools: Tools[ToolParam] | None = None
+    system: str | Messages[TextParam] | None = None
+    tools: Tools[dict[str, Any]] | None = None
+    """See `tools`."""
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
+    output_config: OutputConfig | None = None
+    output_format: JsonFormat | None = None
+    """The older place of `output_config.format`."""
+    context_management: ContextManagement | None = None
+    cache_control: Any = None
+    """Every prefix is cached, whether or not it is marked."""
+    thread: dict[str, Any] | None = None
+    """Refused in the way that makes clients send the whole conversation; see `messages`."""
+
+    rules: ClassVar[Rules] = elsewhere.COUNT
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -105,13 +99,20 @@ class MessagesRequest(CountRequest, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
-    metadata: Metadata | None = None
+    metadata: dict[str, Any] | None = None
+    """Labels of the caller's."""
     service_tier: Literal["auto", "standard_only"] | None = None
 
-    # Refused unless they say what would happen without them.
-    container: None = None
-    mcp_servers: None = None
-    context_management: None = None
+    rules: ClassVar[Rules] = elsewhere.MESSAGES
+
+
+class CacheCreation(msgspec.Struct):
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
+class OutputTokensDetails(msgspec.Struct):
+    thinking_tokens: int
 
 
 class MessageUsage(msgspec.Struct):
@@ -121,6 +122,16 @@ class MessageUsage(msgspec.Struct):
     output_tokens: int
     cache_read_input_tokens: int
     cache_creation_input_tokens: int = 0
+    output_tokens_details: OutputTokensDetails | UnsetType = UNSET
+    cache_creation: CacheCreation = msgspec.field(default_factory=CacheCreation)
+    server_tool_use: None = None
+    service_tier: str = "standard"
+
+
+class AppliedEdits(msgspec.Struct):
+    """What `context_management` has cleared."""
+
+    applied_edits: list[AppliedEdit]
 
 
 class Message(msgspec.Struct):
@@ -132,19 +143,17 @@ class Message(msgspec.Struct):
     stop_sequence: str | None = None
     type: str = "message"
     role: str = "assistant"
+    context_management: AppliedEdits | UnsetType = UNSET
+    warnings: Warnings = UNSET
+
+
+class UneditedCount(msgspec.Struct):
+    """The tokens before `context_management`."""
+
+    original_input_tokens: int
 
 
 class TokenCount(msgspec.Struct):
     input_tokens: int
-
-
-class AnthropicError(msgspec.Struct):
-    type: str
-    message: str
-
-
-class AnthropicErrorBody(msgspec.Struct):
-    """The body of every answer that is not a success."""
-
-    error: AnthropicError
-    type: str = "error"
+    context_management: UneditedCount | UnsetType = UNSET
+    warnings: Warnings = UNSET

@@ -2,59 +2,41 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
-from quire.server.anthropic.protocol import (
-    CountRequest,
-    MessageParam,
-    MessagesRequest,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from starlette.requests import Request
+
+from quire.server.anthropic.protocol import CountRequest, JsonFormat, MessagesRequest, ThinkingParam
+from quire.server.anthropic.tools import GivenTools, read_choice
+from quire.server.anthropic.turns import Turn, chat_messages, is_begun
 from quire.server.errors import invalid
-from quire.server.openai.protocol import (
-    CalledFunction,
-    CalledTool,
-    ChatMessage,
-    ChatRequest,
-    ChosenFunction,
-    ChosenTool,
-    FunctionDefinition,
-    ToolDefinition,
-)
-
-_CHOICES: dict[str, Literal["none", "auto", "required"]] = {
-    "auto": "auto",
-    "any": "required",
-    "none": "none",
-}
+from quire.server.notices import ignore
+from quire.server.openai.protocol import ChatRequest, JsonSchema, ResponseFormat
+from quire.server.openai.reasoning import chat_template_of
+from quire.server.state import server_state
 
 
-def as_chat(body: CountRequest) -> ChatRequest:
-    """The same request of the chat API.
+def as_chat(
+    request: Request, body: CountRequest, turns: list[Turn], given: GivenTools
+) -> ChatRequest:
+    """Return the same request of the chat API.
 
     Raises:
-        ApiError: 400 for blocks or a tool_choice that contradict themselves.
+        ApiError: 400 for fields that contradict each other.
     """
-    messages = [ChatMessage("system", _text(body.system))] if body.system else []
-    for index, message in enumerate(body.messages):
-        messages += _messages(message, f"messages[{index}]")
-    chat = ChatRequest(messages=messages, tool_choice=_tool_choice(body), model=body.model)
-    if body.messages and body.messages[-1].role == "assistant" and not messages[-1].tool_calls:
-        chat.continue_final_message = True  # the answer goes on where it ends
-    if body.tools:
-        chat.tools = [
-            ToolDefinition("function", FunctionDefinition(t.name, t.description, t.input_schema))
-            for t in body.tools
-        ]
+    chat = ChatRequest(messages=chat_messages(turns), model=body.model)
+    chat.tools = given.definitions or None
+    chat.tool_choice = read_choice(body.tool_choice, given)
     if body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use:
         chat.parallel_tool_calls = False
+    if turns and is_begun(turns):
+        chat.continue_final_message = True
     if body.thinking is not None:
-        chat.chat_template_kwargs = {"enable_thinking": body.thinking.type == "enabled"}
+        chat.chat_template_kwargs = _thinking(request, body.thinking)
+    if (wanted := _format(body)) is not None:
+        schema = JsonSchema(wanted.name or "answer", wanted.schema)
+        chat.response_format = ResponseFormat("json_schema", schema)
+    _set_effort(request, body, chat)
     if isinstance(body, MessagesRequest):
         chat.max_tokens = body.max_tokens
         chat.stop = body.stop_sequences
@@ -63,60 +45,36 @@ def as_chat(body: CountRequest) -> ChatRequest:
     return chat
 
 
-def _messages(message: MessageParam, where: str) -> list[ChatMessage]:
-    """A message, and before it those of the tools whose results it holds."""
-    if isinstance(message.content, str):
-        return [ChatMessage(message.role, message.content)]
-    results: list[ChatMessage] = []
-    texts: list[TextBlock] = []
-    calls: list[CalledTool] = []
-    thoughts: list[str] = []
-    for block in message.content:
-        if isinstance(block, TextBlock):
-            texts.append(block)
-        elif isinstance(block, ToolResultBlock):
-            if message.role != "user":
-                raise invalid("Results of tools come in the user's messages.", f"{where}.content")
-            content = _text(block.content or "")
-            results.append(ChatMessage("tool", content, tool_call_id=block.tool_use_id))
-        elif message.role != "assistant":
-            raise invalid("Only the assistant thinks and calls tools.", f"{where}.content")
-        elif isinstance(block, ThinkingBlock):
-            thoughts.append(block.thinking)
-        else:
-            calls.append(_call(block))
-    rest: list[ChatMessage] = []
-    if texts or calls or not results:
-        rest = [
-            ChatMessage(
-                message.role,
-                _text(texts),
-                tool_calls=calls or None,
-                reasoning_content="".join(thoughts) or None,
-            )
-        ]
-    return [*results, *rest]
+def _format(body: CountRequest) -> JsonFormat | None:
+    newer = body.output_config.format if body.output_config is not None else None
+    if newer is not None and body.output_format is not None:
+        raise invalid("Send output_config.format alone, without output_format.", "output_format")
+    return newer or body.output_format
 
 
-def _call(block: ToolUseBlock) -> CalledTool:
-    written = json.dumps(block.input, ensure_ascii=False)
-    return CalledTool(block.id, CalledFunction(block.name, written))
+def _thinking(request: Request, wanted: ThinkingParam) -> dict[str, Any]:
+    """What the chat template gets; the client is told what it will not see."""
+    server = server_state(request)
+    reasons = server.parsers.reasoning is not None
+    knows = "enable_thinking" in chat_template_of(server)
+    enabled = wanted.type != "disabled"
+    if enabled and not (reasons or knows):
+        ignore(request, "thinking", "This model does not think before it answers.")
+    elif not enabled and reasons and not knows:
+        ignore(request, "thinking", "This model always thinks; its chat template has no switch.")
+    elif wanted.budget_tokens is not None:
+        ignore(request, "thinking.budget_tokens", "The model is not held to it; max_tokens is.")
+    if wanted.display == "updates":
+        ignore(request, "thinking.display", "Thinking is returned as the model writes it.")
+    return {"enable_thinking": enabled}
 
 
-def _text(content: str | Sequence[TextBlock] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(block.text for block in content)
-
-
-def _tool_choice(
-    body: CountRequest,
-) -> ChosenTool | Literal["none", "auto", "required"] | None:
-    choice = body.tool_choice
-    if choice is None:
-        return None
-    if (choice.name is not None) != (choice.type == "tool"):
-        raise invalid("tool_choice has a name where its type is tool.", "tool_choice")
-    if choice.name is not None:
-        return ChosenTool("function", ChosenFunction(choice.name))
-    return _CHOICES[choice.type]
+def _set_effort(request: Request, body: CountRequest, chat: ChatRequest) -> None:
+    effort = body.output_config.effort if body.output_config is not None else None
+    if effort is None:
+        return
+    if "reasoning_effort" not in chat_template_of(server_state(request)):
+        message = "The chat template has no setting for it."
+        ignore(request, "output_config.effort", message)
+        return
+    chat.reasoning_effort = "xhigh" if effort == "max" else effort

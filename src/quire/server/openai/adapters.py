@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from quire.server.adapters import ServedAdapters
-from quire.server.body import decode, read_body
+from quire.server.body import read_request
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import ApiError, invalid
 from quire.server.openai.protocol import Strict
@@ -41,7 +41,7 @@ _ERRORS = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, *OF_ENGINE)
 async def load_lora_adapter(request: Request) -> Response:
     """Load an adapter from the folder that the operator has set aside for it."""
     server = server_state(request)
-    body = decode(await read_body(request, server.max_body_bytes), LoadLoRAAdapterRequest)
+    body = await read_request(request, LoadLoRAAdapterRequest)
     folder = _allowed(server.adapters)
     if not 0 < len(body.lora_name) <= MAX_NAME:
         raise invalid(f"lora_name must have 1 to {MAX_NAME} characters.", "lora_name")
@@ -58,7 +58,7 @@ async def load_lora_adapter(request: Request) -> Response:
 async def unload_lora_adapter(request: Request) -> Response:
     """Serve an adapter no more."""
     server = server_state(request)
-    body = decode(await read_body(request, server.max_body_bytes), UnloadLoRAAdapterRequest)
+    body = await read_request(request, UnloadLoRAAdapterRequest)
     _allowed(server.adapters)
     await server.adapters.unload(server.live_engine(), body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")

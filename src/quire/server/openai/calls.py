@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.server.openai.protocol import FunctionDefinition, ToolDefinition
@@ -21,9 +23,13 @@ _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": Fa
 
 
 def structure_of_calls(
-    given: Sequence[ToolDefinition], reading: Reading
+    given: Sequence[ToolDefinition], reading: Reading, text: StructuredOutputsParams | None = None
 ) -> StructuredOutputsParams | None:
-    """What `tool_choice` and `strict` hold the answer to."""
+    """What `tool_choice` and `strict` hold the answer to.
+
+    Args:
+        text: what it is held to where it is no call.
+    """
     tools = [tool.function for tool in given]
     if reading.named is not None:
         index = [tool.name for tool in tools].index(reading.named)
@@ -33,7 +39,8 @@ def structure_of_calls(
         most = {} if reading.parallel else {"maxItems": 1}
         schema = {"type": "array", "minItems": 1, **most, "items": {"anyOf": calls}}
         return StructuredOutputsParams(json=schema, field="tools")
-    if not reading.strict or reading.parsers.tools is None:
+    beside = text is not None and reading.calls
+    if not (reading.strict or beside) or reading.parsers.tools is None:
         return None
     if reading.parsers.tools.grammar is not None:
         functions = [
@@ -45,11 +52,13 @@ def structure_of_calls(
             structural_tag={**written, "functions": functions}, field="tools"
         )
     envelopes = reading.parsers.tools.envelopes
-    tag = {
+    tag: dict[str, Any] = {
         "triggers": list(dict.fromkeys(each.trigger for each in envelopes)),
         "structures": [
             {
-                "begin": each.begin.replace("{name}", tool.name),
+                "begin": each.begin.replace("{index}", str(reading.called)).replace(
+                    "{name}", tool.name
+                ),
                 "schema": _parameters(tool) if tool.strict else {"type": "object"},
                 "end": each.end,
             }
@@ -57,6 +66,8 @@ def structure_of_calls(
             for tool in tools
         ],
     }
+    if text is not None and beside:
+        tag["otherwise"] = _schema(text)
     return StructuredOutputsParams(structural_tag=tag, field="tools")
 
 
@@ -84,6 +95,13 @@ def _arguments_schema(index: int, function: FunctionDefinition) -> StructuredOut
 def _parameters(function: FunctionDefinition) -> dict[str, Any]:
     schema = function.parameters
     return dict(_NO_PARAMETERS) if schema is None else schema
+
+
+def _schema(text: StructuredOutputsParams) -> Any:
+    """That of a text in JSON."""
+    if text.json_object:
+        return {"type": "object"}
+    return msgspec.json.decode(text.json) if isinstance(text.json, str) else text.json
 
 
 def _call_schema(function: FunctionDefinition, index: int) -> dict[str, Any]:

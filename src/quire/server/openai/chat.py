@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.engine.stream import OutputSink
-from quire.server.body import decode, read_body
+from quire.server.body import read_request
 from quire.server.contract import OF_GENERATION, contract
+from quire.server.notices import all_notices
 from quire.server.openai.calls import at_fault
-from quire.server.openai.conversation import chat_prompt
+from quire.server.openai.conversation import chat_prompt, echoed, template_of
+from quire.server.openai.forms import plain_form
 from quire.server.openai.generation import (
     FinalOutputs,
     Generation,
@@ -38,7 +41,7 @@ from quire.server.openai.protocol import (
     Delta,
 )
 from quire.server.openai.reasoning import template_kwargs
-from quire.server.openai.sampling import chat_params
+from quire.server.openai.sampling import chat_params, check_stream_options
 from quire.server.openai.tools import (
     ChoiceReader,
     Reading,
@@ -52,9 +55,15 @@ from quire.server.state import request_id, server_state, trace_headers
 async def create_chat_completion(request: Request) -> Response:
     """Continue a conversation, whole or as a stream; the work ends when the client goes."""
     server = server_state(request)
-    body = decode(await read_body(request, server.max_body_bytes), ChatRequest)
-    call, reading = read_chat(request, body, f"chatcmpl-{request_id(request)}")
-    answer = _Answer(call, reading, UsageCounter.of_stream(body.stream_options), body=body)
+    body = await read_request(request, ChatRequest)
+    call, reading = read_chat(request, body, f"chatcmpl-{request_id(request, body.request_id)}")
+    answer = _Answer(
+        call,
+        reading,
+        UsageCounter.of_stream(body.stream_options, force=server.force_include_usage),
+        body=body,
+        echoed=echoed(body),
+    )
     return await respond(answer, request, stream=bool(body.stream))
 
 
@@ -67,18 +76,23 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
     server = server_state(request)
     model = server.served_name(body.model)
     engine = server.live_engine()
-    reading = read_tools(body, server.parsers)
-    body.chat_template_kwargs = template_kwargs(body, server)
+    check_stream_options(request, body)
+    body = plain_form(body)
+    reading = replace(read_tools(body, server.parsers), functions=body.functions is not None)
+    body.chat_template_kwargs = template_kwargs(request, body)
     params = chat_params(body, engine.default_sampling_params)
     call = Generation(
         response_id,
         model,
         with_tools(params, body, reading, engine.tokenizer),
-        [chat_prompt(body, server.chat_template)],
+        [chat_prompt(body, template_of(body, server))],
         server,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
         trace_headers=trace_headers(request),
+        notices=all_notices(request),
+        prompt_field="messages",
+        limit_field="max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",
         blame=partial(at_fault, body.tools, engine) if body.tools else None,
     )
     return call, reading
@@ -104,7 +118,10 @@ class ChatAnswer:
         return output
 
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
-        await self.call.submit(0, sink(0))
+        try:
+            await self.call.submit(0, sink(0))
+        except InvalidRequestError as error:
+            raise await self.call.explained(error) from None
 
     def held_up(self) -> None:
         self.call.held_up()
@@ -114,7 +131,9 @@ class ChatAnswer:
 
     def new_reader(self, output: RequestOutput) -> ChoiceReader:
         """For one choice, of which `output` is the first."""
-        return ChoiceReader(self.reading, self.call.server.engine.tokenizer, output)
+        reader = ChoiceReader(self.reading, self.call.server.engine.tokenizer, output)
+        self.used.readers.append(reader)
+        return reader
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,6 +145,8 @@ class _Answer(ChatAnswer):
     """By choice, from its first event on."""
     readers: dict[int, ChoiceReader] = field(default_factory=dict)
     """By choice, where there is more in its text than content."""
+    echoed: str = ""
+    """What every choice begins with."""
 
     @property
     def wants_more(self) -> bool:
@@ -141,6 +162,8 @@ class _Answer(ChatAnswer):
             model=self.call.model,
             choices=[self.choice(completion, output) for completion in completions(output)],
             usage=self.used.usage(),
+            system_fingerprint=self.call.fingerprint,
+            warnings=self.call.warnings(output),
         )
         if output.prompt_logprobs is not None:
             answer.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
@@ -198,10 +221,11 @@ class _Answer(ChatAnswer):
 
         choices = range(self.call.params.n)
         self.texts = [text_event(index) for index in choices]
-        role = Delta(role="assistant", content="")
+        role = Delta(role="assistant", content=self.echoed)
         chunks = [self.chunk([ChunkChoice(index, role)]) for index in choices]
+        chunks[0].warnings = self.call.warnings(output)
         if self.body.return_token_ids:
-            chunks[0].prompt_token_ids = prompt_ids(output)
+            chunks[0].prompt_token_ids = prompt_ids(output) or UNSET
         return [event(chunk) for chunk in chunks]
 
     def last_events(self) -> bytes:
@@ -213,7 +237,14 @@ class _Answer(ChatAnswer):
 
     def chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
         call, usage = self.call, self.used.of_chunk()
-        return ChatChunk(call.id, call.created, call.model, choices, usage=usage)
+        return ChatChunk(
+            call.id,
+            call.created,
+            call.model,
+            choices,
+            usage=usage,
+            system_fingerprint=call.fingerprint,
+        )
 
     def choice(self, completion: CompletionOutput, output: RequestOutput) -> ChatChoice:
         message, reason = AssistantMessage(completion.text), completion.finish_reason
@@ -224,6 +255,8 @@ class _Answer(ChatAnswer):
             message = reader.message(found)
             logprobs = None if logprobs is None else found.logprobs
             reason = reader.finish_reason(reason)
+        if self.echoed:
+            message.content = self.echoed + (message.content or "")
         return ChatChoice(
             index=completion.index,
             message=message,
@@ -239,18 +272,21 @@ class _Answer(ChatAnswer):
             delta=Delta(content=completion.text),
             logprobs=self.logprobs(completion.logprobs),
             finish_reason=completion.finish_reason,
-            token_ids=self.token_ids(completion),
+            token_ids=UNSET if (ids := self.token_ids(completion)) is None else ids,
         )
         if completion.finish_reason is not None:
             choice.stop_reason = completion.stop_reason
         return choice
 
-    def token_ids(self, completion: CompletionOutput) -> list[int] | UnsetType:
-        return completion.token_ids if self.body.return_token_ids else UNSET
+    def token_ids(self, completion: CompletionOutput) -> list[int] | None:
+        return completion.token_ids if self.body.return_token_ids else None
 
     def logprobs(self, positions: list[PositionLogprobs] | None) -> ChatLogprobs | None:
         if positions is None:
             return None
         return chat_logprobs(
-            positions, self.body.top_logprobs or 0, self.call.server.engine.tokenizer
+            positions,
+            self.body.top_logprobs or 0,
+            self.call.server.engine.tokenizer,
+            as_ids=bool(self.body.return_tokens_as_token_ids),
         )

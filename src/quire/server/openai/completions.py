@@ -7,14 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from quire.core.sampling_params import SamplingParams
 from quire.engine.stream import OutputSink
-from quire.server.body import decode, read_body
+from quire.server.body import read_request
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import invalid
+from quire.server.notices import Warnings, all_notices
 from quire.server.openai.generation import (
     FinalOutputs,
     Generation,
@@ -25,6 +29,7 @@ from quire.server.openai.generation import (
     prompt_ids,
     respond,
 )
+from quire.server.openai.infill import ends_of, infill, infill_format
 from quire.server.openai.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai.protocol import (
     MAX_SEQUENCES,
@@ -33,8 +38,8 @@ from quire.server.openai.protocol import (
     CompletionRequest,
     CompletionResponse,
 )
-from quire.server.openai.sampling import completion_params, echoes_alone
-from quire.server.state import request_id, server_state, trace_headers
+from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
+from quire.server.state import ServerState, request_id, server_state, trace_headers
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
@@ -49,10 +54,13 @@ if TYPE_CHECKING:
 async def create_completion(request: Request) -> Response:
     """Continue a text, whole or as a stream; the work ends when the client goes."""
     server = server_state(request)
-    body = decode(await read_body(request, server.max_body_bytes), CompletionRequest)
+    body = await read_request(request, CompletionRequest)
     model = server.served_name(body.model)
+    check_stream_options(request, body)
     params = completion_params(body, server.live_engine().default_sampling_params)
     prompts = _prompts(body)
+    if body.suffix:
+        params, prompts = _filling_in(body.suffix, body, params, prompts, server)
     if len(prompts) * params.n > MAX_SEQUENCES:
         raise invalid(
             f"{len(prompts)} prompts with n = {params.n} are {len(prompts) * params.n} "
@@ -60,7 +68,7 @@ async def create_completion(request: Request) -> Response:
             "prompt",
         )
     call = Generation(
-        f"cmpl-{request_id(request)}",
+        f"cmpl-{request_id(request, body.request_id)}",
         model,
         params,
         prompts,
@@ -68,8 +76,11 @@ async def create_completion(request: Request) -> Response:
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
         trace_headers=trace_headers(request),
+        notices=all_notices(request),
     )
-    answer = _Answer(call, body, UsageCounter.of_stream(body.stream_options))
+    answer = _Answer(
+        call, body, UsageCounter.of_stream(body.stream_options, force=server.force_include_usage)
+    )
     return await respond(answer, request, stream=bool(body.stream))
 
 
@@ -94,6 +105,23 @@ def _prompts(body: CompletionRequest) -> list[Prompt]:
         return [{"prompt_embeds": base64.b64decode(file, validate=True)} for file in files]
     except ValueError:
         raise invalid("prompt_embeds is no base64.", "prompt_embeds") from None
+
+
+def _filling_in(
+    suffix: str,
+    body: CompletionRequest,
+    params: SamplingParams,
+    prompts: list[Prompt],
+    server: ServerState,
+) -> tuple[SamplingParams, list[Prompt]]:
+    """The parameters and prompts with which the model fills in what is before `suffix`."""
+    if body.echo:
+        raise invalid("echo and suffix exclude each other.", "suffix")
+    tokenizer = server.engine.tokenizer
+    known = infill_format(tokenizer)
+    if (ends := ends_of(known, tokenizer)) and not params.ignore_eos:
+        params = params.replace(stop_token_ids=[*(params.stop_token_ids or ()), *ends])
+    return params, infill(prompts, suffix, known)
 
 
 def split_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
@@ -136,6 +164,8 @@ class _Answer:
     """By prompt: its log-probabilities, which come once but belong to each of its n choices."""
     texts: dict[int, TextEvent] = field(default_factory=dict)
     """By choice, from its first event on."""
+    begun: bool = False
+    """Whether there has been an event, which had the warnings."""
 
     async def complete(self) -> CompletionResponse:
         """The whole answer."""
@@ -146,16 +176,22 @@ class _Answer:
         finally:
             self.close()
         choices: list[CompletionChoice] = []
+        warnings: Warnings = UNSET
         for prompt, output in enumerate(outputs):
             self.take(prompt, output)
             choices += self.choices(prompt, output)
+            warnings = self.call.warnings(output)
         answer = self.response(choices)
+        answer.warnings = warnings
         answer.usage = self.used.usage()
         return answer
 
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
         for prompt in range(len(self.call.prompts)):
-            await self.call.submit(prompt, sink(prompt))
+            try:
+                await self.call.submit(prompt, sink(prompt))
+            except InvalidRequestError as error:
+                raise await self.call.explained(error) from None
 
     def held_up(self) -> None:
         self.call.held_up()
@@ -170,13 +206,13 @@ class _Answer:
             completion = output.outputs[0]
             known = self.texts.get(prompt * self.call.params.n + completion.index)
             more = completion.logprobs or completion.finish_reason or self.wants_more
-            if known is not None and not more:
+            if known is not None and self.begun and not more:
                 return known.encode(completion.text) if completion.text else b""
         parts: list[bytes] = []
         for choice in self.choices(prompt, output):
             logprobs = choice.logprobs or choice.prompt_logprobs
             if choice.text or choice.finish_reason or logprobs or choice.token_ids:
-                parts.append(event(self.response([choice])))
+                parts.append(event(self.chunk(choice, output)))
             self.texts.setdefault(choice.index, self.text_event(choice.index))
         return b"".join(parts)
 
@@ -187,6 +223,13 @@ class _Answer:
                 completion.text, completion.token_ids = "", []
                 completion.logprobs = None if completion.logprobs is None else []
         self.used.add(prompt, output)
+
+    def chunk(self, choice: CompletionChoice, output: RequestOutput) -> CompletionResponse:
+        chunk = self.response([choice])
+        if not self.begun:
+            self.begun = True
+            chunk.warnings = self.call.warnings(output)
+        return chunk
 
     def last_events(self) -> bytes:
         if not self.used.told:
@@ -205,7 +248,14 @@ class _Answer:
 
     def response(self, choices: list[CompletionChoice]) -> CompletionResponse:
         call, usage = self.call, self.used.of_chunk()
-        return CompletionResponse(call.id, call.created, call.model, choices, usage=usage)
+        return CompletionResponse(
+            call.id,
+            call.created,
+            call.model,
+            choices,
+            usage=usage,
+            system_fingerprint=call.fingerprint,
+        )
 
     def choices(self, prompt: int, output: RequestOutput) -> list[CompletionChoice]:
         """What `output` tells, a choice each; the first time with the prompt, if it is echoed."""
@@ -243,13 +293,14 @@ class _Answer:
         offset = self.offsets.setdefault(index, 0)
         if self.body.logprobs is None or completion.logprobs is None:
             return None
-        first = (
-            self.call.server.engine.tokenizer.decode(output.prompt_token_ids[:1]) if echoed else ""
+        first = output.prompt_token_ids[0]
+        result, self.offsets[index] = completion_logprobs(
+            [*echoed, *completion.logprobs],
+            self.body.logprobs,
+            offset,
+            (first, self.decoded([first]) if echoed else ""),
+            as_ids=bool(self.body.return_tokens_as_token_ids),
         )
-        result = completion_logprobs(
-            [*echoed, *completion.logprobs], self.body.logprobs, offset, first
-        )
-        self.offsets[index] = offset + sum(len(token) for token in result.tokens)
         return result
 
     def prompt_text(self, output: RequestOutput) -> str:

@@ -30,12 +30,19 @@ from quire.server.event_stream import (
     open_stream,
 )
 from quire.server.json_text import encode
-from quire.server.openai.protocol import PromptTokensDetails, StreamOptions, Usage
+from quire.server.notices import Notice, Notices, Warnings
+from quire.server.openai.protocol import (
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    StreamOptions,
+    Usage,
+)
 from quire.server.request_ids import engine_request_id
 from quire.server.state import ServerState
 
 if TYPE_CHECKING:
     from quire.engine.input import Prompt
+    from quire.server.openai.tools import ChoiceReader
 
 Blame = Callable[[InvalidRequestError], Awaitable[InvalidRequestError]]
 _MARK = "\0text\0"
@@ -53,27 +60,33 @@ class Generation:
     priority: int = 0
     cache_salt: str | None = None
     trace_headers: Mapping[str, str] | None = None
+    notices: Notices = field(default_factory=Notices)
+    prompt_field: str = "prompt"
+    limit_field: str = "max_tokens"
+    """What the client calls the prompt, and the most tokens of an answer."""
     blame: Blame | None = None
     """Names the field at fault more exactly; may take its time."""
     created: int = field(default_factory=lambda: int(time.time()))
     _request_ids: list[str] = field(default_factory=list)
+    fingerprint: str = field(init=False)
     _lora_request: LoRARequest | None = field(init=False)
 
     def __post_init__(self) -> None:
         self._lora_request = self.server.lora_request(self.model)
+        self.fingerprint = self.server.fingerprint(self._lora_request)
 
     def submit(self, prompt: int, sink: OutputSink) -> Awaitable[None]:
         """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`.
 
         Raises:
             ApiError: 429 for the first, if the queue is full; the others of a request follow it.
-            InvalidRequestError: it cannot be served as it is.
+            InvalidRequestError: it cannot be served as it is; see `explained`.
         """
         if prompt == 0:
             self.server.check_queue()
         request_id = engine_request_id(self.id)
         self._request_ids.append(request_id)
-        started = self.server.engine.submit(
+        return self.server.engine.submit(
             self.prompts[prompt],
             self.params,
             request_id,
@@ -83,7 +96,21 @@ class Generation:
             trace_headers=self.trace_headers,
             lora_request=self._lora_request,
         )
-        return started if self.blame is None else _blamed(started, self.blame)
+
+    async def explained(self, error: InvalidRequestError) -> InvalidRequestError:
+        """Return the error with the field at fault under the client's name."""
+        names = {"prompt": self.prompt_field, "max_tokens": self.limit_field}
+        error.param = names.get(error.param or "", error.param)
+        return error if self.blame is None else await self.blame(error)
+
+    def warnings(self, output: RequestOutput) -> Warnings:
+        """Return what to tell of the request's fields, with the limit of an output's tokens."""
+        wanted, prompt = self.params.max_tokens, len(output.prompt_token_ids)
+        room = self.server.engine.max_total_tokens - prompt
+        if wanted is not None and wanted > room:
+            text = f"It is {room} in place of {wanted}: the prompt has {prompt} tokens already."
+            self.notices.add(Notice(self.limit_field, text))
+        return self.notices.warnings()
 
     def held_up(self) -> None:
         """Count an output that had to wait for its client."""
@@ -153,20 +180,22 @@ class UsageCounter:
 
     Attributes:
         told, continuous: whether the last chunk of a stream tells it, and each one before.
+        readers: those of a chat's choices, which count the tokens of reasoning.
     """
 
     told: bool = False
     continuous: bool = False
     prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
     completion_tokens: int = 0
+    readers: list[ChoiceReader] = field(default_factory=list)
 
     @classmethod
-    def of_stream(cls, options: StreamOptions | None) -> UsageCounter:
-        """As the request wants it told."""
+    def of_stream(cls, options: StreamOptions | None, *, force: bool = False) -> UsageCounter:
+        """As the request wants it told; `force` is the server's --enable-force-include-usage."""
         if options is None:
-            return cls()
-        every = options.continuous_usage_stats
-        return cls(told=options.include_usage or every, continuous=every)
+            return cls(told=force)
+        told = force or options.include_usage
+        return cls(told=told, continuous=told and options.continuous_usage_stats)
 
     def of_chunk(self) -> Usage | UnsetType | None:
         """What a chunk tells before the last one: nothing, null, or what was used so far."""
@@ -186,6 +215,9 @@ class UsageCounter:
             completion_tokens=self.completion_tokens,
             total_tokens=prompt_tokens + self.completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+            completion_tokens_details=CompletionTokensDetails(
+                reasoning_tokens=sum(reader.reasoning_tokens for reader in self.readers)
+            ),
         )
 
 
@@ -202,10 +234,10 @@ def completions(output: RequestOutput) -> list[CompletionOutput]:
     return output.outputs
 
 
-def prompt_ids(output: RequestOutput) -> list[int] | UnsetType:
+def prompt_ids(output: RequestOutput) -> list[int] | None:
     """For `return_token_ids`; none where the prompt was embeddings."""
     ids = output.prompt_token_ids
-    return UNSET if ids[0] == EMBEDDED else ids
+    return None if ids[0] == EMBEDDED else ids
 
 
 def event(message: msgspec.Struct) -> bytes:
@@ -227,13 +259,6 @@ class TextEvent:
 
     def encode(self, text: str) -> bytes:
         return self._head + msgspec.json.encode(text) + self._tail
-
-
-async def _blamed(started: Awaitable[None], blame: Blame) -> None:
-    try:
-        await started
-    except InvalidRequestError as error:
-        raise await blame(error) from None
 
 
 def _failed(output: RequestOutput) -> bool:

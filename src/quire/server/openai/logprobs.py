@@ -20,47 +20,61 @@ if TYPE_CHECKING:
 
 
 def completion_logprobs(
-    positions: Sequence[PositionLogprobs | None], top: int, offset: int, first_text: str
-) -> CompletionLogprobs:
-    """The completions endpoint's parallel lists.
+    positions: Sequence[PositionLogprobs | None],
+    top: int,
+    offset: int,
+    first: tuple[int, str],
+    *,
+    as_ids: bool = False,
+) -> tuple[CompletionLogprobs, int]:
+    """The completions endpoint's parallel lists, and the offset behind the last token.
 
     Args:
         positions: one a token, the token itself first; None for a prompt's first token.
         top: how many of the likeliest tokens were asked for; the chosen one comes on top.
         offset: characters of the choice's text before the first token.
-        first_text: the text of a token without log-probabilities.
+        first: the token without log-probabilities, and its text.
+        as_ids: name tokens by their ids.
     """
     result = CompletionLogprobs([], [], [], [])
     for position in positions:
         result.text_offset.append(offset)
         if position is None:
-            result.tokens.append(first_text)
+            result.tokens.append(_named(*first, as_ids=as_ids))
             result.token_logprobs.append(None)
             result.top_logprobs.append(None)
-            offset += len(first_text)
+            offset += len(first[1])
             continue
-        chosen = next(iter(position.values()))
+        token, chosen = next(iter(position.items()))
         text = chosen.decoded_token or ""
-        result.tokens.append(text)
+        name = _named(token, text, as_ids=as_ids)
+        result.tokens.append(name)
         result.token_logprobs.append(chosen.logprob)
-        likeliest = {p.decoded_token or "": p.logprob for _, p in _likeliest(position, top)}
-        result.top_logprobs.append({**likeliest, text: chosen.logprob})
+        likeliest = {
+            _named(i, p.decoded_token, as_ids=as_ids): p.logprob
+            for i, p in _likeliest(position, top)
+        }
+        result.top_logprobs.append({**likeliest, name: chosen.logprob})
         offset += len(text)
-    return result
+    return result, offset
 
 
 def chat_logprobs(
-    positions: list[PositionLogprobs], top: int, tokenizer: Tokenizer
+    positions: list[PositionLogprobs], top: int, tokenizer: Tokenizer, *, as_ids: bool = False
 ) -> ChatLogprobs:
     """The chat endpoint's list; `bytes` are exact where `token` is part of a character."""
     content = []
     for position in positions:
         token, chosen = next(iter(position.items()))
         likeliest = [
-            TopLogprob(p.decoded_token or "", p.logprob, list(tokenizer.token_bytes(i)))
+            TopLogprob(
+                _named(i, p.decoded_token, as_ids=as_ids),
+                p.logprob,
+                list(tokenizer.token_bytes(i)),
+            )
             for i, p in _likeliest(position, top)
         ]
-        text = chosen.decoded_token or ""
+        text = _named(token, chosen.decoded_token, as_ids=as_ids)
         raw = list(tokenizer.token_bytes(token))
         content.append(TokenLogprob(text, chosen.logprob, raw, likeliest))
     return ChatLogprobs(content)
@@ -74,6 +88,10 @@ def prompt_logprobs(positions: list[PositionLogprobs | None]) -> PromptLogprobs:
         else {i: PromptLogprob(p.logprob, p.rank, p.decoded_token) for i, p in position.items()}
         for position in positions
     ]
+
+
+def _named(token: int, text: str | None, *, as_ids: bool) -> str:
+    return f"token_id:{token}" if as_ids else text or ""
 
 
 def _likeliest(position: PositionLogprobs, top: int) -> list[tuple[int, Logprob]]:

@@ -8,6 +8,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.server.anthropic.errors import speaks_anthropic
+from quire.server.anthropic.models import ModelInfo, ModelPage, PageQuery, model_info, model_page
+from quire.server.body import read_query
 from quire.server.contract import contract
 from quire.server.json_text import encode
 from quire.server.state import ServerState, server_state
@@ -29,17 +32,21 @@ class ModelList(msgspec.Struct):
     object: str = "list"
 
 
-@contract(answer=ModelList)
+@contract(answer=(ModelList, ModelPage))
 async def list_models(request: Request) -> Response:
-    """Every name that requests may put in `model`."""
+    """Every name that requests may put in `model`; a page of them for Anthropic's clients."""
+    if speaks_anthropic(request.scope):
+        return model_page(request, read_query(request, PageQuery))
     server = server_state(request)
     cards = [_card(server, name) for name in server.names]
     return Response(encode(ModelList(cards)), media_type="application/json")
 
 
-@contract(answer=ModelCard, errors=[HTTPStatus.NOT_FOUND])
+@contract(answer=(ModelCard, ModelInfo), errors=[HTTPStatus.NOT_FOUND])
 async def retrieve_model(request: Request) -> Response:
     """One of them; 404 for any other. A name may hold slashes."""
+    if speaks_anthropic(request.scope):
+        return model_info(request)
     server = server_state(request)
     card = _card(server, server.served_name(request.path_params["model"]))
     return Response(encode(card), media_type="application/json")

@@ -19,12 +19,14 @@ from quire.core.pooling_params import PoolingParams
 from quire.engine.pooling import Floats, check_task, finish, instructed
 from quire.engine.pooling_input import PoolingPrompt
 from quire.engine.scoring import Scoring, paired
-from quire.server.body import decode, read_body
+from quire.server.body import read_request
 from quire.server.connection import while_connected
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import ApiError, invalid
 from quire.server.json_text import encode
 from quire.server.openai.completions import split_prompts
+from quire.server.openai.conversation import chat_prompt
+from quire.server.openai.forms import plain_form
 from quire.server.openai.generation import FinalOutputs
 from quire.server.openai.pooling_protocol import (
     ClassificationData,
@@ -36,6 +38,7 @@ from quire.server.openai.pooling_protocol import (
     EmbeddingRequest,
     EmbeddingResponse,
     Input,
+    OfInput,
     PoolingData,
     PoolingRequest,
     PoolingResponse,
@@ -47,7 +50,7 @@ from quire.server.openai.pooling_protocol import (
     ScoreRequest,
     ScoreResponse,
 )
-from quire.server.openai.protocol import MAX_SEQUENCES
+from quire.server.openai.protocol import MAX_SEQUENCES, ChatRequest
 from quire.server.request_ids import engine_request_id
 from quire.server.state import ServerState, request_id, server_state, trace_headers
 
@@ -62,7 +65,7 @@ async def create_embedding(request: Request) -> Response:
     config = check_task(call.config, "embed")
     prompts = [
         instructed(config, prompt, body.prompt_name) if isinstance(prompt, str) else prompt
-        for prompt in _prompts(body.input)
+        for prompt in await call.prompts(body)
     ]
     params = call.params(dimensions=body.dimensions, normalize=body.normalize)
     vectors = await call.vectors(prompts, params)
@@ -79,7 +82,7 @@ async def create_pooling(request: Request) -> Response:
     params = call.params(
         dimensions=body.dimensions, normalize=body.normalize, use_activation=body.use_activation
     )
-    vectors = await call.vectors(_prompts(body.input), params)
+    vectors = await call.vectors(await call.prompts(body), params)
     encode = _encoding(body.encoding_format)
     data = [PoolingData(i, encode(v)) for i, v in enumerate(vectors)]
     return _json(PoolingResponse(data=data, **call.head()))
@@ -91,7 +94,7 @@ async def create_classification(request: Request) -> Response:
     call = await _Call.of(request, ClassificationRequest, "classify", "input")
     check_task(call.config, "classify")
     params = call.params(use_activation=call.body.use_activation)
-    vectors = await call.vectors(_prompts(call.body.input), params)
+    vectors = await call.vectors(await call.prompts(call.body), params)
     labels = call.server.engine.resolved.source.config.get("id2label") or {}
     data = []
     for i, vector in enumerate(vectors):
@@ -105,7 +108,7 @@ async def create_classification(request: Request) -> Response:
 async def create_score(request: Request) -> Response:
     """How well texts go together."""
     call = await _Call.of(request, ScoreRequest, "score", "text_2")
-    scores = await call.scores(paired(call.body.text_1, call.body.text_2), call.body.use_activation)
+    scores = await call.scores(paired(*_sides(call.body)), call.body.use_activation)
     data = [ScoreData(i, score) for i, score in enumerate(scores)]
     return _json(ScoreResponse(data=data, **call.head()))
 
@@ -144,10 +147,36 @@ class _Call(Generic[B]):
     @classmethod
     async def of(cls, request: Request, kind: type[B], prefix: str, field: str) -> _Call[B]:
         server = server_state(request)
-        body = decode(await read_body(request, server.max_body_bytes), kind)
+        body = await read_request(request, kind)
         model = server.served_name(body.model)
         server.live_engine()
         return cls(request, server, body, field, f"{prefix}-{request_id(request)}", model)
+
+    async def prompts(self, body: OfInput) -> list[PoolingPrompt]:
+        """What is to be pooled: the texts of `input`, or the one that `messages` make.
+
+        Raises:
+            ApiError: 400 where both are given, or neither.
+        """
+        if body.messages is None:
+            for name in ("add_generation_prompt", "add_special_tokens", "chat_template_kwargs"):
+                if getattr(body, name) is not None:
+                    raise invalid(f"{name} goes with messages.", name)
+            if body.input is None:
+                raise invalid("give either input or messages.", "input")
+            return _prompts(body.input)
+        if body.input is not None:
+            raise invalid("input and messages exclude each other.", "messages")
+        self.field = "messages"
+        chat = ChatRequest(
+            messages=body.messages,
+            add_generation_prompt=bool(body.add_generation_prompt),
+            add_special_tokens=body.add_special_tokens,
+            chat_template_kwargs=body.chat_template_kwargs,
+        )
+        prompt = chat_prompt(plain_form(chat), self.server.chat_template)
+        work = self.server.engine.tokenize(prompt, False)
+        return [await while_connected(work, self.request.receive)]
 
     @property
     def config(self) -> PoolingConfig | None:
@@ -227,6 +256,23 @@ def _prompts(given: Input) -> list[PoolingPrompt]:
         return cast(list[PoolingPrompt], split_prompts(given))
     except ApiError as error:
         raise invalid(str(error).replace("prompt", "input", 1), "input") from None
+
+
+def _sides(body: ScoreRequest) -> tuple[str | list[str], str | list[str]]:
+    """The two sides of the pairs, under whichever names.
+
+    Raises:
+        ApiError: 400 where one is missing, or given twice.
+    """
+    sides = []
+    for names in (("text_1", "queries"), ("text_2", "documents")):
+        given = [name for name in names if getattr(body, name) is not None]
+        if not given:
+            raise invalid(f"{names[0]} is missing.", names[0])
+        if len(given) > 1:
+            raise invalid(f"{names[0]} and {names[1]} are the same; give one.", names[1])
+        sides.append(getattr(body, given[0]))
+    return sides[0], sides[1]
 
 
 def _encoding(wanted: str | None) -> Callable[[Floats], list[float] | str]:

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from quire.server.openai.protocol import MAX_SEQUENCES, Strict
+from quire.server.openai.protocol import MAX_SEQUENCES, ChatMessage, Messages, Strict
 
 Input = str | list[str | int | list[int]]
 """One text or one list of token ids, or a list of either."""
@@ -28,15 +28,26 @@ class CommonPooling(Strict):
 
     # Refused unless they say what would happen without them.
     truncation_side: None = None
-    add_special_tokens: None = None
     mm_processor_kwargs: None = None
     cache_salt: None = None
 
 
-class EmbeddingRequest(CommonPooling, kw_only=True):
+class OfInput(CommonPooling, kw_only=True):
+    """Texts, token ids, or a conversation."""
+
+    input: Input | None = None
+    messages: Messages[ChatMessage] | None = None
+    """In place of `input`: what the chat template makes of them is one text."""
+    add_generation_prompt: bool | None = None
+    """With `messages`; false, unless given."""
+    add_special_tokens: bool | None = None
+    """With `messages`: those that the model wants around a text, beside the template's own."""
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class EmbeddingRequest(OfInput, kw_only=True):
     """POST /v1/embeddings."""
 
-    input: Input
     encoding_format: Literal["float", "base64"] | None = None
     """`base64`: float32 numbers, the lowest byte first."""
     dimensions: int | None = None
@@ -44,41 +55,38 @@ class EmbeddingRequest(CommonPooling, kw_only=True):
     prompt_name: str | None = None
     """Which of the model's prompts (sentence-transformers') to put before texts."""
 
-    messages: None = None
     input_type: None = None
     embed_dtype: None = None
     endianness: None = None
 
 
-class PoolingRequest(CommonPooling, kw_only=True):
+class PoolingRequest(OfInput, kw_only=True):
     """POST /pooling: what the model gives, be it an embedding or classes."""
 
-    input: Input
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     normalize: bool | None = None
     use_activation: bool | None = None
 
     task: None = None
-    messages: None = None
     embed_dtype: None = None
     endianness: None = None
 
 
-class ClassificationRequest(CommonPooling, kw_only=True):
+class ClassificationRequest(OfInput, kw_only=True):
     """POST /classify."""
 
-    input: Input
     use_activation: bool | None = None
-
-    messages: None = None
 
 
 class ScoreRequest(CommonPooling, kw_only=True):
     """POST /score: one text against each of several, or pair by pair."""
 
-    text_1: str | Texts
-    text_2: str | Texts
+    text_1: str | Texts | None = None
+    text_2: str | Texts | None = None
+    queries: str | Texts | None = None
+    documents: str | Texts | None = None
+    """vLLM's newer names of the two."""
     use_activation: bool | None = None
 
 

@@ -1,16 +1,20 @@
 """Completions and chat completions as OpenAI's API has them, with vLLM's extra fields.
 
-A field is implemented or refused, never ignored. Requests forbid unknown fields; a field that
-exists elsewhere but not here (yet) has the type None, so that clients which always send it as
-null are served and any other value is refused by name.
+A field that would change the answer is implemented, or refused by name. One that changes nothing is
+ignored and reported: the fields of a type are those that have an effect, and its `rules` are those
+that exist elsewhere (see `server.rules`). What is in neither is unknown, and ignored too.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+
+from quire.server.notices import Warnings
+from quire.server.openai import elsewhere
+from quire.server.rules import Rules
 
 MAX_SEQUENCES = 2048
 """Most completions of one request: its prompts times n."""
@@ -20,6 +24,7 @@ MAX_TOOLS = 1024
 """Of a request; also the calls of one message."""
 
 T = TypeVar("T")
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Messages = Annotated[list[T], Meta(max_length=MAX_MESSAGES)]
 Tools = Annotated[list[T], Meta(max_length=MAX_TOOLS)]
 
@@ -27,12 +32,16 @@ Tools = Annotated[list[T], Meta(max_length=MAX_TOOLS)]
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
     """Base of everything a client sends."""
 
+    rules: ClassVar[Rules] = {}
+    """Fields without effect, beside those of the bases."""
+
 
 class StreamOptions(Strict):
     include_usage: bool = False
     continuous_usage_stats: bool = False
     """vLLM's: every chunk tells what was used so far, and not the last one alone."""
-    include_obfuscation: bool | None = None
+
+    rules: ClassVar[Rules] = elsewhere.STREAM_OPTIONS
 
 
 class JsonSchema(Strict):
@@ -60,10 +69,9 @@ class StructuredOutputs(Strict):
     structural_tag: str | dict[str, Any] | None = None
     disable_any_whitespace: bool = False
     whitespace_pattern: str | None = None
+    disable_additional_properties: bool = True
 
-    # Refused unless they say what would happen without them.
-    disable_fallback: bool | None = None
-    disable_additional_properties: None = None
+    rules: ClassVar[Rules] = elsewhere.STRUCTURED_OUTPUTS
 
 
 class CommonRequest(Strict):
@@ -83,8 +91,6 @@ class CommonRequest(Strict):
     """JSON's keys are strings: token ids in decimal."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
-    """An identifier of the caller's; it changes nothing here."""
 
     # vLLM's extra fields, which its clients send through `extra_body`.
     top_k: int | None = None
@@ -99,10 +105,17 @@ class CommonRequest(Strict):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
     priority: int | None = None
     cache_salt: str | None = None
     return_token_ids: bool | None = None
     """Tell the prompt's and the answer's token ids beside the text."""
+    return_tokens_as_token_ids: bool | None = None
+    """In log-probabilities tokens are `token_id:N`, which tells tokens of one text apart."""
+    request_id: str | None = None
+    """A name for the answer's id, if no `X-Request-Id` says it: letters, digits, `.`, `_`, `:` and
+    `-`, up to 128."""
 
     # What the text has to be: one of these at most.
     response_format: ResponseFormat | None = None
@@ -113,16 +126,7 @@ class CommonRequest(Strict):
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
 
-    # Refused unless they say what would happen without them.
-    guided_decoding_backend: None = None
-    logits_processors: None = None
-    use_beam_search: None = None
-    length_penalty: None = None
-    truncate_prompt_tokens: None = None
-    kv_transfer_params: None = None
-    return_tokens_as_token_ids: None = None
-    request_id: None = None
-    vllm_xargs: None = None
+    rules: ClassVar[Rules] = elsewhere.COMMON
 
 
 class CompletionRequest(CommonRequest, kw_only=True):
@@ -136,9 +140,13 @@ class CompletionRequest(CommonRequest, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     """The likeliest tokens to report at each position, beside the chosen one."""
+    suffix: str | None = None
+    """What comes behind the completion, for models that were trained to fill in text."""
 
     best_of: int | None = None
-    suffix: None = None
+    """As many as n."""
+
+    rules: ClassVar[Rules] = elsewhere.COMPLETION
 
 
 class TextPart(Strict, tag_field="type", tag="text"):
@@ -147,10 +155,16 @@ class TextPart(Strict, tag_field="type", tag="text"):
     text: str
 
 
+class RefusalPart(Strict, tag_field="type", tag="refusal"):
+    """What the assistant said in place of an answer."""
+
+    refusal: str
+
+
 class CalledFunction(Strict):
     name: str
-    arguments: str = "{}"
-    """A JSON object."""
+    arguments: str | dict[str, Any] | None = None
+    """The text of a JSON object, or the object; any other text is taken as it is."""
 
 
 class CalledTool(Strict):
@@ -159,12 +173,14 @@ class CalledTool(Strict):
     id: str
     function: CalledFunction
     type: Literal["function"] = "function"
-    index: int | None = None
+
+    rules: ClassVar[Rules] = elsewhere.CALL
 
 
 class ChatMessage(Strict):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Messages[TextPart] | None = None
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    """`function` is the older form of `tool`."""
+    content: str | Messages[TextPart | RefusalPart] | None = None
     name: str | None = None
     tool_calls: Tools[CalledTool] | None = None
     """The assistant's."""
@@ -174,11 +190,12 @@ class ChatMessage(Strict):
     reasoning_content: str | None = None
     """The same; templates may show it to the model."""
 
-    # A client that echoes an answer's message back sends these as null, or empty.
-    refusal: None = None
-    function_call: None = None
-    audio: None = None
-    annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
+    refusal: str | None = None
+    """The assistant's; it is text as any other."""
+    function_call: CalledFunction | None = None
+    """The older form of `tool_calls`."""
+
+    rules: ClassVar[Rules] = elsewhere.MESSAGE
 
 
 class FunctionDefinition(Strict):
@@ -199,11 +216,22 @@ class ChosenFunction(Strict):
     name: str
 
 
-class ChosenTool(Strict):
-    """`tool_choice`: call this function."""
-
+class NamedTool(Strict):
     type: Literal["function"]
     function: ChosenFunction
+
+
+class AllowedTools(Strict):
+    mode: Literal["auto", "required"]
+    tools: Tools[NamedTool]
+
+
+class ChosenTool(Strict):
+    """`tool_choice`: call this function, or only the allowed ones."""
+
+    type: Literal["function", "allowed_tools"]
+    function: ChosenFunction | None = None
+    allowed_tools: AllowedTools | None = None
 
 
 class ChatRequest(CommonRequest, kw_only=True):
@@ -218,32 +246,34 @@ class ChatRequest(CommonRequest, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    modalities: list[Literal["text"]] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    store: bool | None = None
     tools: Tools[ToolDefinition] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     """Whether an answer may have several calls; all but the first are left out otherwise."""
     include_reasoning: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Effort | None = None
     """Goes to the chat template, which has to know it."""
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-    """As `user`, names of the caller's; every prefix is cached."""
-    functions: None = None
-    function_call: None = None
-    chat_template: None = None
-    documents: None = None
-    audio: None = None
-    prediction: None = None
-    metadata: None = None
-    verbosity: None = None
-    web_search_options: None = None
+    functions: Tools[FunctionDefinition] | None = None
+    function_call: Literal["none", "auto"] | ChosenFunction | None = None
+    """The older forms of `tools` and `tool_choice`; see `openai.forms`."""
+    documents: Tools[dict[str, Any]] | None = None
+    """For a chat template that reads them."""
+    add_special_tokens: bool | None = None
+    """Add those that the model wants around a text to what the template writes."""
+    echo: bool | None = None
+    """Begin the answer with the last message, where the assistant goes on with it."""
+    chat_template: str | None = None
+    """Jinja source in place of the model's; needs --trust-request-chat-template."""
+
+    rules: ClassVar[Rules] = elsewhere.CHAT
 
 
 class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
+
+
+class CompletionTokensDetails(msgspec.Struct):
+    reasoning_tokens: int
 
 
 class Usage(msgspec.Struct):
@@ -253,6 +283,7 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class PromptLogprob(msgspec.Struct):
@@ -284,9 +315,9 @@ class CompletionChoice(msgspec.Struct):
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None = None
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class CompletionResponse(msgspec.Struct):
@@ -297,7 +328,9 @@ class CompletionResponse(msgspec.Struct):
     model: str
     choices: list[CompletionChoice]
     object: str = "text_completion"
+    system_fingerprint: str | None = None
     usage: Usage | UnsetType | None = UNSET
+    warnings: Warnings = UNSET
 
 
 class TopLogprob(msgspec.Struct):
@@ -337,6 +370,8 @@ class AssistantMessage(msgspec.Struct):
     role: str = "assistant"
     refusal: None = None
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
+    """Where the request has `functions`."""
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
 
@@ -347,7 +382,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None = None
-    token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | None = None
 
 
 class ChatResponse(msgspec.Struct):
@@ -357,14 +392,17 @@ class ChatResponse(msgspec.Struct):
     choices: list[ChatChoice]
     usage: Usage
     object: str = "chat.completion"
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    system_fingerprint: str | None = None
+    warnings: Warnings = UNSET
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class Delta(msgspec.Struct):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
 
@@ -386,6 +424,8 @@ class ChatChunk(msgspec.Struct):
     model: str
     choices: list[ChunkChoice]
     object: str = "chat.completion.chunk"
+    system_fingerprint: str | None = None
     usage: Usage | UnsetType | None = UNSET
+    warnings: Warnings = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET

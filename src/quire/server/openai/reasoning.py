@@ -4,30 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.requests import Request
+
 from quire.server.errors import invalid
+from quire.server.notices import ignore
 from quire.server.openai.protocol import ChatRequest
-from quire.server.state import ServerState
+from quire.server.state import ServerState, server_state
 
 
-def template_kwargs(body: ChatRequest, server: ServerState) -> dict[str, Any] | None:
-    """Those of the request, and its `reasoning_effort` under the name that the template knows.
+def template_kwargs(
+    request: Request, body: ChatRequest, field: str = "reasoning_effort"
+) -> dict[str, Any] | None:
+    """Return the request's own, with its `reasoning_effort` under the name that the template knows.
+
+    An effort that the template has no setting for is ignored and reported. A model that reasons in
+    any case cannot follow "none".
+
+    Args:
+        field: what the client calls the effort.
 
     Raises:
-        ApiError: 400 where it knows none.
+        ApiError: 400 for "none", if the model would reason.
     """
+    server = server_state(request)
     effort = body.reasoning_effort
     if effort is None:
         return body.chat_template_kwargs
-    template = server.chat_template or "\n".join(server.engine.tokenizer.chat_templates.values())
+    template = chat_template_of(server)
+    found: dict[str, Any] = {}
     if effort == "none" and "enable_thinking" in template:
-        found: dict[str, Any] = {"enable_thinking": False}
+        found = {"enable_thinking": False}
     elif "reasoning_effort" in template:
         found = {"reasoning_effort": effort}
-    elif effort == "none" and server.parsers.reasoning is None:
-        found = {}
-    else:
-        raise invalid(
-            f"this model's chat template knows no reasoning_effort {effort!r}; leave it out.",
-            "reasoning_effort",
-        )
+    elif effort != "none":
+        ignore(request, field, "The chat template has no setting for it.")
+    elif server.parsers.reasoning is not None:
+        raise invalid(f"{field} is none, but this model always reasons; leave it out.", field)
     return {**(body.chat_template_kwargs or {}), **found} or None
+
+
+def chat_template_of(server: ServerState) -> str:
+    """Return the template's source; all of them, where the model has several."""
+    return server.chat_template or "\n".join(server.engine.tokenizer.chat_templates.values())

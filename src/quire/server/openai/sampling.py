@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.requests import Request
+
 from quire.core.sampling_params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
 from quire.server.errors import invalid, not_supported
+from quire.server.notices import ignore
 from quire.server.openai.protocol import ChatRequest, CommonRequest, CompletionRequest
 from quire.server.openai.structure import structured_outputs
 
@@ -31,14 +34,15 @@ _SAME_NAME = (
     "skip_special_tokens",
     "spaces_between_special_tokens",
     "prompt_logprobs",
+    "truncate_prompt_tokens",
+    "truncation_side",
 )
 
 
 def completion_params(request: CompletionRequest, defaults: Mapping[str, Any]) -> SamplingParams:
     """Raises `InvalidRequestError` or `ApiError`, naming the field at fault."""
-    _refuse(request)
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        raise not_supported("best_of")
+    if request.best_of not in (None, request.n or 1):
+        raise not_supported("best_of", "Send n, and choose among the answers.")
     fields = _fields(request, defaults)
     if request.max_tokens is not None:
         fields["max_tokens"] = 1 if echoes_alone(request) else request.max_tokens
@@ -57,21 +61,15 @@ def echoes_alone(request: CompletionRequest) -> bool:
 
 def chat_params(request: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:
     """Raises `InvalidRequestError` or `ApiError`, naming the field at fault."""
-    _refuse(request)
-    if request.store:
-        raise not_supported("store")
     return SamplingParams(
         **_fields(request, defaults), max_tokens=_max_tokens(request), logprobs=_logprobs(request)
     )
 
 
-def _refuse(request: CommonRequest) -> None:
-    """Refuse what the types alone cannot."""
-    if request.stream_options is not None:
-        if not request.stream:
-            raise invalid("stream_options needs stream to be true.", "stream_options")
-        if request.stream_options.include_obfuscation:
-            raise not_supported("stream_options.include_obfuscation")
+def check_stream_options(request: Request, body: CommonRequest) -> None:
+    """Report options of a stream that is none."""
+    if body.stream_options is not None and not body.stream:
+        ignore(request, "stream_options", "The answer is not streamed.")
 
 
 def _fields(request: CommonRequest, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from quire.server.errors import invalid
 from quire.server.openai.protocol import CommonRequest, ResponseFormat, StructuredOutputs
 
 _GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
-_SPACING = ("disable_any_whitespace", "whitespace_pattern")
+_OF_JSON = ("disable_any_whitespace", "whitespace_pattern", "disable_additional_properties")
 _NAMES = {"response_format": "response_format.json_schema.schema"}
 """Where what a field asks for stands, if not in the field itself."""
 
@@ -64,8 +64,4 @@ def _of_format(wanted: ResponseFormat | None) -> dict[str, Any] | None:
 
 
 def _of_outputs(wanted: StructuredOutputs) -> dict[str, Any]:
-    if wanted.disable_fallback is False:
-        raise invalid(
-            "There is no fallback to another backend.", "structured_outputs.disable_fallback"
-        )
-    return {name: getattr(wanted, name) for name in (*KINDS, *_SPACING)}
+    return {name: getattr(wanted, name) for name in (*KINDS, *_OF_JSON)}

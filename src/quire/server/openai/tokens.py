@@ -10,12 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.engine.tokenizer_worker import ChatPrompt
-from quire.server.body import decode, read_body
+from quire.server.body import read_request
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import invalid
 from quire.server.json_text import encode
-from quire.server.openai.conversation import chat_prompt
+from quire.server.openai.conversation import chat_prompt, template_of
+from quire.server.openai.forms import plain_form
 from quire.server.openai.protocol import (
     ChatMessage,
     ChatRequest,
@@ -24,11 +25,16 @@ from quire.server.openai.protocol import (
     ToolDefinition,
     Tools,
 )
-from quire.server.state import server_state
+from quire.server.state import ServerState, server_state
 
 _ERRORS = (HTTPStatus.NOT_FOUND, *OF_ENGINE)
-_OF_TEXT = ("add_special_tokens",)
-_OF_CHAT = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
+_OF_CHAT = (
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template_kwargs",
+    "chat_template",
+    "tools",
+)
 
 
 class TokenizeRequest(Strict):
@@ -37,16 +43,16 @@ class TokenizeRequest(Strict):
     model: str | None = None
     prompt: str | None = None
     add_special_tokens: bool | None = None
-    """Those that the model wants around every text; a chat template writes its own."""
+    """Those that the model wants around every text: added by default; to a conversation only if
+    this is true, as chat templates write their own."""
     return_token_strs: bool | None = None
     messages: Messages[ChatMessage] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: Tools[ToolDefinition] | None = None
-
-    # Refused unless they say what would happen without them.
-    chat_template: None = None
+    chat_template: str | None = None
+    """Jinja source in place of the model's; needs --trust-request-chat-template."""
 
 
 class TokenizeResponse(msgspec.Struct):
@@ -71,12 +77,10 @@ class DetokenizeResponse(msgspec.Struct):
 async def tokenize(request: Request) -> Response:
     """The tokens of a text, or of a conversation in the model's template."""
     server = server_state(request)
-    body = decode(await read_body(request, server.max_body_bytes), TokenizeRequest)
+    body = await read_request(request, TokenizeRequest)
     server.served_name(body.model)
     engine = server.live_engine()
-    work = engine.tokenize(
-        _prompt(body, server.chat_template), body.add_special_tokens is not False
-    )
+    work = engine.tokenize(_prompt(body, server), body.add_special_tokens is not False)
     tokens = await while_connected(work, request.receive)
     answer = TokenizeResponse(len(tokens), engine.max_model_len, tokens)
     if body.return_token_strs:
@@ -88,7 +92,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """The text of tokens, control tokens included."""
     server = server_state(request)
-    body = decode(await read_body(request, server.max_body_bytes), DetokenizeRequest)
+    body = await read_request(request, DetokenizeRequest)
     server.served_name(body.model)
     engine = server.live_engine()
     vocabulary = engine.resolved.config.model.vocab_size
@@ -99,16 +103,46 @@ async def detokenize(request: Request) -> Response:
     return Response(encode(DetokenizeResponse(text)), media_type="application/json")
 
 
-def _prompt(body: TokenizeRequest, template: str | None) -> str | ChatPrompt:
+class TokenizerInfo(msgspec.Struct):
+    """What a client needs to know of the tokenizer, under Hugging Face's names."""
+
+    tokenizer_class: str
+    vocab_size: int
+    model_max_length: int
+    bos_token_id: int | None
+    eos_token_id: int | None
+    special_tokens: dict[str, str]
+    """Role, such as `bos_token` → token."""
+    chat_template: str | None
+
+
+@contract(answer=TokenizerInfo, errors=OF_ENGINE)
+async def tokenizer_info(request: Request) -> Response:
+    """The tokenizer's size, special tokens and chat template."""
+    server = server_state(request)
+    engine = server.live_engine()
+    tokenizer = engine.tokenizer
+    answer = TokenizerInfo(
+        tokenizer_class=type(tokenizer).__name__,
+        vocab_size=tokenizer.vocab_size,
+        model_max_length=engine.max_model_len,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        special_tokens=dict(tokenizer.special_tokens),
+        chat_template=server.chat_template or tokenizer.chat_template,
+    )
+    return Response(encode(answer), media_type="application/json")
+
+
+def _prompt(body: TokenizeRequest, server: ServerState) -> str | ChatPrompt:
     """Raises `ApiError`, 400, where it is neither a text nor a conversation, or both."""
     is_text = body.prompt is not None
     if is_text == (body.messages is not None):
         raise invalid("give either a prompt or messages.", "messages" if is_text else "prompt")
-    for name in _OF_CHAT if is_text else _OF_TEXT:
-        if getattr(body, name) is not None:
-            other = "messages" if is_text else "a prompt"
-            raise invalid(f"{name} goes with {other}.", name)
     if body.prompt is not None:
+        for name in _OF_CHAT:
+            if getattr(body, name) is not None:
+                raise invalid(f"{name} goes with messages.", name)
         return body.prompt
     assert body.messages is not None
     chat = ChatRequest(
@@ -116,6 +150,8 @@ def _prompt(body: TokenizeRequest, template: str | None) -> str | ChatPrompt:
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         chat_template_kwargs=body.chat_template_kwargs,
+        chat_template=body.chat_template,
+        add_special_tokens=body.add_special_tokens,
         tools=body.tools,
     )
-    return chat_prompt(chat, template)
+    return chat_prompt(plain_form(chat), template_of(chat, server))

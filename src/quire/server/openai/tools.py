@@ -10,15 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks
 from quire.server.errors import invalid
-from quire.server.json_text import read_object
 from quire.server.openai.calls import structure_of_calls
 from quire.server.openai.protocol import (
     AssistantMessage,
-    ChatMessage,
     ChatRequest,
     ChosenTool,
     Delta,
@@ -29,7 +27,8 @@ from quire.server.openai.protocol import (
 from quire.server.tools import deltas
 from quire.server.tools.alignment import TokenSpans
 from quire.server.tools.output import ValueTypes
-from quire.server.tools.table import OutputParser, Parsers
+from quire.server.tools.parser import OutputParser
+from quire.server.tools.table import Parsers
 from quire.text.json_types import allowed_types
 from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizer import Tokenizer
@@ -49,7 +48,9 @@ class Reading:
         reasoning: show it.
         strict: the arguments of calls are held to their schemas, although they need not come.
         types: of the functions' parameters.
+        functions: a call is told as a `function_call`, the older form.
         structured: the text is held to a structure, which begins behind the reasoning.
+        called: calls in the conversation so far.
     """
 
     parsers: Parsers
@@ -60,7 +61,9 @@ class Reading:
     reasoning: bool = True
     strict: bool = False
     structured: bool = False
+    called: int = 0
     types: ValueTypes | None = None
+    functions: bool = False
 
     @property
     def needed(self) -> bool:
@@ -75,11 +78,18 @@ class Reading:
     def reasoning_marks(self) -> ReasoningMarks | None:
         """What stands around the reasoning, where that is so simple."""
         known = self.parsers.reasoning
-        return ReasoningMarks(known.begins, known.ends) if known and known.begins else None
+        if not known or not known.begins:
+            return None
+        calls = self.parsers.tools.begins if self.parsers.tools and self.strict else ()
+        return ReasoningMarks(known.begins, known.ends, barred=calls)
 
-    def new_call_id(self) -> str:
-        """For a call, as long as the model's template wants it."""
+    def new_call_id(self, call: deltas.CallDelta | None = None) -> str:
+        """For a call, the model's own, or as the model's template wants it."""
         known = self.parsers.tools
+        if call is not None and call.id:
+            return call.id
+        if call is not None and known is not None and known.numbered_ids:
+            return f"functions.{call.name}:{self.called + call.index}"
         if known is not None and known.id_length is not None:
             return secrets.token_hex(known.id_length)[: known.id_length]
         return f"call_{secrets.token_hex(ID_LENGTH // 2)}"
@@ -110,7 +120,7 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
     show = body.include_reasoning is not False
     structured = _has_structure(body)
     if not body.tools:
-        if body.tool_choice not in (None, "none"):
+        if body.tool_choice not in (None, "none", "auto"):
             raise invalid("tool_choice needs tools.", "tool_choice")
         return Reading(parsers, reasoning=show, structured=structured)
     names = [tool.function.name for tool in body.tools]
@@ -119,25 +129,41 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
     choice = body.tool_choice or "auto"
     if choice == "none":
         return Reading(parsers, reasoning=show, structured=structured)
-    if structured:
-        raise invalid(
-            "a structure of the text and tools exclude each other, unless tool_choice is none.",
-            "tools",
-        )
     parallel = body.parallel_tool_calls is not False
     if isinstance(choice, ChosenTool):
+        if choice.function is None:
+            raise invalid("tool_choice.function is missing.", "tool_choice.function")
         if choice.function.name not in names:
             raise invalid(
                 f"tool_choice names {choice.function.name!r}, which tools do not have.",
                 "tool_choice",
             )
-        return Reading(parsers, named=choice.function.name, reasoning=show, structured=True)
+        return Reading(
+            parsers,
+            named=choice.function.name,
+            reasoning=show,
+            structured=True,
+            called=_called(body),
+        )
     if choice == "required":
-        return Reading(parsers, required=True, parallel=parallel, reasoning=show, structured=True)
+        return Reading(
+            parsers,
+            required=True,
+            parallel=parallel,
+            reasoning=show,
+            structured=True,
+            called=_called(body),
+        )
     if parsers.tools is None:
         raise invalid(
             "this model's chat template has no tool calls that Quire knows; set tool_choice to "
             "required or to a function, or start the server with --tool-call-parser.",
+            "tools",
+        )
+    if structured and not (_wants_json(body) and parsers.tools.marked):
+        raise invalid(
+            "this structure of the text and tools exclude each other, unless tool_choice is none; "
+            "a response_format in JSON and tools do not, if calls are JSON between marks.",
             "tools",
         )
     return Reading(
@@ -147,6 +173,7 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
         reasoning=show,
         strict=any(tool.function.strict for tool in body.tools),
         types=_types(body.tools) if parsers.tools.typed else None,
+        called=_called(body),
     )
 
 
@@ -158,7 +185,8 @@ def with_tools(
     Raises:
         ApiError: 400 for a function's schema that is none.
     """
-    wanted = structure_of_calls(body.tools or [], reading) or params.structured_outputs
+    text = params.structured_outputs
+    wanted = structure_of_calls(body.tools or [], reading, text) or text
     if wanted is not None:
         wanted = msgspec.structs.replace(wanted, reasoning=reading.reasoning_marks)
         params = params.replace(structured_outputs=wanted)
@@ -178,67 +206,37 @@ def tool_definitions(body: ChatRequest) -> list[dict[str, object]] | None:
     ]
 
 
-def template_message(message: ChatMessage, index: int) -> dict[str, Any]:
-    """As templates expect it, with only the fields that are there.
-
-    Raises:
-        ApiError: 400 for a field that its role does not have, or lacks.
-    """
-    where = f"messages[{index}]"
-    calls = message.tool_calls
-    if calls and message.role != "assistant":
-        raise invalid("Only the assistant calls tools.", f"{where}.tool_calls")
-    if message.content is None and not calls:
-        raise invalid(f"{where}.content is missing.", f"{where}.content")
-    if (message.tool_call_id is not None) != (message.role == "tool"):
-        has = "needs" if message.role == "tool" else "cannot have"
-        raise invalid(
-            f"A message of the role {message.role} {has} a tool_call_id.", f"{where}.tool_call_id"
-        )
-    content: str | list[dict[str, str]]
-    if message.content is None or isinstance(message.content, str):
-        content = message.content or ""
-    else:
-        content = [{"type": "text", "text": part.text} for part in message.content]
-    result: dict[str, Any] = {"role": message.role, "content": content}
-    for name in ("name", "tool_call_id"):
-        if (found := getattr(message, name)) is not None:
-            result[name] = found
-    if reasoning := message.reasoning_content or message.reasoning:
-        result["reasoning_content"] = reasoning
-    if calls:
-        result["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {
-                    "name": call.function.name,
-                    "arguments": _arguments(call.function.arguments, where),
-                },
-            }
-            for call in calls
-        ]
-    return result
-
-
 class ChoiceReader:
-    """One choice's text, piece by piece, as content, reasoning and tool calls."""
+    """One choice's text, piece by piece, as content, reasoning and tool calls.
+
+    Attributes:
+        reasoning_tokens: those so far that any of the reasoning's text was made of, shown or not.
+    """
 
     def __init__(self, reading: Reading, tokenizer: Tokenizer, output: RequestOutput) -> None:
         self._parser = reading.parser(tokenizer, output)
         self._reading = reading
-        self._tokens = TokenSpans()
+        self._logprobs: TokenSpans[PositionLogprobs] = TokenSpans()
+        self._tokens: TokenSpans[int] = TokenSpans()
+        self.reasoning_tokens = 0
 
     def read(self, completion: CompletionOutput) -> deltas.Delta:
         """What an output, the whole or a DELTA, tells; content with its tokens' logprobs."""
-        self._tokens.add(completion)
+        if completion.logprobs is not None:
+            self._logprobs.add(completion.logprobs, completion.text_ends)
+        if self._reading.parsers.reasoning is not None:
+            self._tokens.add(completion.token_ids, completion.text_ends)
         parts = self._parser.push(completion.text).parts
         if completion.finish_reason is not None:
             parts += self._parser.end().parts
         delta = deltas.Delta()
         for part in parts:
-            if isinstance(part, deltas.TextDelta) and part.kind == "content":
-                part.logprobs = self._tokens.take(part.spans)
+            if isinstance(part, deltas.TextDelta):
+                tokens = self._tokens.take(part.spans)
+                if part.kind == "content":
+                    part.logprobs = self._logprobs.take(part.spans)
+                else:
+                    self.reasoning_tokens += len(tokens)
             if self._is_shown(part):
                 delta.add(part)
         return delta
@@ -250,7 +248,9 @@ class ChoiceReader:
 
     def finish_reason(self, reason: str | None) -> str | None:
         """The choice's own; a stop behind a tool call is the call's."""
-        return "tool_calls" if reason == "stop" and self._parser.num_calls else reason
+        if reason != "stop" or not self._parser.num_calls:
+            return reason
+        return "function_call" if self._reading.functions else "tool_calls"
 
     def delta(self, found: deltas.Delta) -> Delta:
         """As an event tells it."""
@@ -260,7 +260,11 @@ class ChoiceReader:
         if found.reasoning:
             delta.reasoning = delta.reasoning_content = found.reasoning
         if found.calls:
-            delta.tool_calls = [self._piece(call) for call in found.calls]
+            pieces = [self._piece(call) for call in found.calls]
+            if self._reading.functions:  # one call at most, and so one piece
+                delta.function_call = pieces[0].function
+            else:
+                delta.tool_calls = pieces
         return delta
 
     def message(self, found: deltas.Delta) -> AssistantMessage:
@@ -271,11 +275,14 @@ class ChoiceReader:
         calls: list[ToolCall] = []
         for call in found.calls:
             if call.name is not None:
-                call_id = self._reading.new_call_id()
+                call_id = self._reading.new_call_id(call)
                 calls.append(ToolCall(UNSET, FunctionCall(call.name, ""), call_id, "function"))
             calls[-1].function.arguments += call.arguments
         if calls:
-            message.tool_calls = calls
+            if self._reading.functions:
+                message.function_call = calls[0].function
+            else:
+                message.tool_calls = calls
             message.content = found.content or None
         return message
 
@@ -283,7 +290,7 @@ class ChoiceReader:
         if call.name is None:
             return ToolCall(call.index, FunctionCall(UNSET, call.arguments))
         function = FunctionCall(call.name, call.arguments)
-        return ToolCall(call.index, function, self._reading.new_call_id(), "function")
+        return ToolCall(call.index, function, self._reading.new_call_id(call), "function")
 
 
 def _types(tools: Sequence[ToolDefinition]) -> ValueTypes:
@@ -299,24 +306,24 @@ def _types(tools: Sequence[ToolDefinition]) -> ValueTypes:
     return found
 
 
+def _called(body: ChatRequest) -> int:
+    return sum(len(message.tool_calls or ()) for message in body.messages)
+
+
 def _has_structure(body: ChatRequest) -> bool:
+    return _wants_json(body) or _has_other_structure(body)
+
+
+def _wants_json(body: ChatRequest) -> bool:
+    """Whether the text has to be JSON, in OpenAI's field."""
     wanted = body.response_format
+    is_json = wanted is not None and wanted.type != "text"
+    return is_json and not _has_other_structure(body)
+
+
+def _has_other_structure(body: ChatRequest) -> bool:
     guided = (body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
-    return (
-        (wanted is not None and wanted.type != "text")
-        or body.structured_outputs is not None
-        or any(value is not None for value in guided)
-    )
-
-
-def _arguments(text: str, where: str) -> dict[str, Any]:
-    """An echoed call's arguments, as templates expect them."""
-    found = read_object(text or "{}")
-    if found is None:
-        raise invalid(
-            "The arguments of a tool call are the text of a JSON object.", f"{where}.tool_calls"
-        )
-    return found
+    return body.structured_outputs is not None or any(value is not None for value in guided)
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

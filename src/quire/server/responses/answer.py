@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.server.errors import describe
@@ -14,11 +14,11 @@ from quire.server.openai.generation import Generation, completions
 from quire.server.openai.logprobs import chat_logprobs
 from quire.server.openai.protocol import TokenLogprob
 from quire.server.openai.tools import ChoiceReader, Reading
+from quire.server.responses.encrypted import INCLUDE
+from quire.server.responses.item_types import ItemStatus
 from quire.server.responses.protocol import (
     IncompleteDetails,
     InputTokensDetails,
-    ItemStatus,
-    OutputReasoning,
     OutputTokensDetails,
     ReasoningConfig,
     ResponseFailure,
@@ -28,6 +28,7 @@ from quire.server.responses.protocol import (
     TextConfig,
     TextFormat,
 )
+from quire.server.responses.tools import ToolSet
 from quire.server.responses.writer import ItemWriter
 from quire.server.tools.deltas import Delta, TextDelta
 
@@ -37,12 +38,11 @@ class ResponseAnswer(ChatAnswer):
     """As it grows; `keep`, if there is one, gets what has become of it."""
 
     response: ResponseObject
+    writer: ItemWriter
     keep: Callable[[ResponseObject], None] | None
-    writer: ItemWriter = field(init=False)
     reader: ChoiceReader | None = None
 
     def __post_init__(self) -> None:
-        self.writer = ItemWriter(self.reading.new_call_id)
         self.response.output = self.writer.items
 
     @property
@@ -54,6 +54,7 @@ class ResponseAnswer(ChatAnswer):
 
     def whole(self, output: RequestOutput) -> ResponseObject:
         """The response that a final output makes."""
+        self.response.warnings = self.call.warnings(output)
         self.write(output)
         self.finish()
         return self.response
@@ -69,6 +70,7 @@ class ResponseAnswer(ChatAnswer):
     def new_events(self, prompt: int, output: RequestOutput) -> list[bytes]:
         """The same, event by event."""
         self.used.add(prompt, output)
+        self.response.warnings = self.call.warnings(output)
         events: list[bytes] = []
         if self.response.status == "queued":
             self.response.status = "in_progress"
@@ -128,14 +130,11 @@ class ResponseAnswer(ChatAnswer):
     def finish(self) -> None:
         """Enter what is known at the end, and have it kept."""
         response, used = self.response, self.used.usage()
-        encode = self.call.server.engine.tokenizer.encode
-        reasoning = [item for item in response.output if isinstance(item, OutputReasoning)]
-        texts = [part.text for item in reasoning for part in item.content]
         response.usage = ResponseUsage(
             used.prompt_tokens,
             InputTokensDetails(used.prompt_tokens_details.cached_tokens),
             used.completion_tokens,
-            OutputTokensDetails(sum(len(encode(t, add_special_tokens=False)) for t in texts)),
+            OutputTokensDetails(used.completion_tokens_details.reasoning_tokens),
             used.total_tokens,
         )
         if response.status == "completed":
@@ -148,6 +147,7 @@ def begin_answer(
     body: ResponsesRequest,
     call: Generation,
     reading: Reading,
+    tools: ToolSet,
     keep: Callable[[ResponseObject], None] | None,
 ) -> ResponseAnswer:
     """The answer to `body`, of which nothing is there yet."""
@@ -162,7 +162,7 @@ def begin_answer(
         previous_response_id=body.previous_response_id,
         store=keep is not None,
         background=bool(body.background),
-        tools=body.tools or [],
+        tools=tools.given,
         tool_choice=body.tool_choice or "auto",
         parallel_tool_calls=body.parallel_tool_calls is not False,
         text=TextConfig((body.text and body.text.format) or TextFormat()),
@@ -176,5 +176,8 @@ def begin_answer(
         user=body.user,
         safety_identifier=body.safety_identifier,
         prompt_cache_key=body.prompt_cache_key,
+        warnings=call.notices.warnings(),
     )
-    return ResponseAnswer(call, reading, response=response, keep=keep)
+    encode = INCLUDE in (body.include or [])
+    writer = ItemWriter(reading.new_call_id, tools.input_reader, encode=encode)
+    return ResponseAnswer(call, reading, response=response, writer=writer, keep=keep)

@@ -14,7 +14,7 @@ from quire.server.event_stream import PromptSink
 from quire.server.openai.generation import FinalOutputs
 from quire.server.responses.answer import ResponseAnswer
 from quire.server.responses.events import EventLog
-from quire.server.responses.protocol import Item
+from quire.server.responses.item_types import Item
 from quire.server.responses.store import Making, ResponseStore
 
 

@@ -14,11 +14,12 @@ from starlette.responses import Response
 
 from quire.core.errors import InvalidRequestError
 from quire.engine.tokenizer_worker import ChatPrompt
-from quire.server.body import decode, read_body, read_query
+from quire.server.body import read_query, read_request
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import ApiError, describe, invalid, not_supported
 from quire.server.json_text import encode
+from quire.server.notices import ignore
 from quire.server.openai.chat import read_chat
 from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import Generation, respond
@@ -27,12 +28,15 @@ from quire.server.openai.reasoning import template_kwargs
 from quire.server.openai.tools import read_tools
 from quire.server.responses import background
 from quire.server.responses.answer import begin_answer
+from quire.server.responses.conversation import as_chat
+from quire.server.responses.encrypted import INCLUDE
 from quire.server.responses.events import tell_events
-from quire.server.responses.items import as_chat, read_items
+from quire.server.responses.input import read_input
+from quire.server.responses.item_types import Item
 from quire.server.responses.protocol import (
+    LOGPROBS,
     DeletedResponse,
     InputTokens,
-    Item,
     ItemList,
     ItemsQuery,
     ResponseObject,
@@ -40,8 +44,10 @@ from quire.server.responses.protocol import (
     RetrieveQuery,
 )
 from quire.server.responses.store import ResponseStore
+from quire.server.responses.tools import ToolSet, read_tool_set
 from quire.server.state import request_id, server_state
 
+_INCLUDED = (LOGPROBS, INCLUDE)
 _NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
@@ -55,13 +61,13 @@ _NAMES = {
 
 
 @contextmanager
-def _own_names() -> Iterator[None]:
+def _own_names(tools: ToolSet) -> Iterator[None]:
     """Errors of the chat that a request becomes name this API's fields."""
     try:
         yield
     except (ApiError, InvalidRequestError) as error:
         theirs = error.param or ""
-        ours = _NAMES.get(theirs, theirs.replace("].function.", "]."))
+        ours = _NAMES.get(theirs) or tools.place(theirs)
         if ours == theirs:
             raise
         status, body = describe(error)
@@ -77,21 +83,25 @@ def _own_names() -> Iterator[None]:
 )
 async def create_response(request: Request) -> Response:
     """Answer a conversation: at once, in events, or in the background."""
-    server = server_state(request)
-    body = decode(await read_body(request, server.max_body_bytes), ResponsesRequest)
-    with _own_names():
-        store = _store(request)
-        _check(body, store)
-        items, earlier = read_items(body.input), _earlier(body, store)
-        chat = as_chat(body, earlier, items)
+    body = await read_request(request, ResponsesRequest)
+    store = _store(request)
+    _check(request, body, store)
+    tools = read_tool_set(request, body.tools or [], body.tool_choice)
+    items, earlier = read_input(request, body.input, store.item), _earlier(body, store)
+    await asyncio.sleep(0)  # each part of reading a long conversation is a turn of its own
+    with _own_names(tools):
+        chat = _with_effort(request, as_chat(body, [*earlier, *items], tools))
+        await asyncio.sleep(0)
         call, reading = read_chat(request, chat, store.new_id(request_id(request)))
+        tools.hold(call, reading)
+        call.prompt_field, call.limit_field = "input", "max_output_tokens"
         if body.truncation == "auto":
             call.prompts = [await while_connected(_shortened(chat, call), request.receive)]
 
         def keep(response: ResponseObject) -> None:
             store.put(response, earlier, items)
 
-        answer = begin_answer(body, call, reading, keep if _stores(body, store) else None)
+        answer = begin_answer(body, call, reading, tools, keep if _stores(body, store) else None)
         if body.background:
             stream = bool(body.stream)
             log = await background.start(request, answer, store, earlier, items, stream=stream)
@@ -103,12 +113,14 @@ async def create_response(request: Request) -> Response:
 async def count_input_tokens(request: Request) -> Response:
     """How many tokens the prompt of a response would have."""
     server = server_state(request)
-    body = decode(await read_body(request, server.max_body_bytes), ResponsesRequest)
-    with _own_names():
+    body = await read_request(request, ResponsesRequest)
+    store = _store(request)
+    tools = read_tool_set(request, body.tools or [], body.tool_choice)
+    items = [*_earlier(body, store), *read_input(request, body.input, store.item)]
+    with _own_names(tools):
         server.served_name(body.model)
-        chat = as_chat(body, _earlier(body, _store(request)), read_items(body.input))
+        chat = _with_effort(request, as_chat(body, items, tools))
         read_tools(chat, server.parsers)
-        chat.chat_template_kwargs = template_kwargs(chat, server)
         work = server.live_engine().tokenize(chat_prompt(chat, server.chat_template), True)
         tokens = await while_connected(work, request.receive)
     return _json(InputTokens(len(tokens)))
@@ -177,6 +189,12 @@ async def list_input_items(request: Request) -> Response:
     return _json(ItemList(page, *ends, has_more=len(items) > len(page)))
 
 
+def _with_effort(request: Request, chat: ChatRequest) -> ChatRequest:
+    """Return the chat with its effort in the words of the template."""
+    kwargs = template_kwargs(request, chat, "reasoning.effort")
+    return msgspec.structs.replace(chat, chat_template_kwargs=kwargs, reasoning_effort=None)
+
+
 async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
     """The conversation from the first user's message on from which it fits; all that system and
     developer said before is kept. The last one stays, whether or not it fits."""
@@ -200,12 +218,18 @@ async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt:
     return behind(starts[first] if first else 0)
 
 
-def _check(body: ResponsesRequest, store: ResponseStore) -> None:
+def _check(request: Request, body: ResponsesRequest, store: ResponseStore) -> None:
     """Raise `ApiError`, 400, for fields that contradict each other, or have no place here."""
+    include = body.include or []
+    for name in include:
+        if name not in _INCLUDED:
+            ignore(request, "include", f"Answers have nothing of {name[:64]!r}.")
+    if body.top_logprobs is not None and LOGPROBS not in include:
+        ignore(request, "top_logprobs", f"It has no effect unless include has {LOGPROBS}.")
     if body.stream_options is not None and body.stream_options.continuous_usage_stats:
         raise not_supported("stream_options.continuous_usage_stats")
     if body.store and not store.max_responses:
-        raise invalid("This server keeps no responses (--max-stored-responses 0).", "store")
+        ignore(request, "store", "This server keeps no responses (--max-stored-responses 0).")
     if body.background and not _stores(body, store):
         raise invalid("A response in the background has to be stored.", "background")
 

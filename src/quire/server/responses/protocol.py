@@ -2,103 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from quire.server.openai.protocol import Messages, StreamOptions, Strict, TokenLogprob, Tools
+from quire.server.notices import Warnings
+from quire.server.openai import elsewhere
+from quire.server.openai.protocol import (
+    Effort,
+    Messages,
+    StreamOptions,
+    Strict,
+    TokenLogprob,
+    Tools,
+)
+from quire.server.responses.item_types import Item, ItemStatus, ReasoningText
+from quire.server.responses.tool_types import Tool, ToolChoice
+from quire.server.rules import Rules, ignored, refused
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
-
-
-class InputText(Strict, tag_field="type", tag="input_text"):
-    """A part of a message's content; images, files and audio are not served."""
-
-    text: str
-    prompt_cache_breakpoint: None = None
-
-
-class AnswerText(Strict, tag_field="type", tag="output_text"):
-    """The same, in an answer that a client sends back."""
-
-    text: str
-    annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
-    logprobs: list[Any] | None = None
-
-
-class MessageItem(Strict, tag_field="type", tag="message", kw_only=True):
-    """What somebody said. The only item whose `type` may be left out."""
-
-    role: Literal["user", "assistant", "system", "developer"]
-    content: str | Messages[InputText | AnswerText]
-    id: str | None = None
-    status: ItemStatus | None = None
-    phase: None = None
-
-
-class FunctionCallItem(Strict, tag_field="type", tag="function_call", kw_only=True):
-    """A call of an earlier answer."""
-
-    call_id: str
-    name: str
-    arguments: str
-    """The text of a JSON object."""
-    id: str | None = None
-    status: ItemStatus | None = None
-    namespace: None = None
-    caller: None = None
-
-
-class FunctionCallOutputItem(Strict, tag_field="type", tag="function_call_output", kw_only=True):
-    """What the call gave."""
-
-    call_id: str
-    output: str | Messages[InputText]
-    id: str | None = None
-    status: ItemStatus | None = None
-    name: None = None
-    namespace: None = None
-    caller: None = None
-
-
-class ReasoningText(Strict, tag_field="type", tag="reasoning_text"):
-    text: str
-
-
-class ReasoningItem(Strict, tag_field="type", tag="reasoning", kw_only=True):
-    """Reasoning of an earlier answer; templates may show it to the model."""
-
-    id: str | None = None
-    content: Messages[ReasoningText] | None = None
-    summary: Annotated[list[Any], Meta(max_length=0)] | None = None
-    status: ItemStatus | None = None
-    encrypted_content: None = None
-
-
-Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
-
-
-class FunctionTool(Strict, kw_only=True):
-    """A function that the model may call."""
-
-    type: Literal["function"]
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    """A JSON schema; none is a function without parameters."""
-    strict: bool | None = None
-    allowed_callers: None = None
-    defer_loading: None = None
-    output_schema: None = None
-
-
-class NamedFunction(Strict):
-    """`tool_choice`: call this function."""
-
-    type: Literal["function"]
-    name: str
+LOGPROBS = "message.output_text.logprobs"
+"""The value of `include` that asks for the log-probabilities of texts."""
+_CACHED = "Every prefix is cached, for as long as there is memory."
+_NO_SUMMARY = "Reasoning is not summarized; all of it is in the content of its item."
 
 
 class TextFormat(Strict):
@@ -113,15 +40,23 @@ class TextFormat(Strict):
 
 class TextConfig(Strict):
     format: TextFormat | None = None
-    verbosity: None = None
+
+    rules: ClassVar[Rules] = {
+        "verbosity": ignored("The model was not told how long to answer; say it in a message.")
+    }
 
 
 class ReasoningConfig(Strict):
     """`effort` goes to the chat template, which has to know it; none is no reasoning at all."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    summary: None = None
-    generate_summary: None = None
+    effort: Effort | None = None
+
+    rules: ClassVar[Rules] = {
+        "summary": ignored(_NO_SUMMARY),
+        "generate_summary": ignored(_NO_SUMMARY),
+        "context": ignored("The chat template chooses which reasoning the model sees again."),
+        "mode": ignored("There is one way to reason.", strict=("standard",)),
+    }
 
 
 class ResponsesRequest(Strict, kw_only=True):
@@ -141,15 +76,17 @@ class ResponsesRequest(Strict, kw_only=True):
     """Answer at once, and go on behind; the response has to be stored."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    tools: Tools[FunctionTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    tools: Tools[dict[str, Any]] | None = None
+    """Functions and custom tools; see `responses.tool_types`. Others are left out."""
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    include: list[Literal["message.output_text.logprobs"]] | None = None
+    include: Messages[str] | None = None
+    """`message.output_text.logprobs` and `reasoning.encrypted_content`; others give nothing."""
     top_logprobs: int | None = None
     truncation: Literal["auto", "disabled"] | None = None
     """`auto` leaves out the oldest turns of a conversation that is too long."""
@@ -160,7 +97,6 @@ class ResponsesRequest(Strict, kw_only=True):
         ]
         | None
     ) = None
-    service_tier: Literal["auto", "default"] | None = None
 
     # Names of the caller's; they change nothing here, where every prefix is cached.
     user: str | None = None
@@ -183,14 +119,20 @@ class ResponsesRequest(Strict, kw_only=True):
     cache_salt: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    # Refused unless they say what would happen without them.
-    context_management: None = None
-    conversation: None = None
-    max_tool_calls: None = None
-    moderation: None = None
-    prompt: None = None
-    prompt_cache_options: None = None
-    prompt_cache_retention: None = None
+    rules: ClassVar[Rules] = {
+        **elsewhere.SAMPLERS,
+        **elsewhere.CHAT_SAMPLING,
+        "client_metadata": ignored("The server does not tell callers apart.", strict=None),
+        "context_management": ignored("Conversations are not compacted; see truncation."),
+        "conversation": refused("Send previous_response_id in its place."),
+        "max_tool_calls": ignored("The server itself calls no tools."),
+        "messages": refused("Send input in its place."),
+        "moderation": refused("The server moderates nothing."),
+        "prompt": refused("Prompts are not stored; send instructions and input."),
+        "prompt_cache_options": ignored(_CACHED),
+        "prompt_cache_retention": ignored(_CACHED),
+        "service_tier": ignored("There is one tier of service.", strict=("auto", "default")),
+    }
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
@@ -210,6 +152,8 @@ class OutputReasoning(msgspec.Struct, tag_field="type", tag="reasoning"):
     id: str
     content: list[ReasoningText] = []
     summary: list[dict[str, Any]] = []
+    encrypted_content: str | UnsetType = UNSET
+    """The content again, as opaque text, where `include` asks for it."""
     status: ItemStatus = "in_progress"
 
 
@@ -221,7 +165,15 @@ class OutputCall(msgspec.Struct, tag_field="type", tag="function_call"):
     status: ItemStatus = "in_progress"
 
 
-OutputItem = OutputMessage | OutputReasoning | OutputCall
+class OutputCustomCall(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
+    id: str
+    call_id: str
+    name: str
+    input: str = ""
+    status: ItemStatus = "in_progress"
+
+
+OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall
 
 
 class InputTokensDetails(msgspec.Struct):
@@ -233,8 +185,6 @@ class OutputTokensDetails(msgspec.Struct):
 
 
 class ResponseUsage(msgspec.Struct):
-    """`reasoning_tokens`: of the reasoning's text, tokenized again."""
-
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
@@ -268,8 +218,8 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     previous_response_id: str | None
     store: bool
     background: bool
-    tools: list[FunctionTool]
-    tool_choice: str | NamedFunction
+    tools: list[Tool]
+    tool_choice: ToolChoice
     parallel_tool_calls: bool
     text: TextConfig
     reasoning: ReasoningConfig
@@ -283,6 +233,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     user: str | None
     safety_identifier: str | None
     prompt_cache_key: str | None
+    warnings: Warnings = UNSET
 
 
 class InputTokens(msgspec.Struct):

@@ -11,8 +11,9 @@ from http import HTTPStatus
 from quire.server.errors import ApiError
 from quire.server.json_text import encode
 from quire.server.responses.events import EventLog
+from quire.server.responses.item_types import Item
 from quire.server.responses.items import as_input, new_id
-from quire.server.responses.protocol import Item, ResponseObject
+from quire.server.responses.protocol import ResponseObject
 
 MAX_STORED_BYTES = 256 * 2**20
 """Of all responses, as JSON; what earlier turns said is counted with them alone."""
@@ -66,6 +67,8 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._kept: OrderedDict[str, Stored] = OrderedDict()
+        self._of_item: dict[str, str] = {}
+        """The responses of the items of answers. Only these have ids that nobody can guess."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -88,6 +91,23 @@ class ResponseStore:
             )
         return found
 
+    def item(self, item_id: str, param: str) -> Item:
+        """Return an item of a stored answer, as the next turn has it.
+
+        Raises:
+            ApiError: 404, naming the field `param`.
+        """
+        stored = self._kept.get(self._of_item.get(item_id, ""))
+        found = [] if stored is None else [i for i in stored.response.output if i.id == item_id]
+        if not found:
+            raise ApiError(
+                HTTPStatus.NOT_FOUND,
+                f"There is no item {item_id!r} in a stored answer; send the item itself.",
+                param=param,
+                code="item_not_found",
+            )
+        return as_input(found)[0]
+
     def put(
         self,
         response: ResponseObject,
@@ -103,6 +123,7 @@ class ResponseStore:
             size += making.events.size
         stored = self._kept[response.id] = Stored(response, [*earlier, *items], size, making)
         self._num_bytes += size
+        self._of_item.update((item.id, response.id) for item in response.output)
         ended = [name for name, one in self._kept.items() if one.is_made]
         for name in ended:
             if len(self._kept) <= self.max_responses and self._num_bytes <= self._max_bytes:
@@ -120,4 +141,6 @@ class ResponseStore:
     def _remove(self, response_id: str) -> Stored | None:
         if (stored := self._kept.pop(response_id, None)) is not None:
             self._num_bytes -= stored.size
+            for item in stored.response.output:
+                self._of_item.pop(item.id, None)
         return stored

@@ -9,15 +9,17 @@ from typing import Any
 from quire.core.outputs import PositionLogprobs
 from quire.server.json_text import encode
 from quire.server.openai.protocol import TokenLogprob
+from quire.server.responses.custom_input import InputReader
+from quire.server.responses.encrypted import encode_reasoning
+from quire.server.responses.item_types import ItemStatus, ReasoningText
 from quire.server.responses.items import new_id
 from quire.server.responses.protocol import (
-    ItemStatus,
     OutputCall,
+    OutputCustomCall,
     OutputItem,
     OutputMessage,
     OutputReasoning,
     OutputText,
-    ReasoningText,
 )
 from quire.server.tools.deltas import CallDelta, Delta, TextDelta
 
@@ -26,15 +28,27 @@ class ItemWriter:
     """One item after another; what is added goes to the open one, if it is of its kind.
 
     Args:
-        new_call_id: names a function call.
+        new_call_id: names a call.
+        input_reader: what reads the input of a custom tool's call; None for a function's name.
+        encode: tell reasoning as opaque text, too.
 
     Attributes:
         items: so far; the last one is open until `end`.
     """
 
-    def __init__(self, new_call_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        new_call_id: Callable[[], str],
+        input_reader: Callable[[str], InputReader | None],
+        *,
+        encode: bool,
+    ) -> None:
         self.items: list[OutputItem] = []
         self._new_call_id = new_call_id
+        self._input_reader = input_reader
+        self._encode = encode
+        self._input: InputReader | None = None
+        """Of the open call."""
         self._numbers = itertools.count()
         self._open: OutputItem | None = None
         self._pieces: list[str] = []
@@ -64,10 +78,9 @@ class ItemWriter:
     def _write(self, part: TextDelta | CallDelta, logprobs: list[TokenLogprob]) -> Iterator[bytes]:
         if isinstance(part, CallDelta):
             if part.name is not None:
-                yield from self._begin(OutputCall(new_id("fc"), self._new_call_id(), part.name))
-            if part.arguments:
-                kind = "response.function_call_arguments.delta"
-                yield self._delta(kind, part.arguments, **self._named)
+                yield from self._begin_call(part.name)
+            if text := part.arguments if self._input is None else self._input.push(part.arguments):
+                yield self._call_delta(text)
         elif part.kind == "reasoning":
             if not isinstance(self._open, OutputReasoning):
                 yield from self._begin(OutputReasoning(new_id("rs")), ReasoningText(""))
@@ -86,6 +99,8 @@ class ItemWriter:
         self._pieces = [text]
         if isinstance(self._open, OutputCall):
             self._open.arguments = text
+        elif isinstance(self._open, OutputCustomCall):
+            self._open.input = text
         elif self._open is not None:
             self._open.content[0].text = text
 
@@ -95,6 +110,17 @@ class ItemWriter:
         if not self.items:
             events += self._begin(OutputMessage(new_id("msg")), OutputText(""))
         return events + self._close(status)
+
+    def _begin_call(self, name: str) -> list[bytes]:
+        reader = self._input_reader(name)
+        item: OutputItem
+        if reader is None:
+            item = OutputCall(new_id("fc"), self._new_call_id(), name)
+        else:
+            item = OutputCustomCall(new_id("ctc"), self._new_call_id(), name)
+        events = self._begin(item)
+        self._input = reader
+        return events
 
     def _begin(
         self, item: OutputItem, part: OutputText | ReasoningText | None = None
@@ -108,31 +134,45 @@ class ItemWriter:
             events.append(self.event("response.content_part.added", **self._part, part=part))
         return events
 
+    def _call_delta(self, text: str) -> bytes:
+        what = "function_call_arguments" if self._input is None else "custom_tool_call_input"
+        return self._delta(f"response.{what}.delta", text, **self._named)
+
     def _delta(self, kind: str, delta: str, **fields: Any) -> bytes:
         self._pieces.append(delta)
         return self.event(kind, **fields, delta=delta)
 
     def _close(self, status: ItemStatus) -> list[bytes]:
-        item, text = self._open, "".join(self._pieces)
+        item = self._open
         if item is None:
             return []
-        if isinstance(item, OutputCall):
-            item.arguments = text
-            fields = {**self._named, "name": item.name, "arguments": text}
-            events = [self.event("response.function_call_arguments.done", **fields)]
-        else:
-            [part] = item.content
-            part.text = text
-            if isinstance(part, OutputText):
-                fields = {**self._part, "text": text, "logprobs": part.logprobs}
-                events = [self.event("response.output_text.done", **fields)]
-            else:
-                events = [self.event("response.reasoning_text.done", **self._part, text=text)]
-            events.append(self.event("response.content_part.done", **self._part, part=part))
+        events: list[bytes] = []
+        if self._input is not None and (rest := self._input.end()):
+            events.append(self._call_delta(rest))
+        self.flush()
+        events += self._done(item)
         item.status = status
         events.append(self.event("response.output_item.done", **self._place, item=item))
-        self._open, self._pieces = None, []
+        self._open, self._pieces, self._input = None, [], None
         return events
+
+    def _done(self, item: OutputItem) -> list[bytes]:
+        """The events that tell the whole of an item's text again."""
+        if isinstance(item, OutputCall):
+            fields = {**self._named, "name": item.name, "arguments": item.arguments}
+            return [self.event("response.function_call_arguments.done", **fields)]
+        if isinstance(item, OutputCustomCall):
+            fields = {**self._named, "input": item.input}
+            return [self.event("response.custom_tool_call_input.done", **fields)]
+        [part] = item.content
+        fields = {**self._part, "text": part.text}
+        if isinstance(part, OutputText):
+            done = self.event("response.output_text.done", **fields, logprobs=part.logprobs)
+        else:
+            done = self.event("response.reasoning_text.done", **fields)
+        if self._encode and isinstance(item, OutputReasoning):
+            item.encrypted_content = encode_reasoning(part.text)
+        return [done, self.event("response.content_part.done", **self._part, part=part)]
 
     @property
     def _place(self) -> dict[str, Any]:

@@ -4,36 +4,37 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
 
-from quire.core.outputs import CompletionOutput, PositionLogprobs
 from quire.server.tools.deltas import Span
 
+T = TypeVar("T")
 
-class TokenSpans:
+
+class TokenSpans(Generic[T]):
     """The tokens of a text that was not shown yet, in order, each with its place in the text."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, int, PositionLogprobs]] = deque()
+        self._waiting: deque[tuple[int, int, T]] = deque()
         self._end = 0
 
-    def add(self, completion: CompletionOutput) -> None:
-        """The tokens of an output, the whole or a DELTA; none without log-probabilities.
+    def add(self, tokens: Sequence[T], text_ends: Sequence[int]) -> None:
+        """Add what is known of the tokens of an output, the whole or a DELTA.
 
         A token that completes no character is a part of the next one.
         """
-        given = zip(completion.logprobs or (), completion.text_ends or (), strict=True)
-        for logprobs, end in given:
-            self._waiting.append((self._end, max(end, self._end + 1), logprobs))
+        for token, end in zip(tokens, text_ends, strict=True):
+            self._waiting.append((self._end, max(end, self._end + 1), token))
             self._end = end
 
-    def take(self, spans: Sequence[Span]) -> list[PositionLogprobs]:
+    def take(self, spans: Sequence[Span]) -> list[T]:
         """The tokens that have a character in any of the next parts to be shown, each once; those
         before them never will be."""
         return [found for span in spans for found in self._take(span)]
 
-    def _take(self, span: Span) -> Iterator[PositionLogprobs]:
+    def _take(self, span: Span) -> Iterator[T]:
         first, last = span
         while self._waiting and self._waiting[0][0] < last:
-            _, end, logprobs = self._waiting.popleft()
+            _, end, token = self._waiting.popleft()
             if end > first:
-                yield logprobs
+                yield token

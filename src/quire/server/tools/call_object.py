@@ -1,97 +1,184 @@
-"""A tool call that is written as a JSON object: `{"name": …, "arguments": {…}}`."""
+"""Tool calls whose arguments are JSON: `{"name": …, "arguments": {…}}`, or a name and `{…}`.
+
+Text that only looks like a call is text. So a call is held back until its JSON is complete, unless
+it grows long: then its arguments are streamed, and a fault behind that can only be passed on.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from quire.server.tools.output import Output
-from quire.server.tools.stream import Input, Wait, space, string, value
+from quire.server.tools.stream import Input, goes_on, peek, rest, space, string, until, value
 
+HELD = 1024
+"""Characters of arguments that are held back."""
 MAX_NAME = 256
 """Characters of a function's name or a key; what is longer is none."""
+_KEYS = ("arguments", "parameters")
 
 
-def call_object(source: Input, out: Output) -> Generator[None, None, str | None]:
-    """Read `{"name": …, "arguments": {…}}`, whose arguments are streamed once the name is known.
+class _Call:
+    """A call while it is read.
+
+    Attributes:
+        read: all that was read of it, while it may still be a text.
+    """
+
+    def __init__(self, out: Output, name: str = "", call_id: str | None = None) -> None:
+        self.name = name
+        self.shown = False
+        self.given = False
+        self.read: list[str] = []
+        self._out = out
+        self._id = call_id
+        self._arguments: list[str] = []
+        self._size = 0
+
+    def text(self, text: str) -> None:
+        """What is no part of the arguments."""
+        if not self.shown:
+            self.read.append(text)
+
+    def argument(self, text: str, held: int) -> None:
+        if self.shown:
+            self._out.arguments(text)
+            return
+        self.read.append(text)
+        self._arguments.append(text)
+        self._size += len(text)
+        if self.name and self._size > held:
+            self.show()
+
+    def show(self) -> None:
+        """The text is a call."""
+        if not self.shown:
+            self.shown = True
+            self._out.call(self.name, self._id)
+            self._out.arguments("".join(self._arguments) if self.given else "{}")
+
+    def replace(self, arguments: str) -> None:
+        """Have other arguments than those that were read."""
+        self._arguments = [arguments]
+
+
+def call_object(
+    source: Input, out: Output, *, ends: Sequence[str] = (), held: int = HELD, bare: bool = True
+) -> Generator[None, None, str | None]:
+    """Read `{"name": …, "arguments": {…}}`.
+
+    Args:
+        ends: marks behind the object.
+        held: characters of arguments to hold back; 0 where the text is known to be a call.
+        bare: arguments may be missing.
 
     Returns:
         None, or what was read where it is no call: the beginning of a text.
     """
-    read: list[str] = []
-    name: str | None = None
-    held: str | None = None
-    begun = False
-    if (yield from space(source, read.append)) != "{":
-        return "".join(read)
-    read.append(source.take(1))
-    while (char := (yield from space(source, read.append))) and char != "}":
-        if char == ",":
-            read.append(source.take(1))
-            continue
-        key = yield from _text(source, read)
-        if key is None or (yield from space(source, read.append)) != ":":
-            break
-        read.append(source.take(1))
-        if key in ("arguments", "parameters") and not begun and name is not None:
-            begun = True
-            out.call(name)
-            yield from arguments(source, out)
-        elif key == "name" and name is None:
-            yield from space(source, read.append)
-            name = yield from _text(source, read)
-            if not name:
-                break
-        else:
-            start = len(read)
-            if not (yield from value(source, read.append)):
-                break
-            if key in ("arguments", "parameters") and held is None:
-                held = "".join(read[start:]).strip()
-    complete = source.peek() == "}"
+    call = _Call(out)
+    complete = (yield from _members(source, call, held)) and bool(call.name)
+    return (yield from _ended(source, out, call, complete and (bare or call.given), ends))
+
+
+def named_arguments(
+    source: Input, out: Output, name: str, *, ends: Sequence[str] = (), call_id: str | None = None
+) -> Generator[None, None, str | None]:
+    """Read the arguments of a call whose name is known; returns as `call_object` does."""
+    call = _Call(out, name, call_id)
+    yield from space(source, call.text)
+    none = False
+    for mark in ends:
+        none = none or (yield from goes_on(source, mark))
+    complete = none or (yield from _arguments(source, call, HELD))
+    return (yield from _ended(source, out, call, complete and 0 < len(name) <= MAX_NAME, ends))
+
+
+def _ended(
+    source: Input, out: Output, call: _Call, complete: bool, ends: Sequence[str]
+) -> Generator[None, None, str | None]:
     if complete:
-        read.append(source.take(1))
-    if begun:
-        return None
-    if not complete or not name:
-        return "".join(read)
-    out.call(name)
-    out.arguments(_plain(held or ""))
+        call.show()
+    elif not call.shown:
+        return "".join(call.read)
+    elif ends:
+        yield from until(source, (), out.arguments, left=ends)
+    else:
+        yield from rest(source, out.arguments)
     return None
 
 
-def arguments(source: Input, out: Output) -> Wait:
-    """Stream the arguments of the call begun last; a string or null is what it stands for."""
-    char = yield from space(source)
+def _members(source: Input, call: _Call, held: int) -> Generator[None, None, bool]:
+    """An object whose name and arguments are the call's; False from where it is none."""
+    if (yield from space(source, call.text)) != "{":
+        return False
+    call.text(source.take(1))
+    char = yield from space(source, call.text)
+    while char != "}":
+        key = yield from _text(source, call)
+        if key is None or (yield from space(source, call.text)) != ":":
+            return False
+        call.text(source.take(1))
+        if key in _KEYS and not call.given:
+            if not (yield from _arguments(source, call, held)):
+                return False
+        elif key == "name" and not call.name:
+            yield from space(source, call.text)
+            call.name = (yield from _text(source, call)) or ""
+            if not call.name:
+                return False
+        elif not (yield from value(source, call.text)):
+            return False
+        char = yield from space(source, call.text)
+        if char == ",":
+            call.text(source.take(1))
+            if (yield from space(source, call.text)) == "}":
+                return False
+            char = ","
+        elif char != "}":
+            return False
+    call.text(source.take(1))
+    return True
+
+
+def _arguments(source: Input, call: _Call, held: int) -> Generator[None, None, bool]:
+    """The arguments; a string or null is what it stands for."""
+    char = yield from space(source, call.text)
     if char in ("{", "["):
-        yield from value(source, out.arguments)
-        return
+        call.given = True
+        return (yield from value(source, lambda text: call.argument(text, held)))
     written: list[str] = []
-    yield from value(source, written.append)
-    out.arguments(_plain("".join(written)))
+
+    def emit(text: str) -> None:
+        written.append(text)
+        call.text(text)
+
+    call.given = yield from value(source, emit)
+    if call.given:
+        call.replace(_plain("".join(written)))
+    return call.given
 
 
 def _plain(written: str) -> str:
-    """Arguments as an object's text, where they are none or a string that holds it."""
-    if written in ("", "null"):
+    """Arguments as an object's text, where they are null or a string that holds it."""
+    if written == "null":
         return "{}"
-    if written.startswith('"'):
-        try:
-            return str(json.loads(written, strict=False))
-        except ValueError:
-            return written
-    return written
+    return str(json.loads(written, strict=False)) if written.startswith('"') else written
 
 
-def _text(source: Input, read: list[str]) -> Generator[None, None, str | None]:
-    """The value of a JSON string, as it is `read`; None where there is none."""
-    if source.peek() != '"':
+def _text(source: Input, call: _Call) -> Generator[None, None, str | None]:
+    """The value of a JSON string; None where there is none."""
+    if (yield from peek(source)) != '"':
         return None
-    start = len(read)
-    whole = yield from string(source, read.append)
-    if not whole or sum(map(len, read[start:])) > MAX_NAME + 2:
-        return None
-    try:
-        return str(json.loads("".join(read[start:]), strict=False))
-    except ValueError:
-        return None
+    read: list[str] = []
+    size = 0
+
+    def emit(text: str) -> None:
+        nonlocal size
+        size += len(text)
+        if size <= MAX_NAME + 2:
+            read.append(text)
+        call.text(text)
+
+    whole = yield from string(source, emit)
+    return str(json.loads("".join(read))) if whole and size <= MAX_NAME + 2 else None

@@ -10,11 +10,17 @@ from quire.core.outputs import PositionLogprobs
 
 @dataclass(slots=True)
 class CallDelta:
-    """What a piece of text added to a tool call; `name` the first time only."""
+    """What a piece of text added to a tool call.
+
+    Attributes:
+        name: the first time only.
+        id: with the name, where the model has given one.
+    """
 
     index: int
     name: str | None = None
     arguments: str = ""
+    id: str | None = None
 
 
 Span = tuple[int, int]

@@ -1,28 +1,46 @@
-"""How models write tool calls. Each format is what is said in the model's chat template."""
+"""How models write tool calls in JSON. Each format is what is said in the model's chat template."""
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 
-from quire.server.tools.call_object import arguments, call_object
+from quire.server.tools.call_object import HELD, call_object, named_arguments
 from quire.server.tools.output import Output
-from quire.server.tools.stream import Input, Wait, peek, rest, space, starts, until
-from quire.text.json_types import ALL, type_of
+from quire.server.tools.stream import Emit, Input, Wait, peek, rest, space, starts, until
 
 _NAME = re.compile(r"[^\s{\[<]+")
+_FENCE = "```json"
 
 
 def hermes(source: Input, out: Output) -> Wait:
     """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, once a call, between texts."""
+    end = "</tool_call>"
     while (yield from until(source, ["<tool_call>"], out.content)) is not None:
-        wrong = yield from call_object(source, out)
+        wrong = yield from call_object(source, out, ends=[end])
         if wrong is None:
-            yield from until(source, ["</tool_call>"], _nothing)
+            yield from until(source, [end], ignore)
         else:
             out.content("<tool_call>" + wrong)
+
+
+def minimax(source: Input, out: Output) -> Wait:
+    """`<tool_calls>{"name": …, "arguments": {…}}…</tool_calls>`, or the calls as a list."""
+    end = "</tool_calls>"
+    while (mark := (yield from until(source, ["<tool_calls>"], out.content))) is not None:
+        read = [mark]
+        while not (yield from starts(source, end)):
+            char = yield from space(source, read.append)
+            if char and char in "[,]":
+                read.append(source.take(1))
+                continue
+            if (yield from starts(source, end)):
+                break
+            wrong = yield from call_object(source, out, ends=[end])
+            if wrong is not None:
+                out.content("".join(read) + wrong)
+                break
+            read = []
 
 
 def granite(source: Input, out: Output) -> Wait:
@@ -37,42 +55,41 @@ def granite(source: Input, out: Output) -> Wait:
 
 
 def llama3_json(source: Input, out: Output) -> Wait:
-    """The whole text is `{"name": …, "parameters": {…}}`, or several with `;` between them."""
-    read: list[str] = []
-    yield from space(source, read.append)
-    if (yield from starts(source, "<|python_tag|>")):
-        read.append("<|python_tag|>")
-    while (yield from space(source, read.append)) == "{":
-        wrong = yield from call_object(source, out)
-        if wrong is not None:
+    """`{"name": …, "parameters": {…}}`, alone or behind a text; several with `;` between them."""
+    while (
+        mark := (yield from until(source, ["<|python_tag|>"], out.content, left="{"))
+    ) is not None:
+        read = [] if mark == "{" else [mark]
+        if (yield from space(source, read.append)) == "{":
+            wrong = yield from call_object(source, out, bare=False)
+            if wrong is None:
+                if (yield from space(source)) == ";":
+                    source.take(1)
+                continue
             read.append(wrong)
-            break
-        read = []
-        if (yield from space(source)) == ";":
-            source.take(1)
-    out.content("".join(read))
-    yield from rest(source, out.content)
+        out.content("".join(read))
 
 
 def mistral(source: Input, out: Output) -> Wait:
     """`[TOOL_CALLS][{…}, …]`, or `[TOOL_CALLS]name{…}`, with or without `[ARGS]`, once a call."""
     mark = "[TOOL_CALLS]"
     while (yield from until(source, [mark], out.content)) is not None:
-        spaces: list[str] = []
-        if (yield from space(source, spaces.append)) == "[":
+        read = [mark]
+        if (yield from space(source, read.append)) == "[":
             wrong = yield from _call_list(source, out)
             if wrong is not None:
-                out.content("".join([mark, *spaces, wrong]))
+                out.content("".join(read) + wrong)
             continue
-        name = yield from _name(source)
-        if (yield from starts(source, "[CALL_ID]")):
-            yield from _name(source)
-        yield from starts(source, "[ARGS]")
-        if name and (yield from space(source)) == "{":
-            out.call(name)
-            yield from arguments(source, out)
-        else:
-            out.content("".join([mark, *spaces, name]))
+        name = yield from _name(source, read.append)
+        if (yield from _mark(source, "[CALL_ID]", read.append)):
+            yield from _name(source, read.append)
+        yield from _mark(source, "[ARGS]", read.append)
+        if name and (yield from space(source, read.append)) == "{":
+            wrong = yield from named_arguments(source, out, name, ends=[mark])
+            if wrong is None:
+                continue
+            read.append(wrong)
+        out.content("".join(read))
 
 
 def deepseek_v3(source: Input, out: Output) -> Wait:
@@ -80,63 +97,107 @@ def deepseek_v3(source: Input, out: Output) -> Wait:
 
     Each between `<｜tool▁call▁begin｜>` and `<｜tool▁call▁end｜>`, all in one such pair of marks.
     """
-    begin, end = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
-    if (yield from until(source, ["<｜tool▁calls▁begin｜>"], out.content)) is None:
-        return
-    while (yield from until(source, [begin, "<｜tool▁calls▁end｜>"], _nothing)) == begin:
+    end = "<｜tool▁call▁end｜>"
+
+    def call(read: list[str]) -> Generator[None, None, bool]:
         first: list[str] = []
-        if (yield from until(source, ["<｜tool▁sep｜>", end], first.append)) == end:
-            continue
+        if (yield from _until(source, ["<｜tool▁sep｜>", end], first, read)) != "<｜tool▁sep｜>":
+            return False
         name = "".join(first).strip()
-        if (yield from space(source)) != "{":
+        if (yield from space(source, read.append)) != "{":
             line: list[str] = []
-            yield from until(source, ["```json", end], line.append)
-            name = "".join(line).strip() or name
-        out.call(name)
-        yield from arguments(source, out)
-    yield from rest(source, out.content)
+            if (yield from _until(source, [_FENCE], line, read, left=[end])) == _FENCE:
+                name = "".join(line).strip()
+        wrong = yield from named_arguments(source, out, name, ends=[end])
+        read.append(wrong or "")
+        return wrong is None
+
+    yield from _section(source, out, "<｜tool▁call▁begin｜>", _DEEPSEEK, call)
 
 
-def qwen3_coder(source: Input, out: Output) -> Wait:
-    """`<tool_call><function=name><parameter=key>value</parameter>…</function></tool_call>`.
+def kimi_k2(source: Input, out: Output) -> Wait:
+    """`<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`.
 
-    A value is JSON where it reads as such, is no text, and of a type that the function's schema
-    allows; else it is text.
+    All in one pair of marks. What stands before the arguments is also the call's id.
     """
-    while (yield from until(source, ["<tool_call>", "<function="], out.content)) is not None:
-        yield from space(source)
-        yield from starts(source, "<function=")
-        name: list[str] = []
-        if (yield from until(source, [">"], name.append)) is None:
-            out.content("<function=" + "".join(name))
-            return
-        function = "".join(name).strip()
-        out.call(function)
-        types = out.types.get(function, {})
-        begin = "{"
-        while (yield from until(source, ["<parameter=", "</function>"], _nothing)) == "<parameter=":
-            key: list[str] = []
-            parts: list[str] = []
-            yield from until(source, [">"], key.append)
-            yield from until(source, ["</parameter>"], parts.append)
-            named = "".join(key).strip()
-            written = _xml_value("".join(parts), types.get(named, ALL))
-            out.arguments(f"{begin}{json.dumps(named)}: {written}")
-            begin = ", "
-        out.arguments("{}" if begin == "{" else "}")
-        yield from space(source)
-        yield from starts(source, "</tool_call>")
+    argument, end = "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+
+    def call(read: list[str]) -> Generator[None, None, bool]:
+        parts: list[str] = []
+        if (yield from _until(source, [argument, end], parts, read)) != argument:
+            return False
+        call_id = "".join(parts).strip()
+        name = call_id.removeprefix("functions.")
+        name = name.rpartition(":")[0] or name
+        wrong = yield from named_arguments(source, out, name, ends=[end], call_id=call_id)
+        read.append(wrong or "")
+        return wrong is None
+
+    yield from _section(source, out, "<|tool_call_begin|>", _KIMI, call)
+
+
+_DEEPSEEK = {"<｜tool▁calls▁begin｜>": "<｜tool▁calls▁end｜>"}
+_KIMI = {
+    "<|tool_calls_section_begin|>": "<|tool_calls_section_end|>",
+    "<|tool_call_section_begin|>": "<|tool_call_section_end|>",
+}
+
+
+def _section(
+    source: Input,
+    out: Output,
+    begin: str,
+    sections: dict[str, str],
+    call: Callable[[list[str]], Generator[None, None, bool]],
+) -> Wait:
+    """Read the calls between two marks, each behind `begin`; what is no call is content.
+
+    Args:
+        sections: the marks before the calls, each with the one behind them.
+        call: reads one, and gives what it read to its argument where it is none.
+    """
+    while (mark := (yield from until(source, [*sections], out.content))) is not None:
+        end, read = sections[mark], [mark]
+        lost = False
+        while True:
+            emit = out.content if lost else read.append
+            found = yield from until(source, [begin, end], emit)
+            if found != begin:
+                break
+            read.append(begin)
+            lost = not (yield from call(read))
+            if lost:
+                out.content("".join(read))
+            read = []
+        if mark in read:
+            out.content("".join(read) + (found or ""))
+
+
+def _until(
+    source: Input,
+    tags: Sequence[str],
+    found: list[str],
+    read: list[str],
+    *,
+    left: Sequence[str] = (),
+) -> Generator[None, None, str | None]:
+    """The first tag, which is `read`, and the text before it, which is also `found`."""
+    tag = yield from until(source, tags, found.append, left=left)
+    read += found
+    if tag is not None and tag not in left:
+        read.append(tag)
+    return tag
 
 
 def required(source: Input, out: Output) -> Wait:
     """`[{"name": …, "parameters": {…}}, …]`: what `tool_choice` "required" has been held to."""
-    wrong = yield from _call_list(source, out)
+    wrong = yield from _call_list(source, out, held=0)
     if wrong is not None:
         out.content(wrong)
     yield from rest(source, out.content)
 
 
-def _call_list(source: Input, out: Output) -> Generator[None, None, str | None]:
+def _call_list(source: Input, out: Output, held: int = HELD) -> Generator[None, None, str | None]:
     """Read `[{…}, …]`; None, or what was read from where it is no list of calls."""
     if (yield from space(source)) != "[":
         return ""
@@ -145,7 +206,7 @@ def _call_list(source: Input, out: Output) -> Generator[None, None, str | None]:
         if char == ",":
             source.take(1)
             continue
-        wrong = yield from call_object(source, out)
+        wrong = yield from call_object(source, out, held=held)
         if wrong is not None:
             return read + wrong
         read = ""
@@ -153,34 +214,22 @@ def _call_list(source: Input, out: Output) -> Generator[None, None, str | None]:
     return None
 
 
-def _name(source: Input) -> Generator[None, None, str]:
+def _name(source: Input, emit: Emit) -> Generator[None, None, str]:
     """A function's name, up to a bracket or white space."""
     name: list[str] = []
     while (char := (yield from peek(source))) and _NAME.match(char):
         name.append(source.take(1))
+        emit(char)
     return "".join(name)
 
 
-def _xml_value(text: str, types: frozenset[str]) -> str:
-    """A parameter's text as JSON of one of `types`; where it is none, the text."""
-    text = text.removeprefix("\n").removesuffix("\n")
-    try:
-        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
-        written = json.dumps(found, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        found, written = text, ""
-    kind = type_of(found)
-    wrong = isinstance(found, str) or ("string" in types and kind not in types)
-    return json.dumps(text, ensure_ascii=False) if wrong else written
+def _mark(source: Input, mark: str, emit: Emit) -> Generator[None, None, bool]:
+    """Whether the input goes on with a mark, which is taken if so."""
+    found = yield from starts(source, mark)
+    if found:
+        emit(mark)
+    return found
 
 
-def _finite(written: str) -> float:
-    """Raises `ValueError` for NaN, and for what is beyond a double: JSON has no such number."""
-    number = float(written)
-    if not math.isfinite(number):
-        raise ValueError(written)
-    return number
-
-
-def _nothing(text: str) -> None:
+def ignore(text: str) -> None:
     """What stands between marks and means nothing."""

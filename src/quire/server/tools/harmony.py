@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from quire.server.tools.call_object import arguments
+from quire.server.tools.call_object import named_arguments
+from quire.server.tools.formats import ignore
 from quire.server.tools.output import Output
 from quire.server.tools.stream import Emit, Input, Wait, space, starts, until
 
@@ -34,15 +35,12 @@ def harmony(source: Input, out: Output) -> Wait:
             return
         to = _TO_FUNCTION.search("".join([*role, " ", *header]))
         if to is not None:
-            out.call(to[1])
-            yield from arguments(source, out)
-            yield from until(source, _ENDS, _nothing)
+            wrong = yield from named_arguments(source, out, to[1], ends=_ENDS)
+            if wrong is not None:
+                out.content(wrong)
+            yield from until(source, _ENDS, ignore if wrong is None else out.content)
         else:
             analysis = "".join(header).strip().startswith("analysis")
             yield from until(source, _ENDS, out.reasoning if analysis else out.content)
         role.clear()
         emit = role.append
-
-
-def _nothing(text: str) -> None:
-    """White space behind the arguments."""

@@ -78,11 +78,11 @@ class Output:
             self._content.drop()
             self._new.add(shown)
 
-    def call(self, name: str) -> None:
+    def call(self, name: str, call_id: str | None = None) -> None:
         """Begin a tool call."""
         self._content.drop()
         self._reasoning.drop()
-        self._new.add(CallDelta(self.num_calls, well_formed(name)))
+        self._new.add(CallDelta(self.num_calls, well_formed(name), id=call_id))
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Sequence
+from typing import Literal
 
 Emit = Callable[[str], None]
 Wait = Generator[None, None, None]
 
 _SPACE = " \t\n\r"
-_STRING_PART = re.compile(r'[^"\\]+')
+_STRING_PART = re.compile(r'[^"\\\x00-\x1f]+')
+_HEX = re.compile(r"[0-9a-fA-F]")
 _ATOM_END = re.compile(r"[\s,:\[\]{}\"]")
-_STRUCTURE = re.compile(r'["{}\[\]]')
+_ATOM = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null|NaN|-?Infinity")
+MAX_ATOM = 512
+"""Characters of a number."""
 
 
 class Input:
@@ -75,17 +79,23 @@ class Input:
         return pattern.search(self._text, self._at)
 
 
-def until(source: Input, tags: Sequence[str], emit: Emit) -> Generator[None, None, str | None]:
-    """Emit the text before the first of `tags`, and take that; None where the text ends first.
+def until(
+    source: Input, tags: Sequence[str], emit: Emit, *, left: Sequence[str] = ()
+) -> Generator[None, None, str | None]:
+    """Emit the text before the first tag, and take that; None where the text ends first.
 
     No tag begins with another. What may yet become one is held back.
+
+    Args:
+        left: tags that end the text too, and are not taken.
     """
+    tags = (*tags, *left)
     pattern = re.compile("|".join(map(re.escape, tags)))
     longest = max(map(len, tags))
     while True:
         if (found := source.find(pattern)) is not None:
             emit(source.take_to(found.start()))
-            return source.take(len(found[0]))
+            return found[0] if found[0] in left else source.take(len(found[0]))
         tail = "" if source.ended else source.last(longest - 1)
         begun = (n for n in range(len(tail), 0, -1) if any(t.startswith(tail[-n:]) for t in tags))
         emit(source.take(len(source) - next(begun, 0)))
@@ -118,67 +128,87 @@ def space(source: Input, emit: Emit | None = None) -> Generator[None, None, str]
     return char
 
 
-def starts(source: Input, text: str) -> Generator[None, None, bool]:
-    """Whether the input goes on with `text`, which is taken if so."""
+def goes_on(source: Input, text: str) -> Generator[None, None, bool]:
+    """Whether the input goes on with `text`."""
     while len(source) < len(text) and text.startswith(source.last(len(text))) and not source.ended:
         yield
-    if not source.begins(text):
-        return False
-    source.take(len(text))
-    return True
+    return source.begins(text)
+
+
+def starts(source: Input, text: str) -> Generator[None, None, bool]:
+    """Whether the input goes on with `text`, which is taken if so."""
+    found = yield from goes_on(source, text)
+    if found:
+        source.take(len(text))
+    return found
 
 
 def string(source: Input, emit: Emit) -> Generator[None, None, bool]:
-    """Emit a JSON string as it is written, quotes included; False where the text ends first."""
+    """Emit a JSON string as it is written, quotes included; False from where it is none."""
     emit(source.take(1))
     while char := (yield from peek(source)):
         if char == '"':
             emit(source.take(1))
             return True
-        if char == "\\":
-            while len(source) < 2 and not source.ended:
-                yield
-            emit(source.take(2))
-        else:
-            emit(source.take_match(_STRING_PART))
+        if char != "\\":
+            part = source.take_match(_STRING_PART)
+            if not part:
+                return False
+            emit(part)
+            continue
+        emit(source.take(1))
+        if not (char := (yield from peek(source))) or char not in '"\\/bfnrtu':
+            return False
+        emit(source.take(1))
+        for _ in range(4 if char == "u" else 0):
+            if not _HEX.match((yield from peek(source))):
+                return False
+            emit(source.take(1))
     return False
 
 
 def value(source: Input, emit: Emit) -> Generator[None, None, bool]:
-    """Emit one JSON value as it is written; False where there is none, or the text ends first.
-
-    Brackets are counted, and strings are skipped; what is between them is the client's to judge.
-    """
-    char = yield from space(source, emit)
-    if char == '"':
-        return (yield from string(source, emit))
-    if char not in ("{", "["):
-        return (yield from _atom(source, emit))
+    """Emit one JSON value as it is written; False from where it is none, or the text ends first."""
     open_brackets: list[str] = []
-    while char := (yield from peek(source)):
-        if char == '"':
-            if not (yield from string(source, emit)):
+    state: Literal["value", "first", "key", "behind"] = "value"
+    while char := (yield from space(source, emit)):
+        inner = open_brackets[-1] if open_brackets else ""
+        if char == inner and state in ("first", "behind"):
+            emit(source.take(1))
+            open_brackets.pop()
+        elif state == "behind":
+            if char != ",":
                 return False
+            emit(source.take(1))
+            state = "key" if inner == "}" else "value"
             continue
-        if char in "{[":
+        elif inner == "}" and state in ("first", "key"):
+            if char != '"' or not (yield from string(source, emit)):
+                return False
+            if (yield from space(source, emit)) != ":":
+                return False
+            emit(source.take(1))
+            state = "value"
+            continue
+        elif char in "{[":
+            emit(source.take(1))
             open_brackets.append("}" if char == "{" else "]")
-        elif char in "}]":
-            if open_brackets.pop() != char:
-                return False
-        else:
-            found = source.find(_STRUCTURE)
-            emit(source.take_to(found.start()) if found else source.take_all())
+            state = "first"
             continue
-        emit(source.take(1))
+        elif not (yield from (string if char == '"' else _atom)(source, emit)):
+            return False
         if not open_brackets:
             return True
+        state = "behind"
     return False
 
 
 def _atom(source: Input, emit: Emit) -> Generator[None, None, bool]:
-    """A number, true, false or null."""
-    size = 0
+    """A number, true, false or null; also NaN and Infinity, which Python writes."""
+    word = ""
     while (char := (yield from peek(source))) and not _ATOM_END.match(char):
         emit(source.take(1))
-        size += 1
-    return size > 0
+        word += char
+        if len(word) > MAX_ATOM:
+            return False
+    return _ATOM.fullmatch(word) is not None

@@ -9,11 +9,13 @@ from typing import TypeVar
 from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
 from quire.server.tools import formats
-from quire.server.tools.deltas import Delta
+from quire.server.tools.gemma import gemma4
 from quire.server.tools.harmony import harmony
-from quire.server.tools.output import Output, ValueTypes
+from quire.server.tools.markup import markup
+from quire.server.tools.output import Output
 from quire.server.tools.pythonic import pythonic
-from quire.server.tools.stream import Input, Wait, rest, space, starts, until
+from quire.server.tools.stream import Input, Wait
+from quire.text.markup import MARKUP
 
 Rule = Callable[[Input, Output], Wait]
 Format = TypeVar("Format", "ToolFormat", "ReasoningFormat")
@@ -40,8 +42,10 @@ class ToolFormat:
     Attributes:
         signs: a chat template with any of these speaks it.
         marks: what the text may hold that its tokenizer may take for control tokens.
+        begins: marks of a call that end the reasoning where the model forgets to.
         id_length: characters of a call's id, where templates insist on a number.
-        envelopes: ways to write one call around its arguments in JSON.
+        numbered_ids: the id is `functions.name:3`, by the calls of the conversation before it.
+        envelopes: ways to write one call around its arguments in JSON; `{index}` is its number.
         grammar: instead of them, that of `text.call_grammars`.
         typed: the functions' schemas tell texts from JSON.
     """
@@ -49,10 +53,17 @@ class ToolFormat:
     rule: Rule
     signs: tuple[str, ...]
     marks: tuple[str, ...] = ()
+    begins: tuple[str, ...] = ()
     id_length: int | None = None
+    numbered_ids: bool = False
     envelopes: tuple[Envelope, ...] = ()
     grammar: str | None = None
     typed: bool = False
+
+    @property
+    def marked(self) -> bool:
+        """Whether a call begins with a mark that no JSON text begins with."""
+        return bool(self.envelopes) and not any(e.begin.startswith("{") for e in self.envelopes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +79,74 @@ class ReasoningFormat:
         return self.begins + self.ends
 
 
+def _marked(name: str, sign: str, *marks: str) -> ToolFormat:
+    """A format of `text.markup`, told by `sign`."""
+    tags = MARKUP[name]
+    return ToolFormat(
+        markup(tags), (sign,), marks, begins=(*tags.blocks,), grammar=name, typed=True
+    )
+
+
 _OBJECT = '{"name": "{name}", "arguments": '
 _CALLS, _CALL, _SEP = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 _CALLS_END = "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+_KIMI, _KIMI_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_KIMI_CALL, _KIMI_ARGUMENT, _KIMI_CALL_END = (
+    "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+)  # fmt: skip
 _HARMONY_MARKS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|>")
 
 # In the order in which a template is asked: of two signs that it may hold, the rarer comes first.
 TOOL_PARSERS: dict[str, ToolFormat] = {
     "openai": ToolFormat(harmony, ("<|channel|>",), _HARMONY_MARKS, grammar="openai"),
+    "gemma4": ToolFormat(
+        gemma4,
+        ("<|tool_call>call:",),
+        ("<|tool_call>", "<tool_call|>", '<|"|>'),
+        begins=("<|tool_call>",),
+        grammar="gemma4",
+    ),
+    "seed_oss": _marked("seed_oss", "<seed:tool_call>", "<seed:tool_call>", "</seed:tool_call>"),
+    "minimax_m2": _marked(
+        "minimax_m2", "<minimax:tool_call>", "<minimax:tool_call>", "</minimax:tool_call>"
+    ),
+    "deepseek_v32": _marked("deepseek_v32", "｜DSML｜", "｜DSML｜"),
+    "glm45": _marked(
+        "glm45",
+        "<arg_key>",
+        "<tool_call>",
+        "</tool_call>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+    ),
+    "kimi_k2": ToolFormat(
+        formats.kimi_k2,
+        (_KIMI,),
+        (_KIMI, _KIMI_END, _KIMI_CALL, _KIMI_ARGUMENT, _KIMI_CALL_END),
+        begins=(_KIMI,),
+        numbered_ids=True,
+        envelopes=(
+            Envelope(
+                _KIMI,
+                f"{_KIMI}{_KIMI_CALL}functions.{{name}}:{{index}}{_KIMI_ARGUMENT}",
+                f"{_KIMI_CALL_END}{_KIMI_END}",
+            ),
+        ),
+    ),
+    "minimax": ToolFormat(
+        formats.minimax,
+        ("<tool_calls>",),
+        ("<tool_calls>", "</tool_calls>"),
+        begins=("<tool_calls>",),
+        envelopes=(Envelope("<tool_calls>", f"<tool_calls>\n{_OBJECT}", "}\n</tool_calls>"),),
+    ),
     "deepseek_v3": ToolFormat(
         formats.deepseek_v3,
         (_CALLS,),
         (_CALLS, _CALL, _SEP),
+        begins=(_CALLS,),
         envelopes=(
             Envelope(
                 _CALLS,
@@ -93,6 +160,7 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
         formats.mistral,
         ("[TOOL_CALLS]",),
         ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+        begins=("[TOOL_CALLS]",),
         id_length=9,
         envelopes=(
             Envelope("[TOOL_CALLS]", f"[TOOL_CALLS][{_OBJECT}", "}]"),
@@ -104,22 +172,18 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
         formats.granite,
         ("<|tool_call|>", "<|start_of_role|>"),
         ("<|tool_call|>", "<tool_call>"),
+        begins=("<|tool_call|>",),
         envelopes=(
             Envelope("<|tool_call|>", f"<|tool_call|>[{_OBJECT}", "}]"),
             Envelope("<tool_call>", f"<tool_call>[{_OBJECT}", "}]"),
         ),
     ),
-    "qwen3_coder": ToolFormat(
-        formats.qwen3_coder,
-        ("<function=",),
-        ("<tool_call>",),
-        grammar="qwen3_coder",
-        typed=True,
-    ),
+    "qwen3_coder": _marked("qwen3_coder", "<function=", "<tool_call>", "</tool_call>"),
     "hermes": ToolFormat(
         formats.hermes,
         ("<tool_call>",),
         ("<tool_call>", "</tool_call>"),
+        begins=("<tool_call>",),
         envelopes=(Envelope("<tool_call>", f"<tool_call>\n{_OBJECT}", "}\n</tool_call>"),),
     ),
     "pythonic": ToolFormat(
@@ -132,6 +196,7 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
         formats.llama3_json,
         ("<|python_tag|>", '"parameters": dictionary of argument name'),
         ("<|python_tag|>",),
+        begins=("<|python_tag|>",),
         envelopes=(Envelope('{"name": "', '{"name": "{name}", "parameters": ', "}"),),
     ),
 }
@@ -143,6 +208,8 @@ REASONING_PARSERS: dict[str, ReasoningFormat] = {
         ("Here is my thought process:", "Here's my thought process:"),
         ("Here is my response:", "Here's my response:"),
     ),
+    "gemma4": ReasoningFormat(("<|channel>",), ("<|channel>thought",), ("<channel|>",)),
+    "seed_oss": ReasoningFormat(("<seed:think>",), ("<seed:think>",), ("</seed:think>",)),
     "qwen3": ReasoningFormat(("<think>", "</think>"), ("<think>",), ("</think>",)),
 }
 ALIASES = {
@@ -150,11 +217,18 @@ ALIASES = {
     "qwen3_xml": "qwen3_coder",
     "deepseek_v31": "deepseek_v3",
     "deepseek": "deepseek_v3",
+    "deepseek_v4": "deepseek_v32",
+    "glm47": "glm45",
+    "minimax_m1": "minimax",
     "harmony": "openai",
     "llama4_json": "llama3_json",
     "llama4_pythonic": "pythonic",
 }
-REASONING_ALIASES = {"deepseek_r1": "qwen3", "deepseek_v3": "qwen3", "harmony": "openai_gptoss"}
+_THINK = (
+    "deepseek_r1", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "glm45", "glm47",
+    "kimi_k2", "minimax", "minimax_m1", "minimax_m2",
+)  # fmt: skip
+REASONING_ALIASES = {**dict.fromkeys(_THINK, "qwen3"), "harmony": "openai_gptoss"}
 NONE = "none"
 """Instead of a name: the text is left as it is."""
 
@@ -165,6 +239,12 @@ class Parsers:
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
+
+    @property
+    def speaks_harmony(self) -> bool:
+        """Whether channels tell content, reasoning and calls apart."""
+        tools = self.tools is not None and self.tools.rule is harmony
+        return tools or self.reasoning is REASONING_PARSERS["openai_gptoss"]
 
     @property
     def reads_all(self) -> bool:
@@ -191,57 +271,6 @@ def choose_parsers(template: str | None, tools: str | None, reasoning: str | Non
     )
 
 
-class OutputParser:
-    """Reads one answer, piece by piece.
-
-    Args:
-        calls: look for tool calls.
-        inside: the prompt's end has begun the reasoning already.
-        required: the text is a list of calls, as `tool_choice` "required" makes it.
-        named: the text is the arguments of a call of this function.
-        types: of the functions' parameters.
-    """
-
-    def __init__(
-        self,
-        parsers: Parsers,
-        *,
-        calls: bool = False,
-        inside: bool = False,
-        required: bool = False,
-        named: str | None = None,
-        types: ValueTypes | None = None,
-    ) -> None:
-        self._source = Input()
-        self._out = Output(self._source, types)
-        if named is not None or required:
-            rule = formats.required if named is None else _arguments_of(named)
-            if parsers.reasoning is not None and parsers.reasoning.begins:
-                rule = _after_reasoning(parsers.reasoning, rule, inside)
-        else:
-            rule = _rule(parsers, calls=calls, inside=inside)
-        self._reading = rule(self._source, self._out)
-
-    @property
-    def num_calls(self) -> int:
-        """Tool calls so far."""
-        return self._out.num_calls
-
-    def push(self, text: str) -> Delta:
-        """What `text` adds."""
-        self._source.add(text)
-        next(self._reading, None)
-        return self._out.take()
-
-    def end(self) -> Delta:
-        """What was held back, once no more comes."""
-        self._source.ended = True
-        for _ in self._reading:
-            pass
-        self._out.end()
-        return self._out.take()
-
-
 def _choose(
     known: Mapping[str, Format],
     aliases: Mapping[str, str],
@@ -259,41 +288,3 @@ def _choose(
         return found
     speaks = (f for f in known.values() if any(sign in (template or "") for sign in f.signs))
     return next(speaks, None)
-
-
-def _rule(parsers: Parsers, *, calls: bool, inside: bool) -> Rule:
-    wanted = parsers.tools if calls else None
-    speaks_harmony = parsers.tools is not None and parsers.tools.rule is harmony
-    if speaks_harmony or parsers.reasoning is REASONING_PARSERS["openai_gptoss"]:
-        return harmony
-    rule = wanted.rule if wanted else _content
-    return _after_reasoning(parsers.reasoning, rule, inside) if parsers.reasoning else rule
-
-
-def _after_reasoning(reasoning: ReasoningFormat, rule: Rule, inside: bool) -> Rule:
-    def read(source: Input, out: Output) -> Wait:
-        read: list[str] = []
-        yield from space(source, read.append)
-        begun = inside
-        for mark in reasoning.begins:
-            begun = (yield from starts(source, mark)) or begun
-        if begun:
-            yield from until(source, reasoning.ends, out.reasoning)
-        else:
-            out.content("".join(read))
-        yield from rule(source, out)
-
-    return read
-
-
-def _content(source: Input, out: Output) -> Wait:
-    yield from rest(source, out.content)
-
-
-def _arguments_of(name: str) -> Rule:
-    def read(source: Input, out: Output) -> Wait:
-        yield from space(source)
-        out.call(name)
-        yield from rest(source, out.arguments)
-
-    return read

@@ -1,7 +1,8 @@
 """Rewrites of JSON schemas into the keywords that llguidance follows."""
 
+from quire.text.json_schema.closing import closed, with_marks
 from quire.text.json_schema.rewrite import REFUSED, rewritten
 from quire.text.json_schema.scope import SchemaError
 from quire.text.json_schema.skeleton import with_exponents
 
-__all__ = ["REFUSED", "SchemaError", "rewritten", "with_exponents"]
+__all__ = ["REFUSED", "SchemaError", "closed", "rewritten", "with_exponents", "with_marks"]

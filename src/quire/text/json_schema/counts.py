@@ -8,7 +8,14 @@ from math import comb, perm
 from typing import Any
 
 from quire.text.json_schema.complement import array_with
-from quire.text.json_schema.scope import MAX_ALTERNATIVES, TYPES, Schema, SchemaError, Scope
+from quire.text.json_schema.scope import (
+    MAX_ALTERNATIVES,
+    TYPES,
+    Names,
+    Schema,
+    SchemaError,
+    Scope,
+)
 from quire.text.json_schema.shapes import disjoint, upper
 
 CONTAINS_POSITIONS = 8
@@ -26,8 +33,11 @@ def counted_properties(schema: Mapping[str, Any], scope: Scope) -> list[Schema] 
     """
     low, high = schema.get("minProperties", 0), schema.get("maxProperties")
     properties, required = schema.get("properties", {}), set(schema.get("required", []))
-    optional = [n for n, each in properties.items() if n not in required and each is not False]
     extra = schema.get("additionalProperties") is not False or "patternProperties" in schema
+    if (alone := Names.of(schema)) is not None:
+        properties = {**dict.fromkeys(alone.names, True), **properties}
+        extra = bool(alone.patterns)
+    optional = [n for n, each in properties.items() if n not in required and each is not False]
     spare = max(0, low - len(required))
     room = None if high is None else high - len(required)
     if room is not None and not extra and room >= len(optional):

@@ -6,13 +6,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 Schema = dict[str, Any] | bool
 
 MAX_WORK = 30_000
-"""Steps for one schema, about 5 µs each: the engine core repeats the rewrite beside its steps."""
+"""Steps for one schema, about 5 µs each, in a grammar worker."""
 MAX_ALTERNATIVES = 64
 """Alternatives that one rewrite may write."""
 MAX_LEVELS = 110
@@ -34,6 +34,8 @@ KEYWORDS = ANNOTATIONS | frozenset(
      "uniqueItems", "$recursiveAnchor", "$recursiveRef", "$dynamicAnchor", "$dynamicRef"]
 )  # fmt: skip
 """Of all drafts; any other word says nothing."""
+MARK = "x-closed"
+"""Holds the `Names` that an object may have; see `closing`."""
 _SINCE = {
     "const": 6, "contains": 6, "propertyNames": 6, "if": 7, "then": 7, "else": 7,
     "dependentRequired": 8, "dependentSchemas": 8, "minContains": 8, "maxContains": 8,
@@ -58,6 +60,19 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
+class Names(NamedTuple):
+    """Names of properties, and patterns of names. No schema that was sent can hold one."""
+
+    names: list[str]
+    patterns: list[str]
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any]) -> Names | None:
+        """The note in a schema."""
+        found = schema.get(MARK)
+        return found if isinstance(found, Names) else None
+
+
 class SchemaError(ValueError):
     """A schema that cannot be followed; the text names the keyword and the reason."""
 
@@ -70,6 +85,7 @@ class Scope:
         draft: 4, 6, 7, 8 (2019-09) or 9 (2020-12).
         opaque: a nested `$id` changes what references mean, so that none is followed.
         work: steps that are left.
+        spent: the error once there are none.
         level: of the walk.
         memo: upper bounds by a schema's identity and depth, with the schema, which keeps its id.
         met: whether some value is under all of several schemas, in the same way.
@@ -79,6 +95,7 @@ class Scope:
     draft: int = 9
     opaque: bool = False
     work: int = MAX_WORK
+    spent: str = "not, oneOf, if or dependencies combine too many alternatives"
     level: int = 0
     memo: dict[tuple[int, int], tuple[Any, Any]] = field(default_factory=dict)
     met: dict[tuple[tuple[int, int], ...], tuple[Any, bool]] = field(default_factory=dict)
@@ -98,14 +115,14 @@ class Scope:
         """Raise `SchemaError` once the budget is spent."""
         self.work -= steps
         if self.work < 0:
-            raise SchemaError("not, oneOf, if or dependencies combine too many alternatives")
+            raise SchemaError(self.spent)
 
     def enter(self) -> None:
         """Go one level down in the walk, which may lead in circles through references."""
         self.pay()
         self.level += 1
         if self.level > MAX_LEVELS:
-            raise SchemaError("not, oneOf, if or dependencies lead in circles")
+            raise SchemaError("its references, not, oneOf, if or dependencies lead in circles")
 
     def target(self, reference: Any) -> Any:
         """The schema that `#` or `#/…` refers to; None if it is somewhere else."""

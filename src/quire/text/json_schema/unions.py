@@ -26,6 +26,13 @@ from quire.text.json_schema.shapes import Shapes, meet, upper
 
 CONDITIONS = frozenset(["if", "then", "else"])
 DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
+_OF_OBJECTS = frozenset(
+    [
+        *("properties", "required", "additionalProperties", "patternProperties"),
+        *("minProperties", "maxProperties", "propertyNames", *DEPENDENCIES),
+    ]
+)
+"""Keywords under which all other values are valid."""
 
 
 @dataclass
@@ -111,8 +118,14 @@ def conditions_of(schema: Mapping[str, Any]) -> list[tuple[Schema, Schema, Schem
         for name, wanted in schema.get(keyword, {}).items():
             then: Schema = {"required": wanted} if isinstance(wanted, list) else wanted
             if then not in ({"required": []}, True, {}):
-                found.append(({"required": [name]}, then, True))
+                found.append((_having(name, then), then, True))
     return found
+
+
+def _having(name: str, then: Schema) -> Schema:
+    """Return the schema of objects with a property; of other values, too, if `then` takes them."""
+    is_about_objects = isinstance(then, dict) and not then.keys() - _OF_OBJECTS - ANNOTATIONS
+    return {"required": [name]} if is_about_objects else {"type": "object", "required": [name]}
 
 
 def conditional(

@@ -114,8 +114,11 @@ async def test_streamed_and_whole_are_the_same(text: str, fields: dict[str, Any]
             last = whole["content"][-1]
             assert last == {"type": "tool_use", "name": "weather", "input": {"city": "Paris"}}
         if "think" in text:
-            thinking = {"type": "thinking", "thinking": "Hm.", "signature": ""}
-            assert whole["content"][0] == thinking
+            assert whole["content"][0].pop("signature")
+            # The marks and what is between them, a character each.
+            thinking = whole["usage"]["output_tokens_details"]["thinking_tokens"]
+            assert 0 < thinking <= len("<think>Hm.</think>")
+            assert whole["content"][0] == {"type": "thinking", "thinking": "Hm."}
 
 
 async def test_blocks_reach_the_template() -> None:
@@ -154,13 +157,40 @@ async def test_an_answer_that_is_begun() -> None:
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
-        ({"n": 2}, "Unknown field n"),
+        ({"n": 2}, "n is not supported"),
+        ({"max_token": 2}, "did you mean max_tokens"),
+        ({"thread": {"type": "create"}}, "send all messages"),
+        ({"compaction": {"type": "summarize"}}, "compaction is not supported"),
         ({"tool_choice": {"type": "any"}}, "tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "budget_tokens"),
+        ({"tools": [{"name": "a", "type": "function"}]}, "OpenAI"),
+        ({"tools": [{"name": "a"}]}, "tools[0].input_schema is missing"),
+        ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
+        (
+            {"tools": [{"type": "web_search_20250305"}], "tool_choice": {"type": "any"}},
+            "tool_choice",
+        ),
+        ({"thinking": {"type": "between_tools"}}, "adaptive or disabled or enabled"),
+        ({"output_format": {"type": "json_schema", "schema": {"type": 1}}}, "output_config.format"),
+        (
+            {
+                "tools": [{"type": "web_search_20250305"}, {**TOOL, "input_schema": {"type": 1}}],
+                "tool_choice": {"type": "tool", "name": "weather"},
+            },
+            "tools[1].input_schema",
+        ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-            "image",
+            "messages[0].content[0] is an image",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]},
+            "'hologram'; known are text",
+        ),
+        ({"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}, "type is missing"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "a"}]}]},
+            "Only the assistant",
         ),
     ],
 )
@@ -194,9 +224,3 @@ async def test_a_client_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatc
         assert response.status_code == 503
         assert response.json()["error"]["type"] == "overloaded_error"
         assert int(response.headers["retry-after"]) > 0
-
-
-async def test_a_budget_is_no_matter_where_nothing_is_thought() -> None:
-    async with running() as app:
-        thinking = {"type": "enabled", "budget_tokens": 1024}
-        assert (await post(app, thinking=thinking, max_tokens=3)).status_code == 200

@@ -90,9 +90,11 @@ async def counting(config: PoolingConfig, **shape: Any) -> AsyncIterator[AsyncLL
 
 
 @asynccontextmanager
-async def pooling(config: PoolingConfig, **shape: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def pooling(
+    config: PoolingConfig, chat_template: str | None = None, **shape: Any
+) -> AsyncIterator[httpx.AsyncClient]:
     async with counting(config, **shape) as engine:
-        app = create_app(engine, ["m"])
+        app = create_app(engine, ["m"], chat_template=chat_template)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             yield http
@@ -246,7 +248,8 @@ async def test_a_model_is_asked_for_what_it_is_not() -> None:
         ({"input": [[999]]}, "input"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ({"input": "a", "dimensions": 0}, "dimensions"),
-        ({"input": "a", "messages": []}, "messages"),
+        ({"input": "a", "messages": [{"role": "user", "content": "a"}]}, "messages"),
+        ({"input": "a", "add_generation_prompt": True}, "add_generation_prompt"),
         ({"input": "a", "dimension": 4}, "dimension"),
         ({"input": ["a"] * 2049}, "input"),
     ],
@@ -280,3 +283,24 @@ async def test_the_engine_encodes_without_a_server() -> None:
                 await anext(engine.encode(wrong))  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="NaN"):
             await anext(engine.encode([7]))
+
+
+async def test_a_conversation_is_one_text() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}]
+    async with pooling(EMBED, chat_template=template) as http:
+        one = (await http.post("/v1/embeddings", json={"input": "abc"})).json()
+        same = (await http.post("/v1/embeddings", json={"messages": messages})).json()
+        assert same["data"] == one["data"]
+        assert same["usage"] == one["usage"]
+
+
+async def test_pairs_have_newer_names() -> None:
+    async with pooling(EMBED) as http:
+        older = (await http.post("/score", json={"text_1": "a", "text_2": ["b", "c"]})).json()
+        newer = (await http.post("/score", json={"queries": "a", "documents": ["b", "c"]})).json()
+        assert newer["data"] == older["data"]
+        for body, param in [({"queries": "a"}, "text_2"), ({"documents": "a"}, "text_1")]:
+            assert (await refused(http, "/score", **body))["param"] == param
+        both = {"text_1": "a", "queries": "a", "documents": "b"}
+        assert (await refused(http, "/score", **both))["param"] == "queries"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.structured_outputs import NOT_FOLLOWED, ReasoningMarks, StructuredOutputsParams
-from quire.server.body import decode
+from quire.server.body import convert
 from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.sampling import chat_params
 from quire.server.openai.tools import read_tools, with_tools
@@ -39,7 +38,7 @@ def held_to(
     parser: str = "none", reasoning: str = "none", **fields: Any
 ) -> StructuredOutputsParams:
     """What the text of a chat is held to, under these parsers."""
-    request = decode(json.dumps({"messages": MESSAGES, **fields}).encode(), ChatRequest)
+    request = convert({"messages": MESSAGES, **fields}, ChatRequest, "")
     reading = read_tools(request, choose_parsers(None, parser, reasoning))
     params = with_tools(chat_params(request, {}), request, reading, DummyTokenizer(300))
     assert params.structured_outputs is not None
@@ -52,6 +51,18 @@ def accepts(params: StructuredOutputsParams, text: str) -> bool:
     tokens = list(text.encode())
     return matcher.validate_tokens(tokens) == len(tokens) and (
         matcher.consume_tokens(tokens) and matcher.is_accepting()
+    )
+
+
+def test_the_reasoning_before_strict_calls_holds_no_call() -> None:
+    """A reader takes the mark for the end of the reasoning, and what follows for a call."""
+    strict = [tool("f", parameters=CITY, strict=True)]
+    held = held_to("hermes", "qwen3", tools=strict)
+    assert accepts(held, "<think>A tool_call.</think>Yes.")
+    assert not accepts(held, '<think>A <tool_call>{"name": "g", "arguments": {}}</think>Yes.')
+    free = held_to("hermes", "qwen3", tools=strict, tool_choice="required")
+    assert accepts(
+        free, '<think>A <tool_call>.</think>[{"name": "f", "parameters": {"city": "x"}}]'
     )
 
 
@@ -83,6 +94,9 @@ CALLS = {
     "granite": '<|tool_call|>[{{"name": "weather", "arguments": {}}}]',
     "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{}"
     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+    "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    "minimax": '<tool_calls>\n{{"name": "weather", "arguments": {}}}\n</tool_calls>',
 }
 
 

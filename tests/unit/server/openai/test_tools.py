@@ -164,6 +164,7 @@ async def test_an_answer_of_a_tool_goes_to_the_template() -> None:
 
 
 USER = {"role": "user", "content": "a"}
+WEATHER = {"id": "1", "function": {"name": "weather", "arguments": "{}"}}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ USER = {"role": "user", "content": "a"}
         ({"tools": [{}]}, "tools[0].type"),
         ({"tools": [TOOL, TOOL]}, "tools"),
         ({"tools": [{**TOOL, "function": {"name": "a b"}}]}, "tools[0].function.name"),
-        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
         (
             {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
@@ -180,19 +181,8 @@ USER = {"role": "user", "content": "a"}
         ),
         ({"tools": [TOOL], "guided_regex": "a"}, "tools"),
         ({"messages": [{**USER, "tool_call_id": "1"}]}, "messages[0].tool_call_id"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].tool_call_id"),
-        ({"messages": [{"role": "assistant"}]}, "messages[0].content"),
-        (
-            {
-                "messages": [
-                    {
-                        "role": "assistant",
-                        "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "["}}],
-                    }
-                ]
-            },
-            "messages[0].tool_calls",
-        ),
+        ({"messages": [{**USER, "tool_calls": [WEATHER]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ],
 )
 async def test_refusals_name_the_field(fields: dict[str, Any], param: str) -> None:
@@ -242,3 +232,24 @@ async def test_logprobs_are_the_contents(text: str, content: str) -> None:
             for token in each["logprobs"]["content"]
         ]
         assert streamed == told
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+JSON_ONLY = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
+
+
+async def test_a_structure_and_tools() -> None:
+    """The answer is the structure, or calls."""
+    async with saying('{"a": 1}') as app:
+        choice = await ask(app, response_format=JSON_ONLY)
+        assert choice["message"]["content"] == '{"a": 1}'
+    async with saying(CALL) as app:
+        assert calls_of(await ask(app, response_format=JSON_ONLY))
+        assert calls_of(await ask(app, response_format={"type": "json_object"}))
+    async with saying('{"city": "Paris"}') as app:
+        named = {"type": "function", "function": {"name": "weather"}}
+        assert calls_of(await ask(app, response_format=JSON_ONLY, tool_choice=named))
+    async with saying("[weather()]", tool_call_parser="pythonic") as app:
+        response = await app.chat(tools=[TOOL], response_format=JSON_ONLY)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "tools"

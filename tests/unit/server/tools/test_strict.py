@@ -24,7 +24,8 @@ from quire.server.openai.protocol import (
     ToolDefinition,
 )
 from quire.server.openai.tools import Reading, read_tools
-from quire.server.tools.table import TOOL_PARSERS, OutputParser, choose_parsers
+from quire.server.tools.parser import OutputParser
+from quire.server.tools.table import TOOL_PARSERS, choose_parsers
 from quire.text import vocabulary
 from quire.text.grammar import new_matcher
 from quire.text.json_types import ALL, allowed_types
@@ -66,10 +67,18 @@ FUNCTIONS = [
     FunctionDefinition("free", parameters={"type": "object"}),
 ]
 SCHEMAS = {"weather": SCHEMA, "weather_of": {"maxProperties": 0}, "free": {}}
+DSML, DSML_END = "<｜DSML｜tool_calls>\n", "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
 BEGINS = {
     "openai": ("<|channel|>commentary to=functions.", " to=functions."),
     "pythonic": (f"[{FUNCTIONS[0].name}(", " [\nfree(", "[weather_of("),
+    "gemma4": ("<|tool_call>",),
     "qwen3_coder": ("<tool_call>", "<function="),
+    "seed_oss": ("<seed:tool_call>", "<seed:tool_call>\n<function=weather_of"),
+    "minimax_m2": ("<minimax:tool_call>",),
+    "deepseek_v32": ("<｜DSML｜function_calls>", f'{DSML}<｜DSML｜invoke name="weather_of'),
+    "glm45": ("<tool_call>",),
+    "kimi_k2": ("<|tool_calls_section_begin|>",),
+    "minimax": ("<tool_calls>",),
     "deepseek_v3": ("<｜tool▁calls▁begin｜>",),
     "mistral": ("[TOOL_CALLS]",),
     "granite": ("<|tool_call|>", "<tool_call>"),
@@ -77,7 +86,17 @@ BEGINS = {
     "llama3_json": ('{"name": "',),
 }
 CLOSING = frozenset(b"\"'})],>\n<")
-TEXT_END = "\n</parameter>\n"
+TEXT_ENDS = {
+    "qwen3_coder": "\n</parameter>\n",
+    "seed_oss": "</parameter>\n",
+    "minimax_m2": "</parameter>\n",
+    "deepseek_v32": "</｜DSML｜parameter>\n",
+    "glm45": "</arg_value>\n",
+    "gemma4": '<|"|>',
+}
+ENDLESS = ("minimax_m2", "deepseek_v32")
+"""Which may call and call before their mark ends."""
+TEXT_END = TEXT_ENDS["qwen3_coder"]
 """What no random walk writes."""
 EOS = "</s>"
 
@@ -104,8 +123,8 @@ def structure(name: str, functions: list[FunctionDefinition]) -> StructuredOutpu
     return found
 
 
-def generated(name: str, begin: str, random: Random, *, control: bool) -> str:
-    """A text that begins so, and ends as soon as it may."""
+def generated(name: str, begin: str, random: Random, *, control: bool) -> str | None:
+    """A text that begins so, and ends as soon as it may; None if it has not ended long after."""
     vocabulary = tokenizer(name, control=control)
     eos = (vocabulary.encode(EOS, add_special_tokens=False)[0],)
     size = 256 + 2 + len(TOOL_PARSERS[name].marks)
@@ -117,8 +136,10 @@ def generated(name: str, begin: str, random: Random, *, control: bool) -> str:
     tokens = vocabulary.encode(begin, add_special_tokens=False)
     assert matcher.consume_tokens(tokens)
     while not matcher.is_accepting():
+        if name in ENDLESS and len(tokens) > 2000:
+            return None
         assert len(tokens) < 3000
-        end = vocabulary.encode(TEXT_END, add_special_tokens=False)
+        end = vocabulary.encode(TEXT_ENDS.get(name, TEXT_END), add_special_tokens=False)
         if random.random() < 0.1 and matcher.validate_tokens(end) == len(end):
             assert matcher.consume_tokens(end)
             tokens += end
@@ -145,6 +166,8 @@ def test_what_is_let_through_is_a_call_of_its_schema(name: str, control: bool) -
     for seed in range(12):
         for begin in BEGINS[name]:
             text = generated(name, begin, Random(seed), control=control)
+            if text is None:
+                continue
             found = answer(name, text)
             assert found.content == "", text
             assert found.calls, text
@@ -163,9 +186,29 @@ def may_follow(name: str, text: str) -> bool:
     return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
 
 
+SEED, SEED_END = "<seed:tool_call>\n", "\n</function>\n</seed:tool_call>"
+MINIMAX, MINIMAX_END = "<minimax:tool_call>\n", "\n</invoke>\n</minimax:tool_call>"
+DSML_TEXT = '<｜DSML｜parameter name="a" string="true">3</｜DSML｜parameter>\n'
+DSML_LIST = '<｜DSML｜parameter name="b" string="false">[3]</｜DSML｜parameter>\n'
 FREE = {
     "pythonic": ["Hello", "[1, 2] are f(x)", "[see the notes]", " [free()] and on", "(a) [b"],
     "qwen3_coder": ["a <b> c", "See.\n<function=free>\n</function>\n</tool_call> So."],
+    "glm45": ["a <b> c", "See.\n<tool_call>free\n</tool_call> So."],
+    "seed_oss": [
+        "<function=nope>",
+        "<seed:tool_call>\n<function=free>\n</function>\n</seed:tool_call>",
+    ],
+    "minimax_m2": [
+        '<invoke name="nope">',
+        f'{MINIMAX}<invoke name="free">\n</invoke>\n<invoke name="weather_of">{MINIMAX_END}',
+    ],
+    "deepseek_v32": [
+        f'{DSML}<｜DSML｜invoke name="free">\n{DSML_TEXT}{DSML_LIST}{DSML_END}',
+    ],
+    "gemma4": [
+        "call:nope{}",
+        'So.<|tool_call>call:free{a:[1,<|"|>]<|"|>],b:{c:true}}<tool_call|>',
+    ],
     "openai": [
         "<|channel|>final<|message|>Hello",
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
@@ -178,6 +221,26 @@ NEVER = {
         "<tool_call>x",
         "<function=nope>\n</function>",
         "<function=weather>\n</function>",
+    ],
+    "glm45": ["<tool_call>x", "<tool_call>nope\n</tool_call>", "<tool_call>weather\n</tool_call>"],
+    "seed_oss": [
+        "<seed:tool_call>x",
+        f"{SEED}<function=nope>{SEED_END}",
+        f"{SEED}<function=free>\n<parameter=a>1<parameter=b>2</parameter>{SEED_END}",
+    ],
+    "minimax_m2": [
+        f'{MINIMAX}<invoke name="weather">{MINIMAX_END}',
+    ],
+    "deepseek_v32": [
+        "<｜DSML｜function_calls>x",
+        f'{DSML}<｜DSML｜invoke name="weather_of">\n{DSML_LIST}{DSML_END}',
+        f'{DSML}<｜DSML｜invoke name="free">\n{DSML_LIST}'.replace("[3]", "x"),
+    ],
+    "gemma4": [
+        "<|tool_call>x",
+        "<|tool_call>call:nope{}<tool_call|>",
+        "<|tool_call>call:weather{}<tool_call|>",
+        "<|tool_call>call:weather_of{a:1}<tool_call|>",
     ],
     "openai": [
         "<|channel|>commentary to=functions.nope<|message|>{}",
@@ -232,6 +295,9 @@ def test_texts_without_quotes_have_their_format(shared_dir: Path) -> None:
             "a text or something",
         ),
         ("qwen3_coder", {"properties": {"a>b": {}}}, "a>b"),
+        ("glm45", {"properties": {"a<b": {}}}, "a<b"),
+        ("gemma4", {"properties": {"a:b": {}}}, "a:b"),
+        ("gemma4", {"properties": {"a": {"type": "array", "uniqueItems": True}}}, "not held to"),
         ("pythonic", {"properties": {"a b": {}}}, "a b"),
         ("pythonic", {"anyOf": [{}, {}]}, "anyOf"),
         ("pythonic", {"required": ["x"]}, "x"),
@@ -282,3 +348,32 @@ def test_a_parameters_type_tells_text_from_json() -> None:
     ]:
         [(_, arguments)] = answer("qwen3_coder", written.format(key, text)).calls
         assert json.loads(arguments) == {key: value}
+
+
+@pytest.mark.parametrize("name", [n for n, f in TOOL_PARSERS.items() if f.marked])
+@pytest.mark.parametrize("control", [False, True])
+def test_json_or_calls_and_nothing_else(name: str, control: bool) -> None:
+    """Where the text has a schema, and there are tools that need not be called."""
+    free = [ToolDefinition("function", FUNCTIONS[2])]
+    text = StructuredOutputsParams(json={"type": "object", "properties": {"a": {"const": 12}}})
+    found = structure_of_calls(free, reading_of(name, FUNCTIONS[2:]), text)
+    assert found is not None
+    vocabulary = tokenizer(name, control=control)
+    eos = (vocabulary.encode(EOS, add_special_tokens=False)[0],)
+    size = 256 + 2 + len(TOOL_PARSERS[name].marks)
+    specials = special_tokens(vocabulary, eos)
+
+    def accepted(written: str) -> bool:
+        matcher = new_matcher(matcher_tokenizer(vocabulary, size, eos), found, specials)
+        tokens = vocabulary.encode(written, add_special_tokens=False)
+        taken = matcher.validate_tokens(tokens)
+        return taken == len(tokens) and matcher.consume_tokens(tokens) and matcher.is_accepting()
+
+    each = TOOL_PARSERS[name].envelopes[0]
+    begin = each.begin.replace("{name}", "free").replace("{index}", "0")
+    call = begin + '{"b": 1}' + each.end
+    assert accepted('{"a": 12}')
+    assert accepted(call)
+    assert accepted(f"{call}\n{call}")
+    for wrong in ('{"a": 13}', f"So: {call}", f'{call}{{"a": 12}}', f"{call} So.", "12", ""):
+        assert not accepted(wrong), wrong

@@ -1,0 +1,60 @@
+"""The `quire` program, also as `python -m quire`: signals and exit statuses around the command.
+
+A program that Ctrl-C or a closed pipe ends, ends by that signal and without a word: the shell
+shows 130 or 141, and stops a loop.
+"""
+
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+_SIGNALS = {130: signal.SIGINT, 141: signal.SIGPIPE}
+"""Exit statuses of commands that a signal has ended."""
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:  # while imports run there is nothing to clean up
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from quire.cli.main import main as run
+
+    if heeded:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = _interrupted
+    try:
+        status = run()
+    except SystemExit as end:  # argparse's
+        status = end.code if isinstance(end.code, int) else 1
+    if heeded:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _exit(status)
+
+
+def _interrupted(unraisable: Any, show: Any = sys.unraisablehook) -> None:
+    """End the program if Ctrl-C came where nobody can catch it: in a destructor, say."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        _die_of(130)
+    show(unraisable)
+
+
+def _exit(status: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = 141
+    if status in _SIGNALS:
+        _die_of(status)
+    sys.exit(status)
+
+
+def _die_of(status: int) -> NoReturn:
+    number = _SIGNALS[status]
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(status)  # the first process of a container cannot be killed so
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`quire chat`: a conversation in the terminal, or one message per line from a pipe."""

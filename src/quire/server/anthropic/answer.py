@@ -1,0 +1,238 @@
+"""A message as an answer: its blocks, whole or one after another in events."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.server.anthropic.blocks import signature_of
+from quire.server.anthropic.errors import anthropic_error
+from quire.server.anthropic.protocol import (
+    AppliedEdits,
+    Message,
+    MessageUsage,
+    OutputTokensDetails,
+)
+from quire.server.errors import describe
+from quire.server.event_stream import Framing
+from quire.server.json_text import encode, read_arguments
+from quire.server.openai.chat import ChatAnswer
+from quire.server.openai.generation import completions
+from quire.server.openai.tools import ChoiceReader
+from quire.server.tools.deltas import CallDelta, Delta, TextDelta
+
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_KINDS = {"content": "text", "reasoning": "thinking"}
+"""Blocks by what they hold; also the name of their text."""
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (
+        kind.encode(), encode({"type": kind, **fields})
+    )  # fmt: skip
+
+
+def _error_event(error: Exception) -> bytes:
+    status, body = describe(error)
+    told = anthropic_error(status, body.error.message, body.error.code)
+    return _event("error", error=told.error)
+
+
+FRAMING = Framing(_error_event, b"", _event("ping"))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a request asks of its answer beside the text.
+
+    Attributes:
+        omits_thinking: return thinking in the block's signature alone.
+        eager: tools whose input is streamed as the model writes it.
+        edits: those of `context_management`, if it was there.
+    """
+
+    omits_thinking: bool = False
+    eager: frozenset[str] = frozenset()
+    edits: AppliedEdits | UnsetType = UNSET
+
+
+@dataclass(slots=True)
+class _OpenBlock:
+    """A block whose events have begun.
+
+    Attributes:
+        name: the tool's.
+        written: its text or input so far, where the end of the block needs it.
+    """
+
+    type: str
+    name: str = ""
+    written: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer(ChatAnswer):
+    """A message, whole or as a `StreamedAnswer`."""
+
+    options: Options
+    reader: ChoiceReader | None = None
+    num_blocks: int = 0
+    open_block: _OpenBlock | None = None
+
+    async def complete(self) -> Message:
+        """The whole answer."""
+        output = await self.final()
+        [completion] = completions(output)
+        message = self.message(output)
+        for part in self.read(completion, output).parts:
+            block = self.block(part)
+            if isinstance(part, CallDelta):
+                block["input"] = call_input(part.arguments)
+            elif part.kind == "reasoning":
+                block["thinking"] = "" if self.options.omits_thinking else part.text
+                block["signature"] = self.signature(part.text)
+            else:
+                block["text"] = part.text
+            message.content.append(block)
+        message.stop_reason, message.stop_sequence = self.stop(completion)
+        message.usage = self.usage()  # thinking is known when the text has been read
+        return message
+
+    def events(self, prompt: int, output: RequestOutput) -> bytes:
+        """What an output adds, in blocks that are closed where another one begins."""
+        self.used.add(prompt, output)
+        parts: list[bytes] = []
+        if self.reader is None:
+            parts.append(_event("message_start", message=self.message(output)))
+        for completion in completions(output):
+            for part in self.read(completion, output).parts:
+                parts += self.part_events(part)
+            if completion.finish_reason is not None:
+                parts += self.end()
+                reason, sequence = self.stop(completion)
+                stop = {"stop_reason": reason, "stop_sequence": sequence}
+                more = (
+                    {}
+                    if self.options.edits is UNSET
+                    else {"context_management": self.options.edits}
+                )
+                parts.append(_event("message_delta", delta=stop, usage=self.usage(), **more))
+        return b"".join(parts)
+
+    def last_events(self) -> bytes:
+        return _event("message_stop")
+
+    def read(self, completion: CompletionOutput, output: RequestOutput) -> Delta:
+        if self.reader is None:
+            self.reader = self.new_reader(output)
+        return self.reader.read(completion)
+
+    def stop(self, completion: CompletionOutput) -> tuple[str | None, str | None]:
+        """Why it ended, and the stop sequence where it was one."""
+        assert self.reader is not None
+        if isinstance(completion.stop_reason, str):
+            return "stop_sequence", completion.stop_reason
+        reason = self.reader.finish_reason(completion.finish_reason)
+        limit = self.call.params.max_tokens
+        if reason == "length" and limit is not None and self.used.completion_tokens < limit:
+            return "model_context_window_exceeded", None
+        return _STOP_REASONS.get(reason or "", reason), None
+
+    def part_events(self, part: TextDelta | CallDelta) -> list[bytes]:
+        """More of a block, which is begun if it is not the one that is open."""
+        if isinstance(part, CallDelta):
+            events = [] if part.name is None else self.begin(self.block(part))
+            text, change = part.arguments, "input_json"
+        else:
+            kind = _KINDS[part.kind]
+            is_open = self.open_block is not None and self.open_block.type == kind
+            events = [] if is_open else self.begin(self.block(part))
+            text, change = part.text, kind
+        block = self.open_block
+        assert block is not None
+        if block.type != "text":
+            block.written.append(text)
+        if self.is_told_at_end(block):
+            return events
+        return [*events, self.delta(change, text)]
+
+    def is_told_at_end(self, block: _OpenBlock) -> bool:
+        """Whether nothing of a block is told before it is whole."""
+        if block.type == "tool_use":  # half of it need not be JSON that clients can read
+            return block.name not in self.options.eager
+        return block.type == "thinking" and self.options.omits_thinking
+
+    def begin(self, block: dict[str, Any]) -> list[bytes]:
+        events = self.end()
+        self.open_block = _OpenBlock(block["type"], block.get("name", ""))
+        self.num_blocks += 1
+        index = self.num_blocks - 1
+        return [*events, _event("content_block_start", index=index, content_block=block)]
+
+    def end(self) -> list[bytes]:
+        """Close the open block."""
+        block, self.open_block = self.open_block, None
+        if block is None:
+            return []
+        events = []
+        written = "".join(block.written)
+        if block.type == "thinking":
+            events.append(self.delta("signature", self.signature(written)))
+        elif block.type == "tool_use" and self.is_told_at_end(block):
+            events.append(self.delta("input_json", bytes(call_input(written)).decode()))
+        return [*events, _event("content_block_stop", index=self.num_blocks - 1)]
+
+    def delta(self, kind: str, text: str) -> bytes:
+        name = "partial_json" if kind == "input_json" else kind
+        change = {"type": f"{kind}_delta", name: text}
+        return _event("content_block_delta", index=self.num_blocks - 1, delta=change)
+
+    def signature(self, thinking: str) -> str:
+        """What a client sends back with a block of thinking: the text itself where it is omitted,
+        else what the text is known by. Some clients send no block back that has none."""
+        if self.options.omits_thinking:
+            return signature_of(thinking)
+        return hashlib.sha256(thinking.encode(errors="replace")).hexdigest()[:32]
+
+    def block(self, part: TextDelta | CallDelta) -> dict[str, Any]:
+        """The empty block of a part that begins one."""
+        if isinstance(part, CallDelta):
+            call_id = self.reading.new_call_id()
+            return {"type": "tool_use", "id": call_id, "name": part.name, "input": {}}
+        if part.kind == "reasoning":
+            return {"type": "thinking", "thinking": "", "signature": ""}
+        return {"type": "text", "text": ""}
+
+    def message(self, output: RequestOutput) -> Message:
+        return Message(
+            self.call.id,
+            self.call.model,
+            [],
+            self.usage(),
+            context_management=self.options.edits,
+            warnings=self.call.warnings(output),
+        )
+
+    def usage(self) -> MessageUsage:
+        usage = self.used.usage()
+        cached = usage.prompt_tokens_details.cached_tokens
+        thinking = OutputTokensDetails(usage.completion_tokens_details.reasoning_tokens)
+        return MessageUsage(
+            usage.prompt_tokens - cached,
+            usage.completion_tokens,
+            cached,
+            output_tokens_details=thinking,
+        )
+
+
+def call_input(written: str) -> msgspec.Raw:
+    """Return a call's arguments as an object; see `read_arguments`."""
+    try:
+        return msgspec.Raw(encode(read_arguments(written)))
+    except RecursionError:
+        return msgspec.Raw(encode({"arguments": written}))

@@ -1,0 +1,219 @@
+"""The blocks that messages are made of: their types, and which are left out of the prompt."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+from typing import Any, ClassVar
+
+from starlette.requests import Request
+
+from quire.server.anthropic import elsewhere
+from quire.server.body import read_part
+from quire.server.errors import invalid
+from quire.server.notices import ignore
+from quire.server.openai.protocol import Messages, Strict
+from quire.server.rules import Rules
+
+_OMITTED = "omitted:"
+"""Begins the signature that holds a block's thinking."""
+_IMAGES = "this model reads text; images are not served"
+_FILES = "send its text in a source of the type text; PDFs, URLs and file ids are not served"
+_LEFT_OUT = {
+    "container_upload": "This server runs no code.",
+    "fallback": "It has no text.",
+    "mcp_tool_listing": "This server does not ask other servers for tools.",
+    "server_tool_use": "Another server ran the tool.",
+    "mcp_tool_use": "Another server ran the tool.",
+}
+_RESULT = "_tool_result"
+"""Ends the types of other servers' results: they have no place in a chat template."""
+
+
+class Block(Strict, tag_field="type", kw_only=True):
+    """A part of a message's content."""
+
+    cache_control: Any = None
+    """Changes nothing: every prefix is cached."""
+
+    rules: ClassVar[Rules] = elsewhere.BLOCK
+
+
+class TextBlock(Block, tag="text"):
+    text: str
+    citations: Any = None
+    """Of an earlier answer; the text is all there."""
+
+
+class ThinkingBlock(Block, tag="thinking"):
+    """Reasoning of an earlier answer, as a client sends it back."""
+
+    thinking: str
+    signature: str | None = None
+
+
+class ToolUseBlock(Block, tag="tool_use"):
+    id: str
+    name: str
+    input: Any = None
+    """An object, or what a call was that was cut off."""
+
+
+class ToolResultBlock(Block, tag="tool_result"):
+    tool_use_id: str
+    content: str | Messages[dict[str, Any]] | None = None
+    is_error: bool | None = None
+
+
+class TextSource(Strict, tag_field="type", tag="text"):
+    data: str
+    media_type: str | None = None
+
+
+class ContentSource(Strict, tag_field="type", tag="content"):
+    content: str | Messages[dict[str, Any]]
+
+
+class DocumentBlock(Block, tag="document"):
+    source: TextSource | ContentSource
+    title: str | None = None
+    context: str | None = None
+
+    rules: ClassVar[Rules] = {"citations": elsewhere.CITATIONS}
+
+
+class SearchResultBlock(Block, tag="search_result"):
+    content: Messages[TextBlock]
+    source: str
+    title: str
+
+    rules: ClassVar[Rules] = {"citations": elsewhere.CITATIONS}
+
+
+Known = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
+"""What a chat has a place for."""
+
+_KNOWN = {"thinking": ThinkingBlock, "tool_use": ToolUseBlock, "tool_result": ToolResultBlock}
+
+
+def read_block(request: Request, value: dict[str, Any], where: str) -> Known | None:
+    """Return a block of a message; None if it is left out, which the client is told.
+
+    Raises:
+        ApiError: 400 for a block that is wrong, or without which the answer would be another.
+    """
+    kind = value.get("type")
+    if isinstance(kind, str):
+        if (known := _KNOWN.get(kind)) is not None:
+            block: Known = read_part(request, value, known, where)
+            return _recalled(block) if isinstance(block, ThinkingBlock) else block
+        if kind == "redacted_thinking":
+            ignore(request, where, "Nobody here can read it; it is left out.")
+            return None
+        if kind in _LEFT_OUT or kind.endswith(_RESULT):
+            reason = _LEFT_OUT.get(kind, "Another server ran the tool.")
+            ignore(request, where, f"A block of the type {kind} is left out. {reason}")
+            return None
+        if (text := read_text(request, value, where)) is not None:
+            return TextBlock(text=text)
+    raise _unknown(kind, where)
+
+
+def read_text(request: Request, value: dict[str, Any], where: str) -> str | None:
+    """Return the text of a block that has nothing else; None if its type is unknown.
+
+    Raises:
+        ApiError: 400 for a block that is wrong, or that would have to be seen.
+    """
+    match value.get("type"):
+        case "text":
+            block: TextBlock = read_part(request, value, TextBlock, where)
+            return block.text
+        case "document":
+            source = value.get("source")
+            if isinstance(source, dict) and source.get("type") in ("base64", "url", "file"):
+                raise invalid(
+                    f"{where} is a document of the type {source['type']}; {_FILES}.", where
+                )
+            return _document(request, read_part(request, value, DocumentBlock, where), where)
+        case "search_result":
+            found: SearchResultBlock = read_part(request, value, SearchResultBlock, where)
+            return _joined(found.title, found.source, *(each.text for each in found.content))
+        case "image":
+            raise invalid(f"{where} is an image; {_IMAGES}.", where)
+    return None
+
+
+def result_text(request: Request, block: ToolResultBlock, where: str) -> str:
+    """Return what a tool has found, for the model to read.
+
+    An agent cannot take back what its tools have returned. So the model is told where something
+    was that is no text, and the client as well.
+    """
+    if block.content is None or isinstance(block.content, str):
+        return block.content or ""
+    texts = []
+    for index, value in enumerate(block.content):
+        place = f"{where}.content[{index}]"
+        kind = value.get("type")
+        if kind == "tool_reference":
+            texts.append(f"[tool: {value.get('tool_name')}]")
+            continue
+        if kind in ("text", "search_result") or _is_text_document(value):
+            text = read_text(request, value, place)
+            texts.append(text or "")
+            continue
+        if not isinstance(kind, str):
+            raise _unknown(kind, place)
+        ignore(request, place, f"The model is told that a {kind} was here; it reads text.")
+        texts.append(f"[{kind} left out: this model reads text]")
+    return "\n".join(texts)
+
+
+def signature_of(thinking: str) -> str:
+    """Return the signature of a thinking block whose text is omitted: the text itself."""
+    return _OMITTED + base64.b64encode(thinking.encode(errors="replace")).decode()
+
+
+def _recalled(block: ThinkingBlock) -> ThinkingBlock:
+    """A block, with the thinking that its signature holds."""
+    if block.thinking or not (block.signature or "").startswith(_OMITTED):
+        return block
+    assert block.signature is not None
+    with contextlib.suppress(binascii.Error, UnicodeDecodeError):  # it was not ours
+        block.thinking = base64.b64decode(block.signature.removeprefix(_OMITTED)).decode()
+    return block
+
+
+def _document(request: Request, block: DocumentBlock, where: str) -> str:
+    source = block.source
+    if isinstance(source, TextSource):
+        return _joined(block.title, block.context, source.data)
+    if isinstance(source.content, str):
+        return _joined(block.title, block.context, source.content)
+    texts = []
+    for index, value in enumerate(source.content):
+        place = f"{where}.source.content[{index}]"
+        text = read_text(request, value, place)
+        if text is None:
+            raise _unknown(value.get("type"), place)
+        texts.append(text)
+    return _joined(block.title, block.context, *texts)
+
+
+def _is_text_document(value: dict[str, Any]) -> bool:
+    source = value.get("source")
+    is_text = isinstance(source, dict) and source.get("type") in ("text", "content")
+    return value.get("type") == "document" and is_text
+
+
+def _joined(*texts: str | None) -> str:
+    return "\n".join(text for text in texts if text)
+
+
+def _unknown(kind: object, where: str) -> Exception:
+    known = "text, thinking, tool_use, tool_result, document and search_result"
+    if not isinstance(kind, str):
+        return invalid(f"{where}.type is missing.", f"{where}.type")
+    return invalid(f"{where} is of the type {kind[:64]!r}; known are {known}.", f"{where}.type")

@@ -1,0 +1,65 @@
+"""What `context_management` asks for, and what an answer says was done."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from quire.server.openai.protocol import Messages, Strict
+
+CLEAR_TOOL_USES = "clear_tool_uses_20250919"
+CLEAR_THINKING = "clear_thinking_20251015"
+
+
+class Limit(Strict):
+    """So many input tokens, or uses of tools."""
+
+    type: Literal["input_tokens", "tool_uses"]
+    value: int
+
+
+class ThinkingTurns(Strict):
+    type: Literal["thinking_turns", "all"]
+    value: int = 1
+
+
+class ClearToolUses(Strict, tag_field="type", tag=CLEAR_TOOL_USES, kw_only=True):
+    """Beyond the trigger, clear the results of the oldest calls, and keep the latest."""
+
+    trigger: Limit = msgspec.field(default_factory=lambda: Limit("input_tokens", 100_000))
+    keep: Limit = msgspec.field(default_factory=lambda: Limit("tool_uses", 3))
+    clear_at_least: Limit | None = None
+    """Clear nothing if fewer input tokens than these would go."""
+    exclude_tools: list[str] | None = None
+    clear_tool_inputs: bool | list[str] | None = None
+    """The inputs of the calls as well, or of those of some tools."""
+
+
+class ClearThinking(Strict, tag_field="type", tag=CLEAR_THINKING, kw_only=True):
+    """Clear the thinking of the oldest turns."""
+
+    keep: Literal["all"] | ThinkingTurns = msgspec.field(
+        default_factory=lambda: ThinkingTurns("thinking_turns")
+    )
+
+
+class Compact(Strict, tag_field="type", tag="compact_20260112", kw_only=True):
+    """Summarize a long conversation, which this server does not: refused beyond the trigger."""
+
+    trigger: Limit | None = None
+    instructions: Any = None
+    pause_after_compaction: Any = None
+
+
+class ContextManagement(Strict):
+    edits: Messages[ClearToolUses | ClearThinking | Compact] | None = None
+
+
+class AppliedEdit(msgspec.Struct, omit_defaults=True):
+    """One edit that has changed the prompt."""
+
+    type: str
+    cleared_input_tokens: int
+    cleared_tool_uses: int | None = None
+    cleared_thinking_turns: int | None = None

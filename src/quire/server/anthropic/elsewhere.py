@@ -1,0 +1,56 @@
+"""Fields of Anthropic's API that have no effect here, with the reason of each."""
+
+from __future__ import annotations
+
+from quire.server.openai import elsewhere
+from quire.server.rules import Rules, ignored, refused
+
+_LABEL = "The server does not tell callers apart."
+CITATIONS = ignored("The text is read; answers cite nothing.", strict=({"enabled": False},))
+_NO_SERVER_TOOLS = "The server runs no tools of its own."
+
+MESSAGE: Rules = {
+    "output_config": ignored("It counts at the top of the body alone."),
+}
+
+THINKING: Rules = {
+    "block_binding": ignored("Signatures of thinking are not checked."),
+}
+
+OUTPUT_CONFIG: Rules = {
+    "task_budget": ignored("The model is not told of a budget."),
+}
+
+TOOL: Rules = {
+    "defer_loading": ignored("Every tool is shown to the model at once.", strict=(False,)),
+    "max_characters": ignored("The client cuts what its tools return."),
+}
+
+BLOCK: Rules = {
+    "caller": ignored("The chat template does not get it."),
+    "toolset_name": ignored("The chat template does not get it."),
+    "transformations": ignored("Images are left out."),
+}
+
+COUNT: Rules = {
+    **elsewhere.SAMPLERS,
+    **elsewhere.CHAT_SAMPLING,
+    "speed": ignored("There is one speed.", strict=("standard",)),
+    "inference_geo": ignored("The server computes where it runs."),
+    "container": ignored(_NO_SERVER_TOOLS),
+    "mcp_servers": ignored(f"{_NO_SERVER_TOOLS} Their tools are left out.", strict=([],)),
+    "diagnostics": ignored("Cache misses are not diagnosed."),
+    "user_profile_id": ignored(_LABEL),
+    "workspace_id": ignored(_LABEL),
+    "billing_policy": ignored("Nothing is billed."),
+    "fallbacks": ignored("The server has one model, which refuses nothing."),
+    "fallback_credit_token": ignored("Nothing is billed."),
+    "anthropic_version": ignored("There is one version of the API."),
+    "anthropic_beta": ignored("Every feature is on."),
+    "betas": ignored("Every feature is on."),
+    "compaction": refused("The server summarizes nothing; the client has to."),
+}
+
+MESSAGES: Rules = {
+    "max_tokens_to_sample": refused("Send max_tokens in its place."),
+}

@@ -1,0 +1,167 @@
+"""The tools of a request: the client's own, those whose schema Anthropic defines, and the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+from starlette.requests import Request
+
+from quire.server.anthropic import elsewhere
+from quire.server.anthropic.protocol import ToolChoiceParam
+from quire.server.body import read_part
+from quire.server.errors import invalid
+from quire.server.notices import ignore
+from quire.server.openai.protocol import (
+    ChosenFunction,
+    ChosenTool,
+    FunctionDefinition,
+    Strict,
+    ToolDefinition,
+)
+from quire.server.rules import Rules
+
+Choice = Literal["none", "auto", "required"]
+_CHOICES: dict[str, Choice] = {"auto": "auto", "any": "required", "none": "none"}
+_PATH = {"type": "string"}
+_LINES = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+_EDITS: dict[str, Any] = {
+    "path": _PATH,
+    "view_range": _LINES,
+    "file_text": {"type": "string"},
+    "old_str": {"type": "string"},
+    "new_str": {"type": "string"},
+    "insert_line": {"type": "integer"},
+    "insert_text": {"type": "string"},
+}
+
+
+def _commands(*names: str, **more: Any) -> dict[str, Any]:
+    command = {"type": "string", "enum": list(names)}
+    return {"type": "object", "properties": {"command": command, **_EDITS, **more}}
+
+
+_DEFINED: dict[str, tuple[str, dict[str, Any]]] = {
+    "bash_": (
+        "Run a command in a bash session, which keeps its state, or restart the session.",
+        {
+            "type": "object",
+            "properties": {"command": {"type": "string"}, "restart": {"type": "boolean"}},
+        },
+    ),
+    "text_editor_": (
+        "View, create and edit text files, or insert a text behind a line of one.",
+        {**_commands("view", "create", "str_replace", "insert"), "required": ["command", "path"]},
+    ),
+    "memory_": (
+        "Keep notes as files below /memories between conversations.",
+        {
+            **_commands(
+                "view", "create", "str_replace", "insert", "delete", "rename",
+                old_path=_PATH, new_path=_PATH,
+            ),
+            "required": ["command"],
+        },
+    ),
+}  # fmt: skip
+"""Tools that clients run and whose definition they leave to the model, by their types."""
+
+
+class ToolParam(Strict):
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    input_schema: dict[str, Any] | None = None
+    description: str | None = None
+    type: str | None = None
+    strict: bool | None = None
+    input_examples: list[dict[str, Any]] | None = None
+    """Shown to the model as the schema's `examples`."""
+    allowed_callers: list[str] | None = None
+    eager_input_streaming: bool | None = None
+    """Stream the input as the model writes it; else in one piece, when it is whole."""
+    cache_control: Any = None
+
+    rules: ClassVar[Rules] = elsewhere.TOOL
+
+
+@dataclass(slots=True)
+class GivenTools:
+    """The tools that the model can call.
+
+    Attributes:
+        places: where each of them is among the request's.
+        eager: the names of those whose input is streamed as the model writes it.
+    """
+
+    definitions: list[ToolDefinition] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    eager: set[str] = field(default_factory=set)
+
+
+def read_given_tools(request: Request, tools: list[dict[str, Any]]) -> GivenTools:
+    """Return the tools that the client runs; the others are left out, and the client is told.
+
+    Raises:
+        ApiError: 400 for a tool that is wrong.
+    """
+    given = GivenTools()
+    for index, value in enumerate(tools):
+        where = f"tools[{index}]"
+        kind = value.get("type") or "custom"
+        if kind == "function":
+            raise invalid(
+                f"{where} has the shape of OpenAI's API; send name, description and input_schema.",
+                f"{where}.type",
+            )
+        defined = _defined(kind)
+        if kind != "custom" and defined is None:
+            name = f"{kind[:64]!r}" if isinstance(kind, str) else "of this type"
+            ignore(request, where, f"The tool {name} is left out: this server does not run it.")
+            continue
+        tool: ToolParam = read_part(request, value, ToolParam, where)
+        if tool.allowed_callers and "direct" not in tool.allowed_callers:
+            ignore(request, where, "The tool is left out: this server runs no code to call it.")
+            continue
+        given.definitions.append(ToolDefinition("function", _function(tool, defined, where)))
+        given.places.append(index)
+        if tool.eager_input_streaming:
+            given.eager.add(tool.name)
+    return given
+
+
+def read_choice(choice: ToolChoiceParam | None, given: GivenTools) -> ChosenTool | Choice | None:
+    """Return `tool_choice` as a chat has it.
+
+    Raises:
+        ApiError: 400 where it contradicts itself, or asks for a tool that is not there.
+    """
+    if choice is None:
+        return None
+    if (choice.name is not None) != (choice.type == "tool"):
+        raise invalid("tool_choice has a name where its type is tool.", "tool_choice")
+    if not given.definitions:
+        if choice.type in ("auto", "none"):
+            return None
+        raise invalid(f"tool_choice {choice.type} needs tools that can be called.", "tool_choice")
+    if choice.name is not None:
+        return ChosenTool("function", ChosenFunction(choice.name))
+    return _CHOICES[choice.type]
+
+
+def _defined(kind: object) -> tuple[str, dict[str, Any]] | None:
+    """The description and the schema of a type whose definition is Anthropic's."""
+    if not isinstance(kind, str):
+        return None
+    return next((known for prefix, known in _DEFINED.items() if kind.startswith(prefix)), None)
+
+
+def _function(
+    tool: ToolParam, defined: tuple[str, dict[str, Any]] | None, where: str
+) -> FunctionDefinition:
+    description, schema = defined or (tool.description, tool.input_schema)
+    if schema is None:
+        raise invalid(f"{where}.input_schema is missing.", f"{where}.input_schema")
+    schema = {name: value for name, value in schema.items() if value is not None}
+    if tool.input_examples:
+        schema["examples"] = tool.input_examples
+    return FunctionDefinition(tool.name, description, schema, tool.strict)

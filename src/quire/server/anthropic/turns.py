@@ -1,0 +1,131 @@
+"""A conversation as turns of blocks, and the chat messages that they become."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from starlette.requests import Request
+
+from quire.server.anthropic.blocks import (
+    Known,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    read_block,
+    result_text,
+)
+from quire.server.anthropic.protocol import CountRequest, MessageParam
+from quire.server.errors import invalid
+from quire.server.json_text import encode
+from quire.server.openai.protocol import CalledFunction, CalledTool, ChatMessage
+
+BLOCKS_PER_TURN = 512
+"""Blocks to read before the event loop gets its turn: a millisecond or two."""
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one role says in a row.
+
+    Attributes:
+        results: what tools returned, by the ids of their calls.
+    """
+
+    role: Role
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[ToolUseBlock] = field(default_factory=list)
+    results: dict[str, str] = field(default_factory=dict)
+
+
+async def read_turns(request: Request, body: CountRequest) -> list[Turn]:
+    """Return the conversation; messages of one role in a row are one turn.
+
+    Raises:
+        ApiError: 400 for a block that is wrong, or not its role's.
+    """
+    turns: list[Turn] = []
+    if body.system:
+        texts = [body.system] if isinstance(body.system, str) else [b.text for b in body.system]
+        turns.append(Turn("system", texts))
+    num_read = 0
+    last_user = max((i for i, m in enumerate(body.messages) if m.role == "user"), default=-1)
+    for index, message in enumerate(body.messages):
+        if message.clear_at == "next_user_message" and index < last_user:
+            continue
+        if not turns or turns[-1].role != message.role:
+            turns.append(Turn(message.role))
+        _add(request, turns[-1], message, f"messages[{index}].content")
+        num_read += 1 if isinstance(message.content, str) else len(message.content or ())
+        if num_read >= BLOCKS_PER_TURN:
+            num_read = 0
+            await asyncio.sleep(0)
+    return turns
+
+
+def chat_messages(turns: Sequence[Turn]) -> list[ChatMessage]:
+    """Return the same for a chat template, in which each result of a tool is a message."""
+    messages: list[ChatMessage] = []
+    for turn in turns:
+        messages += [
+            ChatMessage("tool", text, tool_call_id=call_id)
+            for call_id, text in turn.results.items()
+        ]
+        if turn.results and not turn.texts:
+            continue
+        messages.append(
+            ChatMessage(
+                turn.role,
+                "\n".join(turn.texts),
+                tool_calls=[_call(call) for call in turn.calls] or None,
+                reasoning_content="".join(turn.thoughts) or None,
+            )
+        )
+    return messages
+
+
+def is_begun(turns: Sequence[Turn]) -> bool:
+    """Return whether the answer goes on where the last turn ends."""
+    last = turns[-1]
+    return last.role == "assistant" and bool(last.texts) and not last.calls
+
+
+def _add(request: Request, turn: Turn, message: MessageParam, where: str) -> None:
+    if isinstance(message.content, str):
+        turn.texts.append(message.content)
+        return
+    for index, value in enumerate(message.content or ()):
+        place = f"{where}[{index}]"
+        block = read_block(request, value, place)
+        if block is None:
+            continue
+        _check(block, turn.role, place)
+        match block:
+            case TextBlock():
+                turn.texts.append(block.text)
+            case ThinkingBlock():
+                turn.thoughts.append(block.thinking)
+            case ToolUseBlock():
+                turn.calls.append(block)
+            case ToolResultBlock():
+                turn.results[block.tool_use_id] = result_text(request, block, place)
+
+
+def _check(block: Known, role: Role, where: str) -> None:
+    """Raises `ApiError` for a block that is not of the role's."""
+    if isinstance(block, ToolResultBlock) and role != "user":
+        raise invalid("Results of tools come in the user's messages.", where)
+    if isinstance(block, ThinkingBlock | ToolUseBlock) and role != "assistant":
+        raise invalid("Only the assistant thinks and calls tools.", where)
+
+
+def _call(block: ToolUseBlock) -> CalledTool:
+    given = block.input
+    written = given if isinstance(given, str) else encode({} if given is None else given).decode()
+    return CalledTool(block.id, CalledFunction(block.name, written))

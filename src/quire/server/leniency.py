@@ -1,0 +1,216 @@
+"""Drop from a request's JSON what has no effect, along the types that it is to become."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+from typing import Any
+
+from msgspec import inspect
+
+from quire.server.errors import invalid, not_supported
+from quire.server.notices import Notice
+from quire.server.rules import EMPTY, rules_of
+
+MAX_UNKNOWN = 256
+"""Names of unknown fields in one body; nobody sends more by mistake."""
+OBJECTS_PER_TURN = 1024
+"""Objects to look at before the event loop gets its turn: a millisecond or two."""
+_LONGEST_NAME = 64
+"""Longer names are no slips of the pen."""
+_SIMILAR = 0.85
+"""Share of equal characters from which a name is a slip of the pen of another."""
+
+Path = tuple["Path", str | int] | None
+"""Where a value is: where its object or array is, and its place in that."""
+
+
+class Relaxed:
+    """The walk through one value, which is changed in place.
+
+    Args:
+        strict: refuse what would be ignored, as `--strict-fields` wants it.
+    """
+
+    def __init__(self, value: Any, kind: Any, where: str = "", *, strict: bool = False) -> None:
+        self.notices: list[Notice] = []
+        self._strict = strict
+        self._noticed: set[tuple[type, str]] = set()
+        self._num_unknown = 0
+        root: Path = (None, where) if where else None
+        self._stack: list[tuple[Any, _Shape, Path]] = [(value, _shape_of(kind), root)]
+
+    def steps(self) -> Iterator[None]:
+        """Walk, with a pause after every `OBJECTS_PER_TURN` objects.
+
+        Raises:
+            ApiError: 400 for a field that would change the answer, or that is misspelt.
+        """
+        seen = 0
+        while self._stack:
+            value, shape, path = self._stack.pop()
+            seen += 1
+            if isinstance(value, dict):
+                if (fields := shape.of_object(value)) is not None:
+                    self._object(value, fields, path)
+            elif isinstance(value, list) and shape.item is not None:
+                item = shape.item
+                self._stack += [
+                    (each, item, (path, index))
+                    for index, each in reversed([*enumerate(value)])
+                    if isinstance(each, dict | list)
+                ]
+            if seen % OBJECTS_PER_TURN == 0:
+                yield
+
+    def _object(self, value: dict[str, Any], fields: _Fields, path: Path) -> None:
+        unknown = value.keys() - fields.shapes.keys()
+        for name in value if unknown else ():
+            if name in unknown:
+                self._drop(name, value[name], fields, path)
+        for name in unknown:
+            del value[name]
+        for name in () if self._strict else fields.nulls & value.keys():
+            if value[name] in EMPTY:
+                self._notice(fields, (path, name), "It asks for nothing.")
+                del value[name]
+        for name in fields.inner & value.keys():
+            if isinstance(found := value[name], dict | list):
+                self._stack.append((found, fields.shapes[name], (path, name)))
+
+    def _drop(self, name: str, value: Any, fields: _Fields, path: Path) -> None:
+        """Raises `ApiError` where the field must not be left out."""
+        place: Path = (path, name)
+        rule = fields.rules.get(name)
+        if value is None and (rule is not None or not self._strict):
+            return
+        if rule is not None:
+            refuses = not rule.is_plain(value) if self._strict else not rule.ignores(value)
+            if refuses:
+                raise not_supported(_written(place), rule.reason)
+            self._notice(fields, place, f"It has no effect: {rule.reason}")
+            return
+        if (fields.kind, name) in self._noticed:
+            return
+        self._num_unknown += 1
+        if self._num_unknown > MAX_UNKNOWN:
+            raise invalid(f"The body has more than {MAX_UNKNOWN} unknown fields.", None)
+        meant = similar(name, fields.names)
+        if self._strict or meant is not None:
+            end = f"; did you mean {meant}?" if meant else "."
+            raise invalid(f"Unknown field {_written(place)}{end}", _written(place))
+        self._notice(fields, place, "This server does not know the field; it has no effect.")
+
+    def _notice(self, fields: _Fields, place: Path, message: str) -> None:
+        """Once per field, however many objects have it."""
+        assert place is not None
+        key = (fields.kind, str(place[1]))
+        if key not in self._noticed:
+            self._noticed.add(key)
+            self.notices.append(Notice(_written(place), message))
+
+
+def relax(value: Any, kind: Any, where: str = "", *, strict: bool = False) -> list[Notice]:
+    """Drop from `value`, in place, what has no effect in a `kind`; return a notice of each.
+
+    Raises:
+        ApiError: 400 for a field that would change the answer, or that is misspelt.
+    """
+    relaxed = Relaxed(value, kind, where, strict=strict)
+    for _ in relaxed.steps():
+        pass
+    return relaxed.notices
+
+
+def similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the field that `name` is a slip of the pen of."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    plain = {_plain(each): each for each in known}
+    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=_SIMILAR)
+    return plain[close[0]] if close else None
+
+
+def _plain(name: str) -> str:
+    """A name without what languages write differently: `maxTokens`, `max-tokens`."""
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def _written(path: Path) -> str:
+    """A path as errors name it: `messages[0].content`."""
+    steps: list[str | int] = []
+    while path is not None:
+        path, step = path
+        steps.append(step)
+    text = ""
+    for step in reversed(steps):
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+class _Fields:
+    """What an object of one struct may hold."""
+
+    def __init__(self, struct: inspect.StructType) -> None:
+        self.kind = struct.cls
+        self.rules = rules_of(struct.cls)
+        self.shapes = {field.encode_name: _Shape([field.type]) for field in struct.fields}
+        self.nulls = {
+            field.encode_name for field in struct.fields if isinstance(field.type, inspect.NoneType)
+        }
+        self.names = [name for name in self.shapes if name not in self.nulls]
+        if struct.tag_field is not None:
+            self.shapes[struct.tag_field] = _Shape([])
+
+    @cached_property
+    def inner(self) -> set[str]:
+        """The fields that may have fields of their own."""
+        return {name for name, shape in self.shapes.items() if shape.structs or shape.item}
+
+
+class _Shape:
+    """Which structs a value may be, and its entries, if it is a list. Made when it is asked for:
+    types may hold themselves."""
+
+    def __init__(self, types: list[inspect.Type]) -> None:
+        self._types: list[inspect.Type] = []
+        for each in types:
+            self._types += _alternatives(each)
+
+    @cached_property
+    def structs(self) -> dict[Any, _Fields]:
+        """By their tags."""
+        found = [each for each in self._types if isinstance(each, inspect.StructType)]
+        return {each.tag: _Fields(each) for each in found}
+
+    @cached_property
+    def item(self) -> _Shape | None:
+        """That of a list's entries, if there is anything to look for in them."""
+        lists = [each.item_type for each in self._types if isinstance(each, inspect.ListType)]
+        shape = _Shape(lists)
+        return shape if shape.structs or (lists and shape.item) else None
+
+    @cached_property
+    def _tag_field(self) -> str | None:
+        fields = (each.tag_field for each in self._types if isinstance(each, inspect.StructType))
+        return next(fields, None)
+
+    def of_object(self, value: dict[str, Any]) -> _Fields | None:
+        """The struct that an object is to become; None if there is none, or the tag is wrong."""
+        tag = None if self._tag_field is None else value.get(self._tag_field)
+        return self.structs.get(tag) if tag is None or isinstance(tag, str | int) else None
+
+
+def _alternatives(kind: inspect.Type) -> list[inspect.Type]:
+    match kind:
+        case inspect.UnionType():
+            return [inner for each in kind.types for inner in _alternatives(each)]
+        case inspect.Metadata():
+            return _alternatives(kind.type)
+    return [kind]
+
+
+@lru_cache
+def _shape_of(kind: Any) -> _Shape:
+    return _Shape([inspect.type_info(kind)])

@@ -1,0 +1,208 @@
+"""Fields of OpenAI's API and of other servers that have no effect here, with the reason of each."""
+
+from __future__ import annotations
+
+from quire.server.rules import Rule, Rules, ignored, refused
+
+_CACHED = "Every prefix is cached, for as long as there is memory."
+_LABEL = "The server does not tell callers apart."
+_NOTHING_STORED = "Chats are not stored; /v1/responses stores."
+_NO_SAMPLER = "Leave it out; see docs/compatibility.md for the samplers that there are."
+_OFF = "The sampler that it belongs to is off."
+_ONE_TIER = "There is one tier of service."
+_TEMPLATE_KWARGS = "Send chat_template_kwargs, with the name that the chat template knows."
+_TEXT_ONLY = "The model reads and writes text."
+
+
+def _instead(field: str, *neutral: object) -> Rule:
+    """A field that has another name here."""
+    return refused(f"Send {field} in its place.", *neutral)
+
+
+LABELS: Rules = {
+    "user": ignored(_LABEL, strict=None),
+    "safety_identifier": ignored(_LABEL, strict=None),
+    "prompt_cache_key": ignored(_CACHED, strict=None),
+    "prompt_cache_retention": ignored(_CACHED),
+    "service_tier": ignored(_ONE_TIER, strict=("auto", "default")),
+    "metadata": ignored(_NOTHING_STORED),
+    "store": ignored(_NOTHING_STORED, strict=(False,)),
+}
+
+SAMPLERS: Rules = {
+    # Other names of what there is.
+    "max_new_tokens": _instead("max_tokens"),
+    "max_length": _instead("max_tokens"),
+    "n_predict": _instead("max_tokens"),
+    "num_predict": _instead("max_tokens"),
+    "repeat_penalty": _instead("repetition_penalty", 1),
+    "stop_sequences": _instead("stop"),
+    "stop_strings": _instead("stop"),
+    "n_probs": _instead("logprobs", 0),
+    "top_n_tokens": _instead("logprobs", 0),
+    "do_sample": refused("Send temperature 0 for the likeliest tokens.", True),
+    "return_full_text": _instead("echo", False),
+    "regex": _instead("structured_outputs.regex"),
+    "ebnf": _instead("structured_outputs.grammar"),
+    "grammar": _instead("structured_outputs.grammar"),
+    "json_schema": _instead("response_format"),
+    "format": _instead("response_format"),
+    "custom_logit_processor": refused("Clients cannot bring code."),
+    "logits_processors": refused("Clients cannot bring code."),
+    "extra_body": refused("Its fields belong to the top of the body."),
+    "options": refused("Its fields belong to the top of the body, under OpenAI's names."),
+    # Samplers that there are not; the others below belong to them.
+    "typical_p": refused(_NO_SAMPLER, 1),
+    "typical": refused(_NO_SAMPLER, 1),
+    "typ_p": refused(_NO_SAMPLER, 1),
+    "tfs": refused(_NO_SAMPLER, 1),
+    "tfs_z": refused(_NO_SAMPLER, 1),
+    "top_a": refused(_NO_SAMPLER, 0),
+    "top_n_sigma": refused(_NO_SAMPLER, 0, -1),
+    "epsilon_cutoff": refused(_NO_SAMPLER, 0),
+    "eta_cutoff": refused(_NO_SAMPLER, 0),
+    "mirostat": refused(_NO_SAMPLER, 0),
+    "mirostat_mode": refused(_NO_SAMPLER, 0),
+    "mirostat_tau": ignored(_OFF),
+    "mirostat_eta": ignored(_OFF),
+    "xtc_probability": refused(_NO_SAMPLER, 0),
+    "xtc_threshold": ignored(_OFF),
+    "dry_multiplier": refused(_NO_SAMPLER, 0),
+    "dry_base": ignored(_OFF),
+    "dry_allowed_length": ignored(_OFF),
+    "dry_penalty_last_n": ignored(_OFF),
+    "dry_sequence_breakers": ignored(_OFF),
+    "dynatemp_range": refused(_NO_SAMPLER, 0),
+    "dynatemp_exponent": ignored(_OFF),
+    "smoothing_factor": refused(_NO_SAMPLER, 0),
+    "smoothing_curve": ignored(_OFF),
+    "temperature_last": refused("The temperature comes first.", False),
+    "samplers": refused("Their order is fixed: penalties, temperature, top_k, top_p, min_p."),
+    "sampler_seq": refused("Their order is fixed: penalties, temperature, top_k, top_p, min_p."),
+    "repeat_last_n": refused("Penalties count the whole text.", -1),
+    "penalize_nl": refused("Penalties count every token.", True),
+    "min_keep": refused(_NO_SAMPLER, 0, 1),
+    "n_keep": _instead("truncate_prompt_tokens"),
+    "no_repeat_ngram_size": refused(_NO_SAMPLER, 0),
+    "encoder_repetition_penalty": refused(_NO_SAMPLER, 1),
+    "exponential_decay_length_penalty": refused(_NO_SAMPLER),
+    "watermark": refused("Texts have no watermark.", False),
+    "guidance_scale": refused("There is no classifier-free guidance.", 1),
+    "cfg_scale": refused("There is no classifier-free guidance.", 1),
+    "negative_prompt": refused("There is no classifier-free guidance."),
+    # Beam search.
+    "use_beam_search": refused("Use LLM.beam_search of the Python package.", False),
+    "num_beams": refused("Use LLM.beam_search of the Python package.", 1),
+    "length_penalty": refused("It belongs to beam search.", 1),
+    "early_stopping": ignored("It belongs to beam search, which is off."),
+    "diversity_penalty": refused("It belongs to beam search.", 0),
+}
+
+_NO_SUCH = "This API has no such field; /v1/chat/completions has."
+
+CHAT_SAMPLING: Rules = {
+    "messages": _instead("input"),
+    "prompt": _instead("input"),
+    "max_tokens": _instead("max_output_tokens"),
+    "max_completion_tokens": _instead("this API's limit of tokens"),
+    "stop": _instead("stop_sequences"),
+    "response_format": _instead("this API's format of the text", {"type": "text"}),
+    "n": refused(_NO_SUCH, 1),
+    "best_of": refused(_NO_SUCH, 1),
+    "seed": refused(_NO_SUCH),
+    "presence_penalty": refused(_NO_SUCH, 0),
+    "frequency_penalty": refused(_NO_SUCH, 0),
+    "repetition_penalty": refused(_NO_SUCH, 1),
+    "min_p": refused(_NO_SUCH, 0),
+    "min_tokens": refused(_NO_SUCH, 0),
+    "ignore_eos": refused(_NO_SUCH, False),
+    "logit_bias": refused(_NO_SUCH),
+    "logprobs": refused(_NO_SUCH, False, 0),
+    "top_logprobs": refused(_NO_SUCH, 0),
+    "allowed_token_ids": refused(_NO_SUCH),
+    "bad_words": refused(_NO_SUCH),
+    "structured_outputs": refused(_NO_SUCH),
+    "guided_json": refused(_NO_SUCH),
+    "guided_regex": refused(_NO_SUCH),
+    "guided_choice": refused(_NO_SUCH),
+    "guided_grammar": refused(_NO_SUCH),
+    "chat_template_kwargs": refused(_NO_SUCH),
+    "reasoning_effort": _instead("this API's own field for reasoning"),
+}
+"""Fields of the chat API that change its answers, for APIs that have no such fields."""
+
+COMMON: Rules = {
+    **LABELS,
+    **SAMPLERS,
+    "guided_decoding_backend": ignored("There is one backend."),
+    "kv_transfer_params": refused("KV caches are not moved between servers."),
+    "vllm_xargs": refused("There are no plug-ins that would read it."),
+    "mm_processor_kwargs": refused(_TEXT_ONLY),
+    "thinking_token_budget": refused("Reasoning has no limit of its own; send max_tokens."),
+    "logprob_token_ids": _instead("logprobs"),
+    "repetition_detection": refused("No answer is ended for repeating itself.", False),
+    "extra_args": refused("There are no plug-ins that would read it."),
+    "cache_prompt": ignored(_CACHED),
+    "id_slot": ignored("Every request gets the next free seat."),
+    "keep_alive": ignored("The model stays loaded."),
+    "return_hidden_states": refused("Hidden states are not reported.", False),
+    "lora_path": refused("Send the adapter's name as model."),
+    "rid": refused("Send an X-Request-Id header in its place."),
+}
+
+COMPLETION: Rules = {
+    "best_of": refused("Send n, and choose among the answers.", 1),
+    "messages": refused("Send the conversation to /v1/chat/completions."),
+    "tools": refused("Tools belong to /v1/chat/completions."),
+    "tool_choice": refused("Tools belong to /v1/chat/completions.", "none", "auto"),
+    "chat_template_kwargs": refused("A text has no chat template."),
+    "reasoning_effort": refused("A text has no chat template."),
+    "max_completion_tokens": _instead("max_tokens"),
+    "max_output_tokens": _instead("max_tokens"),
+    "top_logprobs": _instead("logprobs", 0),
+}
+
+CHAT: Rules = {
+    "max_output_tokens": _instead("max_completion_tokens"),
+    "system": _instead("a message of the role system"),
+    "instructions": _instead("a message of the role system"),
+    "previous_response_id": refused("/v1/responses stores conversations."),
+    "input": _instead("messages"),
+    "prompt": _instead("messages"),
+    "suffix": refused("/v1/completions has texts."),
+    "best_of": refused("Send n, and choose among the answers.", 1),
+    "modalities": refused(_TEXT_ONLY, ["text"]),
+    "audio": refused(_TEXT_ONLY),
+    "prediction": ignored("It would make the answer faster at most."),
+    "verbosity": ignored("The model was not told how long to answer; say it in a message."),
+    "web_search_options": refused("The server searches nothing."),
+    "moderation": refused("The server moderates nothing."),
+    "media_io_kwargs": refused(_TEXT_ONLY),
+    "reasoning": _instead("reasoning_effort"),
+    "thinking": refused(_TEMPLATE_KWARGS),
+    "enable_thinking": refused(_TEMPLATE_KWARGS),
+    "thinking_budget": refused(_TEMPLATE_KWARGS),
+    "separate_reasoning": refused("Reasoning is always apart from the content.", True),
+    "stream_reasoning": refused("Reasoning is streamed.", True),
+}
+
+STREAM_OPTIONS: Rules = {
+    "include_obfuscation": ignored("Nothing is added to events.", strict=(False,)),
+}
+
+STRUCTURED_OUTPUTS: Rules = {
+    "disable_fallback": ignored("There is one backend.", strict=None),
+}
+
+_NOT_IN_PROMPT = "The chat template does not get it."
+_EMPTY_ONLY = "Only text reaches the prompt."
+
+MESSAGE: Rules = {
+    "audio": refused(_EMPTY_ONLY),
+    "annotations": ignored(_NOT_IN_PROMPT, strict=([],)),
+    "thinking": _instead("reasoning_content"),
+    "prefix": _instead("continue_final_message at the top of the body", False),
+    "partial": _instead("continue_final_message at the top of the body", False),
+}
+
+CALL: Rules = {"index": ignored(_NOT_IN_PROMPT, strict=None)}

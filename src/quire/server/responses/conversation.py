@@ -1,0 +1,131 @@
+"""A request of the Responses API as the chat that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.server.errors import invalid
+from quire.server.openai.protocol import (
+    CalledFunction,
+    CalledTool,
+    ChatMessage,
+    ChatRequest,
+    JsonSchema,
+    ResponseFormat,
+)
+from quire.server.responses.custom_input import PARAMETER
+from quire.server.responses.item_types import (
+    AnswerText,
+    CustomCallItem,
+    FunctionCallItem,
+    InputText,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    RefusalText,
+)
+from quire.server.responses.protocol import LOGPROBS, ResponsesRequest, TextFormat
+from quire.server.responses.tools import ToolSet
+
+_SAME_NAME = (
+    "model",
+    "stream",
+    "temperature",
+    "top_p",
+    "parallel_tool_calls",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "min_tokens",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "priority",
+    "cache_salt",
+    "chat_template_kwargs",
+)
+
+
+def as_chat(body: ResponsesRequest, items: Sequence[Item], tools: ToolSet) -> ChatRequest:
+    """Return the same request of the chat API.
+
+    Args:
+        items: the whole conversation.
+
+    Raises:
+        ApiError: 400 where the fields contradict each other.
+    """
+    messages = [ChatMessage("system", body.instructions)] if body.instructions else []
+    chat = ChatRequest(messages=[*messages, *_messages(items)])
+    for name in _SAME_NAME:
+        setattr(chat, name, getattr(body, name))
+    chat.stream_options = body.stream_options
+    chat.max_completion_tokens = body.max_output_tokens
+    chat.logprobs = LOGPROBS in (body.include or [])
+    chat.top_logprobs = body.top_logprobs if chat.logprobs else None
+    chat.tools, chat.tool_choice = tools.definitions, tools.choice
+    if body.text is not None and body.text.format is not None:
+        chat.response_format = _format(body.text.format)
+    if body.reasoning is not None:
+        chat.reasoning_effort = body.reasoning.effort
+    return chat
+
+
+def _format(wanted: TextFormat) -> ResponseFormat:
+    if wanted.type != "json_schema":
+        if wanted.schema is not None:
+            raise invalid(
+                f"text.format has a schema, but its type is {wanted.type}.", "text.format.schema"
+            )
+        return ResponseFormat(wanted.type)
+    if wanted.schema is None:
+        raise invalid("text.format.schema is missing.", "text.format.schema")
+    return ResponseFormat(
+        wanted.type, JsonSchema(wanted.name or "", wanted.schema, wanted.description)
+    )
+
+
+def _messages(items: Sequence[Item]) -> list[ChatMessage]:
+    """A message of the assistant's, the reasoning before it and its calls become one."""
+    messages: list[ChatMessage] = []
+    thoughts: list[str] = []
+    for item in items:
+        if isinstance(item, ReasoningItem):
+            thoughts += [part.text for part in item.content or []]
+            continue
+        is_call = isinstance(item, FunctionCallItem | CustomCallItem)
+        is_answer = is_call or (isinstance(item, MessageItem) and item.role == "assistant")
+        if thoughts and not is_answer:  # an answer that ended before it said anything
+            messages.append(_answer(None, thoughts))
+        if isinstance(item, FunctionCallItem | CustomCallItem):
+            if thoughts or not messages or messages[-1].role != "assistant":
+                messages.append(_answer(None, thoughts))
+            messages[-1].tool_calls = [*(messages[-1].tool_calls or []), _call(item)]
+        elif not isinstance(item, MessageItem):
+            messages.append(ChatMessage("tool", _text(item.output), tool_call_id=item.call_id))
+        elif is_answer:
+            messages.append(_answer(_text(item.content), thoughts))
+        else:
+            messages.append(ChatMessage(item.role, _text(item.content)))
+        thoughts.clear()
+    return [*messages, _answer(None, thoughts)] if thoughts else messages
+
+
+def _answer(text: str | None, thoughts: Sequence[str]) -> ChatMessage:
+    return ChatMessage("assistant", text, reasoning_content="".join(thoughts) or None)
+
+
+def _call(item: FunctionCallItem | CustomCallItem) -> CalledTool:
+    if isinstance(item, CustomCallItem):
+        return CalledTool(item.call_id, CalledFunction(item.name, {PARAMETER: item.input}))
+    return CalledTool(item.call_id, CalledFunction(item.name, item.arguments))
+
+
+def _text(content: str | Sequence[InputText | AnswerText | RefusalText]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(p.refusal if isinstance(p, RefusalText) else p.text for p in content)

@@ -1,0 +1,31 @@
+"""Reasoning as the opaque text that a client without a stored response sends back.
+
+OpenAI calls it `encrypted_content`. Here it is encoded, not encrypted: it holds what `content`
+shows, and nothing that another client has said. So no key is needed, and every server can read it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from quire.server.json_text import well_formed
+
+INCLUDE = "reasoning.encrypted_content"
+"""The value of `include` that asks for it."""
+_PREFIX = "quire1."
+
+
+def encode_reasoning(text: str) -> str:
+    """Return the opaque text of a reasoning."""
+    return _PREFIX + base64.urlsafe_b64encode(well_formed(text).encode()).decode()
+
+
+def decode_reasoning(opaque: str) -> str | None:
+    """Return the reasoning of an opaque text; None if `encode_reasoning` did not write it."""
+    if not opaque.startswith(_PREFIX):
+        return None
+    try:
+        return base64.b64decode(opaque[len(_PREFIX) :], b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,128 @@
+"""What a conversation of the Responses API is made of, as clients send it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from msgspec import Meta
+
+from quire.server.openai.protocol import Messages, Strict
+from quire.server.rules import Rules, ignored
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+_OF_THE_CALL: Rules = {
+    name: ignored("The model sees the name, the input and the output of a call.")
+    for name in ("namespace", "caller", "async")
+}
+
+
+class InputText(Strict, tag_field="type", tag="input_text"):
+    """A part of a message's content; images, files and audio are not served."""
+
+    text: str
+    rules: ClassVar[Rules] = {"prompt_cache_breakpoint": ignored("Every prefix is cached.")}
+
+
+class AnswerText(Strict, tag_field="type", tag="output_text"):
+    """The same, in an answer that a client sends back."""
+
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+class RefusalText(Strict, tag_field="type", tag="refusal"):
+    """The same, of a model that refused to answer."""
+
+    refusal: str
+
+
+class MessageItem(Strict, tag_field="type", tag="message", kw_only=True):
+    """What somebody said. The only item whose `type` may be left out."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | Messages[InputText | AnswerText | RefusalText]
+    id: str | None = None
+    status: ItemStatus | None = None
+    rules: ClassVar[Rules] = {"phase": ignored("Chat templates know no phases.")}
+
+
+class FunctionCallItem(Strict, tag_field="type", tag="function_call", kw_only=True):
+    """A call of an earlier answer."""
+
+    call_id: str
+    name: str
+    arguments: str | None = None
+    """The text of a JSON object; any other text is taken as it is."""
+    id: str | None = None
+    status: ItemStatus | None = None
+    rules: ClassVar[Rules] = _OF_THE_CALL
+
+
+class CustomCallItem(Strict, tag_field="type", tag="custom_tool_call", kw_only=True):
+    """A call of a custom tool."""
+
+    call_id: str
+    name: str
+    input: str
+    id: str | None = None
+    status: ItemStatus | None = None
+    rules: ClassVar[Rules] = _OF_THE_CALL
+
+
+class _OutputItem(Strict, kw_only=True):
+    call_id: str | None = None
+    output: str | Messages[InputText]
+    id: str | None = None
+    name: str | None = None
+    """The function's; the call has said it."""
+    status: ItemStatus | None = None
+    rules: ClassVar[Rules] = _OF_THE_CALL
+
+
+class FunctionCallOutputItem(_OutputItem, tag_field="type", tag="function_call_output"):
+    """What a call of a function gave."""
+
+
+class CustomCallOutputItem(_OutputItem, tag_field="type", tag="custom_tool_call_output"):
+    """What a call of a custom tool gave."""
+
+
+class ReasoningText(Strict, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class SummaryText(Strict, tag_field="type", tag="summary_text"):
+    text: str
+
+
+class ReasoningItem(Strict, tag_field="type", tag="reasoning", kw_only=True):
+    """Reasoning of an earlier answer; templates may show it to the model."""
+
+    id: str | None = None
+    content: Messages[ReasoningText] | None = None
+    encrypted_content: str | None = None
+    """The same, where `content` is not sent; see `responses.encrypted`."""
+    summary: Messages[SummaryText] | None = None
+    """Not shown to the model."""
+    status: ItemStatus | None = None
+
+
+Item = (
+    MessageItem
+    | FunctionCallItem
+    | FunctionCallOutputItem
+    | CustomCallItem
+    | CustomCallOutputItem
+    | ReasoningItem
+)
+ITEM_TYPES: dict[str, type[Item]] = {
+    str(kind.__struct_config__.tag): kind for kind in get_args(Item)
+}
+
+
+class Reference(Strict, kw_only=True):
+    """An item of a stored response."""
+
+    type: Literal["item_reference"] | None = None
+    id: Annotated[str, Meta(min_length=1)]

@@ -1,0 +1,64 @@
+"""Fields that exist elsewhere and have no effect here: which values are ignored, which refused.
+
+A type of a request names them in its `rules`. A field that changes no answer is ignored. One that
+would change the answer is refused, unless its value asks for what happens anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+EMPTY: tuple[Any, ...] = ("", [], {})
+"""Values that ask for nothing, whatever the field."""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """What happens to a field that has no effect; null is always accepted.
+
+    Attributes:
+        reason: why it has none, or what to send in its place; a sentence.
+        neutral: the values that are ignored, beside `EMPTY`; None: all are.
+        strict: those that `--strict-fields` accepts too; None: all.
+    """
+
+    reason: str
+    neutral: tuple[Any, ...] | None
+    strict: tuple[Any, ...] | None = ()
+
+    def ignores(self, value: Any) -> bool:
+        return self.neutral is None or _is_one_of(value, (*EMPTY, *self.neutral))
+
+    def is_plain(self, value: Any) -> bool:
+        """Whether even `--strict-fields` accepts the value."""
+        return value is None or self.strict is None or _is_one_of(value, self.strict)
+
+
+Rules = Mapping[str, Rule]
+
+
+def ignored(reason: str, *, strict: tuple[Any, ...] | None = ()) -> Rule:
+    """A field that changes no answer, whatever its value."""
+    return Rule(reason, None, strict)
+
+
+def refused(reason: str, *neutral: Any) -> Rule:
+    """A field that would change the answer, unless its value is `neutral` or empty."""
+    return Rule(reason, neutral)
+
+
+def rules_of(kind: type) -> dict[str, Rule]:
+    """Return the rules of a request's type and of its bases."""
+    found: dict[str, Rule] = {}
+    for base in reversed(kind.__mro__):
+        found.update(vars(base).get("rules", {}))
+    return found
+
+
+def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
+    """Whether JSON has it so; Python's `False == 0` would be too much."""
+    return any(
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in known
+    )

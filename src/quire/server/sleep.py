@@ -1,0 +1,56 @@
+"""POST /sleep and /wake_up, GET /is_sleeping: free the model's memory, and load it again."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.server.contract import OF_ENGINE, contract
+from quire.server.engine import Engine
+from quire.server.errors import ApiError, invalid
+from quire.server.state import server_state
+
+_ERRORS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *OF_ENGINE)
+
+
+class SleepState(msgspec.Struct):
+    is_sleeping: bool
+
+
+@contract(errors=_ERRORS)
+async def sleep(request: Request) -> Response:
+    """Free the weights and the KV cache; `level` is 1 or 2, requests under way end."""
+    query = request.query_params
+    engine = _engine(request)
+    level = query.get("level", "1")
+    if not (level.isascii() and level.isdigit()):
+        raise invalid(f"level is {level!r}; it must be 1 or 2.", "level")
+    await engine.sleep(int(level[:9]), query.get("mode", "abort"))
+    return Response()
+
+
+@contract(errors=_ERRORS)
+async def wake_up(request: Request) -> Response:
+    """Load the model again; answers when it is there. `tags`: weights, kv_cache; all if none."""
+    await _engine(request).wake_up(request.query_params.getlist("tags") or None)
+    return Response()
+
+
+@contract(answer=SleepState, errors=[HTTPStatus.NOT_FOUND])
+async def is_sleeping(request: Request) -> Response:
+    """Whether requests are refused because the engine sleeps."""
+    state = SleepState(await _engine(request).is_sleeping())
+    return Response(msgspec.json.encode(state), media_type="application/json")
+
+
+def _engine(request: Request) -> Engine:
+    engine = server_state(request).engine
+    if not engine.args.enable_sleep_mode:
+        raise ApiError(
+            HTTPStatus.NOT_FOUND,
+            f"{request.url.path} is off. Start the server with --enable-sleep-mode.",
+        )
+    return engine

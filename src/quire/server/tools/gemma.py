@@ -1,0 +1,134 @@
+"""Gemma 4: `<|tool_call>call:name{key:<|"|>text<|"|>,days:3}<tool_call|>`.
+
+Names of keys have no quotes, and texts stand between marks without escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+
+from quire.server.tools.call_object import MAX_NAME
+from quire.server.tools.output import Output
+from quire.server.tools.stream import Input, Wait, goes_on, peek, space, starts, until
+
+BEGIN, END, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
+MAX_DEPTH = 64
+_IN_NAME = re.compile(r"[^\s<>{}\[\]:,]")
+_WORDS = {"None": "null", "True": "true", "False": "false"}
+_LITERAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null")
+
+
+def gemma4(source: Input, out: Output) -> Wait:
+    """Calls, each between its marks, between texts."""
+    while (yield from until(source, [BEGIN], out.content)) is not None:
+        read = [BEGIN]
+        name = ""
+        yield from space(source, read.append)
+        if (yield from starts(source, "call:")):
+            read.append("call:")
+            name = yield from _word(source, read)
+        written: list[str] = []
+        if name and (yield from _object(source, written, read, 0)):
+            out.call(name)
+            out.arguments("".join(written))
+            yield from space(source)
+            yield from starts(source, END)
+        else:
+            out.content("".join(read))
+
+
+def _value(
+    source: Input, written: list[str], read: list[str], depth: int
+) -> Generator[None, None, bool]:
+    """Write one value as JSON; False from where it is none."""
+    char = yield from space(source, read.append)
+    if depth > MAX_DEPTH:
+        return False
+    if char == "{":
+        return (yield from _object(source, written, read, depth))
+    if char == "[":
+        return (yield from _list(source, written, read, depth))
+    if (yield from goes_on(source, QUOTE)):
+        text = yield from _text(source, read)
+        written.append(json.dumps(text, ensure_ascii=False))
+        return text is not None
+    word = yield from _word(source, read)
+    word = _WORDS.get(word, word)
+    written.append(word)
+    return _LITERAL.fullmatch(word) is not None
+
+
+def _object(
+    source: Input, written: list[str], read: list[str], depth: int
+) -> Generator[None, None, bool]:
+    if (yield from peek(source)) != "{":
+        return False
+    _take(source, read)
+    written.append("{")
+    begin = ""
+    while (char := (yield from space(source, read.append))) != "}":
+        if begin:
+            if char != ",":
+                return False
+            _take(source, read)
+            yield from space(source, read.append)
+        key = (
+            (yield from _text(source, read))
+            if (yield from goes_on(source, QUOTE))
+            else (yield from _word(source, read))
+        )
+        if not key or (yield from space(source, read.append)) != ":":
+            return False
+        _take(source, read)
+        written.append(f"{begin}{json.dumps(key, ensure_ascii=False)}: ")
+        if not (yield from _value(source, written, read, depth + 1)):
+            return False
+        begin = ", "
+    _take(source, read)
+    written.append("}")
+    return True
+
+
+def _list(
+    source: Input, written: list[str], read: list[str], depth: int
+) -> Generator[None, None, bool]:
+    _take(source, read)
+    written.append("[")
+    begin = ""
+    while (char := (yield from space(source, read.append))) != "]":
+        if begin:
+            if char != ",":
+                return False
+            _take(source, read)
+        written.append(begin)
+        if not (yield from _value(source, written, read, depth + 1)):
+            return False
+        begin = ", "
+    _take(source, read)
+    written.append("]")
+    return True
+
+
+def _text(source: Input, read: list[str]) -> Generator[None, None, str | None]:
+    """A text between its marks; None where the second one is missing."""
+    yield from starts(source, QUOTE)
+    parts: list[str] = []
+    found = yield from until(source, [QUOTE], parts.append)
+    read += [QUOTE, *parts, *([QUOTE] if found else [])]
+    return "".join(parts) if found else None
+
+
+def _word(source: Input, read: list[str]) -> Generator[None, None, str]:
+    """A name or a literal, up to white space or a bracket."""
+    word = ""
+    while (char := (yield from peek(source))) and _IN_NAME.match(char) and len(word) < MAX_NAME:
+        word += _take(source, read)
+    return word
+
+
+def _take(source: Input, read: list[str]) -> str:
+    char = source.take(1)
+    read.append(char)
+    return char

@@ -1,0 +1,106 @@
+"""Reads one answer: reasoning, content and tool calls, by the formats of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.server.tools import formats
+from quire.server.tools.deltas import Delta
+from quire.server.tools.harmony import harmony
+from quire.server.tools.output import Output, ValueTypes
+from quire.server.tools.stream import Input, Wait, rest, space, starts, until
+from quire.server.tools.table import Parsers, ReasoningFormat, Rule
+
+
+class OutputParser:
+    """Reads one answer, piece by piece.
+
+    Args:
+        calls: look for tool calls.
+        inside: the prompt's end has begun the reasoning already.
+        required: the text is a list of calls, as `tool_choice` "required" makes it.
+        named: the text is the arguments of a call of this function.
+        types: of the functions' parameters.
+    """
+
+    def __init__(
+        self,
+        parsers: Parsers,
+        *,
+        calls: bool = False,
+        inside: bool = False,
+        required: bool = False,
+        named: str | None = None,
+        types: ValueTypes | None = None,
+    ) -> None:
+        self._source = Input()
+        self._out = Output(self._source, types)
+        if named is not None or required:
+            rule = formats.required if named is None else _arguments_of(named)
+            if parsers.reasoning is not None and parsers.reasoning.begins:
+                rule = _after_reasoning(parsers.reasoning, rule, inside)
+        else:
+            rule = _rule(parsers, calls=calls, inside=inside)
+        self._reading = rule(self._source, self._out)
+
+    @property
+    def num_calls(self) -> int:
+        """Tool calls so far."""
+        return self._out.num_calls
+
+    def push(self, text: str) -> Delta:
+        """What `text` adds."""
+        self._source.add(text)
+        next(self._reading, None)
+        return self._out.take()
+
+    def end(self) -> Delta:
+        """What was held back, once no more comes."""
+        self._source.ended = True
+        for _ in self._reading:
+            pass
+        self._out.end()
+        return self._out.take()
+
+
+def _rule(parsers: Parsers, *, calls: bool, inside: bool) -> Rule:
+    wanted = parsers.tools if calls else None
+    if parsers.speaks_harmony:
+        return harmony
+    rule = wanted.rule if wanted else _content
+    if parsers.reasoning is None:
+        return rule
+    return _after_reasoning(parsers.reasoning, rule, inside, wanted.begins if wanted else ())
+
+
+def _after_reasoning(
+    reasoning: ReasoningFormat, rule: Rule, inside: bool, calls: Sequence[str] = ()
+) -> Rule:
+    """What `rule` reads behind the reasoning, which one of `calls` ends, too."""
+
+    def read(source: Input, out: Output) -> Wait:
+        read: list[str] = []
+        yield from space(source, read.append)
+        begun = inside
+        for mark in reasoning.begins:
+            begun = (yield from starts(source, mark)) or begun
+        if begun:
+            yield from until(source, reasoning.ends, out.reasoning, left=calls)
+        else:
+            out.content("".join(read))
+        yield from rule(source, out)
+
+    return read
+
+
+def _content(source: Input, out: Output) -> Wait:
+    yield from rest(source, out.content)
+
+
+def _arguments_of(name: str) -> Rule:
+    def read(source: Input, out: Output) -> Wait:
+        yield from space(source)
+        out.call(name)
+        yield from rest(source, out.arguments)
+
+    return read

@@ -1,0 +1,303 @@
+"""From what a request asks for to llguidance's grammars.
+
+All of it is Python, and a schema's rewriting may take a tenth of a second. So a grammar worker does
+it, and the engine core gets what it has written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import InvalidRequestError
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
+from quire.text.call_grammars import FunctionCalls, write_calls
+from quire.text.composition import (
+    Grammar,
+    Specials,
+    StructuralTag,
+    composed,
+    slashes,
+    tagged,
+    whole,
+)
+from quire.text.json_formats import OF_SCHEMAS, SCHEMAS, without_annotations
+from quire.text.json_schema import (
+    REFUSED,
+    SchemaError,
+    closed,
+    rewritten,
+    with_exponents,
+    with_marks,
+)
+from quire.text.multiples import too_many_remainders
+
+MAX_GRAMMAR_BYTES = 256 * 2**10
+"""Longest schema, expression, grammar or list of choices."""
+MAX_GBNF_BYTES = 32 * 2**10
+"""GBNF is converted in Python."""
+MAX_DEPTH = 100
+"""Deepest nesting of a schema."""
+
+WHITESPACE = r"( |\r?\n{1,2}[ \t]{0,20})"
+"""Between JSON's tokens, unless the request says otherwise: bounded, for a model that has nothing
+to say would go on with white space for ever."""
+MAX_WRITTEN_BYTES = 4 * 2**20
+"""Of the grammars of one structure."""
+
+MIN_NUMBER = -(2**63) + 1024
+"""In a schema: llguidance overflows its stack on integers that are -2**63 as a float, or less."""
+
+_PASSED_OVER = ("contentEncoding", "contentMediaType", "contentSchema")
+
+
+class GrammarWriter:
+    """Writes the grammars of one structure; its schemas are rewritten once.
+
+    Raises:
+        InvalidRequestError: it is too large, no JSON, or no GBNF.
+    """
+
+    def __init__(self, params: StructuredOutputsParams) -> None:
+        _check_size(params)
+        self._params = params
+        self._tag = _structural_tag(params) if params.kind == "structural_tag" else None
+        self._schemas: dict[str, tuple[Grammar, Grammar]] = {}
+
+    def write(self, specials: Specials) -> WrittenStructure:
+        """Return the grammars for a model with these control tokens.
+
+        Raises:
+            InvalidRequestError: a schema cannot be followed; names the keyword.
+        """
+        grammars = self._text(self._grammars(specials))
+        if all(given is plain for given, plain in self._schemas.values()):
+            return WrittenStructure(grammars)
+        plain = self._grammars(specials, exponents=False)
+        return WrittenStructure(grammars, self._text(plain))
+
+    def _grammars(self, specials: Specials, exponents: bool = True) -> list[Grammar]:
+        """
+        Args:
+            exponents: whether numbers with bounds may be written with one.
+        """
+        tag = self._tag
+        if tag is None:
+            return whole(self._structure(exponents))
+        if isinstance(tag, StructuralTag):
+            schemas = [
+                self._json(f"tag_{index}", each.schema, exponents)
+                for index, each in enumerate(tag.structures)
+            ]
+            if tag.otherwise is not None:
+                schemas.append(self._json("otherwise", tag.otherwise, exponents))
+            return tagged(tag, schemas, specials)
+        try:
+            written = write_calls(tag, specials)
+        except ValueError as error:
+            raise refused(str(error), self._params) from None
+        grammars = {
+            name: self._json(name, schema, exponents) for name, schema in written.schemas.items()
+        }
+        return composed(written.lark, grammars)
+
+    def _structure(self, exponents: bool) -> Grammar:
+        """The structure alone."""
+        from llguidance import regex_to_lark
+
+        params = self._params
+        match params.kind:
+            case "regex":
+                assert params.regex is not None
+                # \d and \w are ASCII's, as in JSON schemas.
+                return {"lark_grammar": f"start: /{regex_to_lark(params.regex, 'dw')}/"}
+            case "choice":
+                assert params.choice is not None
+                choices = " | ".join(json.dumps(choice) for choice in params.choice)
+                # One terminal: as rules, more than 2,000 choices would exceed the parser's row.
+                return {"lark_grammar": f"start: CHOICE\nCHOICE: {choices}"}
+            case "grammar":
+                return {"lark_grammar": _lark(params)}
+            case _:
+                schema = {"type": "object"} if params.json_object else params.json
+                return self._json("structure", schema, exponents)
+
+    def _json(self, name: str, schema: Any, exponents: bool) -> Grammar:
+        """The grammar of a schema, by its name among those of the structure."""
+        if name not in self._schemas:
+            self._schemas[name] = _json(schema, self._params)
+        given, plain = self._schemas[name]
+        return given if exponents else plain
+
+    def _text(self, grammars: Sequence[Grammar]) -> str:
+        text = ", ".join(map(json.dumps, grammars))
+        if len(text) > MAX_WRITTEN_BYTES:
+            raise refused(
+                f"its grammars have {len(text)} bytes, more than {MAX_WRITTEN_BYTES}", self._params
+            )
+        return text
+
+
+def _structural_tag(params: StructuredOutputsParams) -> StructuralTag | FunctionCalls:
+    given: Any = params.structural_tag
+    try:
+        if isinstance(given, str):
+            given = msgspec.json.decode(given)
+        if isinstance(given, dict) and given.get("type") == "function_calls":
+            return msgspec.convert(given, FunctionCalls)
+        return msgspec.convert(given, StructuralTag)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise refused(str(error), params) from None
+
+
+def _check_size(params: StructuredOutputsParams) -> None:
+    given = getattr(params, params.kind)
+    size = len(given.encode() if isinstance(given, str) else msgspec.json.encode(given))
+    if size > MAX_GRAMMAR_BYTES:
+        raise refused(f"it has {size} bytes, more than {MAX_GRAMMAR_BYTES}", params)
+
+
+def _json(schema: Any, params: StructuredOutputsParams) -> tuple[Grammar, Grammar]:
+    """The grammar of a schema, or of its text; the same without exponents in numbers."""
+    if isinstance(schema, str):
+        try:
+            schema = msgspec.json.decode(schema)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise refused(f"the schema is not valid JSON: {error}", params) from None
+    if schema is False:
+        raise refused("the schema false allows nothing", params)
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise refused("a schema is an object or a boolean", params)
+    _check_schema(schema, params)
+    try:
+        schema = without_annotations(schema)
+        if params.disable_additional_properties:
+            schema = with_marks(schema)
+        schema = closed(rewritten(schema), keep=params.disable_additional_properties)
+    except SchemaError as error:
+        raise refused(str(error), params) from None
+    spacing = _spacing(params)
+    plain = {"json_schema": {**schema, "x-guidance": spacing}}
+    found = with_exponents(schema)
+    if found is None:
+        return plain, plain
+    rules, leaves = found
+    parts = {n: {"json_schema": {**leaf, "x-guidance": spacing}} for n, leaf in leaves.items()}
+    lark = _ignoring(spacing["whitespace_pattern"]) + rules
+    return {"lark_grammar": lark, "parts": parts}, plain
+
+
+def _ignoring(whitespace: str | None) -> str:
+    """The options of a grammar in Lark with the white space of its parts."""
+    options = '%llguidance {"no_forcing": true, "ignore_once": true}\n'
+    return options if whitespace is None else options + f"%ignore /{slashes(whitespace)}/\n"
+
+
+def _check_schema(schema: Any, params: StructuredOutputsParams) -> None:
+    """Refuse what llguidance would be wrong about, or take for ever to compile."""
+    _check_depth(schema, params)
+    _check_keywords(schema, params, root=True)
+    if reason := too_many_remainders(schema):
+        raise refused(reason, params)
+
+
+def _check_keywords(schema: Any, params: StructuredOutputsParams, root: bool = False) -> None:
+    """Refuse what llguidance would pass over; it names all other keywords that it lacks."""
+    if not isinstance(schema, dict):
+        return
+    for keyword in _PASSED_OVER:
+        if keyword in schema:
+            raise refused(f'Unimplemented keys: ["{keyword}"]', params)
+    if "$ref" in schema and "$id" in schema and not (root and _is_local(schema["$ref"])):
+        raise refused("$id beside $ref", params)
+    for keyword, value in schema.items():
+        if keyword in OF_SCHEMAS and isinstance(value, dict):
+            for each in value.values():
+                _check_keywords(each, params)
+        elif keyword in SCHEMAS:
+            for each in value if isinstance(value, list) else [value]:
+                _check_keywords(each, params)
+
+
+def _is_local(reference: Any) -> bool:
+    """Whether the whole schema's own `$id` cannot change what a reference means."""
+    return isinstance(reference, str) and reference.startswith("#")
+
+
+def _check_depth(schema: Any, params: StructuredOutputsParams) -> None:
+    level = [schema]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, int | float) and value < MIN_NUMBER:
+                raise refused(f"the number {value} is too small", params)
+            if isinstance(value, int) and value >= 2**64:  # llguidance would round it
+                raise refused(f"the number {value} has more than 64 bits", params)
+            if isinstance(value, dict):
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+        if not inner:
+            return
+        level = inner
+    raise refused(f"the schema is nested deeper than {MAX_DEPTH}", params)
+
+
+def _spacing(params: StructuredOutputsParams) -> Any:
+    """Options of the schema's compiler, none of them left to the schema (`x-guidance`)."""
+    flexible = not params.disable_any_whitespace
+    return {
+        "item_separator": ",",
+        "key_separator": ":",
+        "whitespace_flexible": flexible,
+        "whitespace_pattern": params.whitespace_pattern or (WHITESPACE if flexible else None),
+        "coerce_one_of": False,
+        "lenient": False,
+    }
+
+
+def _lark(params: StructuredOutputsParams) -> str:
+    from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
+
+    grammar = params.grammar
+    assert grammar is not None
+    if is_lark_syntax(grammar):
+        _check_inner_schemas(grammar, params)
+        return grammar
+    if len(grammar) > MAX_GBNF_BYTES:
+        raise refused(f"GBNF may have {MAX_GBNF_BYTES} characters", params)
+    try:
+        return str(gbnf_to_lark(grammar))
+    except Exception as error:  # of no class of its own where a rule is not there
+        raise refused(str(error) or repr(error), params) from None
+
+
+def _check_inner_schemas(grammar: str, params: StructuredOutputsParams) -> None:
+    """Those of Lark's `%json`, each written behind it."""
+    for found in re.finditer(r"%json\s*", grammar):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
+        except (ValueError, RecursionError):
+            raise refused("%json is followed by no JSON", params) from None
+        _check_schema(schema, params)
+
+
+def refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError:
+    """The error for a structure that cannot be served, and why."""
+    what = params.field or f"structured_outputs.{params.kind}"
+    if reason.startswith("panic: assertion failed: grammar.symbols.len()"):
+        reason = "the grammar is too large"
+    if "coerce_one_of" in reason:
+        reason = "oneOf: its branches overlap, and no value is known to be in one alone"
+    if REFUSED in reason:
+        reason = reason.partition(REFUSED)[2].partition("\n")[0]
+    reason = reason.split("<backtrace>")[0].replace("<non-verbose/>", "").strip().rstrip(".")
+    return InvalidRequestError(
+        f"{what} cannot be served: {reason}.", param=params.field or "structured_outputs"
+    )

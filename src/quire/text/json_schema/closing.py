@@ -1,0 +1,322 @@
+"""Objects that name their properties have no others, unless the schema opens them.
+
+JSON Schema allows further properties wherever it does not forbid them. Models write them, and
+callers do not expect them. So each object is followed as if it said `unevaluatedProperties: false`.
+
+Several schemas may describe one object: those within `allOf`, `$ref`, `then` and so on. So
+`with_marks` looks at the schema as it was sent, and notes under `MARK` which names each object may
+have. The rewrites read around these notes: what `not` and `oneOf` exclude does not change.
+`closed` then writes the notes as `additionalProperties: false`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.text.json_schema.scope import ANNOTATIONS, KEYWORDS, MARK, Names, Scope
+
+MAX_WORK = 60_000
+"""Names to collect for one schema."""
+_UNIONS = ("anyOf", "oneOf")
+_DEFINITIONS = ("$defs", "definitions")
+_MAPS = ("properties", "patternProperties")
+_ONES = ("additionalProperties", "additionalItems", "items")
+_OF_OBJECTS = frozenset(
+    [*_MAPS, *_UNIONS, "additionalProperties", "allOf", "dependencies", "dependentSchemas", "if",
+     "then", "else", "$ref"]
+)  # fmt: skip
+"""Keywords of schemas that may say something of properties."""
+_PLAIN_REFERENCE = re.compile(r"#|#/(definitions|\$defs)/[^/]+")
+
+
+@dataclass
+class Said:
+    """What some schemas of one object say of its properties.
+
+    Attributes:
+        names: each with its schemas.
+        patterns: each with its schemas.
+        closes: there are `properties` or `patternProperties`, be they empty.
+        opened: a schema allows all names, or says which values others have.
+    """
+
+    names: dict[str, list[Any]] = field(default_factory=dict)
+    patterns: dict[str, list[Any]] = field(default_factory=dict)
+    closes: bool = False
+    opened: bool = False
+
+    def add(self, other: Said) -> None:
+        for mine, more in ((self.names, other.names), (self.patterns, other.patterns)):
+            for name, schemas in more.items():
+                mine.setdefault(name, []).extend(schemas)
+        self.closes |= other.closes
+        self.opened |= other.opened
+
+    def __bool__(self) -> bool:
+        return bool(self.names or self.patterns or self.closes or self.opened)
+
+
+def with_marks(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with a note at each object that is to be closed.
+
+    Raises:
+        SchemaError: too many schemas speak of the same objects.
+    """
+    return _Marking(schema).whole()
+
+
+def closed(schema: Any, *, keep: bool = True) -> Any:
+    """Return the schema with its notes written as `additionalProperties`.
+
+    Args:
+        keep: follow the notes; otherwise drop them.
+    """
+    if isinstance(schema, list):
+        return [closed(each, keep=keep) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in (*_MAPS, *_DEFINITIONS) and isinstance(value, dict):
+            found[word] = {name: closed(each, keep=keep) for name, each in value.items()}
+        elif word in (*_ONES, "allOf", "anyOf", "prefixItems"):
+            found[word] = closed(value, keep=keep)
+        elif word == "oneOf":  # what is in one branch alone is the whole branches' to say
+            found[word] = closed(value, keep=False)
+        elif word != MARK:
+            found[word] = value
+    alone = Names.of(schema)
+    return found if alone is None or not keep else _with_these_alone(found, alone)
+
+
+def _with_these_alone(schema: dict[str, Any], alone: Names) -> dict[str, Any]:
+    """Return the schema for objects without other names; a malformed one stays as it is."""
+    if not (
+        isinstance(schema.get("allOf", []), list)
+        and all(isinstance(schema.get(word, {}), dict) for word in _MAPS)
+    ):
+        return schema
+    if schema.keys() & {"allOf", "anyOf", "oneOf", "$ref"}:
+        return {**schema, "allOf": [*schema.get("allOf", []), _with_these_alone({}, alone)]}
+    found = {**schema, "additionalProperties": False}
+    for word, names in zip(_MAPS, alone, strict=True):
+        given = schema.get(word, {})
+        if added := [name for name in names if name not in given]:
+            found[word] = {**given, **dict.fromkeys(added, True)}
+    return found
+
+
+class _Marking:
+    """One walk over a schema, object by object."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._scope = Scope.of(root)
+        self._scope.work = MAX_WORK
+        self._scope.spent = "too many schemas speak of the properties of one object"
+        self._said: dict[int, tuple[Any, Said]] = {}
+        self._copies: dict[tuple[str, bool], str] = {}
+        self._missing: list[tuple[str, bool]] = []
+        self._taken = {n for word in _DEFINITIONS for n in _dict(root.get(word))}
+
+    def whole(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._place(self._root, Said())
+        copies: dict[str, Any] = {}
+        while self._missing:
+            reference, whole = self._missing.pop()
+            target = self._scope.target(reference)
+            copy = self._place(target, Said()) if whole else self._part(target, self._of(target))
+            copies[self._copies[reference, whole]] = copy
+        return {**found, "$defs": {**found.get("$defs", {}), **copies}} if copies else found
+
+    def _place(self, schema: Any, others: Said) -> Any:
+        """Mark all that describes one value.
+
+        Args:
+            others: what schemas elsewhere say of the same value.
+        """
+        if not isinstance(schema, dict):
+            return schema
+        self._scope.pay()
+        if not others and not schema.keys() & _OF_OBJECTS:
+            return self._within(schema, others)
+        words = schema.keys() & KEYWORDS - ANNOTATIONS
+        if words == {"$ref"} and not others:
+            return self._with_reference(self._within(schema, Said()), whole=True)
+        if words == {"allOf"} and len(_list(schema["allOf"])) == 1:
+            alone = self._place(schema["allOf"][0], others)
+            return {**self._within(schema, Said(), skip="allOf"), "allOf": [alone]}
+        outside = self._both(self._outside_of_unions(schema), others)
+        whole = self._both(self._of(schema), others)
+        if "additionalProperties" in schema or outside.opened or not _may_be_object(schema):
+            return self._part(schema, whole)
+        unions = [word for word in _UNIONS if _list(schema.get(word))]
+        if len(unions) == 1 and self._adds_names(schema[unions[0]], outside):
+            found = self._part(schema, outside, skip=unions[0])
+            found[unions[0]] = [self._place(each, outside) for each in schema[unions[0]]]
+            return found
+        found = self._part(schema, whole)
+        if whole.closes and not whole.opened:
+            found[MARK] = Names(list(whole.names), list(whole.patterns))
+        return found
+
+    def _part(self, schema: Any, whole: Said, skip: str | None = None) -> Any:
+        """Mark the values within, not the one that the schema is only a part of.
+
+        Args:
+            whole: what all parts say.
+            skip: a keyword that keeps its place alone.
+        """
+        if not isinstance(schema, dict):
+            return schema
+        found = self._within(schema, whole, skip)
+        return self._with_reference(found, whole=False) if "$ref" in found else found
+
+    def _within(self, schema: dict[str, Any], whole: Said, skip: str | None = None) -> Any:
+        self._scope.pay()
+        found: dict[str, Any] = {}
+        for word, value in schema.items():
+            if word == skip:
+                found[word] = None
+            elif word in _MAPS and isinstance(value, dict):
+                said = whole.names if word == "properties" else whole.patterns
+                found[word] = {
+                    name: self._place(each, self._elsewhere(each, said.get(name, [])))
+                    for name, each in value.items()
+                }
+            elif word in _DEFINITIONS and isinstance(value, dict):
+                found[word] = {name: self._place(each, Said()) for name, each in value.items()}
+            elif word in (*_ONES, "prefixItems"):
+                found[word] = (
+                    [self._place(each, Said()) for each in value]
+                    if isinstance(value, list)
+                    else self._place(value, Said())
+                )
+            elif word in ("allOf", *_UNIONS) and isinstance(value, list):
+                found[word] = [self._part(each, whole) for each in value]
+            elif word in ("then", "else"):
+                found[word] = self._part(value, whole)
+            elif word in ("dependentSchemas", "dependencies") and isinstance(value, dict):
+                found[word] = {name: self._part(each, whole) for name, each in value.items()}
+            elif word != MARK:
+                found[word] = value
+        return found
+
+    def _with_reference(self, schema: dict[str, Any], *, whole: bool) -> dict[str, Any]:
+        """Return the schema with a reference to a copy, if the target itself is not as wanted.
+
+        Args:
+            whole: nothing else describes the value; definitions are marked so.
+        """
+        reference = schema["$ref"]
+        if whole and isinstance(reference, str) and _PLAIN_REFERENCE.fullmatch(reference):
+            return schema
+        target = self._scope.target(reference)
+        if not isinstance(target, dict) or (not whole and not self._of(target)):
+            return schema
+        key = reference, whole
+        if key not in self._copies:
+            name = f"{'whole' if whole else 'part'}-{len(self._copies)}"
+            while name in self._taken:
+                name += "-"
+            self._copies[key] = name
+            self._missing.append(key)
+        return {**schema, "$ref": f"#/$defs/{self._copies[key]}"}
+
+    def _of(self, schema: Any) -> Said:
+        """What a schema says of the properties of a value, with all within that describes it."""
+        if not isinstance(schema, dict):
+            return Said()
+        if id(schema) not in self._said:
+            self._said[id(schema)] = schema, Said()  # while references lead in a circle
+            self._scope.enter()
+            found = self._outside_of_unions(schema)
+            for word in _UNIONS:
+                for each in _list(schema.get(word)):
+                    self._add(found, each)
+            self._scope.level -= 1
+            self._said[id(schema)] = schema, found
+        return self._said[id(schema)][1]
+
+    def _outside_of_unions(self, schema: Mapping[str, Any]) -> Said:
+        found = Said()
+        for word, said in (("properties", found.names), ("patternProperties", found.patterns)):
+            if isinstance(schema.get(word), dict):
+                found.closes = True
+                self._scope.pay(len(schema[word]))
+                for name, each in schema[word].items():
+                    said.setdefault(name, [])
+                    if isinstance(each, dict) and each.keys() & _OF_OBJECTS:
+                        said[name].append(each)
+        for name in _required(schema):
+            found.names.setdefault(name, [])
+        rest = ("additionalProperties", "unevaluatedProperties")
+        found.opened = any(schema.get(word, False) is not False for word in rest)
+        for each in self._parts(schema):
+            self._add(found, each)
+        return found
+
+    def _add(self, found: Said, schema: Any) -> None:
+        said = self._of(schema)
+        self._scope.pay(len(said.names) + len(said.patterns))
+        found.add(said)
+
+    def _both(self, one: Said, other: Said) -> Said:
+        found = Said()
+        for each in (one, other):
+            self._scope.pay(len(each.names) + len(each.patterns))
+            found.add(each)
+        return found
+
+    def _parts(self, schema: Mapping[str, Any]) -> Iterator[Any]:
+        """The schemas that speak of the same value, but for those of unions."""
+        yield from _list(schema.get("allOf"))
+        yield from (schema[word] for word in ("if", "then", "else") if word in schema)
+        for word in ("dependentSchemas", "dependencies"):
+            yield from _dict(schema.get(word)).values()
+        if "$ref" in schema:
+            yield self._scope.target(schema["$ref"])
+
+    def _adds_names(self, branches: list[Any], outside: Said) -> bool:
+        """Whether a branch has names, or a freedom, of its own."""
+        said = [self._of(each) for each in branches]
+        return any(
+            each.opened
+            or each.names.keys() - outside.names.keys()
+            or each.patterns.keys() - outside.patterns.keys()
+            or (each.closes and not outside.closes)
+            for each in said
+        )
+
+    def _elsewhere(self, schema: Any, schemas: list[Any]) -> Said:
+        """What all of `schemas` but one say."""
+        found = Said()
+        for each in schemas:
+            if each is not schema:
+                self._add(found, each)
+        return found
+
+
+def _required(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Names that may have to be there."""
+    lists = [schema.get("required")]
+    for word in ("dependentRequired", "dependencies"):
+        lists += _dict(schema.get(word)).values()
+    for each in lists:
+        yield from (name for name in _list(each) if isinstance(name, str))
+
+
+def _may_be_object(schema: Mapping[str, Any]) -> bool:
+    kinds = schema.get("type", "object")
+    return kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

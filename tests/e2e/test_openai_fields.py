@@ -1,0 +1,105 @@
+"""Fields of requests and answers beyond the basic ones, through the official OpenAI client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.serving import Server
+
+MESSAGES: list[Any] = [{"role": "user", "content": "Tell me a story."}]
+CHAT: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 4, "temperature": 0}
+TEXT: dict[str, Any] = {"model": "tiny", "prompt": "once", "max_tokens": 4, "temperature": 0}
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_one_fingerprint_in_all_answers(client: openai.OpenAI) -> None:
+    chat = client.chat.completions.create(**CHAT).system_fingerprint
+    assert chat is not None
+    assert chat.startswith("fp_")
+    found = {chat, client.completions.create(**TEXT).system_fingerprint}
+    found |= {c.system_fingerprint for c in client.chat.completions.create(**CHAT, stream=True)}
+    found |= {c.system_fingerprint for c in client.completions.create(**TEXT, stream=True)}
+    assert found == {chat}
+
+
+def test_a_request_names_itself(client: openai.OpenAI) -> None:
+    answer = client.completions.with_raw_response.create(**TEXT, extra_body={"request_id": "one"})
+    assert answer.headers["x-request-id"] == "one"
+    assert answer.parse().id == "cmpl-one"
+    chat = client.chat.completions.create(**CHAT, extra_body={"request_id": "two"})
+    assert chat.id == "chatcmpl-two"
+    named = {"extra_headers": {"X-Request-Id": "three"}, "extra_body": {"request_id": "four"}}
+    assert client.chat.completions.create(**CHAT, **named).id == "chatcmpl-three"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**CHAT, extra_body={"request_id": "a b"})
+    assert caught.value.param == "request_id"
+
+
+def test_tokens_are_named_by_their_ids(client: openai.OpenAI) -> None:
+    asked = {"return_tokens_as_token_ids": True, "return_token_ids": True}
+    chat = client.chat.completions.create(**CHAT, logprobs=True, top_logprobs=2, extra_body=asked)
+    [choice] = chat.choices
+    assert choice.logprobs is not None
+    assert choice.logprobs.content is not None
+    names = [token.token for token in choice.logprobs.content]
+    assert names == [f"token_id:{token}" for token in choice.token_ids]  # type: ignore[attr-defined]
+    assert choice.logprobs.content[0].top_logprobs[0].token == names[0]
+    text = client.completions.create(**TEXT, logprobs=1, echo=True, extra_body=asked).choices[0]
+    assert text.logprobs is not None
+    assert text.logprobs.tokens is not None
+    ids = text.prompt_token_ids + text.token_ids  # type: ignore[attr-defined]
+    assert text.logprobs.tokens == [f"token_id:{token}" for token in ids]
+    assert text.logprobs.text_offset is not None
+    assert text.logprobs.text_offset[:5] == [0, 1, 2, 3, 4]
+
+
+def test_a_long_prompt_is_truncated(client: openai.OpenAI) -> None:
+    def prompt(**asked: Any) -> tuple[str, int]:
+        long = {**TEXT, "prompt": "a" * 400 + "b" * 400}
+        answer = client.completions.create(**long, echo=True, extra_body=asked)
+        assert answer.usage is not None
+        count = answer.usage.prompt_tokens
+        return answer.choices[0].text[:count], count
+
+    assert prompt(truncate_prompt_tokens=3) == ("bbb", 3)
+    assert prompt(truncate_prompt_tokens=3, truncation_side="right") == ("aaa", 3)
+    assert prompt(truncate_prompt_tokens=-1) == ("a" * 108 + "b" * 400, 508)
+    for wrong in (0, -2, 512, 10**6):
+        with pytest.raises(openai.BadRequestError) as caught:
+            prompt(truncate_prompt_tokens=wrong)
+        assert caught.value.param == "truncate_prompt_tokens"
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 512") as caught:
+        client.completions.create(
+            **{**TEXT, "prompt": "a" * 200_000}, extra_body={"truncate_prompt_tokens": 3}
+        )
+    assert caught.value.code == "context_length_exceeded"
+    long: list[Any] = [{"role": "user", "content": "a" * 2000}]
+    chat = client.chat.completions.create(
+        **{**CHAT, "messages": long}, extra_body={"truncate_prompt_tokens": 20}
+    )
+    assert chat.usage is not None
+    assert chat.usage.prompt_tokens == 20
+
+
+def test_special_tokens_around_a_conversation(server: Server) -> None:
+    def tokens(**asked: Any) -> list[int]:
+        body = {"messages": MESSAGES, **asked}
+        found: list[int] = server.http.post("/tokenize", json=body).json()["tokens"]
+        return found
+
+    plain = tokens()
+    info = server.http.get("/tokenizer_info").json()
+    assert info["vocab_size"] == 258
+    assert info["special_tokens"]["eos_token"] == "<|end|>"
+    assert "messages" in info["chat_template"]
+    assert tokens(add_special_tokens=False) == plain
+    assert tokens(add_special_tokens=True) == plain  # this tokenizer puts none around a text

@@ -1,0 +1,80 @@
+"""Every format through the official client: whole and streamed, from the template's sign on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from quire.server.tools.table import TOOL_PARSERS
+from tests.unit.server.openai.test_tools import saying
+
+D = "｜DSML｜"
+TEXTS = {
+    "deepseek_v32": f'<{D}function_calls><{D}invoke name="f"><{D}parameter name="days" '
+    f'string="false">3</{D}parameter></{D}invoke></{D}function_calls>',
+    "gemma4": "<|tool_call>call:f{days:3}<tool_call|>",
+    "glm45": "<tool_call>f\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+    '<|tool_call_argument_begin|>{"days": 3}<|tool_call_end|><|tool_calls_section_end|>',
+    "minimax": '<tool_calls>\n{"name": "f", "arguments": {"days": 3}}\n</tool_calls>',
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="days">3</parameter>\n'
+    "</invoke>\n</minimax:tool_call>",
+    "seed_oss": "<seed:tool_call>\n<function=f>\n<parameter=days>3</parameter>\n</function>\n"
+    "</seed:tool_call>",
+    "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=days>\n3\n</function>\n</tool_call>",
+    "llama3_json": '{"name": "f", "parameters": {"days": 3}}',
+}
+PARAMETERS = {"type": "object", "properties": {"days": {"type": "integer"}}}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}},
+]
+ASKED: dict[str, Any] = {"model": "echo", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+async def test_calls_come_whole_and_streamed_alike(name: str) -> None:
+    template = TOOL_PARSERS[name].signs[0] + "{{ messages[0].content }}"
+    async with saying(f"I look.\n{TEXTS[name]}", chat_template=template) as app:
+        client = openai.AsyncOpenAI(
+            base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
+        )
+        fields = {**ASKED, "tools": TOOLS, "temperature": 0, "max_tokens": 210}
+        whole = (await client.chat.completions.create(**fields)).choices[0]
+        calls = whole.message.tool_calls
+        assert whole.finish_reason == "tool_calls"
+        assert [(c.function.name, json.loads(c.function.arguments)) for c in calls or ()] == [
+            ("f", {"days": 3})
+        ]
+        content, streamed = "", []
+        async for chunk in await client.chat.completions.create(**fields, stream=True):
+            delta = chunk.choices[0].delta
+            content += delta.content or ""
+            for piece in delta.tool_calls or ():
+                if piece.function and piece.function.name:
+                    streamed.append([piece.function.name, ""])
+                streamed[piece.index][1] += (piece.function and piece.function.arguments) or ""
+        assert content == whole.message.content == "I look."
+        assert streamed == [[c.function.name, c.function.arguments] for c in calls or ()]
+
+
+async def test_numbered_ids_go_on_where_the_conversation_is() -> None:
+    template = TOOL_PARSERS["kimi_k2"].signs[0] + "{{ messages[0].content }}"
+    text = '[{"name": "f", "parameters": {}}]'
+    call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": ""}}
+    messages: list[Any] = [
+        *ASKED["messages"],
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "done"},
+    ]
+    async with saying(text, chat_template=template) as app:
+        client = openai.AsyncOpenAI(
+            base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
+        )
+        answer = await client.chat.completions.create(
+            model="echo", messages=messages, tools=TOOLS, tool_choice="required", max_tokens=99
+        )
+        [made] = answer.choices[0].message.tool_calls or []
+        assert made.id == "functions.f:1"
