@@ -20,9 +20,9 @@ import time
 
 import torch
 
-from quire.core.hardware import detect
 from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool
+from quire.system.hardware import detect
 
 SHAPE = (4096, 1024)
 WEIGHTS = 24

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from quire.bench.http_client import HTTPClient
 from quire.bench.server_process import running_server
-from quire.core.flags import add_engine_flags
+from quire.resolve.flags import add_engine_flags
 
 
 def main() -> int:

@@ -37,8 +37,6 @@ from quire.bench.kernels.limits import measure_and_keep
 from quire.bench.prove import START_TIMEOUT, offline_side, proof_of, prove, request_bodies
 from quire.bench.report import write_json
 from quire.cli.explain import ask
-from quire.core.config import EngineArgs
-from quire.core.hardware import detect
 from quire.core.op_profile import OpTime
 from quire.engine.core import EngineCore
 from quire.explain.analyse import explain
@@ -47,6 +45,8 @@ from quire.explain.limits import load_limits
 from quire.explain.report import Change, Proof
 from quire.ops import table
 from quire.ops.table import OP_NAMES, OpTable
+from quire.resolve.arguments import EngineArgs
+from quire.system.hardware import detect
 
 OPT: dict[str, Any] = {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"}
 QWEN = {**OPT, "model": "qwen3-0.6b", "max_model_len": 2048}

@@ -18,14 +18,15 @@ import tempfile
 import time
 
 from quire.checkpoint.presets import preset_config
-from quire.core.config import EngineArgs, ProfilerConfig
-from quire.core.hardware import detect
+from quire.core.config import ProfilerConfig
 from quire.core.messages import AddRequest
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
-from quire.engine.resolve import resolve
 from quire.executor.uniproc import UniprocExecutor
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import detect
 
 MODES: dict[str, tuple[str, str] | None] = {
     "off": None,

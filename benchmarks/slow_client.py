@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from quire.bench.http_client import HTTPClient, events
 from quire.bench.server_process import running_server
-from quire.core.flags import add_engine_flags
+from quire.resolve.flags import add_engine_flags
 
 PATH = "/v1/completions"
 SMALL_BUFFER = 4096

@@ -23,7 +23,7 @@ import psutil
 from quire.bench.http_client import HTTPClient, events
 from quire.bench.server_process import running_server
 from quire.bench.workload import text_prompts
-from quire.core.flags import add_engine_flags
+from quire.resolve.flags import add_engine_flags
 
 SETTLE_SECONDS = 3.0
 SAMPLES = 200

@@ -21,7 +21,7 @@ from typing import Any
 
 from quire.bench.machine import circumstances
 from quire.bench.report import write_json
-from quire.core.hardware import detect
+from quire.system.hardware import detect
 from quire.tune import flags
 from quire.tune.objective import best_rate
 from quire.tune.predict import Simulator

@@ -24,7 +24,7 @@ from quire.bench.flags import count
 from quire.bench.machine import circumstances
 from quire.bench.main import cleaning_up_when_terminated
 from quire.bench.report import Row, write_json
-from quire.core import env
+from quire.system import env
 
 SCENARIOS: tuple[Scenario, ...] = (
     *answers.SCENARIOS,

@@ -11,9 +11,9 @@ from benchmarks.complaints.scenario import Scenario, batch, differences, engine,
 from quire import SamplingParams
 from quire.bench.bars.bar import Seen
 from quire.bench.workload import text_prompts
-from quire.core import env
 from quire.core.errors import QuireError
 from quire.ops.isa import available_isas
+from quire.system import env
 
 STORY = "embedded"
 

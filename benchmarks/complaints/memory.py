@@ -13,10 +13,10 @@ from pathlib import Path
 from benchmarks.complaints.scenario import Scenario, engine, seen
 from quire.bench.bars.bar import Seen
 from quire.bench.startup import sample, start_child
-from quire.core.config import EngineArgs
 from quire.core.errors import QuireError
-from quire.core.hardware import detect
 from quire.explain.fit import fit
+from quire.resolve.arguments import EngineArgs
+from quire.system.hardware import detect
 
 GIB = 2**30
 MODEL = "opt-125m"

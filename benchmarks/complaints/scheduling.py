@@ -20,12 +20,12 @@ from quire.bench.workload import text_prompts
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import QuireError
-from quire.core.hardware import detect
 from quire.core.request import Request
-from quire.engine import input as engine_input
 from quire.explain.fit import cost_of
 from quire.explain.limits import load_limits
+from quire.frontend.input import input_processor
 from quire.scheduler.scheduler import Scheduler
+from quire.system.hardware import detect
 
 BLOCK, BUDGET = 16, 512
 
@@ -94,13 +94,13 @@ def bounded_gaps(repetitions: int) -> Seen:
 def first_of_many(repetitions: int) -> Seen:
     """13259: the share of 256 texts that were tokenized when the first token was out."""
     counted, found = [0], []
-    original = engine_input.tokenize
+    original = input_processor.tokenize
 
     def counting(*args: object) -> object:
         counted[0] += 1
         return original(*args)
 
-    with engine("embedded") as llm, mock.patch.object(engine_input, "tokenize", counting):
+    with engine("embedded") as llm, mock.patch.object(input_processor, "tokenize", counting):
 
         def observe() -> None:
             if llm.stats.generation_tokens and not found:

@@ -18,11 +18,11 @@ from quire.bench.bars.measure import Bench, run_module
 from quire.bench.bars.pool import Pool
 from quire.bench.contest import driver_home
 from quire.core.errors import QuireError
-from quire.core.hardware import detect
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
 from quire.ops.native_attention import paged_attention
 from quire.ops.native_gemm import Pool as Threads
+from quire.system.hardware import detect
 
 OPT, OPT_FP16, GPT2 = Setup("opt-125m"), Setup("opt-125m", dtype="float16"), Setup("gpt2")
 ONE = Load(1, 128, 64)

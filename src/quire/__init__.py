@@ -10,7 +10,6 @@ from importlib import import_module
 TYPE_CHECKING = False  # `typing` is not imported: it would take longer than all of this
 if TYPE_CHECKING:
     from quire.core.beam_search import BeamSearchParams
-    from quire.core.config import EngineArgs
     from quire.core.lora import LoRARequest
     from quire.core.outputs import (
         ClassificationOutput,
@@ -29,10 +28,11 @@ if TYPE_CHECKING:
     from quire.core.sampling_params import SamplingParams
     from quire.core.structured_outputs import StructuredOutputsParams
     from quire.engine.arg_utils import AsyncEngineArgs
-    from quire.engine.async_engine import AsyncLLM
     from quire.engine.async_llm_engine import AsyncLLMEngine
-    from quire.engine.llm import LLM
-    from quire.engine.llm_engine import LLMEngine
+    from quire.frontend.async_llm import AsyncLLM
+    from quire.frontend.llm import LLM
+    from quire.frontend.llm_engine import LLMEngine
+    from quire.resolve.arguments import EngineArgs
 
 __all__ = [
     "LLM",
@@ -65,9 +65,9 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
-    "LLM": "quire.engine.llm",
+    "LLM": "quire.frontend.llm",
     "AsyncEngineArgs": "quire.engine.arg_utils",
-    "AsyncLLM": "quire.engine.async_engine",
+    "AsyncLLM": "quire.frontend.async_llm",
     "AsyncLLMEngine": "quire.engine.async_llm_engine",
     "BeamSearchParams": "quire.core.beam_search",
     "ClassificationOutput": "quire.core.outputs",
@@ -75,8 +75,8 @@ _HOME = {
     "CompletionOutput": "quire.core.outputs",
     "EmbeddingOutput": "quire.core.outputs",
     "EmbeddingRequestOutput": "quire.core.outputs",
-    "EngineArgs": "quire.core.config",
-    "LLMEngine": "quire.engine.llm_engine",
+    "EngineArgs": "quire.resolve.arguments",
+    "LLMEngine": "quire.frontend.llm_engine",
     "LoRARequest": "quire.core.lora",
     "PoolingOutput": "quire.core.outputs",
     "PoolingParams": "quire.core.pooling_params",

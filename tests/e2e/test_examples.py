@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from quire.bench.server_process import running_server
-from quire.core.config import EngineArgs
+from quire.resolve.arguments import EngineArgs
 from tests.e2e.tiny_adapter import write_tiny_adapter
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -15,7 +15,7 @@ OVERHEAD = 400 * 2**20
 _LOAD = """
 import json, sys
 from quire.bench.machine import peak_rss_bytes
-from quire.engine.llm import LLM
+from quire.frontend.llm import LLM
 
 llm = LLM(sys.argv[1], quantization=json.loads(sys.argv[2]), dtype="bfloat16", max_model_len=256,
           num_gpu_blocks_override=32)

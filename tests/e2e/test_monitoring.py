@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.cli import main as cli
 from quire.cli.parser import Parser
 from quire.cli.serve import add_arguments
-from quire.engine.stats import EngineStats
+from quire.metrics.stats import EngineStats
 from quire.profile.cpu_device import Cpu
 from quire.profile.nvml import Gpu
 from quire.server.metrics import Metrics

@@ -13,7 +13,7 @@ OFFLOADED = 0.125
 _RUN = """
 import json, sys
 from pathlib import Path
-from quire.engine.llm import LLM
+from quire.frontend.llm import LLM
 
 llm = LLM("gpt2", load_format="dummy", dtype="bfloat16", max_model_len=128, num_threads=1,
           num_gpu_blocks_override=32, cpu_offload_gb=float(sys.argv[1]))

@@ -15,13 +15,13 @@ from quire.checkpoint.presets import preset_names
 from quire.cli import serve
 from quire.cli.main import main
 from quire.cli.parser import Parser
-from quire.core.hardware import detect
-from quire.engine.resolve import resolve
+from quire.resolve.engine import resolve
+from quire.system.hardware import detect
 from tests.e2e.serving import serving
 
 _START = """
 import json, sys
-from quire.engine.llm import LLM
+from quire.frontend.llm import LLM
 
 llm = LLM(**json.loads(sys.argv[1]))
 print(json.dumps(llm.facts | {"weights": llm.facts["weight_bytes"]}))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from quire.cli.main import main
-from quire.core.hardware import cpu_name, detect
 from quire.explain.limits import Limits, save_limits
+from quire.system.hardware import cpu_name, detect
 
 
 def test_it_takes_a_run_apart(

@@ -39,7 +39,7 @@ def ended(command: list[str], **options: object) -> subprocess.CompletedProcess[
     ("module", "words"),
     [
         ("quire.cli.main", ["complete", "hi"]),
-        ("quire.engine.async_engine", ["complete", "hi"]),
+        ("quire.frontend.async_llm", ["complete", "hi"]),
         ("starlette", ["serve", "--port", "0"]),
         ("torch", ["bench", "latency"]),
     ],

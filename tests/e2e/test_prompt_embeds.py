@@ -14,7 +14,7 @@ import torch
 from quire.core.errors import InvalidRequestError
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.engine.llm import LLM
+from quire.frontend.llm import LLM
 from tests.e2e.tiny_model import CONFIG, tiny_weights
 
 HIDDEN = CONFIG["hidden_size"]

@@ -28,7 +28,10 @@ def test_idle_costs_nothing(server: Server) -> None:
     # One may stand by, and still import what it will need.
     processes = [parent, *(p for p in children if "stand-by" not in p.cmdline())]
     # The API's, the core's, the tokenizer's; one for structures, once a test has asked for it.
-    assert len([p for p in processes if "quire.engine.grammar_worker" not in p.cmdline()]) == 3
+    assert (
+        len([p for p in processes if "quire.frontend.workers.grammar_worker" not in p.cmdline()])
+        == 3
+    )
     before = [sum(p.cpu_times()[:2]) for p in processes]
     time.sleep(3)
     used = sum(sum(p.cpu_times()[:2]) for p in processes) - sum(before)

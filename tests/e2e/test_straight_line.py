@@ -17,22 +17,22 @@ import httpx
 import pytest
 
 import quire.core
-from quire.core.config import EngineArgs
-from quire.core.hardware import detect
 from quire.core.messages import AddRequest
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
-from quire.engine.async_engine import AsyncLLM
 from quire.engine.core import EngineCore
-from quire.engine.resolve import resolve
 from quire.executor.uniproc import UniprocExecutor
+from quire.frontend.async_llm import AsyncLLM
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
 from quire.server.app import create_app
+from quire.system.hardware import detect
 
 PACKAGE = Path(quire.core.__file__).parent.parent
 MAX_FILES = 14
 MAX_LINES = 3900
 LANDMARKS = {
-    "engine/client.py:send",
+    "frontend/client/core_client.py:send",
     "server/openai/generation.py:put",
     "text/detokenizer.py:append",
     "kv/block_pool.py:allocate",

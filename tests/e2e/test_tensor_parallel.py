@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from quire import LLM, LoRARequest, SamplingParams
-from quire.core.hardware import detect
 from quire.core.structured_outputs import StructuredOutputsParams
+from quire.system.hardware import detect
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
 from tests.golden.tiny_encoders import TEXTS, make_encoder

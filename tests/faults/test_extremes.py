@@ -15,19 +15,19 @@ import numpy as np
 import pytest
 
 from quire.core.beam_search import BeamSearchParams
-from quire.core.config import EngineArgs
 from quire.core.errors import CheckpointError, ConfigError, InvalidRequestError, QuireError
-from quire.core.hardware import detect
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.engine.llm import LLM
-from quire.engine.resolve import engine_args, resolve
+from quire.frontend.llm import LLM
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import engine_args, resolve
 from quire.server.anthropic.protocol import CountRequest, MessagesRequest
 from quire.server.openai.pooling_protocol import EmbeddingRequest
 from quire.server.openai.protocol import ChatRequest, CompletionRequest
 from quire.server.openai.tokens import DetokenizeRequest, TokenizeRequest
 from quire.server.responses.protocol import ResponsesRequest
+from quire.system.hardware import detect
 from tests.e2e.serving import Server
 from tests.faults.requests import assert_no_secret, assert_unharmed
 

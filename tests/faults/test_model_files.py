@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from quire.core.errors import QuireError
-from quire.engine.llm import LLM
+from quire.frontend.llm import LLM
 from tests.e2e.tiny_model import tiny_weights
 
 WEIGHTS = "model.safetensors"

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from quire.core.hardware import detect
+from quire.system.hardware import detect
 from tests.e2e.serving import QUIRE, Server, serving
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.requests import assert_unharmed

@@ -15,9 +15,9 @@ from quire.text import template
 
 SOURCES = Path(__file__).parents[2] / "src" / "quire"
 WALL_CLOCK = {
-    "engine/tracing.py",  # spans carry dates
+    "frontend/output/tracing.py",  # spans carry dates
     "server/app.py",  # `created` of the model
-    "engine/prometheus.py",  # lora_requests_info's value is a date, as vLLM's
+    "metrics/prometheus.py",  # lora_requests_info's value is a date, as vLLM's
     "server/openai/generation.py",  # `created` of an answer
     "server/openai/pooling.py",  # the same
     "server/responses/answer.py",  # the same
@@ -98,7 +98,7 @@ def test_no_code_is_imported_that_a_model_or_a_client_names(
         IMPORTS_BY_NAME
     )
     heeds = {name for name, _ in sources if "trust_remote_code" in (SOURCES / name).read_text()}
-    assert heeds == {"core/vllm_flags.py"}  # which says that it is never done
+    assert heeds == {"resolve/vllm_flags.py"}  # which says that it is never done
 
 
 def test_templates_run_in_one_place_in_the_immutable_sandbox(

@@ -13,7 +13,7 @@ import pytest
 
 from quire.core.errors import CheckpointError, OutOfMemoryError
 from quire.core.sampling_params import SamplingParams
-from quire.engine.llm import LLM
+from quire.frontend.llm import LLM
 from tests.e2e.serving import serving
 from tests.faults.test_command_line import refused
 from tests.unit.server.fake_engine import running

@@ -12,8 +12,8 @@ import torch
 
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.engine.llm import LLM
-from quire.engine.sequence import SequenceState
+from quire.frontend.llm import LLM
+from quire.frontend.output.sequence import SequenceState
 
 POISON = 66
 """The token that begins the prompt of the one who is to fail."""

@@ -15,12 +15,12 @@ import httpx
 import psutil
 import pytest
 
-from quire.core.hardware import detect
+from quire.system.hardware import detect
 from tests.e2e.serving import Server, serving
 from tests.faults.requests import assert_refused, assert_unharmed
 from tests.faults.test_processes import children, core, healthy, until
 
-CHECKER = "quire.engine.grammar_worker"
+CHECKER = "quire.frontend.workers.grammar_worker"
 DEADLY = """
 import os, signal, sys, time
 

@@ -27,7 +27,7 @@ from quire.core.errors import ConfigError
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import RequestOutputKind
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.engine.adapters import assign
+from quire.frontend.input.known_adapters import assign
 from quire.models.adapters import lora_targets
 from tests.fuzz.engines import MODELS, PLENTY, Asked, World, draw_world, write_model
 

@@ -24,13 +24,13 @@ from types import FrameType
 import msgspec
 
 from quire.checkpoint.safetensors import SafetensorsFile
-from quire.core.config import EngineArgs
 from quire.core.errors import CheckpointError, QuireError
-from quire.core.hardware import Hardware
-from quire.engine.resolve import resolve
 from quire.models.forms import linear_names
 from quire.models.loader import parameter_source
 from quire.models.parameters import parameters
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import Hardware
 from quire.text.tokenizer import load_tokenizer
 from tests.fuzz import folder_cases, quantized_cases
 from tests.fuzz.gguf_cases import tampered_gguf

@@ -23,12 +23,12 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from quire.core.errors import ConfigError
-from quire.core.hardware import detect
-from quire.engine.async_engine import AsyncLLM
-from quire.engine.resolve import engine_args, load_tokenizer, resolve
 from quire.executor.multiproc import make_executor
+from quire.frontend.async_llm import AsyncLLM
+from quire.resolve.engine import engine_args, load_tokenizer, resolve
 from quire.server.app import create_app
 from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
+from quire.system.hardware import detect
 from tests.fuzz.combinations import PLAIN
 from tests.fuzz.engines import STRUCTURES, draw_world, write_model
 from tests.fuzz.http import Wire

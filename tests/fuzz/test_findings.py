@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from quire.checkpoint.safetensors import SafetensorsFile
-from quire.core.config import EngineArgs
 from quire.core.errors import CheckpointError
-from quire.core.hardware import detect
-from quire.engine.resolve import resolve
 from quire.models.registry import model_config
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import detect
 from tests.e2e.tiny_model import CONFIG
 from tests.fuzz.safetensors_cases import packed
 

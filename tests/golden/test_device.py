@@ -12,10 +12,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from quire import LLM, LoRARequest, SamplingParams
-from quire.core.gpu import Gpu
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.ops.block_copy import StagedCopier
 from quire.ops.device import CPU
+from quire.system.gpu import Gpu
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
 from tests.fake_device import FakeDevice
@@ -54,7 +54,7 @@ Ask = Callable[[LLM], Any]
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
     """The machine has one."""
     device = FakeDevice()
-    monkeypatch.setattr("quire.core.hardware.detect_gpu", lambda: Gpu("fake", device.total_bytes))
+    monkeypatch.setattr("quire.system.hardware.detect_gpu", lambda: Gpu("fake", device.total_bytes))
     monkeypatch.setattr(
         "quire.ops.device.open_device", lambda name: CPU if name == "cpu" else device
     )

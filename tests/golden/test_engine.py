@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from quire.core.config import EngineArgs
-from quire.core.hardware import detect
 from quire.core.messages import AddRequest
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
-from quire.engine.resolve import resolve
 from quire.executor.uniproc import UniprocExecutor
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import detect
 from tests.golden.harness import torch_ops_of
 from tests.golden.tiny_models import TINY_MODELS, make_tiny
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden, find_golden

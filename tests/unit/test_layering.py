@@ -73,7 +73,7 @@ def test_lazy_exports_are_for_users_only(tmp_path: Path) -> None:
 
 
 def test_vllms_import_paths_see_every_room_and_are_seen_by_none(tmp_path: Path) -> None:
-    files = {"inputs.py": "import quire.engine.llm", "v1/engine/a.py": "import quire.cli.main"}
+    files = {"inputs.py": "import quire.frontend.llm", "v1/engine/a.py": "import quire.cli.main"}
     assert lint(tmp_path, files) == []
     [found] = lint(tmp_path, {"cli/main.py": "from quire.inputs import TextPrompt"})
     assert found == "cli/main.py:1: inputs is for users; import from the room that defines it"
@@ -90,28 +90,29 @@ def test_torch_free_rooms(tmp_path: Path, room: str, text: str) -> None:
 
 def test_torch_is_found_behind_other_modules(tmp_path: Path) -> None:
     files = {
-        "engine/client.py": "from quire.engine.process import start",
+        "frontend/client/core_client.py": "from quire.engine.process import start",
         "engine/process.py": "def start():\n    from quire.engine import core",
         "engine/core.py": "from quire.runner import runner",
         "runner/runner.py": "import torch",
-        "server/app.py": "from quire.engine import client",
+        "server/app.py": "from quire.frontend.client import core_client",
     }
     assert lint(tmp_path, files) == []
     files["engine/process.py"] = "from quire.engine import core"
+    client = "quire.frontend.client.core_client"
     chain = "quire.engine.process -> quire.engine.core -> quire.runner.runner -> torch"
     assert lint(tmp_path, files) == [
-        f"engine/client.py:1: engine.client must not load torch: {chain}",
-        f"server/app.py:1: server.app must not load torch: quire.engine.client -> {chain}",
+        f"frontend/client/core_client.py:1: {client[6:]} must not load torch: {chain}",
+        f"server/app.py:1: server.app must not load torch: {client} -> {chain}",
     ]
 
 
 def test_a_command_may_start_an_engine_in_a_function(tmp_path: Path) -> None:
     files = {
-        "engine/llm.py": "import torch",
-        "cli/main.py": "def f():\n    import quire.engine.llm",
+        "frontend/llm.py": "import torch",
+        "cli/main.py": "def f():\n    import quire.frontend.llm",
     }
     assert lint(tmp_path, files) == []
-    assert len(lint(tmp_path, {"cli/main.py": "import quire.engine.llm"})) == 1
+    assert len(lint(tmp_path, {"cli/main.py": "import quire.frontend.llm"})) == 1
 
 
 def test_native_code_belongs_to_ops(tmp_path: Path) -> None:
@@ -127,15 +128,15 @@ def test_native_code_belongs_to_ops(tmp_path: Path) -> None:
     "text",
     ["import os\nos.environ['A']", "import os as o\no.getenv('A')", "\nfrom os import environ"],
 )
-def test_only_core_env_touches_the_environment(tmp_path: Path, text: str) -> None:
-    assert lint(tmp_path, {"core/env.py": text}) == []
+def test_only_system_env_touches_the_environment(tmp_path: Path, text: str) -> None:
+    assert lint(tmp_path, {"system/env.py": text}) == []
     [found] = lint(tmp_path, {"kv/a.py": text})
-    assert found == "kv/a.py:2: only core.env touches the environment"
+    assert found == "kv/a.py:2: only system.env touches the environment"
 
 
 def test_tools_use_public_modules_only(tmp_path: Path) -> None:
     files = {
-        "bench/serve.py": "import quire.engine.llm\nimport quire.ops",
+        "bench/serve.py": "import quire.frontend.llm\nimport quire.ops",
         "bench/kernels/cases.py": "import quire.ops",
         "simulate/clock.py": "import quire.kv\nimport quire.scheduler\nimport quire.runner",
     }

@@ -127,9 +127,9 @@ def _wait_for(home: Home, server: subprocess.Popen[bytes]) -> None:
 
 def _write_adapter(folder: Path) -> None:
     from quire.bench.adapters import random_adapter
-    from quire.core.config import EngineArgs
-    from quire.core.hardware import detect
-    from quire.engine.resolve import resolve
+    from quire.resolve.arguments import EngineArgs
+    from quire.resolve.engine import resolve
+    from quire.system.hardware import detect
 
     model = resolve(EngineArgs(), detect()).config.model
     with random_adapter(model, 4) as adapter:

@@ -8,12 +8,13 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quire.core.config import EngineArgs, ModelConfig
+from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
-from quire.core.hardware import detect
 from quire.core.quantization import QUANTIZATIONS
-from quire.engine.resolve import resolve
 from quire.quant.names import NAMES, RANDOM_ONLY
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import detect
 
 _HINTS = typing.get_type_hints(EngineArgs)
 CHOICES: dict[str, list[str]] = {

@@ -25,8 +25,8 @@ from quire.bench.progress import progress
 from quire.bench.report import Row, print_grid
 from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError, QuireError
-from quire.core.flags import engine_args_from
-from quire.core.hardware import detect
+from quire.resolve.flags import engine_args_from
+from quire.system.hardware import detect
 
 OURS = "quire"
 

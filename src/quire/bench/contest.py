@@ -18,9 +18,9 @@ from typing import Any, TextIO
 import quire
 from quire.bench.latency import timings
 from quire.bench.peers.driver import Options, Work
-from quire.core import env
 from quire.core.errors import QuireError
 from quire.core.outputs import RequestMetrics
+from quire.system import env
 
 METRICS = {
     "prefill": "prefill_tok_s",

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from quire.bench.split import Reading, read_stats
 from quire.core.config import ModelConfig
 from quire.core.errors import QuireError
-from quire.core.flags import engine_args_from
 from quire.core.lora import LoRARequest
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import SamplingParams
+from quire.resolve.flags import engine_args_from
 
 if TYPE_CHECKING:
-    from quire.engine.llm import LLM
+    from quire.frontend.llm import LLM
 
 TYPES = ("dtype", "quantization", "kv_cache_dtype", "isa")
 
@@ -72,7 +72,7 @@ class BenchEngine:
 @contextmanager
 def open_engine(args: argparse.Namespace) -> Iterator[BenchEngine]:
     """Start the engine that the flags describe; shut it down at the end."""
-    from quire.engine.llm import LLM
+    from quire.frontend.llm import LLM
 
     llm = LLM(**asdict(engine_args_from(args)))
     try:

@@ -11,11 +11,11 @@ import numpy as np
 from quire.bench.engine import BenchEngine
 from quire.bench.workload import text_prompts, token_prompts
 from quire.core.errors import InvalidRequestError
-from quire.core.hardware import detect
 from quire.core.op_profile import OpProfile
 from quire.explain.evidence import Evidence, Window
 from quire.explain.limits import load_limits
 from quire.explain.probe import Probe
+from quire.system.hardware import detect
 
 PROFILED_STEPS = 100_000
 """More than a run has: all its steps' operations are timed."""

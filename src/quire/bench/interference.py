@@ -19,11 +19,11 @@ from quire.bench.machine import portable_name
 from quire.bench.progress import progress
 from quire.bench.report import Row, percentile, summarise
 from quire.bench.workload import token_prompts
-from quire.core.config import EngineArgs
 from quire.core.errors import QuireError
-from quire.core.flags import engine_args_from
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.engine.async_engine import AsyncLLM
+from quire.frontend.async_llm import AsyncLLM
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import engine_args_from
 
 AUTO = "auto"
 KEYS = (

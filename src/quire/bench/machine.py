@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from quire.core import hardware
+from quire.system import hardware
 
 _ISA_FLAGS = (
     "avx2",

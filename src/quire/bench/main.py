@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 
 from quire.bench import flags, serve_flags
-from quire.core.flags import add_config_flag, add_engine_flags
 from quire.core.registry import Registry
+from quire.resolve.flags import add_config_flag, add_engine_flags
 
 BENCHMARKS = Registry(
     "benchmark",

@@ -25,7 +25,7 @@ from quire.bench.server_process import running_server
 from quire.bench.split import Reading, between, read_metrics, read_stats
 from quire.bench.workload import token_prompts
 from quire.core.errors import ConfigError, QuireError
-from quire.core.flags import engine_args_from
+from quire.resolve.flags import engine_args_from
 
 POLL_SECONDS = 0.01
 FIRST_TOKENS = 2

@@ -14,9 +14,9 @@ from typing import Any
 from quire.bench.engine import open_engine
 from quire.bench.explained import Demand
 from quire.bench.progress import progress
-from quire.core import env
-from quire.core.config import EngineArgs
 from quire.explain.report import Change, Proof
+from quire.resolve.arguments import EngineArgs
+from quire.system import env
 
 START_TIMEOUT = 600.0
 

@@ -19,12 +19,12 @@ from quire.bench import choices
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
 from quire.bench.report import Row
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
 from quire.core.sampling_params import MAX_LOGPROBS, SamplingParams
+from quire.resolve.arguments import EngineArgs
 
 if TYPE_CHECKING:
-    from quire.engine.llm import LLM
+    from quire.frontend.llm import LLM
 
 STORIES = Path(__file__).with_name("stories.txt")
 """Written by the grammar behind the embedded model's training text, of plots, heroes and things
@@ -141,7 +141,7 @@ def read_documents(path: Path) -> list[str]:
 
 def predict(args: EngineArgs, documents: Sequence[str]) -> tuple[Prediction, Row]:
     """What an engine started with `args` thinks of `documents`, and facts about it."""
-    from quire.engine.llm import LLM
+    from quire.frontend.llm import LLM
 
     with LLM(**asdict(args)) as llm:
         facts = {

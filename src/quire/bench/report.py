@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from quire.engine.times import PARTS
+from quire.metrics.times import PARTS
 
 Row = dict[str, Any]
 _CIRCUMSTANCES = {

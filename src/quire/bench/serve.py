@@ -20,10 +20,10 @@ from quire.bench.sender import Outcome, send, stream_one
 from quire.bench.slo import Slo
 from quire.bench.split import Reading, between, lag_ms, read_metrics
 from quire.bench.waits import sample
-from quire.core import env
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError, QuireError
-from quire.core.flags import engine_args_from, engine_flags_from
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import engine_args_from, engine_flags_from
+from quire.system import env
 
 _SIZES = (
     *("dataset_name", "num_prompts", "input_len", "output_len", "num_prefixes", "prefix_len"),

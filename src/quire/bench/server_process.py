@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from quire.core.errors import QuireError
-from quire.core.flags import engine_args_from, engine_flags_from
+from quire.resolve.flags import engine_args_from, engine_flags_from
 
 _MAIN = (
     "import os; from quire.bench import server_process; server_process.end_with(os.getppid());"

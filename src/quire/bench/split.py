@@ -12,7 +12,7 @@ from quire.bench.report import Row
 from quire.core.errors import QuireError
 
 if TYPE_CHECKING:
-    from quire.engine.stats import EngineStats
+    from quire.metrics.stats import EngineStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Reading:
 
     Attributes:
         moment: when that step ended, in seconds on the machine's monotonic clock.
-        seconds: by the names of `engine.times.PARTS`, since the engine started.
+        seconds: by the names of `metrics.times.PARTS`, since the engine started.
         output_tokens: since then.
         lags: samples of the event loop's lag, by the most seconds they took; cumulative.
     """
@@ -37,7 +37,7 @@ class Split:
     """What lies between two readings.
 
     Attributes:
-        shares: of the time between them, by the names of `engine.times.PARTS`. The core's add up
+        shares: of the time between them, by the names of `metrics.times.PARTS`. The core's add up
             to 1; the front end's run beside them; `queue` is the mean number of requests waiting.
     """
 

@@ -13,9 +13,9 @@ from typing import Any
 from quire.bench.machine import portable_name
 from quire.bench.progress import progress
 from quire.bench.report import Row, summarise
-from quire.core import env
 from quire.core.errors import QuireError
-from quire.core.flags import engine_args_from
+from quire.resolve.flags import engine_args_from
+from quire.system import env
 
 KEYS = ("start_to_first_token_s", "phases")
 

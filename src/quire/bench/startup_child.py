@@ -17,7 +17,7 @@ def main(payload: str) -> None:
         payload: JSON of `EngineArgs`' fields, and `input_len`.
     """
     from quire.core.sampling_params import SamplingParams
-    from quire.engine.llm import LLM
+    from quire.frontend.llm import LLM
 
     imported = time.monotonic()
     fields = json.loads(payload)

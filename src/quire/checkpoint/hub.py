@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from quire.checkpoint.gguf import split_names
-from quire.core.env import hf_offline
 from quire.core.errors import CheckpointError, ModelNotFoundError, QuireError
+from quire.system.env import hf_offline
 
 _SMALL_FILES = (".json", ".jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")

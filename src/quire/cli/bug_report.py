@@ -24,8 +24,8 @@ from typing import Any
 
 from quire import __version__
 from quire.cli import config, doctor, serve
-from quire.core import env
 from quire.core.errors import ConfigError, QuireError
+from quire.system import env
 
 LOG_BYTES = 2**20
 """Of each log, its end."""

@@ -8,7 +8,7 @@ import sys
 from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampling
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
-from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
+from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
 
 INTERRUPTED = 130
 

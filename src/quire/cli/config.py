@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TextIO
 
 from quire.cli import serve
-from quire.core import env
-from quire.core.config import EngineArgs
-from quire.core.hardware import detect
-from quire.core.vllm_flags import FOREIGN, PREFIX, foreign_values
-from quire.engine.resolve import Resolved, resolve
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import Resolved, resolve
+from quire.resolve.vllm_flags import FOREIGN, PREFIX, foreign_values
+from quire.system import env
+from quire.system.hardware import detect
 
 _HIDDEN = {"api_key"}
 _NO_SETTINGS = {

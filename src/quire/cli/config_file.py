@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.core.config_file import Setting, read_settings
 from quire.core.errors import ConfigError
 from quire.core.registry import closest
-from quire.core.vllm_flags import PREFIX
+from quire.resolve.config_file import Setting, read_settings
+from quire.resolve.vllm_flags import PREFIX
 
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _SAME = {"model": "model_tag"}

@@ -16,10 +16,10 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
-from quire.core import env
 from quire.core.errors import ConfigError
-from quire.core.gpu import first_gpu, torch_cuda_version
-from quire.core.hardware import cpu_name, detect
+from quire.system import env
+from quire.system.gpu import first_gpu, torch_cuda_version
+from quire.system.hardware import cpu_name, detect
 
 GIB = 2**30
 LEAST_MEMORY, LEAST_DISK = 2 * GIB, 5 * GIB

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.core import env
 from quire.core.errors import ConfigError, QuireError
-from quire.core.flags import add_engine_flags, engine_args_from, engine_flags_from
+from quire.resolve.flags import add_engine_flags, engine_args_from, engine_flags_from
+from quire.system import env
 
 if TYPE_CHECKING:
     from quire.bench.explained import Demand

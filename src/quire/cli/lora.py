@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
 
 
 def add_lora_flags(http: argparse._ArgumentGroup) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from quire import __version__
-from quire.core import env
 from quire.core.errors import ConfigError, QuireError
 from quire.core.registry import did_you_mean
+from quire.system import env
 
 COMMANDS = {
     "complete": ("quire.cli.complete", "continue a text, on standard output"),

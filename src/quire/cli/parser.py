@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from quire.core.errors import ConfigError
 from quire.core.registry import closest
-from quire.core.vllm_flags import PREFIX
+from quire.resolve.vllm_flags import PREFIX
 
 if TYPE_CHECKING:
     from quire.cli.config_file import FileValue

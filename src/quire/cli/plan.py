@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from quire.checkpoint.presets import preset_config
 from quire.cli import serve
-from quire.core.flags import add_config_flag, add_engine_flags, engine_flags_from
+from quire.resolve.flags import add_config_flag, add_engine_flags, engine_flags_from
 
 if TYPE_CHECKING:
-    from quire.core.config import EngineArgs
     from quire.explain.fit import Fit
+    from quire.resolve.arguments import EngineArgs
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -42,10 +42,10 @@ def run(namespace: argparse.Namespace) -> int:
     """
     import msgspec
 
-    from quire.core.hardware import detect
-    from quire.engine.resolve import RANDOM_WEIGHTS
     from quire.explain.fit import fit
     from quire.explain.limits import load_limits
+    from quire.resolve.engine import RANDOM_WEIGHTS
+    from quire.system.hardware import detect
 
     args = serve.engine_args(namespace)
     hardware = detect()

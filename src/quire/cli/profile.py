@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.cli.serve import engine_args
-from quire.core.config import EngineArgs, ProfilerConfig
-from quire.core.flags import add_engine_flags
+from quire.core.config import ProfilerConfig
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import add_engine_flags
 
 if TYPE_CHECKING:
-    from quire.engine.llm import LLM
+    from quire.frontend.llm import LLM
     from quire.profile.layerwise import LayerwiseResults
 
 Prompts = list[list[int]]
@@ -80,7 +81,7 @@ def _operations(namespace: argparse.Namespace, args: EngineArgs) -> Prompts:
     """Profile the operations, and make the trace; the prompts that were run."""
     from quire.bench.kernels.limits import known_or_measured
     from quire.bench.workload import token_prompts
-    from quire.engine.llm import LLM
+    from quire.frontend.llm import LLM
     from quire.profile.layerwise import layerwise_profile
 
     limits = known_or_measured()
@@ -154,7 +155,7 @@ async def _profiled(
 ) -> tuple[cProfile.Profile, bytes]:
     """The front end's profile, and the core's as pstats keeps it."""
     from quire.core.sampling_params import SamplingParams
-    from quire.engine.async_engine import AsyncLLM
+    from quire.frontend.async_llm import AsyncLLM
 
     params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
     engine = await AsyncLLM.start(args)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from quire.cli.serve import add_answer_flags, engine_args
 from quire.cli.template import add_chat_template_flag, chat_template
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
-from quire.core.flags import add_config_flag, add_engine_flags
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import add_config_flag, add_engine_flags
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def run(namespace: argparse.Namespace) -> int:
 async def _run(args: EngineArgs, namespace: argparse.Namespace, done: set[str]) -> int:
     from tqdm import tqdm
 
-    from quire.engine.async_engine import AsyncLLM
+    from quire.frontend.async_llm import AsyncLLM
     from quire.server.app import create_app
     from quire.server.batch import Batch, read_lines
 

@@ -15,13 +15,13 @@ import msgspec
 
 from quire.cli.lora import add_lora_flags, lora_dir, lora_modules
 from quire.cli.template import add_chat_template_flag, chat_template
-from quire.core import env
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
-from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from, parse_size
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from, parse_size
+from quire.system import env
 
 if TYPE_CHECKING:
-    from quire.engine.client import ProcessClient
+    from quire.frontend.client.core_client import ProcessClient
     from quire.server.app import Cors
     from quire.server.serve import Tls
 
@@ -135,7 +135,7 @@ def run(namespace: argparse.Namespace) -> int:
     Raises:
         QuireError: what keeps the server from starting.
     """
-    from quire.engine.client import ProcessClient
+    from quire.frontend.client.core_client import ProcessClient
 
     args = engine_args(namespace)
     core = ProcessClient()

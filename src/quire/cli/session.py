@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from quire.core import env
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError, InvalidRequestError, QuireError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.resolve.arguments import EngineArgs
+from quire.system import env
 
 if TYPE_CHECKING:
     from quire.core.outputs import RequestOutput
-    from quire.engine.async_engine import AsyncLLM
+    from quire.frontend.async_llm import AsyncLLM
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -101,10 +101,10 @@ async def start_engine(args: EngineArgs) -> AsyncLLM:
 
     It has no pool of tokenizers: who asks for one answer at a time tokenizes in between.
     """
-    from quire.engine.client import ProcessClient
+    from quire.frontend.client.core_client import ProcessClient
 
     core = ProcessClient.begun()
-    from quire.engine.async_engine import AsyncLLM
+    from quire.frontend.async_llm import AsyncLLM
 
     return await AsyncLLM.start(replace(args, tokenizer_pool_size=0), core)
 

@@ -6,9 +6,9 @@ import logging
 import sys
 from typing import TextIO
 
-from quire.core import env
 from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
+from quire.system import env
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 

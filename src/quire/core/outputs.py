@@ -75,7 +75,7 @@ class RequestOutput:
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     pooled: bytes | None = None
-    """What a pooling model gave: float32, before `engine.pooling` has finished it."""
+    """What a pooling model returned: float32, before `pooling_output` finishes it."""
 
 
 @dataclass(slots=True)

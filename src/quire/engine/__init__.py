@@ -1,1 +1,1 @@
-"""The engine: a core that computes steps, and front ends that turn text into steps and back."""
+"""The engine core: schedule, execute, process, again."""

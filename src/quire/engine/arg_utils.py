@@ -1,6 +1,6 @@
 """vLLM's import path for `EngineArgs`."""
 
-from quire.core.config import EngineArgs
+from quire.resolve.arguments import EngineArgs
 
 AsyncEngineArgs = EngineArgs
 

@@ -1,6 +1,6 @@
 """vLLM's import path for `AsyncLLM`."""
 
-from quire.engine.async_engine import AsyncLLM
+from quire.frontend.async_llm import AsyncLLM
 
 AsyncLLMEngine = AsyncLLM
 

@@ -24,13 +24,13 @@ from quire.core.messages import (
 )
 from quire.core.refusals import reason_of
 from quire.core.request import FinishReason, Request
-from quire.core.stopwatch import Stopwatch
 from quire.engine.compiling import Compiling
 from quire.engine.isolate import compute_apart, reason
 from quire.executor.base import Executor, ForwardError, Pending
 from quire.kv.snapshot import kv_snapshot
 from quire.models.cost import first_guess
 from quire.scheduler.scheduler import Scheduler
+from quire.system.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from quire.core import env, torch_library
-from quire.core.garbage import no_collection
+from quire.system import env, torch_library
+from quire.system.garbage import no_collection
 
 
 def begin_imports() -> None:

@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import zmq
 
-from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
-from quire.core.garbage import no_collection
 from quire.core.log import setup_logging
 from quire.core.messages import (
     BAD_FRAME,
@@ -43,6 +41,8 @@ from quire.core.messages import (
 )
 from quire.engine.imports import begin_imports, import_all
 from quire.engine.suspects import status_like
+from quire.system import env
+from quire.system.garbage import no_collection
 
 if TYPE_CHECKING:
     from quire.engine.core import EngineCore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from quire.core.native_marks import Note, make_file, read_notes
+from quire.system.native_marks import Note, make_file, read_notes
 
 CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 """Signals that a process ends itself by; others are somebody's wish."""

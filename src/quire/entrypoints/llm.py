@@ -1,5 +1,5 @@
-"""vLLM's import path for `quire.engine.llm`."""
+"""vLLM's import path for `quire.frontend.llm`."""
 
-from quire.engine.llm import LLM
+from quire.frontend.llm import LLM
 
 __all__ = ["LLM"]

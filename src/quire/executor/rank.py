@@ -15,10 +15,8 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from quire.core import env
 from quire.core.errors import QuireError
 from quire.core.log import setup_logging
-from quire.core.parent import end_with
 from quire.executor.frames import (
     Agreed,
     Answer,
@@ -33,6 +31,8 @@ from quire.executor.frames import (
     Step,
     ToWorker,
 )
+from quire.system import env
+from quire.system.parent import end_with
 
 logger = logging.getLogger(__name__)
 

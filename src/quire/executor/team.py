@@ -16,8 +16,6 @@ import msgspec
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError, class_of_code
-from quire.core.hardware import core_cpus
-from quire.core.parent import interrupts_blocked
 from quire.executor.frames import (
     Agreed,
     Answer,
@@ -29,6 +27,8 @@ from quire.executor.frames import (
     Start,
     ToWorker,
 )
+from quire.system.hardware import core_cpus
+from quire.system.parent import interrupts_blocked
 
 logger = logging.getLogger(__name__)
 

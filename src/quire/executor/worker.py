@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import InvalidRequestError, QuireError
-from quire.core.futures import both
-from quire.core.hardware import detect
 from quire.core.lora import LoRARequest
 from quire.core.sampling_params import SamplingParams
-from quire.core.stopwatch import Stopwatch
 from quire.executor.base import ForwardError
 from quire.executor.facts import worker_facts
 from quire.executor.load_bar import load_bar
@@ -23,6 +20,9 @@ from quire.models.adapters import lora_tables
 from quire.models.offload import WeightOffload
 from quire.models.pack_cache import PackCache, open_cache
 from quire.models.parameters import Progress
+from quire.system.futures import both
+from quire.system.hardware import detect
+from quire.system.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.config import EngineArgs, EngineConfig
+from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.op_profile import OpProfile
 from quire.explain.host import HostUse
 from quire.explain.limits import Limits
+from quire.resolve.arguments import EngineArgs
 
 CORE = ("receive", "schedule", "prepare", "model", "sample", "update", "core_send", "idle")
-"""Parts of `engine.times.PARTS` that are the core's, and add up to its wall time."""
+"""Parts of `metrics.times.PARTS` that are the core's, and add up to its wall time."""
 OFFLINE = (*CORE, "tokenize", "detokenize")
 """The same offline, where one thread does all."""
 
@@ -23,7 +24,7 @@ class Window(msgspec.Struct, frozen=True):
 
     Attributes:
         seconds: wall time.
-        parts: of these, by the names of `engine.times.PARTS`; the core's add up to all of it.
+        parts: of these, by the names of `metrics.times.PARTS`; the core's add up to all of it.
         step_sizes: steps by their tokens: (mean tokens, steps) of each bucket that was hit.
         computed_tokens: of all steps, tokens computed again after a preemption included.
         requests: that got their first token.

@@ -1,6 +1,6 @@
 """Whether a model fits this machine, before any weight is read: memory, speed, what to change.
 
-The arithmetic is the engine's own: `engine.resolve` settles the configuration, `plan_memory` the KV
+The arithmetic is the engine's own: `resolve.engine` settles the configuration, `plan_memory` the KV
 cache, and the step cost model the speed, on this machine's limits where they were measured.
 """
 
@@ -11,13 +11,9 @@ from dataclasses import replace
 
 import msgspec
 
-from quire.core.config import DeviceType, EngineArgs, EngineConfig
+from quire.core.config import DeviceType, EngineConfig
 from quire.core.cost import RooflineCost, cautious_cpu
 from quire.core.errors import ConfigError, OutOfMemoryError
-from quire.core.hardware import Hardware
-from quire.engine.resolve import resolve
-from quire.engine.resolve_context import AUTO, LEAST_TOKENS
-from quire.engine.resolve_device import GIB
 from quire.executor.memory import (
     MemoryPlan,
     activation_bytes,
@@ -30,6 +26,11 @@ from quire.models.cost import roofline
 from quire.models.memory import kv_bytes_per_token, loaded_bytes, parameter_count
 from quire.models.offload import held_weight_bytes, layer_weights
 from quire.models.shares import shared_config
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.context import AUTO, LEAST_TOKENS
+from quire.resolve.device import GIB
+from quire.resolve.engine import resolve
+from quire.system.hardware import Hardware
 
 TOUCHED_SHARE = {"float32": 0.6, "bfloat16": 0.3, "float16": 0.3}
 """Of the activations that are reserved, as if all were float32 and none shared its place, what

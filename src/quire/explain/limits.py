@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core import env
 from quire.core.cost import HardwareProfile
-from quire.core.hardware import cpu_name
+from quire.system import env
+from quire.system.hardware import cpu_name
 
 FLOPS_SHARE, ATTENTION_SHARE = 0.75, 0.3
 """Of the peak of small products that large ones, and attention, reach."""

@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import msgspec
 
-from quire.engine.histogram import Histogram
-from quire.engine.stats import EngineStats
 from quire.explain.evidence import CORE, OFFLINE, Window
 from quire.explain.host import HostUse, read_host, use_between
+from quire.metrics.histogram import Histogram
+from quire.metrics.stats import EngineStats
 
 _OF_CORE = ("steps", "preemptions")
 """Counts that begin anew with another core, as the seconds of `CORE` do."""

@@ -103,7 +103,7 @@ class Report(msgspec.Struct, frozen=True):
 
     window_s: float
     split: dict[str, float]
-    """Share of the window by the names of `engine.times.PARTS`, from 0 to 1: of the core's time,
+    """Share of the window by the names of `metrics.times.PARTS`, from 0 to 1: of the core's time,
     or, for the front end, of the time of its thread or its tokenizer processes. `queue` is not
     among them: see `rates["waiting"]`."""
     verdict: Finding

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from quire.engine.times import PARTS
 from quire.explain.evidence import CORE, OFFLINE
 from quire.explain.report import LimitsUsed, OpLine, Report
+from quire.metrics.times import PARTS
 
 WIDTH = 96
 BAR = 32

@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.models.memory import loaded_bytes, parameter_bytes
 from quire.models.packed_bytes import round_up
 from quire.models.parameters import parameters
+from quire.system import env
 
 if TYPE_CHECKING:
     from quire import _native

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 from quire.checkpoint.samples import model_files, samples
 from quire.checkpoint.source import resolve
-from quire.core import env
 from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
 from quire.models.memory import loaded_bytes
+from quire.system import env
 
 if TYPE_CHECKING:
     from quire.models.offload import WeightOffload

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from quire.core import env
 from quire.core.config import OpsProvider
 from quire.core.errors import ConfigError
 from quire.core.messages import TokenLogprobs
@@ -22,6 +21,7 @@ from quire.ops.moe import moe
 from quire.ops.paged_attention import paged_attention
 from quire.ops.quantized import Weights, parts_of
 from quire.ops.sampling import TokenIds, argmax, logprobs, sample
+from quire.system import env
 
 if TYPE_CHECKING:
     from quire import _native

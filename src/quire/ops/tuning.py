@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from quire.core import env
+from quire.system import env
 
 logger = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from quire.core import env
 from quire.core.config import ProfilerConfig
 from quire.core.errors import ConfigError
 from quire.ops.op_times import OpMeter, OpRuns
 from quire.profile.trace_file import LABELS, RUNS, TORCH, TraceFacts
 from quire.profile.worker_profiler import WorkerProfiler
+from quire.system import env
 
 logger = logging.getLogger(__name__)
 

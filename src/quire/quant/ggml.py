@@ -18,10 +18,10 @@ from torch import Tensor
 
 from quire.checkpoint.gguf_blocks import IQ4_VALUES, MXFP4_VALUES, QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_types import TENSOR_TYPES
-from quire.core.hardware import detect
 from quire.ops.quantized import QuantizedWeight
 from quire.quant.gguf import NARROWER
 from quire.quant.scale_search import fit_affine, fit_scale, inverse
+from quire.system.hardware import detect
 
 _TYPES = {type_.name: type_ for type_ in TENSOR_TYPES.values()}
 _CHUNK = 1 << 17

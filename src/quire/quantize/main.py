@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError
-from quire.core.flags import parse_size
 from quire.quantize.recipe import COMPRESSED, GGUF, SCHEMES, Recipe
+from quire.resolve.flags import parse_size
 
 if TYPE_CHECKING:
     from quire.quantize.job import Job, Progress
@@ -143,8 +143,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _job(args: argparse.Namespace) -> Job:
-    from quire.core.hardware import detect
     from quire.quantize.job import Job
+    from quire.system.hardware import detect
 
     for name in ("num_samples", "seqlen", "num_threads", "max_shard_bytes"):
         value, flag = getattr(args, name), "--" + name.replace("_", "-")

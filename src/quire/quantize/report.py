@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quire.bench.quality import STORIES, compared, quiet, read_documents
 from quire.bench.report import print_grid, write_json
-from quire.core.config import EngineArgs
+from quire.resolve.arguments import EngineArgs
 
 
 def report(

@@ -27,7 +27,7 @@ def own_samples(model: str, count: int, length: int, **fields: Any) -> list[list
     2023).
     """
     from quire.core.sampling_params import SamplingParams
-    from quire.engine.llm import LLM
+    from quire.frontend.llm import LLM
 
     with LLM(model, **fields) as llm:
         tokenizer = llm.get_tokenizer()

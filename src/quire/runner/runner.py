@@ -19,7 +19,6 @@ from quire.core.batch import (
     token_columns,
 )
 from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig
-from quire.core.stopwatch import Stopwatch
 from quire.runner.embeds import forward_embeds, given_embeds
 from quire.runner.inputs import StepInputBuilder, StepInputs
 from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
@@ -29,6 +28,7 @@ from quire.runner.prompt_logprobs import prompt_logprobs
 from quire.runner.state import SequenceStates
 from quire.sampling.grammars import Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
+from quire.system.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quire.core.errors import InvalidRequestError
-from quire.core.native_marks import Mark, make_marks
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.sampling.masks import TokenRow
+from quire.system.native_marks import Mark, make_marks
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -48,7 +48,7 @@ class Grammars:
     Args:
         load_tokenizer: the model's; called with the first request that needs it.
         vocab_size: of the logits.
-        marks_path: where to note which grammar native code is at (see `core.native_marks`).
+        marks_path: where to note which grammar native code is at (see `system.native_marks`).
         rank: among processes that note it in the same file.
 
     Attributes:

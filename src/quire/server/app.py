@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from quire import __version__
 from quire.core.errors import EngineSleepingError
-from quire.engine.fingerprint import fingerprint
+from quire.frontend.fingerprint import fingerprint
 from quire.profile.devices import Device
 from quire.server.adapters import ServedAdapters
 from quire.server.anthropic.messages import count_tokens, create_message

@@ -1,26 +1,26 @@
-"""What the server needs of an engine: `engine.async_engine.AsyncLLM`, or a test's stand-in."""
+"""What the server needs of an engine: `frontend.async_llm.AsyncLLM`, or a test's stand-in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from quire.core.config import EngineArgs
 from quire.core.errors import QuireError
 from quire.core.lora import LoRARequest
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.engine.profiling import ProfilingClient
-from quire.engine.stats import EngineStats
-from quire.engine.stream import OutputSink
-from quire.engine.timeline import Timelines
+from quire.frontend.client.profiling import ProfilingClient
+from quire.frontend.output.stream import OutputSink
+from quire.frontend.output.timeline import Timelines
+from quire.metrics.stats import EngineStats
+from quire.resolve.arguments import EngineArgs
 
 if TYPE_CHECKING:
-    from quire.engine.input import Prompt
-    from quire.engine.pooling_input import PoolingPrompt
-    from quire.engine.resolve import Resolved
-    from quire.engine.tokenizer_worker import ChatPrompt
+    from quire.frontend.input.input_processor import Prompt
+    from quire.frontend.input.pooling_input import PoolingPrompt
+    from quire.frontend.workers.tokenizer_worker import ChatPrompt
+    from quire.resolve.engine import Resolved
     from quire.text.tokenizer import Tokenizer
 
 

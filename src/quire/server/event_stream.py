@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.core.outputs import RequestOutput
-from quire.engine.stream import OutputSink, merge
+from quire.frontend.output.stream import OutputSink, merge
 from quire.server.connection import while_connected
 from quire.server.errors import encode_event, log_unexpected
 from quire.server.protocol import transport_of

@@ -11,19 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.errors import InvalidRequestError
-from quire.core.hardware import detect
 from quire.core.op_profile import OpProfile
-from quire.engine.profiling import ProfilerBusyError
 from quire.explain.analyse import explain
 from quire.explain.evidence import Evidence
 from quire.explain.limits import load_limits
 from quire.explain.probe import Probe
 from quire.explain.report import Report
+from quire.frontend.client.profiling import ProfilerBusyError
 from quire.server.body import read_query
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.engine import Engine
 from quire.server.state import server_state
+from quire.system.hardware import detect
 
 WINDOW = 5.0
 LONGEST_WINDOW = 60.0

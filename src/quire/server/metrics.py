@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from quire.engine.prometheus import MetricsCollector
-from quire.engine.stats import EngineStats
+from quire.metrics.prometheus import MetricsCollector
+from quire.metrics.stats import EngineStats
 from quire.profile.devices import Device
 from quire.server.device_metrics import DeviceCollector
 

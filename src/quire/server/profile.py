@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.op_profile import OpProfile
-from quire.engine.profiling import ProfilerBusyError
+from quire.frontend.client.profiling import ProfilerBusyError
 from quire.server.body import read_request
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import ApiError

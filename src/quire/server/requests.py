@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.engine.timeline import MAX_FINISHED, Lane, TimelineEvent
+from quire.frontend.output.timeline import MAX_FINISHED, Lane, TimelineEvent
 from quire.server.contract import contract
 from quire.server.errors import ApiError
 from quire.server.json_text import encode

@@ -27,12 +27,11 @@ from pathlib import Path
 import uvicorn
 from starlette.applications import Starlette
 
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
-from quire.core.heap import share_one_heap
-from quire.engine.async_engine import AsyncLLM
-from quire.engine.client import ProcessClient
+from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.client.core_client import ProcessClient
 from quire.profile.devices import devices
+from quire.resolve.arguments import EngineArgs
 from quire.server.adapters import ServedAdapters
 from quire.server.app import Cors, create_app
 from quire.server.protocol import MAX_HEADER_BYTES, TransportProtocol
@@ -42,6 +41,7 @@ from quire.server.state import (
     DEFAULT_MAX_STORED_RESPONSES,
 )
 from quire.server.tools.table import choose_parsers
+from quire.system.heap import share_one_heap
 
 BACKLOG = 2048
 MAX_CONNECTIONS = 16_384

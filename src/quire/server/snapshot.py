@@ -9,10 +9,10 @@ from typing import Any, Literal
 import msgspec
 
 from quire import __version__
-from quire.engine.histogram import Percentiles
-from quire.engine.stats import EngineStats
-from quire.engine.timeline import Lane, Timelines
+from quire.frontend.output.timeline import Lane, Timelines
 from quire.kv.snapshot import BlockMap, KVSnapshot, PrefixTree
+from quire.metrics.histogram import Percentiles
+from quire.metrics.stats import EngineStats
 from quire.profile.devices import Device, DeviceReading, devices
 from quire.server.engine import Engine
 from quire.server.state import ServerState
@@ -91,9 +91,9 @@ class Snapshot(msgspec.Struct):
     max_num_seqs: int
     stats: Totals
     seconds: dict[str, float]
-    """Where the time went since the start, by the names of `engine.times.PARTS`."""
+    """Where the time went since the start, by the names of `metrics.times.PARTS`."""
     latency: dict[str, Percentiles]
-    """Seconds, over the last minute: ttft, itl, e2e, queue (see `engine.histogram`)."""
+    """Seconds, over the last minute: ttft, itl, e2e, queue (see `metrics.histogram`)."""
     kv_map: KVMap
     lanes: list[Lane]
     prefix_tree: PrefixNodes

@@ -11,8 +11,8 @@ from typing import cast
 from starlette.requests import Request
 
 from quire.core.lora import LoRARequest
-from quire.engine.fingerprint import with_adapter
-from quire.engine.tracing import TRACE_HEADERS
+from quire.frontend.fingerprint import with_adapter
+from quire.frontend.output.tracing import TRACE_HEADERS
 from quire.server.adapters import ServedAdapters
 from quire.server.engine import Engine
 from quire.server.errors import ApiError, invalid
@@ -39,7 +39,7 @@ class ServerState:
         adapters: those that are served as models of their own.
         parsers: what reads reasoning and tool calls in the model's answers.
         created: when it began to be served, in seconds since the epoch.
-        system_fingerprint: the model's; see `engine.fingerprint`.
+        system_fingerprint: the model's; see `frontend.fingerprint`.
         force_include_usage: every stream tells its usage, asked or not.
         trust_request_chat_template: requests may bring a template of their own.
     """

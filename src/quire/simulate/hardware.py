@@ -15,10 +15,10 @@ import msgspec
 from quire.core.config import EngineConfig
 from quire.core.cost import PROFILES, HardwareProfile, RooflineCost
 from quire.core.errors import ConfigError, QuireError
-from quire.core.hardware import detect
 from quire.core.registry import did_you_mean
 from quire.models.cost import product_dtype, roofline
 from quire.simulate.probe import probe
+from quire.system.hardware import detect
 
 THIS = "this"
 STREAMS = 16

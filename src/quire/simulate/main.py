@@ -16,13 +16,13 @@ import numpy as np
 from quire.core.config import EngineConfig
 from quire.core.cost import PROFILES, HardwareProfile
 from quire.core.errors import ConfigError
-from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
-from quire.core.hardware import Hardware, detect
-from quire.engine.resolve import resolve
+from quire.resolve.engine import resolve
+from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
 from quire.simulate.fleet import Outcome, Replica, simulate
 from quire.simulate.hardware import THIS, load_profile
 from quire.simulate.router import new_router
 from quire.simulate.workload import Workload, generate, read_trace
+from quire.system.hardware import Hardware, detect
 
 PERCENTILES = (50, 90, 99)
 

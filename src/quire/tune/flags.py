@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
-from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
 
 if TYPE_CHECKING:
     from quire.bench.slo import Slo

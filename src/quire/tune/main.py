@@ -49,7 +49,7 @@ class _Tuning:
 
     def __init__(self, args: argparse.Namespace) -> None:
         from quire.bench.machine import portable_name
-        from quire.core.hardware import detect
+        from quire.system.hardware import detect
         from quire.tune import space
         from quire.tune.server import ServerBench
         from quire.tune.study import Study
@@ -149,7 +149,7 @@ class _Tuning:
 
     def _why_not(self, configuration: Configuration) -> str | None:
         """Why a configuration cannot run; None if it can."""
-        from quire.engine.resolve import resolve
+        from quire.resolve.engine import resolve
         from quire.tune.space import apply
 
         try:
@@ -201,7 +201,7 @@ class _Tuning:
         return facts
 
     def _write(self, result: Result, facts: Facts) -> None:
-        from quire.core.config_file import write_settings
+        from quire.resolve.config_file import write_settings
         from quire.tune import report, space
         from quire.tune.plot import plot
 

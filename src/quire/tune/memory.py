@@ -9,12 +9,12 @@ from dataclasses import asdict, replace
 
 from quire.bench.machine import peak_rss_bytes
 from quire.bench.server_process import running_server
-from quire.core.config import EngineArgs
 from quire.core.errors import QuireError
-from quire.core.hardware import AVAILABLE_SHARE, detect
-from quire.engine.resolve import resolve
 from quire.executor.memory import plan_memory
 from quire.models.memory import kv_bytes_per_token, loaded_bytes
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import AVAILABLE_SHARE, detect
 
 STEP = 0.02
 """Shares are multiples of this."""

@@ -29,7 +29,7 @@ class Measurement(msgspec.Struct, frozen=True):
         attainment: their share of all requests, 0 to 1.
         requests_s, output_tok_s: of all requests that succeeded.
         ttft_ms, tpot_ms, itl_ms, e2e_ms: percentiles by name, "p50" and "p99" at least.
-        split: shares of the time by the names of `engine.times.PARTS`; empty if unknown.
+        split: shares of the time by the names of `metrics.times.PARTS`; empty if unknown.
     """
 
     rate: float

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.bench.slo import Slo
-from quire.core.config import EngineArgs
 from quire.core.cost import cautious_cpu
 from quire.core.errors import QuireError
-from quire.core.hardware import Hardware
-from quire.engine.resolve import resolve
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
 from quire.simulate.fleet import Outcome, Replica, simulate
 from quire.simulate.router import new_router
 from quire.simulate.workload import Workload
+from quire.system.hardware import Hardware
 from quire.tune.objective import Measurement, best_rate
 from quire.tune.space import Configuration, apply, key
 

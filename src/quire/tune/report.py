@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quire.engine.times import PARTS
+from quire.metrics.times import PARTS
 from quire.tune.objective import Measurement, pareto
 from quire.tune.search import Result, Trial, describe
 from quire.tune.space import MEMORY, differences, show, show_value

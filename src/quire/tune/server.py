@@ -19,8 +19,8 @@ import numpy as np
 from quire.bench.load import Load, make_load
 from quire.bench.serve import measure as bench_serve
 from quire.bench.server_process import running_server
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError, QuireError
+from quire.resolve.arguments import EngineArgs
 from quire.simulate.workload import NO_PREFIX, Workload
 from quire.tune.objective import Measure, Measurement
 from quire.tune.space import Configuration, apply

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
-from quire.core.flags import field_value
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import field_value
 
 Configuration = dict[str, Any]
 """Field of `EngineArgs` → value, for all fields of a space."""

@@ -14,17 +14,17 @@ from quire.bench.explained import Demand, demand_of
 from quire.bench.prove import prove
 from quire.bench.server_process import running_server
 from quire.cli.main import main
-from quire.core.config import EngineArgs
 from quire.explain.evidence import load
 from quire.explain.limits import save_limits
 from quire.explain.report import Change, Report
+from quire.resolve.arguments import EngineArgs
 from tests.unit.explain.made import LIMITS, healthy
 
 
 @pytest.fixture
 def limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this machine, without measuring it."""
-    from quire.core.hardware import cpu_name, detect
+    from quire.system.hardware import cpu_name, detect
 
     monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path / "cache"))
     cores = detect().cores

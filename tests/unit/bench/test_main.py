@@ -15,8 +15,8 @@ import pytest
 from quire.bench import quality, throughput
 from quire.bench.flags import KERNEL_FAMILIES
 from quire.bench.main import BENCHMARKS, add_arguments, run
-from quire.core.config import EngineArgs
-from quire.core.flags import engine_args_from
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import engine_args_from
 
 
 def parse(*argv: str) -> argparse.Namespace:

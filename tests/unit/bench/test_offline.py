@@ -19,7 +19,7 @@ from quire.core.lora import LoRARequest
 from quire.core.messages import CoreTimes
 from quire.core.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.engine.stats import EngineStats
+from quire.metrics.stats import EngineStats
 
 MODEL = ModelConfig(
     architecture="llama",

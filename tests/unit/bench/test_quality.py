@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from quire.bench import choices, quality
 from quire.bench.quality import Prediction, read_documents
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
 
 
 def prediction(*rows: dict[int, float], token: int = 0) -> Prediction:

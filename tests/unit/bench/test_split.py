@@ -10,8 +10,8 @@ from quire.bench.overhead import grid
 from quire.bench.split import Reading, between, lag_ms, read_metrics, read_stats
 from quire.core.errors import QuireError
 from quire.core.messages import CoreTimes
-from quire.engine.stats import EngineStats
-from quire.engine.times import PARTS
+from quire.metrics.stats import EngineStats
+from quire.metrics.times import PARTS
 from quire.server.metrics import Metrics
 
 

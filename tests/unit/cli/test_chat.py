@@ -195,7 +195,7 @@ def test_a_pipe_gets_the_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_quiet_unless_asked(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from quire.core import env
+    from quire.system import env
 
     monkeypatch.delenv("QUIRE_LOG_LEVEL")
     talk("", "-v")

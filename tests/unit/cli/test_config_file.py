@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from quire.cli import complete, serve
 from quire.cli.main import main
 from quire.cli.parser import Parser
-from quire.core.config import EngineArgs
-from quire.core.config_file import read_settings, write_settings
 from quire.core.errors import ConfigError
-from quire.core.flags import engine_args_from
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.config_file import read_settings, write_settings
+from quire.resolve.flags import engine_args_from
 
 
 def parse(path: Path, text: str, *words: str, command: Any = serve) -> argparse.Namespace:

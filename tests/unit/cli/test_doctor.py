@@ -11,9 +11,9 @@ import pytest
 from quire.cli import doctor
 from quire.cli.doctor import Finding
 from quire.cli.main import main
-from quire.core.gpu import Gpu
-from quire.core.hardware import Hardware, cpu_name
 from quire.explain.limits import Limits, save_limits
+from quire.system.gpu import Gpu
+from quire.system.hardware import Hardware, cpu_name
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from quire.cli.parser import Parser
-from quire.core.flags import add_engine_flags
+from quire.resolve.flags import add_engine_flags
 
 
 def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

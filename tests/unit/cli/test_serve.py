@@ -7,9 +7,9 @@ import pytest
 
 from quire.cli import serve as command
 from quire.cli.parser import Parser
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
-from quire.engine.client import ProcessClient
+from quire.frontend.client.core_client import ProcessClient
+from quire.resolve.arguments import EngineArgs
 from quire.server import serve as server
 from quire.server.serve import ServeOptions
 

@@ -13,9 +13,9 @@ import pytest
 from quire.cli import complete, session
 from quire.cli.parser import Parser
 from quire.cli.session import Session, Speed
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError, InvalidRequestError, QuireError
-from quire.engine.async_engine import AsyncLLM
+from quire.frontend.async_llm import AsyncLLM
+from quire.resolve.arguments import EngineArgs
 from quire.text.dummy import DummyTokenizer
 from tests.unit.engine.fakes import VOCAB_SIZE
 from tests.unit.server.fake_engine import LoopClient, resolved_echo

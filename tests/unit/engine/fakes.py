@@ -18,12 +18,12 @@ from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.engine.core import EngineCore
-from quire.engine.input import InputProcessor, ProcessedRequest
-from quire.engine.output import OutputProcessor, ProcessedStep
-from quire.engine.resolve import Resolved
-from quire.engine.stats import EngineStats
-from quire.engine.tracing import RequestTracer
 from quire.executor.base import Executor
+from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest
+from quire.frontend.output.output_processor import OutputProcessor, ProcessedStep
+from quire.frontend.output.tracing import RequestTracer
+from quire.metrics.stats import EngineStats
+from quire.resolve.engine import Resolved
 from quire.text.dummy import DummyTokenizer
 from quire.text.grammar import checked
 from quire.text.vocabulary import byte_tokenizer

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from quire.core.config import EngineArgs
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.engine.async_engine import AsyncLLM
-from quire.engine.llm import LLM
+from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.llm import LLM
+from quire.resolve.arguments import EngineArgs
 
 PROMPTS = ["Once upon a time", "The dog", "Lily was sad because", "One day"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40)

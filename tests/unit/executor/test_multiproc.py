@@ -26,7 +26,6 @@ from quire.core.batch import (
     block_columns,
 )
 from quire.core.errors import EngineDeadError, OutOfMemoryError
-from quire.core.hardware import core_cpus, detect
 from quire.core.lora import LoRAConfig
 from quire.core.sampling_params import SamplingParams
 from quire.executor.base import Executor, ForwardError
@@ -35,6 +34,7 @@ from quire.executor.multiproc import MultiprocExecutor, _all_failed, _same_token
 from quire.executor.team import rank_cpus
 from quire.executor.uniproc import UniprocExecutor
 from quire.models.registry import model_config
+from quire.system.hardware import core_cpus, detect
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import CONFIG
 from tests.unit.executor.configs import config

@@ -7,14 +7,15 @@ from typing import Any
 
 import msgspec
 
-from quire.core.config import EngineArgs, EngineConfig
-from quire.core.hardware import Hardware
+from quire.core.config import EngineConfig
 from quire.core.op_profile import OpProfile, OpTime
-from quire.engine.resolve import resolve
-from quire.engine.times import PARTS
 from quire.explain.evidence import Evidence, Window
 from quire.explain.host import HostUse
 from quire.explain.limits import Limits
+from quire.metrics.times import PARTS
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import Hardware
 
 MACHINE = Hardware(cores=4, memory_bytes=64 << 30, available_bytes=60 << 30)
 LIMITS = Limits(

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from quire.core.messages import CoreTimes, SchedulerStats
 from quire.core.op_profile import OpProfile, OpTime
-from quire.engine.stats import EngineStats
-from quire.engine.times import PARTS
 from quire.explain.analyse import explain
 from quire.explain.bounds import MOST_SAVED, gain_of
 from quire.explain.causes.case import WORTH
@@ -25,6 +23,8 @@ from quire.explain.limits import TYPES, Limits
 from quire.explain.probe import Probe
 from quire.explain.report import Report
 from quire.explain.text import render
+from quire.metrics.stats import EngineStats
+from quire.metrics.times import PARTS
 from tests.unit.explain.made import healthy, profile, with_window
 
 UNBOUND = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)

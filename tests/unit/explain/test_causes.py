@@ -7,11 +7,11 @@ import dataclasses
 import msgspec
 import pytest
 
-from quire.core.config import EngineArgs
-from quire.engine.resolve import resolve
 from quire.explain.analyse import explain
 from quire.explain.evidence import Evidence
 from quire.explain.host import HostUse
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
 from tests.unit.explain.made import MACHINE, healthy, profile, with_window
 
 UNBOUND = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)

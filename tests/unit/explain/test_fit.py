@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from quire.cli.plan import render
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
-from quire.core.flags import field_value
-from quire.core.gpu import Gpu
-from quire.core.hardware import Hardware
 from quire.explain.fit import DECODE_SHARE, Fit, fit
 from quire.explain.limits import Limits
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import field_value
+from quire.system.gpu import Gpu
+from quire.system.hardware import Hardware
 
 GIB = 2**30
 LIMITS = Limits(

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from quire.bench.kernels import limits
-from quire.core.hardware import cpu_name, detect
 from quire.explain.host import HostReading, read_host, use_between
 from quire.explain.limits import Limits, load_limits, save_limits
+from quire.system.hardware import cpu_name, detect
 from tests.unit.explain.made import LIMITS
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import EngineArgs
 from quire.core.cost import PROFILES, RooflineCost
-from quire.core.hardware import detect
-from quire.engine.resolve import resolve
 from quire.models.cost import roofline
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import detect
 
 LAYERS = 28 * (1024 * (16 + 2 * 8) * 128 + 16 * 128 * 1024 + 3 * 1024 * 3072)
 HEAD = 151_936 * 1024

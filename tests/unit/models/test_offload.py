@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
-from quire.core.hardware import Hardware, detect
 from quire.core.quantization import QUANTIZATIONS
-from quire.engine.resolve import resolve
 from quire.models import pack_cache
 from quire.models.offload import WeightOffload, last_weights
 from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool
 from quire.ops.packed_file import LinearFile, stream_linears
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import Hardware, detect
 
 POOL = Pool(2)
 GIB = 2**30

@@ -15,8 +15,6 @@ import torch
 from quire import LLM, SamplingParams
 from quire.checkpoint.source import EMBEDDED
 from quire.core.config import EngineConfig
-from quire.core.hardware import detect
-from quire.engine.resolve import engine_args, resolve
 from quire.models import pack_cache
 from quire.models.pack_cache import PackCache, model_key
 from quire.models.shares import shared_config
@@ -24,6 +22,8 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_codes import CodeKind, GroupedCodes
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.packed_file import StoredLinear
+from quire.resolve.engine import engine_args, resolve
+from quire.system.hardware import detect
 
 POOL = Pool(2)
 GIB = 2**30

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from quire.core.errors import InvalidRequestError
-from quire.core.native_marks import make_file, read_notes
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import (
     ReasoningMarks,
@@ -24,6 +23,7 @@ from quire.sampling import grammars as grammars_module
 from quire.sampling.grammars import COMPILE_THREADS, Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
 from quire.sampling.state import SamplingState
+from quire.system.native_marks import make_file, read_notes
 from quire.text.dummy import DummyTokenizer
 from quire.text.grammar import new_matcher
 from quire.text.grammar_writer import GrammarWriter

@@ -17,14 +17,15 @@ from starlette.applications import Starlette
 
 from quire.checkpoint.source import ModelSource
 from quire.core.batch import ModelOutput, SchedulerOutput
-from quire.core.config import EngineArgs, EngineConfig
+from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError
 from quire.core.messages import AbortRequests, AddRequest, Call, CallResult, CoreInput, Ready
-from quire.engine.async_engine import AsyncLLM
-from quire.engine.client import DeathHandler, MessageHandler
 from quire.engine.core import EngineCore
-from quire.engine.resolve import Resolved
 from quire.executor.base import ForwardError
+from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.client.core_client import DeathHandler, MessageHandler
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import Resolved
 from quire.server.app import create_app
 from quire.text.dummy import DummyTokenizer
 from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from quire.engine.stats import EngineStats
+from quire.metrics.stats import EngineStats
 from quire.profile.cpu_device import Cpu
 from quire.profile.nvml import Gpu
 from quire.server.metrics import Metrics

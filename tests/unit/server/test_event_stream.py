@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from quire.core.outputs import CompletionOutput, RequestOutput
-from quire.engine.stream import OutputSink
+from quire.frontend.output.stream import OutputSink
 from quire.server import event_stream
 from quire.server.event_stream import EventStream
 from quire.server.protocol import TransportProtocol

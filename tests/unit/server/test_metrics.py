@@ -5,8 +5,8 @@ import asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.core.messages import HostTierStats, SchedulerStats
-from quire.engine.stats import EngineStats, LoraUse
-from quire.engine.times import PARTS
+from quire.metrics.stats import EngineStats, LoraUse
+from quire.metrics.times import PARTS
 from quire.server.metrics import Metrics
 from tests.unit.server.fake_engine import Running, running
 

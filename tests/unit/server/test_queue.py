@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from tests.unit.engine.test_client import until
+from tests.unit.frontend.test_core_client import until
 from tests.unit.server.fake_engine import Running, running
 
 SEATS = 16

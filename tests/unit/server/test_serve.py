@@ -12,8 +12,8 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
 from quire.server.protocol import TransportProtocol
 from quire.server.serve import ServeOptions, _Server, _uvicorn_config, bind, serve
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quire.core.config import EngineArgs
 from quire.core.cost import PROFILES
-from quire.core.hardware import Hardware, detect
-from quire.engine.resolve import resolve
 from quire.models.cost import roofline
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
 from quire.simulate.fleet import Outcome, Replica, simulate
 from quire.simulate.router import LeastLoaded, PrefixAware, RoundRobin, Router, new_router
 from quire.simulate.workload import Workload, generate
+from quire.system.hardware import Hardware, detect
 
 
 def replicas(count: int = 1, num_blocks: int = 2000, **flags: Any) -> list[Replica]:

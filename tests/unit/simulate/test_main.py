@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from quire.cli.main import main
-from quire.core.config import EngineArgs
 from quire.core.cost import PROFILES
-from quire.core.hardware import detect
-from quire.engine.resolve import resolve
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
 from quire.simulate.hardware import load_profile
 from quire.simulate.histogram import Histogram
+from quire.system.hardware import detect
 
 CONFIG = resolve(EngineArgs(), detect()).config
 LOAD = ("simulate", "--model", "qwen3-0.6b", "--num-prompts", "30", "--input-len", "50")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.config import EngineArgs
 from quire.core.cost import RooflineCost
-from quire.core.hardware import detect
-from quire.engine.resolve import resolve
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
 from quire.simulate.probe import CHUNK, LONG, SHORT, STREAMS, Entry, Reached, fit, predict, probe
+from quire.system.hardware import detect
 
 UNIT = RooflineCost(1.2e9, 114_688.0, 0.9e9, 0.3e9, 2.3e5, 1.0, 1.0, 1.0)
 STEPS: list[list[Entry]] = [

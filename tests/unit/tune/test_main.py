@@ -9,8 +9,8 @@ import pytest
 
 from quire.cli.main import main
 from quire.cli.parser import Parser
-from quire.core.config import EngineArgs
-from quire.core.flags import engine_args_from
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import engine_args_from
 from quire.tune import main as command
 from quire.tune import memory, server
 from quire.tune.objective import Measurement

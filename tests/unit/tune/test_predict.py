@@ -7,9 +7,9 @@ import math
 import pytest
 
 from quire.bench.slo import Slo
-from quire.core.config import EngineArgs
-from quire.core.hardware import Hardware
+from quire.resolve.arguments import EngineArgs
 from quire.simulate.workload import Workload, generate
+from quire.system.hardware import Hardware
 from quire.tune.predict import Scale, Simulator
 from quire.tune.space import Configuration
 

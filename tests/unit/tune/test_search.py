@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.core.config import EngineArgs
 from quire.core.errors import QuireError
+from quire.resolve.arguments import EngineArgs
 from quire.tune.objective import best_rate
 from quire.tune.search import Result, Search, Trial, grid
 from quire.tune.space import Configuration, configurations, key, start_of

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.config import EngineArgs
 from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
 from quire.tune import space
 from quire.tune.memory import STEP, largest
 

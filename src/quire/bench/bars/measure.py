@@ -16,8 +16,9 @@ from quire.bench.bars.bar import Against, Floor, Load, Memory, Seen, Setup, Star
 from quire.bench.bars.pool import Pool
 from quire.bench.report import Row
 from quire.bench.startup import sample, start_child
-from quire.core.config import STEP_TOKENS, EngineArgs
+from quire.core.config import STEP_TOKENS
 from quire.core.errors import QuireError
+from quire.resolve.arguments import EngineArgs
 
 BLOCK_SIZE = 16
 START_TOKENS = 16

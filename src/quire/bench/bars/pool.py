@@ -11,9 +11,9 @@ from quire.bench.bars.bar import Against, Setup
 from quire.bench.compare import OURS, PEERS
 from quire.bench.contest import Engine, EngineFailedError, numbers
 from quire.bench.peers.driver import Options, Work
-from quire.core.config import EngineArgs
 from quire.core.errors import QuireError
-from quire.core.hardware import detect
+from quire.resolve.arguments import EngineArgs
+from quire.system.hardware import detect
 
 Key = tuple[str, Setup]
 """An engine's name, and what it runs."""

@@ -17,7 +17,7 @@ from quire.core.config import STEP_TOKENS
 from quire.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from quire.engine.llm import LLM
+    from quire.frontend.llm import LLM
     from quire.profile.layerwise import LayerwiseResults
 
 
@@ -86,7 +86,7 @@ def summary(results: LayerwiseResults) -> Row:
 def main(asked: dict[str, Any]) -> None:
     """Profile what `measure` asks for."""
     from quire.bench.kernels.limits import measure as measure_limits
-    from quire.engine.llm import LLM
+    from quire.frontend.llm import LLM
     from quire.profile.layerwise import layerwise_profile
 
     limits = measure_limits()

@@ -20,9 +20,9 @@ from quire.bench.progress import progress
 from quire.bench.report import Row
 from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError
-from quire.core.hardware import detect
 from quire.ops.native import available_isas
 from quire.ops.table import OpTable
+from quire.system.hardware import detect
 
 FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
     "embedding": (cases.embedding, ()),

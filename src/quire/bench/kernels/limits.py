@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quire.core.errors import QuireError
-from quire.core.hardware import cpu_name, detect
 from quire.explain.host import read_host, use_between
 from quire.explain.limits import Limits, load_limits, save_limits
+from quire.system.hardware import cpu_name, detect
 
 if TYPE_CHECKING:
     from quire.bench.kernels import timing

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.bench.peers.driver import Options, config_of, main
-from quire.core import env
 from quire.core.outputs import RequestMetrics
+from quire.system import env
 
 _INT = {"type": "int", "symmetric": True}
 _QUANTIZED: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from quire.cli.chat.wrap import Wrapped
 from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampling
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import InvalidRequestError
-from quire.core.flags import add_config_flag, add_engine_flags, engine_args_from
+from quire.resolve.flags import add_config_flag, add_engine_flags, engine_args_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quire.engine.resolve import ONE_THREAD_PARAMETERS
 from quire.explain.causes.case import Case, Kind, Suspect, saving, suspect
 from quire.explain.report import Change
 from quire.models.cost import product_dtype
 from quire.models.memory import parameter_count
+from quire.resolve.engine import ONE_THREAD_PARAMETERS
 
 SATURATED = {"memory": 0.6, "compute": 0.35}
 """Share of a limit from which on an operation counts as being at it."""

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
-from quire.engine.stream import OutputSink
+from quire.frontend.output.stream import OutputSink
 from quire.server.body import read_request
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.notices import all_notices

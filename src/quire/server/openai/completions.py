@@ -14,7 +14,7 @@ from starlette.responses import Response
 from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.engine.stream import OutputSink
+from quire.frontend.output.stream import OutputSink
 from quire.server.body import read_request
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import invalid
@@ -42,7 +42,7 @@ from quire.server.openai.sampling import check_stream_options, completion_params
 from quire.server.state import ServerState, request_id, server_state, trace_headers
 
 if TYPE_CHECKING:
-    from quire.engine.input import Prompt
+    from quire.frontend.input.input_processor import Prompt
 
 
 @contract(

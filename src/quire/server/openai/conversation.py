@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.engine.tokenizer_worker import ChatPrompt
+from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.errors import invalid
 from quire.server.json_text import read_arguments
 from quire.server.openai.protocol import CalledTool, ChatMessage, ChatRequest, TextPart

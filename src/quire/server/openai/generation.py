@@ -19,7 +19,7 @@ from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.refusals import refusal_of
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
-from quire.engine.stream import OutputSink
+from quire.frontend.output.stream import OutputSink
 from quire.server.connection import while_connected
 from quire.server.errors import RequestFailedError
 from quire.server.event_stream import (
@@ -41,7 +41,7 @@ from quire.server.request_ids import engine_request_id
 from quire.server.state import ServerState
 
 if TYPE_CHECKING:
-    from quire.engine.input import Prompt
+    from quire.frontend.input.input_processor import Prompt
     from quire.server.openai.tools import ChoiceReader
 
 Blame = Callable[[InvalidRequestError], Awaitable[InvalidRequestError]]

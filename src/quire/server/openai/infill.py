@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from quire.server.errors import invalid
 
 if TYPE_CHECKING:
-    from quire.engine.input import Prompt
+    from quire.frontend.input.input_processor import Prompt
     from quire.text.tokenizer import Tokenizer
 
 

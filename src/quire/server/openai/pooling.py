@@ -16,9 +16,9 @@ from quire.core.config import PoolingConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
-from quire.engine.pooling import Floats, check_task, finish, instructed
-from quire.engine.pooling_input import PoolingPrompt
-from quire.engine.scoring import Scoring, paired
+from quire.frontend.input.pooling_input import PoolingPrompt
+from quire.frontend.output.pooling_output import Floats, check_task, finish, instructed
+from quire.frontend.scoring import Scoring, paired
 from quire.server.body import read_request
 from quire.server.connection import while_connected
 from quire.server.contract import OF_GENERATION, contract

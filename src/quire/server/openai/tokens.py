@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.engine.tokenizer_worker import ChatPrompt
+from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.body import read_request
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, contract

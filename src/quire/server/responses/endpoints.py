@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.errors import InvalidRequestError
-from quire.engine.tokenizer_worker import ChatPrompt
+from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.body import read_query, read_request
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract

@@ -22,7 +22,6 @@ from quire.bench.kernels.rounded import load_rounded
 from quire.checkpoint.presets import preset_config
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
-from quire.core.hardware import detect
 from quire.ops.native import available_isas
 from quire.ops.tuning import (
     Shape,
@@ -32,6 +31,7 @@ from quire.ops.tuning import (
     save_tuning,
     tuned_folder,
 )
+from quire.system.hardware import detect
 from quire.tune.kernels.search import search
 from quire.tune.kernels.subjects import Task, attention, products
 

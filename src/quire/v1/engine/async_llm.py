@@ -1,5 +1,5 @@
 """vLLM's import path for `AsyncLLM`."""
 
-from quire.engine.async_engine import AsyncLLM
+from quire.frontend.async_llm import AsyncLLM
 
 __all__ = ["AsyncLLM"]

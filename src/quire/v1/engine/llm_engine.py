@@ -1,5 +1,5 @@
 """vLLM's import path for `LLMEngine`."""
 
-from quire.engine.llm_engine import LLMEngine
+from quire.frontend.llm_engine import LLMEngine
 
 __all__ = ["LLMEngine"]

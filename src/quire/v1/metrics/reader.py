@@ -1,5 +1,5 @@
 """vLLM's import path for what `LLM.get_metrics` returns."""
 
-from quire.engine.metrics_reader import Counter, Gauge, Histogram, Metric, Vector
+from quire.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
 
 __all__ = ["Counter", "Gauge", "Histogram", "Metric", "Vector"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import EngineRestartingError
-from quire.engine.async_engine import AsyncLLM
+from quire.frontend.async_llm import AsyncLLM
 from tests.unit.server.fake_engine import MODEL, Running, running
 from tests.unit.server.openai.test_tools import CALL, saying
 

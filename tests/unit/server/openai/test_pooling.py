@@ -20,15 +20,16 @@ import pytest
 
 from quire.checkpoint.source import ModelSource
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
-from quire.core.config import EngineArgs, EngineConfig, PoolingConfig
+from quire.core.config import EngineConfig, PoolingConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.messages import Ready
 from quire.core.pooling_params import PoolingParams
-from quire.engine.async_engine import AsyncLLM
-from quire.engine.client import DeathHandler, MessageHandler
 from quire.engine.core import EngineCore
-from quire.engine.resolve import Resolved
 from quire.executor.base import ForwardError
+from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.client.core_client import DeathHandler, MessageHandler
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import Resolved
 from quire.server.app import create_app
 from quire.text.dummy import DummyTokenizer
 from tests.unit.engine.fakes import VOCAB_SIZE, EchoExecutor, engine_config

@@ -1,0 +1,134 @@
+"""Methods that `AsyncLLM` has for vLLM's scripts, on top of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
+from quire.core.messages import Ready
+from quire.frontend.client.asleep import Asleep
+from quire.frontend.client.supervisor import Supervisor
+from quire.frontend.not_there import NotThere
+from quire.metrics.stats import EngineStats
+from quire.text.tokenizer import Tokenizer
+from quire.text.user_tokenizer import UserTokenizer
+
+
+class LateStart:
+    """Starts an engine with its first use, once."""
+
+    def __init__(self, start: Callable[[], Awaitable[Any]]) -> None:
+        self._start = start
+        self._task: asyncio.Future[Any] | None = None
+
+    async def done(self) -> None:
+        """Wait until it has started; raises what the start raises."""
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._task)  # who gives up waiting must not end it for the others
+
+
+class VllmMethods(NotThere, ABC):
+    """What an asynchronous engine does under vLLM's names."""
+
+    tokenizer: Tokenizer
+    stats: EngineStats
+    _core: Supervisor
+    _asleep: Asleep
+    _late_start: LateStart | None
+
+    @property
+    @abstractmethod
+    def error(self) -> QuireError | None: ...
+
+    @abstractmethod
+    async def call(self, method: str, *args: Any) -> Any: ...
+
+    @abstractmethod
+    def abort_all(self) -> None: ...
+
+    @abstractmethod
+    def on_new_core(self, ready: Ready) -> None: ...
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine can take requests, now or once it is awake."""
+        return not self.errored
+
+    @property
+    def errored(self) -> bool:
+        return self.error is not None and not self._asleep
+
+    @property
+    def dead_error(self) -> QuireError:
+        return self.error or EngineDeadError("The engine has stopped.")
+
+    async def check_health(self) -> None:
+        """Raise the engine's error, if it has one; sleep is none."""
+        if self.errored:
+            raise self.dead_error
+
+    async def get_tokenizer(self) -> UserTokenizer:
+        return UserTokenizer(self.tokenizer)
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all prefixes: prompts are computed anew. Return True."""
+        await self.call("reset_prefix_cache")
+        return True
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Free the weights and the KV cache, until `wake_up`; requests raise meanwhile.
+
+        Args:
+            level: 1 or 2, which mean the same: the model's files keep the weights.
+            mode: "abort" ends requests under way, with finish reason "abort".
+
+        Raises:
+            InvalidRequestError: there is no such level or mode.
+            EngineDeadError: the engine is not ready.
+        """
+        if mode != "abort":
+            raise InvalidRequestError(
+                f"mode is {mode!r}; only 'abort' is there.",
+                fix="Wait for the requests under way, then sleep.",
+                param="mode",
+            )
+        await self._started()
+        async with self._asleep.lock:
+            if self._asleep:
+                return
+            if self.error is not None:
+                raise self.error
+            self._asleep.begin(level)
+            self.abort_all()
+            await self._core.sleep()
+            self.stats.forget_core()
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Load the model again, with an empty KV cache; the answers are those of before.
+
+        Args:
+            tags: "weights", "kv_cache"; all if None. The model is loaded once both are awake.
+
+        Raises:
+            QuireError: the model cannot be loaded; the engine sleeps on.
+        """
+        async with self._asleep.lock:
+            if not self._asleep.end(tags):
+                return
+            try:
+                self.on_new_core(await self._core.wake_up())
+            except BaseException:
+                self._asleep.begin(1)
+                raise
+
+    async def is_sleeping(self) -> bool:
+        return bool(self._asleep)
+
+    async def _started(self) -> None:
+        if self._late_start is not None:
+            await self._late_start.done()
+            self._late_start = None

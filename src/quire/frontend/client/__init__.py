@@ -1,0 +1,1 @@
+"""The connection to the core's process, and its supervision."""

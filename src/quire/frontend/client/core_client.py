@@ -1,0 +1,369 @@
+"""The front end's end of the line to the engine core."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import zmq
+
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError, class_of_code
+from quire.core.messages import (
+    BAD_FRAME,
+    CallResult,
+    CoreFailed,
+    CoreInput,
+    CoreMessage,
+    Ready,
+    Shutdown,
+    Standing,
+    StepOutputs,
+)
+from quire.engine.suspects import Suspects
+from quire.system.parent import interrupts_blocked
+
+logger = logging.getLogger(__name__)
+
+CORE_COMMAND = (sys.executable, "-m", "quire.engine.process")
+STAND_BY = "stand-by"
+"""Has the core's process import everything before it reads its configuration."""
+SHUTDOWN_SECONDS = 5.0
+HURRIED_SECONDS = 0.5
+"""The same once nobody is to wait any more."""
+LAST_WORDS_SECONDS = 0.1
+"""After the core's exit, how long to wait for the frame that says why."""
+STACKS_SIGNAL = signal.SIGUSR1
+"""Has the core write all its threads' stacks to stderr."""
+STACKS_SECONDS = 0.5
+"""How long it gets for that."""
+CONNECT_MILLISECONDS = 1000
+"""How long to wait at most for the core's connection, once it has said that it is there."""
+MAX_SOCKET_PATH = 100
+"""Unix socket paths end at 107 bytes."""
+
+MessageHandler = Callable[[StepOutputs | CallResult], None]
+DeathHandler = Callable[[QuireError], None]
+
+
+class CoreClient(Protocol):
+    """Starts a core, sends it messages, hands on what it says.
+
+    Attributes:
+        suspects: whose structure it was at when it was lost; there once it is started.
+        patience: seconds that `shutdown` waits for the core to end by itself.
+    """
+
+    suspects: Suspects
+    patience: float
+
+    def prepare(self) -> None:
+        """Begin what can be done ahead of `start`, without holding up anybody."""
+
+    @property
+    def prepared(self) -> bool:
+        """Whether that is done."""
+
+    async def start(
+        self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
+    ) -> Ready: ...
+
+    def send(self, message: CoreInput) -> None: ...
+
+    def end_stuck(self, error: QuireError) -> None:
+        """Have a core that does not answer tell where it is, and call it dead of `error`."""
+
+    async def discard(self) -> None:
+        """Be rid of a core that is lost, whatever state it is in; the memory it held is free."""
+
+    async def end(self) -> None:
+        """`shutdown`, while the event loop goes on."""
+
+    def shutdown(self) -> None: ...
+
+
+class ProcessClient:
+    """An engine core in a child process, over two ZMQ sockets in a private directory.
+
+    It is the line to one process: whoever wants another makes another client. All methods but
+    `begin`, `configure`, `prepare` and `shutdown` belong to the event loop that `start` ran in.
+    """
+
+    def __init__(self, command: Sequence[str] = CORE_COMMAND) -> None:
+        self.num_bad_frames = 0
+        self.patience = SHUTDOWN_SECONDS
+        self._command = command
+        self._decoder = msgspec.msgpack.Decoder(CoreMessage)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._error: QuireError | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready: asyncio.Future[Ready] | None = None
+        self._reading = False
+        self._directory: Path | None = None
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self._context = zmq.Context()
+
+    @classmethod
+    def begun(cls) -> ProcessClient:
+        """A client whose core imports torch while its configuration is found out."""
+        client = cls()
+        client.begin()
+        return client
+
+    def begin(self) -> None:
+        """Start the core's process, which imports torch while it waits for `configure`."""
+        self._open_sockets()
+        self._process = self._spawn()
+
+    def configure(self, config: EngineConfig) -> None:
+        """Have the core load its model, unless it does; `start` calls this."""
+        assert self._process is not None
+        config = replace(config, marks_path=str(self.suspects.path))
+        _give(self._process, msgspec.msgpack.encode(config))
+
+    def prepare(self) -> None:
+        """Start the core's process, which imports everything and stands by, and yields to all
+        others meanwhile."""
+        self._open_sockets()
+        self._process = self._spawn(STAND_BY)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the process that was prepared lives, and has said that it stands by."""
+        alive = self._process is not None and self._process.poll() is None
+        return alive and bool(self._outbox.poll(0))
+
+    async def start(
+        self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
+    ) -> Ready:
+        """Start the core, unless its process is there; wait until its model is loaded.
+
+        Raises:
+            QuireError: of the class that the core raised while it started;
+                EngineDeadError if it ended without a word.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._ready = self._loop.create_future()
+        self._on_message, self._on_death = on_message, on_death
+        try:
+            if self._process is None:
+                self.begin()
+            threading.Thread(
+                target=self._watch, args=(self._process,), name="core-watch", daemon=True
+            ).start()
+            self.configure(config)
+            self._loop.add_reader(self._outbox, self._read)
+            self._reading = True
+            self._read()  # what came before the reader is not told of
+            ready = await self._ready
+            # The word of one socket may overtake the other's connection.
+            self._inbox.poll(CONNECT_MILLISECONDS, zmq.POLLOUT)
+            return ready
+        except BaseException:
+            self.shutdown()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The core's process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def send(self, message: CoreInput) -> None:
+        """Send without waiting.
+
+        Raises:
+            EngineDeadError: there is no core to take it.
+            InvalidRequestError: it holds what no message can.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            self._inbox.send(self._encoder.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            raise EngineDeadError("The engine core has hung up.") from None
+        except (OverflowError, TypeError, UnicodeError) as error:
+            raise InvalidRequestError(f"The request cannot be sent to the core: {error}.") from None
+
+    def end_stuck(self, error: QuireError) -> None:
+        """Have the core dump its threads' stacks to the log, and die of `error` soon after."""
+        self.suspects.look()
+        if self._process is not None:
+            # The dump is made by a signal's handler in C, also where Python's lock is held; a
+            # process that was stopped makes it when it goes on.
+            for number in (STACKS_SIGNAL, signal.SIGCONT):
+                self._process.send_signal(number)
+        self._loop.call_later(STACKS_SECONDS, self._die_stuck, error)
+
+    async def discard(self) -> None:
+        """Kill the core, wait until it is gone, and leave nothing behind."""
+        await asyncio.to_thread(self._end_process)
+        self.shutdown()
+
+    async def end(self) -> None:
+        """See `CoreClient`."""
+        if self._process is not None:
+            with contextlib.suppress(EngineDeadError):
+                self.send(Shutdown())
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._process.wait, self.patience)
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Stop the core, by force after `patience`, and leave nothing behind."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._stop(process)
+        self._error = self._error or EngineDeadError("The engine has been shut down.")
+        self._stop_reading()
+        for socket in self._sockets:
+            socket.close(linger=0)
+        self._context.term()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _open_sockets(self) -> None:
+        folder = tempfile.mkdtemp(prefix="quire-")  # mode 0700: nobody else can connect
+        if len(folder) > MAX_SOCKET_PATH:
+            Path(folder).rmdir()
+            folder = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
+        self._directory = Path(folder)
+        self.suspects = Suspects(self._directory / "marks")
+        self._inbox = self._context.socket(zmq.PUSH)
+        self._outbox = self._context.socket(zmq.PULL)
+        self._sockets = [self._inbox, self._outbox]
+        for socket, name in zip(self._sockets, ("in", "out"), strict=True):
+            socket.set_hwm(0)
+            socket.bind(f"ipc://{folder}/{name}")
+
+    def _spawn(self, *words: str) -> subprocess.Popen[bytes]:
+        """A core's process, which waits for its configuration."""
+        with interrupts_blocked():
+            return subprocess.Popen(
+                [*self._command, str(self._directory), str(os.getpid()), *words],
+                stdin=subprocess.PIPE,
+                stdout=2,  # the core's chatter must not mix with what the user asked for
+            )
+
+    def _end_process(self) -> None:
+        """Kill the process, if there is one, and wait until it is gone."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            _give(process, b"")
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait, in a thread of its own, for the core's exit and tell the event loop."""
+        status = process.wait()
+        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        error = EngineDeadError(f"The engine core has ended {how}.", fix="Start the engine again.")
+        if self._error is None:
+            self.suspects.on_exit(status)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(
+                self._loop.call_later, LAST_WORDS_SECONDS, self._die, error
+            )
+
+    def _read(self) -> None:
+        """Handle every frame that is there: ZMQ tells of new ones only once these are taken."""
+        while self._reading:
+            try:
+                frame = self._outbox.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = self._decoder.decode(frame)
+            except BAD_FRAME as error:
+                self.num_bad_frames += 1
+                logger.warning("dropped a bad frame (%d so far): %s", self.num_bad_frames, error)
+                continue
+            try:
+                self._dispatch(message)
+            except Exception as error:
+                logger.exception("the front end failed on a message of the core")
+                self._die(EngineDeadError(f"The front end failed: {type(error).__name__}."))
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._outbox)
+
+    def _dispatch(self, message: CoreMessage) -> None:
+        assert self._ready is not None
+        match message:
+            case Standing():
+                pass
+            case Ready():
+                if not self._ready.done():
+                    self._ready.set_result(message)
+            case CoreFailed():
+                self._die(_error_of(message, starting=not self._ready.done()))
+            case _:
+                self._on_message(message)
+
+    def _die(self, error: QuireError) -> None:
+        """The first cause counts; whoever waits learns of it. What a core that was stuck says from
+        then on is not heard: its requests may have begun again elsewhere."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._stop_reading()
+        assert self._ready is not None
+        if self._ready.done():
+            self._on_death(error)
+        else:
+            self._ready.set_exception(error)
+
+    def _die_stuck(self, error: QuireError) -> None:
+        if self._error is None:
+            self.suspects.on_stuck()
+        self._die(error)
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        loaded = self._ready is not None and self._ready.done() and not self._ready.cancelled()
+        if self._error is None and loaded:
+            with contextlib.suppress(EngineDeadError):
+                self.send(Shutdown())
+        else:
+            process.terminate()  # it does not read its socket while it loads
+            _give(process, b"")
+        try:
+            process.wait(self.patience)
+        except subprocess.TimeoutExpired:
+            logger.warning("the engine core did not stop in %.1f s; killed", self.patience)
+            process.kill()
+            process.wait()
+
+
+def _give(process: subprocess.Popen[bytes], configuration: bytes) -> None:
+    """Write to a process what it waits for, if it does, and no more."""
+    assert process.stdin is not None
+    if not process.stdin.closed:
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(configuration)
+
+
+def _error_of(message: CoreFailed, *, starting: bool) -> QuireError:
+    """The core's error, as the type it was raised as where the user can act on it."""
+    kind = class_of_code(message.code)
+    if starting and kind is not None:
+        return kind(message.message)
+    when = "while it started" if starting else "while it ran"
+    return EngineDeadError(
+        f"The engine core failed {when}: {message.code}: {message.message}",
+        fix="Its log above has the details.",
+    )

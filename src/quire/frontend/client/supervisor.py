@@ -1,0 +1,228 @@
+"""Keeps an engine core running: notices that it is lost or stuck, and starts another.
+
+    starting ──► ready ───lost───► restarting ──lost MAX_RESTARTS times──► dead
+                   ▲                    │
+                   └───────loaded───────┘
+
+While a core is ready, another process stands by with everything imported, so that what a restart
+takes is loading the model.
+
+It stands beside the line of a request, not in it: who sends asks for `client`, and messages go
+from the client straight to their handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineDeadError, EngineRestartingError, QuireError
+from quire.core.messages import Ready
+from quire.frontend.client.asleep import sleeping_error
+from quire.frontend.client.core_client import HURRIED_SECONDS, CoreClient, MessageHandler
+from quire.system.hardware import detect
+from quire.system.heap import return_memory
+
+logger = logging.getLogger(__name__)
+
+MAX_RESTARTS = 3
+"""In a row; a core that was ready for `HEALTHY_SECONDS` begins a new one."""
+BACKOFF_SECONDS = (0.0, 1.0, 5.0)
+"""Before each of them."""
+HEALTHY_SECONDS = 30.0
+STAND_BY_SECONDS = 10.0
+"""After the first core is ready, another is prepared: what runs for a moment needs none. After
+a later one it is at once: who was lost may soon be again."""
+STAND_BY_BYTES = 2**30
+"""Of free memory, below which none is: it takes 150 MiB."""
+
+
+class CoreState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    SLEEPING = "sleeping"
+    DEAD = "dead"
+
+
+class CoreUser(Protocol):
+    """Who sends requests to the core, and must know when it is another."""
+
+    def on_lost(self, error: QuireError) -> None:
+        """The core is gone; another will be started. What it was told is lost with it."""
+
+    def on_restored(self, ready: Ready) -> None:
+        """Another core is ready, and was told nothing yet."""
+
+    def on_dead(self, error: QuireError) -> None:
+        """There is no core, and there will be none."""
+
+
+class Supervisor:
+    """One engine core at a time.
+
+    Args:
+        connect: makes a client for each core.
+        first: that of the first core, where one is there already.
+
+    Attributes:
+        client: the line to the core, or to the one that was lost.
+        error: what to raise to whoever asks for the core now; None while it is ready.
+        num_restarts: cores that took another's place.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], CoreClient],
+        config: EngineConfig,
+        on_message: MessageHandler,
+        user: CoreUser,
+        first: CoreClient | None = None,
+    ) -> None:
+        self.client = first or connect()
+        self.state = CoreState.STARTING
+        self.error: QuireError | None = None
+        self.num_restarts = 0
+        self._connect = connect
+        self._config = config
+        self._on_message = on_message
+        self._user = user
+        self._attempts = 0
+        self._ready_since = 0.0
+        self._restarting: asyncio.Task[None] | None = None
+        self._spare: CoreClient | None = None
+        self._preparing: asyncio.TimerHandle | None = None
+
+    async def start(self) -> Ready:
+        """Start the first core and wait until its model is loaded; raises as `CoreClient.start`."""
+        ready = await self._start_client()
+        self._on_ready()
+        return ready
+
+    def end_stuck(self, seconds: float) -> None:
+        """The core has not said anything, or hung in one call, for so long: log its stacks, and
+        start another."""
+        if self.state is CoreState.READY:
+            why = f"no step has ended for {seconds:.0f} s, or native code is at one grammar so long"
+            logger.error("%s; the engine core's stacks are:", why)
+            self.client.end_stuck(EngineDeadError(f"The engine core was stuck: {why}."))
+
+    async def sleep(self) -> None:
+        """End the core that is ready, until `wake_up`; the process that stands by stays."""
+        if self.error is not None:
+            raise self.error
+        self.state, self.error = CoreState.SLEEPING, sleeping_error("wake_up()")
+        if self._preparing is not None:
+            self._preparing.cancel()
+        await self.client.end()
+
+    async def wake_up(self) -> Ready:
+        """Start a core in place of the one that `sleep` ended; raises as `CoreClient.start`."""
+        asleep = self.error
+        self.error = EngineRestartingError("The model is being loaded again.")
+        try:
+            self.client = await self._next_client()
+            ready = await self._start_client()
+        except BaseException:
+            await self.client.discard()
+            self.error = asleep
+            raise
+        self._on_ready()
+        return ready
+
+    def hurry(self) -> None:
+        """Have `shutdown` wait for nobody."""
+        for client in (self.client, self._spare):
+            if client is not None:
+                client.patience = HURRIED_SECONDS
+
+    def shutdown(self) -> None:
+        """Stop the core for good. Harmless when repeated."""
+        if self._restarting is not None:
+            self._restarting.cancel()
+        if self._preparing is not None:
+            self._preparing.cancel()
+        if self._spare is not None:
+            self._spare.shutdown()
+        self._die(EngineDeadError("The engine has been shut down."))
+        self.client.shutdown()
+
+    async def _start_client(self) -> Ready:
+        return await self.client.start(self._config, self._on_message, self._on_death)
+
+    def _on_ready(self) -> None:
+        self.state, self.error = CoreState.READY, None
+        self._ready_since = time.monotonic()
+        loop = asyncio.get_running_loop()
+        delay = 0.0 if self.num_restarts else STAND_BY_SECONDS
+        self._preparing = loop.call_later(delay, self._prepare_spare)
+
+    def _prepare_spare(self) -> None:
+        if self.state is not CoreState.READY or self._spare is not None:
+            return
+        if detect().available_bytes < STAND_BY_BYTES:
+            logger.info("no engine core stands by: less than 1 GiB of memory is free")
+            return
+        spare = self._connect()
+        try:
+            spare.prepare()
+        except OSError as error:
+            logger.warning("no engine core stands by: %s", error)
+        else:
+            self._spare = spare
+
+    async def _next_client(self) -> CoreClient:
+        """The one that stands by; a new one, which yields to nobody, if it does not do so yet."""
+        spare, self._spare = self._spare, None
+        if spare is not None and not spare.prepared:
+            await spare.discard()
+            spare = None
+        return spare or self._connect()
+
+    def _on_death(self, error: QuireError) -> None:
+        """The core that was ready is gone."""
+        if self.state is not CoreState.READY:
+            return
+        if time.monotonic() - self._ready_since >= HEALTHY_SECONDS:
+            self._attempts = 0
+        logger.error("the engine core is lost: %s", error)
+        self.state = CoreState.RESTARTING
+        self.error = EngineRestartingError("The engine core was lost; another one is starting.")
+        self._user.on_lost(self.error)
+        self._restarting = asyncio.get_running_loop().create_task(self._restart(error))
+
+    async def _restart(self, error: QuireError) -> None:
+        """Start cores until one is ready, or as many were tried as may be."""
+        while self._attempts < MAX_RESTARTS:
+            await self.client.discard()
+            await asyncio.sleep(BACKOFF_SECONDS[self._attempts])
+            self._attempts += 1
+            self.client = await self._next_client()
+            logger.warning(
+                "starting the engine core again (%d of %d)", self._attempts, MAX_RESTARTS
+            )
+            try:
+                ready = await self._start_client()
+            except QuireError as failure:
+                error = failure
+                logger.error("the engine core did not start: %s", failure)
+                continue
+            self.num_restarts += 1
+            self._on_ready()
+            logger.warning("the engine core is ready again")
+            self._user.on_restored(ready)
+            return_memory()  # what the requests of the lost core took at once
+            return
+        logger.error("the engine core was lost %d times in a row; giving up", MAX_RESTARTS + 1)
+        await self.client.discard()
+        self._die(error)
+
+    def _die(self, error: QuireError) -> None:
+        if self.state is not CoreState.DEAD:
+            self.state, self.error = CoreState.DEAD, error
+            self._user.on_dead(error)

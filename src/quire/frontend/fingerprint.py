@@ -1,0 +1,82 @@
+"""`system_fingerprint`: equal where the same request gets the same answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from quire import __version__
+from quire.checkpoint.samples import model_files, samples
+from quire.resolve.engine import Resolved
+
+_DIGITS = 12
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+)
+
+
+def fingerprint(
+    resolved: Resolved, facts: Mapping[str, Any], defaults: Mapping[str, Any], *texts: str | None
+) -> str:
+    """Return a digest of the model and of every setting that can change an answer.
+
+    docs/same-answer.md lists these settings. Where the files lie is not one of them, nor are the
+    limits that only end an answer earlier, which follow from the memory.
+
+    Args:
+        facts: what the core runs on (see `messages.Ready`).
+        defaults: values of unset sampling fields.
+        texts: what the server adds, such as a chat template of its own.
+    """
+    config = resolved.config
+    settings = [
+        __version__,
+        asdict(config.model),
+        config.dtype,
+        config.quantization,
+        config.quantization_config,
+        config.kv_cache_dtype,
+        config.calculate_kv_scales,
+        config.tensor_parallel_size,
+        None if config.pooling is None else asdict(config.pooling),
+        config.num_threads if config.ops == "reference" else None,
+        [facts.get("isa"), facts.get("ops")],
+        resolved.source.config.get("eos_token_id"),
+        dict(defaults),
+        texts,
+    ]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    for file in _files(resolved):
+        digest.update(f"{file.name} {file.stat().st_size}".encode())
+        for sample in samples(file):
+            digest.update(sample)
+    return f"fp_{digest.hexdigest()[:_DIGITS]}"
+
+
+def with_adapter(base: str, digest: bytes) -> str:
+    """Return the fingerprint of a model that is served with an adapter of this digest."""
+    found = hashlib.sha256(base.encode() + digest).hexdigest()
+    return f"fp_{found[:_DIGITS]}"
+
+
+def _files(resolved: Resolved) -> Iterator[Path]:
+    """The weights' files, then the tokenizer's."""
+    source, tokenizer = resolved.source, resolved.tokenizer_path
+    if source.kind != "dummy" and source.path is not None:
+        yield from model_files(source.path)
+    if tokenizer is None:
+        return
+    if tokenizer.is_file():
+        yield tokenizer
+    folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
+    yield from (file for name in _TOKENIZER_FILES if (file := folder / name).is_file())

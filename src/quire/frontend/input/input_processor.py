@@ -1,0 +1,481 @@
+"""From a prompt and sampling options to the messages that the engine core runs on."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from quire.core.errors import ContextLengthError, InvalidRequestError
+from quire.core.messages import AddRequest, Ready
+from quire.core.pooling_params import WHOLE_CONTEXT
+from quire.core.registry import did_you_mean
+from quire.core.request import EMBEDDED, pack_tokens
+from quire.core.sampling_params import SamplingParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
+from quire.core.typed import check_types
+from quire.frontend.input.embeds import embeds_of
+from quire.frontend.input.restrictions import check_restrictions
+from quire.frontend.input.served_model import cache_tokens, check_vocabulary, eos_token_ids
+from quire.frontend.workers.tokenizer_worker import ChatPrompt, tokenize
+from quire.resolve.engine import Resolved
+from quire.text.bad_words import word_tokens
+from quire.text.reasoning import prompt_reasoning
+from quire.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt
+"""Text, token ids, a conversation, or a mapping with one of "prompt", "prompt_token_ids" and
+"prompt_embeds" (a float tensor [tokens, hidden], or its file)."""
+
+MAX_UNPACKED = 1024
+"""Longer lists of allowed tokens go to the core as bits."""
+LONGEST_CUT = 16
+"""Contexts that a text to be truncated may hold: all of it is tokenized."""
+_OWN_FIELDS = {
+    "bad_words_token_ids": "bad_words",
+    "allowed_tokens": "allowed_token_ids",
+    "written_structure": "structured_outputs",
+}
+"""Fields of `SamplingParams` that this module sets, and what a user sets instead."""
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
+
+
+StructureCheck = Callable[[StructuredOutputsParams], WrittenStructure | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedRequest:
+    """A valid request: what the front end remembers, and a message a sequence for the core."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    arrival_time: float
+    children: list[AddRequest]
+
+
+class InputProcessor:
+    """Tokenizes and validates; stateless but for the count of seeds drawn.
+
+    Safe to call from several threads.
+
+    Args:
+        structure_check: writes a structure for the core, and raises for one that cannot be
+            served; None where that is done elsewhere (see `Structures`).
+
+    Attributes:
+        model, pooling: what is served; `pooling_input` makes the requests of a pooling model.
+    """
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        tokenizer: Tokenizer,
+        ready: Ready,
+        structure_check: StructureCheck | None = None,
+    ) -> None:
+        config = resolved.config
+        check_vocabulary(config, tokenizer)
+        self.tokenizer = tokenizer
+        self.model = config.model
+        self.pooling = config.pooling
+        self._config = config
+        self._seed = config.seed
+        self._num_drawn = itertools.count()
+        self._structure_check = structure_check
+        self.max_model_len = config.scheduler.max_model_len
+        self.eos_token_ids = eos_token_ids(resolved, tokenizer)
+        self.on_ready(ready)
+
+    def on_ready(self, ready: Ready) -> None:
+        """Take the KV cache's size from a core that is ready, the first or one that replaces it.
+
+        The count of seeds goes on: no two unseeded requests may get the same one.
+        """
+        self._cache_tokens = cache_tokens(self._config, ready)
+        self.max_total_tokens = min(self.max_model_len, self._cache_tokens)
+        if self._cache_tokens < self.max_model_len:
+            logger.warning(
+                "The KV cache holds %d tokens, fewer than max_model_len, %d: longer requests are "
+                "refused. More memory (--kv-cache-memory-bytes) serves them.",
+                self._cache_tokens,
+                self.max_model_len,
+            )
+
+    def process(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        arrival_time: float,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        bad_words: list[list[int]] | None = None,
+        written: WrittenStructure | None = None,
+    ) -> ProcessedRequest:
+        """Tokenize, validate, and fan `params.n` out into one message a sequence.
+
+        `params` is not changed. The children's ids are the request's own where n is 1, else
+        `<id>_0`, `<id>_1` …; their seeds follow from the request's, so n completions of one
+        seed differ from each other and not from run to run.
+
+        Raises:
+            InvalidRequestError: naming the field, the value and the limit.
+        """
+        checked = self.bounded(prompt, params)
+        embeds = None
+        if isinstance(checked, np.ndarray):
+            token_ids, embeds = [EMBEDDED] * len(checked), checked.tobytes()
+        else:
+            token_ids = checked if isinstance(checked, list) else tokenize(self.tokenizer, checked)
+        text = checked if isinstance(checked, str) else None
+        return self.request(
+            request_id,
+            text,
+            token_ids,
+            params,
+            arrival_time=arrival_time,
+            priority=priority,
+            cache_salt=cache_salt,
+            prompt_embeds=embeds,
+            bad_words=bad_words,
+            written=written,
+        )
+
+    def request(
+        self,
+        request_id: str,
+        text: str | None,
+        token_ids: list[int],
+        params: SamplingParams,
+        *,
+        arrival_time: float,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        prompt_embeds: bytes | None = None,
+        bad_words: list[list[int]] | None = None,
+        written: WrittenStructure | None = None,
+    ) -> ProcessedRequest:
+        """`process`, of a prompt that has been `checked` and tokenized.
+
+        Args:
+            bad_words: their tokens, if they are known (see `text.bad_words`).
+            written: the structure, if it was checked (see `Structures`).
+        """
+        if params.truncate_prompt_tokens is not None:
+            kept = self._truncated(token_ids, params, embeds=prompt_embeds is not None)
+            text, token_ids = text if len(kept) == len(token_ids) else None, kept
+        max_tokens = self._max_tokens(len(token_ids), params)
+        if prompt_embeds is not None and params.prompt_logprobs is not None:
+            raise InvalidRequestError(
+                "Embeddings have no log-probabilities: they stand for no token.",
+                param="prompt_logprobs",
+            )
+        written = self._check_params(params) or written
+        check_priority(priority)
+        if bad_words is None and params.bad_words:
+            bad_words = word_tokens(self.tokenizer, params.bad_words)
+        seed = params.seed
+        if seed is None and not params.greedy:
+            seed = derive_seed(self._seed, next(self._num_drawn))
+        base = params.replace(
+            n=1,
+            max_tokens=max_tokens,
+            bad_words_token_ids=bad_words,
+            structured_outputs=self._structure(params, token_ids),
+            written_structure=written,
+        )
+        check_restrictions(base, self.eos_token_ids, self.model.vocab_size)
+        base = self._for_core(base)
+        packed = pack_tokens(token_ids)
+        children = [
+            AddRequest(
+                request_id=request_id if params.n == 1 else f"{request_id}_{index}",
+                prompt_token_ids=packed,
+                sampling_params=_with_seed(base, seed, index),
+                arrival_time=arrival_time,
+                priority=priority,
+                cache_salt=cache_salt,
+                eos_token_ids=self.eos_token_ids,
+                prompt_embeds=prompt_embeds,
+            )
+            for index in range(params.n)
+        ]
+        return ProcessedRequest(request_id, text, token_ids, params, arrival_time, children)
+
+    def check(self, prompt: Prompt, params: SamplingParams) -> None:
+        """Raise what `process` would, but for what only the prompt's tokens can tell."""
+        self.check_task()
+        self.checked(prompt)
+        self._check_params(params)
+
+    @property
+    def max_pooled_tokens(self) -> int:
+        """The longest prompt, where none follows; the core counts a token more."""
+        return min(
+            self.max_model_len, self._cache_tokens - (self._cache_tokens < self.max_model_len)
+        )
+
+    def check_task(self) -> None:
+        """Raise `InvalidRequestError` where the model does not generate text."""
+        if self.pooling is not None:
+            raise InvalidRequestError(
+                "This model generates no text: it gives "
+                + ("embeddings." if self.pooling.task == "embed" else "scores of texts."),
+                fix="Ask for /v1/embeddings, /v1/score or /v1/rerank, or serve another model.",
+                param="model",
+            )
+
+    def checked(self, prompt: Prompt) -> str | list[int] | ChatPrompt | NDArray[np.float32]:
+        """The prompt without its mapping, its form, token ids or embeddings found to be good.
+
+        Raises:
+            InvalidRequestError: they are not.
+        """
+        if isinstance(prompt, Mapping):
+            if list(prompt) == ["prompt_embeds"]:
+                return embeds_of(prompt["prompt_embeds"], self._config)
+            prompt = _from_mapping(prompt)
+        if isinstance(prompt, ChatPrompt):
+            return prompt
+        if not isinstance(prompt, str | list):
+            raise InvalidRequestError(
+                f"A prompt is text, a list of token ids or a mapping, not {_kind(prompt)}.",
+                param="prompt",
+            )
+        if not prompt:
+            raise InvalidRequestError("The prompt is empty.", param="prompt")
+        if isinstance(prompt, list):
+            self._check_ids("prompt", prompt)
+            return list(prompt)
+        if prompt.isascii():
+            return prompt
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"The prompt is not valid Unicode: a lone surrogate at character {error.start}.",
+                param="prompt",
+            ) from None
+        return prompt
+
+    def bounded(
+        self, prompt: Prompt, params: SamplingParams
+    ) -> str | list[int] | ChatPrompt | NDArray[np.float32]:
+        """`checked`, and short enough as far as its length tells without tokenizing it."""
+        ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt
+        cut = params.truncate_prompt_tokens is not None
+        if isinstance(ids, list) and not cut:
+            self._max_tokens(len(ids), params)
+        checked = self.checked(prompt)
+        limit = self.max_total_tokens
+        if isinstance(checked, ChatPrompt):
+            return checked if cut else replace(checked, max_tokens=self.max_model_len)
+        if isinstance(checked, str):
+            least = self.tokenizer.least_tokens(checked)
+            if least >= (limit * LONGEST_CUT if cut else limit):
+                raise ContextLengthError(least, limit, counted=False)
+        return checked
+
+    def tokens_of(self, prompt: Prompt, max_tokens: int) -> list[int]:
+        """A prompt's tokens, which leave room for so many more; raises `InvalidRequestError`."""
+        self.check_task()
+        checked = self.bounded(prompt, SamplingParams(max_tokens=max_tokens))
+        if isinstance(checked, np.ndarray):
+            raise InvalidRequestError(
+                "A search goes on from tokens, and embeddings are none.", param="prompt_embeds"
+            )
+        tokens = checked if isinstance(checked, list) else tokenize(self.tokenizer, checked)
+        room = self._max_tokens(len(tokens), SamplingParams(max_tokens=None))
+        if max_tokens > room:
+            raise InvalidRequestError(
+                f"max_tokens is {max_tokens}, but the prompt leaves room for {room}.",
+                fix="Lower it, or shorten the prompt.",
+                param="max_tokens",
+            )
+        return tokens
+
+    def _truncated(
+        self, token_ids: list[int], params: SamplingParams, *, embeds: bool
+    ) -> list[int]:
+        """The tokens that `truncate_prompt_tokens` keeps."""
+        kept, limit = params.truncate_prompt_tokens, self.max_total_tokens
+        if embeds:
+            raise InvalidRequestError(
+                "Embeddings are not truncated; send fewer.", param="truncate_prompt_tokens"
+            )
+        if kept == WHOLE_CONTEXT:
+            kept = max(1, limit - (params.max_tokens or max(params.min_tokens, 1)))
+        if kept is None or kept >= limit:
+            raise InvalidRequestError(
+                f"truncate_prompt_tokens is {kept}, but the maximum context length is {limit} "
+                "tokens, of which the answer needs one.",
+                fix="Set it to -1 for as many as fit.",
+                param="truncate_prompt_tokens",
+            )
+        return token_ids[-kept:] if params.truncation_side == "left" else token_ids[:kept]
+
+    def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """Return how many tokens may follow the prompt: those wanted, or what there is room for.
+
+        Raises:
+            InvalidRequestError: the prompt leaves no room, or more is wanted than any could leave.
+        """
+        room = self.max_total_tokens - num_prompt_tokens
+        if room < 1:
+            raise ContextLengthError(
+                num_prompt_tokens,
+                self.max_total_tokens,
+                of_cache=self.max_total_tokens < self.max_model_len,
+            )
+        wanted = room if params.max_tokens is None else params.max_tokens
+        if wanted > self.max_model_len:
+            raise InvalidRequestError(
+                f"max_tokens is {wanted}, but this model's maximum context length is "
+                f"{self.max_model_len} tokens.",
+                fix=f"Set max_tokens to at most {self.max_model_len}, or leave it unset.",
+                param="max_tokens",
+            )
+        if params.min_tokens > room:
+            raise InvalidRequestError(
+                f"The prompt has {num_prompt_tokens} tokens and min_tokens is "
+                f"{params.min_tokens}, but there is room for {self.max_total_tokens} tokens.",
+                fix=f"Set min_tokens to at most {room} or shorten the prompt.",
+                param="min_tokens",
+            )
+        return min(wanted, room)
+
+    def _check_params(self, params: SamplingParams) -> WrittenStructure | None:
+        """Raise for a field that cannot be served; return the structure, if it is written here."""
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(
+                f"sampling_params must be SamplingParams, not {_kind(params)}.",
+                param="sampling_params",
+            )
+        check_types(params)
+        if (count := len(params.allowed_token_ids or ())) > self.model.vocab_size:
+            raise InvalidRequestError(
+                f"allowed_token_ids has {count} token ids; "
+                f"the model's vocabulary has {self.model.vocab_size}.",
+                fix="Name each token once.",
+                param="allowed_token_ids",
+            )
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            if ids := getattr(params, name):
+                self._check_ids(name, ids)
+        for name, instead in _OWN_FIELDS.items():
+            if getattr(params, name) is not None:
+                raise InvalidRequestError(
+                    f"{name} is the engine's own.", fix=f"Use {instead}.", param=name
+                )
+        if params.structured_outputs is None:
+            return None
+        return self.check_structure(params.structured_outputs)
+
+    def check_structure(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
+        """Raise `InvalidRequestError` where an output cannot be held to this, as far as is told
+        here."""
+        if not self.eos_token_ids:
+            raise InvalidRequestError(
+                "The model has no end-of-sequence token, without which no structure can end.",
+                param=wanted.field or "structured_outputs",
+            )
+        return None if self._structure_check is None else self._structure_check(wanted)
+
+    def _check_ids(self, name: str, ids: Collection[Any]) -> None:
+        if set(map(type, ids)) <= {int} and min(ids) >= 0 and max(ids) < self.model.vocab_size:
+            return  # the usual case, without a turn of this loop a token
+        for token in ids:
+            if type(token) is not int:
+                raise InvalidRequestError(
+                    f"{name} holds {token!r}; token ids are whole numbers.", param=name
+                )
+            if not 0 <= token < self.model.vocab_size:
+                raise InvalidRequestError(
+                    f"{name} holds token id {token}; "
+                    f"the model's vocabulary ends at {self.model.vocab_size - 1}.",
+                    param=name,
+                )
+
+    def _structure(
+        self, params: SamplingParams, prompt: list[int]
+    ) -> StructuredOutputsParams | None:
+        """What the output is held to, where the prompt leaves the reasoning before it."""
+        wanted = params.structured_outputs
+        if wanted is None or wanted.reasoning is None:
+            return wanted
+        marks = wanted.reasoning
+        begun = prompt_reasoning(self.tokenizer, prompt, marks.begins, marks.ends)
+        left = None if begun is False else replace(marks, begun=bool(begun))
+        return replace(wanted, reasoning=left)
+
+    def _for_core(self, params: SamplingParams) -> SamplingParams:
+        """`params` with a long list packed: the message of every completion has a copy of it."""
+        if len(params.allowed_token_ids or ()) <= MAX_UNPACKED:
+            return params
+        sent = copy(params)  # without another validation
+        bits = np.zeros(self.model.vocab_size, dtype=np.uint8)
+        bits[params.allowed_token_ids] = 1
+        sent.allowed_tokens = np.packbits(bits, bitorder="little").tobytes()
+        sent.allowed_token_ids = None
+        return sent
+
+
+def check_priority(priority: int) -> None:
+    """Raise `InvalidRequestError` for a priority that no message can hold."""
+    if type(priority) is not int or not -(2**63) <= priority < 2**63:
+        raise InvalidRequestError(
+            f"priority is {priority!r}; it must be a whole number in [-2**63, 2**63).",
+            param="priority",
+        )
+
+
+def _with_seed(base: SamplingParams, seed: int | None, index: int) -> SamplingParams:
+    """The parameters of the `index`-th completion. `copy` does not validate them again."""
+    child = copy(base)
+    child.seed = seed if seed is None or index == 0 else derive_seed(seed, index)
+    if index:  # the first one reports the prompt's; the others may reuse its blocks and grammar
+        child.prompt_logprobs = None
+        child.written_structure = None
+    return child
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """A seed in [0, 2⁶³) that depends on both numbers and nothing else."""
+    digest = blake2b(b"%d:%d" % (seed, index), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _from_mapping(prompt: Mapping[str, Any]) -> Any:
+    """The one value of a prompt given as a mapping."""
+    for key in prompt:
+        if key not in _PROMPT_KEYS:
+            raise InvalidRequestError(
+                f"a prompt has no field {key!r}; {did_you_mean(str(key), _PROMPT_KEYS)}",
+                param="prompt",
+            )
+    if len(prompt) != 1:
+        raise InvalidRequestError(
+            f"A prompt is given as one of {', '.join(_PROMPT_KEYS)}.", param="prompt"
+        )
+    key, value = next(iter(prompt.items()))
+    if not isinstance(value, str if key == "prompt" else list):
+        raise InvalidRequestError(f"{key} must not be {_kind(value)}.", param=key)
+    return value
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

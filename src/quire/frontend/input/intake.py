@@ -1,0 +1,229 @@
+"""From a prompt to a request, without holding up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from quire.core.config import ModelConfig
+from quire.core.pooling_params import PoolingParams
+from quire.core.sampling_params import SamplingParams
+from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, Prompt
+from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
+from quire.frontend.workers.structures import Structures
+from quire.frontend.workers.threads import DaemonThreads
+from quire.frontend.workers.tokenizer_pool import TokenizerPool
+from quire.frontend.workers.tokenizer_worker import BadWords, ChatPrompt, PooledText, tokenize
+from quire.metrics.times import FrontTimes
+from quire.text.bad_words import word_tokens
+from quire.text.tokenizer import Tokenizer
+
+INLINE_CHARACTERS = 4096
+"""Longer prompts, and conversations, are left to the pool, not to hold up the event loop."""
+INLINE_WORDS = 16
+"""More bad words are left to the pool."""
+TOKENIZER_THREADS = 2
+
+
+class Intake:
+    """Tokenizes short prompts in turn, and leaves long ones to the pool, or to threads.
+
+    Attributes:
+        processor: set when the core has said what it can hold; nothing is taken in before.
+        num_arriving: sequences of requests that are on their way to the core, and texts that are
+            only tokenized or detokenized.
+        structures: which of them may be asked for.
+    """
+
+    def __init__(self, front: FrontTimes, tokenizer: Tokenizer, model: ModelConfig) -> None:
+        self.processor: InputProcessor | None = None
+        self.num_arriving = 0
+        self.structures = Structures.of_model(tokenizer, model.eos_token_ids)
+        self._front = front
+        self._tokenizer = tokenizer
+        self._threads = DaemonThreads(TOKENIZER_THREADS, "tokenizer")
+        self._pool: TokenizerPool | None = None
+        self._last_words: tuple[list[str], list[list[int]]] = [], []
+        self._turn = asyncio.Lock()
+
+    def use_pool(self, pool: TokenizerPool) -> None:
+        """Have `pool` tokenize what would hold up the event loop; before `start`."""
+        self._pool = pool
+
+    async def start(self) -> None:
+        """Start the pool, if there is one."""
+        if self._pool is not None:
+            await self._pool.start()
+
+    @property
+    def num_abandoned(self) -> int:
+        """Prompts and structures that are worked on although nobody waits for them."""
+        pool = 0 if self._pool is None else self._pool.num_abandoned
+        return pool + self._threads.num_abandoned + self.structures.num_abandoned
+
+    def shutdown(self) -> None:
+        """Stop all work; those who wait for it fail. Harmless when repeated."""
+        self._threads.shutdown()
+        self.structures.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    async def process(
+        self,
+        request_id: str,
+        prompt: Prompt | PoolingPrompt,
+        params: SamplingParams | PoolingParams,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> ProcessedRequest:
+        """`InputProcessor.process`, or `PoolingInput`'s, wherever it is to run."""
+        with self._arriving(params.n if isinstance(params, SamplingParams) else 1):
+            if isinstance(params, SamplingParams):
+                assert not isinstance(prompt, TextPair), "a pair is pooled"
+                return await self._process(request_id, prompt, params, priority, cache_salt)
+            assert not isinstance(prompt, ChatPrompt), "a conversation is not pooled"
+            return await self._pooling(request_id, prompt, params, priority, cache_salt)
+
+    async def tokenize(
+        self, tokenizer: Tokenizer, prompt: str | ChatPrompt, add_special_tokens: bool
+    ) -> list[int]:
+        """A prompt's tokens; see `AsyncLLM.tokenize`."""
+        with self._arriving():
+            if self._pool is not None and (isinstance(prompt, ChatPrompt) or add_special_tokens):
+                return (await self._pool.tokenize(prompt)).token_ids
+            work = partial(tokenize, tokenizer, prompt)
+            if isinstance(prompt, str):
+                work = partial(tokenizer.encode, prompt, add_special_tokens)
+            return await self._threads.run(work)
+
+    async def detokenize(self, tokenizer: Tokenizer, token_ids: list[int]) -> str:
+        """The text of tokens, control tokens included."""
+        with self._arriving():
+            work = partial(tokenizer.decode, token_ids, skip_special_tokens=False)
+            return await self._threads.run(work)
+
+    @contextmanager
+    def _arriving(self, count: int = 1) -> Iterator[None]:
+        self.num_arriving += count
+        try:
+            yield
+        finally:
+            self.num_arriving -= count
+
+    async def _process(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        priority: int,
+        cache_salt: str | None,
+    ) -> ProcessedRequest:
+        assert self.processor is not None, "the engine was not started"
+        processor, arrival = self.processor, time.monotonic()
+        processor.check_task()
+        written = None
+        if (wanted := params.structured_outputs) is not None:
+            processor.check_structure(wanted)
+            written = await self.structures.check(wanted)
+        bad_words = await self._bad_words(params.bad_words)
+
+        if self._pool is not None and _is_long(prompt):
+            checked = processor.bounded(prompt, params)
+            assert isinstance(checked, str | ChatPrompt)
+            tokenized = await self._pool.tokenize(checked)
+            self._front.add_tokenize(tokenized.seconds)
+            return processor.request(
+                request_id,
+                checked if isinstance(checked, str) else None,
+                tokenized.token_ids,
+                params,
+                arrival_time=arrival,
+                priority=priority,
+                cache_salt=cache_salt,
+                bad_words=bad_words,
+                written=written,
+            )
+
+        def process() -> ProcessedRequest:
+            with self._front.tokenizing():
+                return processor.process(
+                    request_id,
+                    prompt,
+                    params,
+                    arrival_time=arrival,
+                    priority=priority,
+                    cache_salt=cache_salt,
+                    bad_words=bad_words,
+                    written=written,
+                )
+
+        return await self._in_turn(process, long=_is_long(prompt) or _has_embeds(prompt))
+
+    async def _bad_words(self, words: list[str] | None) -> list[list[int]] | None:
+        """The tokens of many words; None for few, which `process` looks up itself."""
+        if words is None or len(words) <= INLINE_WORDS:
+            return None
+        known, found = self._last_words  # a request's prompts come one after the other
+        if words != known:
+            if self._pool is not None:
+                found = (await self._pool.tokenize(BadWords(words))).sequences
+            else:
+                found = await self._threads.run(partial(word_tokens, self._tokenizer, words))
+            self._last_words = words, found
+        return found
+
+    async def _pooling(
+        self,
+        request_id: str,
+        prompt: PoolingPrompt,
+        params: PoolingParams,
+        priority: int,
+        cache_salt: str | None,
+    ) -> ProcessedRequest:
+        assert self.processor is not None, "the engine was not started"
+        pooling = PoolingInput(self.processor)
+        place: dict[str, Any] = {
+            "arrival_time": time.monotonic(),
+            "priority": priority,
+            "cache_salt": cache_salt,
+        }
+        if self._pool is not None and _is_long(prompt):
+            checked = pooling.check(prompt, params)
+            assert isinstance(checked, PooledText)
+            tokenized = await self._pool.tokenize(checked)
+            self._front.add_tokenize(tokenized.seconds)
+            return pooling.request(request_id, tokenized.token_ids, tokenized.second_text, **place)
+
+        def process() -> ProcessedRequest:
+            with self._front.tokenizing():
+                return pooling.process(request_id, prompt, params, **place)
+
+        return await self._in_turn(process, long=_is_long(prompt))
+
+    async def _in_turn(
+        self, process: Callable[[], ProcessedRequest], *, long: bool
+    ) -> ProcessedRequest:
+        if long:
+            return await self._threads.run(process)
+        # One a turn of the loop, in order: of many that arrive together, the first have their
+        # tokens streamed before the last are tokenized.
+        async with self._turn:
+            request = process()
+            await asyncio.sleep(0)
+        return request
+
+
+def _is_long(prompt: Prompt | PoolingPrompt) -> bool:
+    """Whether it may take longer to tokenize than the event loop should be held up."""
+    if isinstance(prompt, TextPair):
+        return sum(map(len, prompt)) > INLINE_CHARACTERS
+    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+    return isinstance(text, ChatPrompt) or (isinstance(text, str) and len(text) > INLINE_CHARACTERS)
+
+
+def _has_embeds(prompt: Prompt) -> bool:
+    return isinstance(prompt, dict) and "prompt_embeds" in prompt

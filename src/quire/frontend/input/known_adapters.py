@@ -1,0 +1,134 @@
+"""Adapters as a front end knows them: what may be asked for, and what the core has said of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from quire.core.config import EngineConfig
+from quire.core.errors import InvalidRequestError, ModelNotFoundError
+from quire.core.lora import LoRARequest
+from quire.core.messages import AddRequest
+from quire.frontend.input.input_processor import ProcessedRequest
+
+Call = Callable[..., Awaitable[Any]]
+"""Runs one of the core's methods by name."""
+
+POLL_SECONDS = 0.005
+"""Between two questions to the core whether an adapter is loaded."""
+MAX_ID = 2**63 - 1
+
+
+class KnownAdapters:
+    """Those that the core has loaded, by their `lora_int_id`, until they are removed."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._enabled = config.lora is not None
+        self._known: dict[int, LoRARequest] = {}
+
+    def __contains__(self, lora_int_id: int) -> bool:
+        return lora_int_id in self._known
+
+    def find(self, wanted: LoRARequest) -> LoRARequest | None:
+        """The adapter as it is known, with its digest; None if it has to be loaded.
+
+        Raises:
+            InvalidRequestError: it cannot be asked for.
+            ModelNotFoundError: it was known, and is not any more.
+        """
+        self._check(wanted)
+        known = self._known.get(wanted.lora_int_id)
+        if known is None and wanted.digest:
+            raise ModelNotFoundError(f"The adapter {wanted.lora_name!r} was unloaded.")
+        if known is not None and known.lora_path != wanted.lora_path:
+            raise InvalidRequestError(
+                f"lora_int_id {wanted.lora_int_id} is the adapter {known.lora_name!r} already.",
+                fix="Give each adapter an id of its own.",
+                param="lora_int_id",
+            )
+        return known
+
+    def learn(self, wanted: LoRARequest, answer: Mapping[str, Any]) -> LoRARequest:
+        """Take in the core's answer to `add_lora`.
+
+        Raises:
+            InvalidRequestError: the adapter cannot be served.
+        """
+        if "error" in answer:
+            raise InvalidRequestError(
+                f"The adapter {wanted.lora_name!r} cannot be served: {answer['error']}",
+                param="lora_path",
+            )
+        known = msgspec.structs.replace(wanted, digest=answer["digest"])
+        self._known[wanted.lora_int_id] = known
+        return known
+
+    def forget(self, lora_int_id: int) -> bool:
+        """Whether it was known."""
+        return self._known.pop(lora_int_id, None) is not None
+
+    def removed(self, message: AddRequest) -> int | None:
+        """The request's adapter, where it has been removed since."""
+        adapter = message.lora_request
+        return None if adapter is None or adapter.lora_int_id in self else adapter.lora_int_id
+
+    def _check(self, wanted: LoRARequest) -> None:
+        if not self._enabled:
+            raise InvalidRequestError(
+                "This engine serves no adapters.", fix="Start it with --enable-lora."
+            )
+        if type(wanted.lora_int_id) is not int or not 1 <= wanted.lora_int_id <= MAX_ID:
+            raise InvalidRequestError(
+                f"lora_int_id is {wanted.lora_int_id!r}; it must be a positive integer.",
+                param="lora_int_id",
+            )
+        for name in ("lora_name", "lora_path"):
+            if not isinstance(value := getattr(wanted, name), str) or not value:
+                raise InvalidRequestError(f"{name} is {value!r}; it must be a text.", param=name)
+
+
+class AdapterClient(KnownAdapters):
+    """The same, of a core in another process."""
+
+    def __init__(self, config: EngineConfig, call: Call) -> None:
+        super().__init__(config)
+        self._call = call
+
+    async def add(self, wanted: LoRARequest) -> LoRARequest:
+        """Load an adapter, beside the steps; what is loaded already costs nothing.
+
+        Returns:
+            The adapter as it is known from now on, with the digest of its content.
+
+        Raises:
+            InvalidRequestError: it cannot be served.
+            ModelNotFoundError: it was known under this digest, and has been removed.
+        """
+        known = self.find(wanted)
+        while known is None:
+            asked = (wanted.lora_name, wanted.lora_int_id, wanted.lora_path)
+            answer = await self._call("add_lora", *asked)
+            if answer is not None:
+                return self.learn(wanted, answer)
+            await asyncio.sleep(POLL_SECONDS)
+        return known
+
+    async def remove(self, lora_int_id: int) -> bool:
+        """Take no more requests for an adapter; its memory is free after the last that has it.
+
+        Returns:
+            Whether it was there.
+        """
+        if not self.forget(lora_int_id):
+            return False
+        await self._call("remove_lora", lora_int_id)
+        return True
+
+
+def assign(request: ProcessedRequest, adapter: LoRARequest) -> None:
+    """Have all sequences of a request computed with an adapter."""
+    for child in request.children:
+        child.lora_request = adapter

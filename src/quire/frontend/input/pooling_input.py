@@ -1,0 +1,164 @@
+"""From a prompt, or a pair, to the message that a pooling model's core runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from quire.core.config import PoolingConfig
+from quire.core.errors import InvalidRequestError
+from quire.core.messages import AddRequest
+from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
+from quire.core.request import pack_tokens
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, check_priority
+from quire.frontend.output.pooling_output import check_task
+from quire.frontend.workers.tokenizer_worker import PooledText
+
+_NO_TOKENS = SamplingParams(
+    temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+)
+"""What the core is told of sampling, of which there is none."""
+
+
+class TextPair(NamedTuple):
+    """Two texts that a cross-encoder reads together."""
+
+    first: str
+    second: str
+
+
+PoolingPrompt = str | list[int] | TextPair | Mapping[str, Any]
+"""Text, token ids, a pair, or a mapping with one of "prompt" and "prompt_token_ids"."""
+
+
+class PoolingInput:
+    """What `InputProcessor` is to generation; safe to call from several threads.
+
+    Raises:
+        InvalidRequestError: the model generates text.
+    """
+
+    def __init__(self, processor: InputProcessor) -> None:
+        self._processor = processor
+        self._config: PoolingConfig = check_task(processor.pooling, "score")
+
+    def check(self, prompt: PoolingPrompt, params: PoolingParams) -> PooledText | list[int]:
+        """What is to be tokenized, or the tokens, found to be good.
+
+        Raises:
+            InvalidRequestError: naming the field, the value and the limit.
+        """
+        self._check_dimensions(params.dimensions)
+        limit = self._processor.max_pooled_tokens
+        kept = params.truncate_prompt_tokens
+        if kept is not None and kept > limit:
+            raise InvalidRequestError(
+                f"truncate_prompt_tokens is {kept}; the model takes {limit} tokens.",
+                param="truncate_prompt_tokens",
+            )
+        bound = limit if kept == WHOLE_CONTEXT else kept
+        if isinstance(prompt, TextPair):
+            for text in prompt:
+                self._processor.checked(text)
+            return self._bounded(PooledText(prompt.first, prompt.second, bound))
+        checked = self._processor.checked(prompt)
+        if isinstance(checked, str):
+            return self._bounded(PooledText(checked, None, bound))
+        if not isinstance(checked, list):
+            raise InvalidRequestError(
+                "A pooling model takes texts and token ids, no conversations and no embeddings.",
+                param="prompt",
+            )
+        return checked[:bound]
+
+    def process(
+        self,
+        request_id: str,
+        prompt: PoolingPrompt,
+        params: PoolingParams,
+        *,
+        arrival_time: float,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> ProcessedRequest:
+        """Tokenize, validate, and make the message; raises as `check`."""
+        checked = self.check(prompt, params)
+        ids, second = checked if isinstance(checked, list) else [], 0
+        if isinstance(checked, PooledText):
+            ids, second = self._processor.tokenizer.encode_bounded(
+                checked.text, checked.second, checked.max_tokens
+            )
+        return self.request(
+            request_id,
+            ids,
+            second,
+            arrival_time=arrival_time,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+
+    def request(
+        self,
+        request_id: str,
+        token_ids: list[int],
+        second_text: int,
+        *,
+        arrival_time: float,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> ProcessedRequest:
+        """`process`, of a prompt that has been checked and tokenized."""
+        check_priority(priority)
+        limit = self._processor.max_pooled_tokens
+        if not token_ids:
+            raise InvalidRequestError("The prompt has no tokens.", param="prompt")
+        if len(token_ids) > limit:
+            raise _too_long(len(token_ids), limit)
+        message = AddRequest(
+            request_id=request_id,
+            prompt_token_ids=pack_tokens(token_ids),
+            sampling_params=_NO_TOKENS,
+            arrival_time=arrival_time,
+            priority=priority,
+            cache_salt=cache_salt,
+            second_text=second_text if self._processor.model.token_types > 1 else 0,
+        )
+        return ProcessedRequest(request_id, None, token_ids, _NO_TOKENS, arrival_time, [message])
+
+    def _bounded(self, prompt: PooledText) -> PooledText:
+        """Raise if a text that is not to be cut has too many tokens in any case."""
+        if prompt.max_tokens is None:
+            texts = (prompt.text, prompt.second or "")
+            least = sum(map(self._processor.tokenizer.least_tokens, texts))
+            if least > self._processor.max_pooled_tokens:
+                raise _too_long(f"at least {least}", self._processor.max_pooled_tokens)
+        return prompt
+
+    def _check_dimensions(self, dimensions: int | None) -> None:
+        if dimensions is None:
+            return
+        size, allowed = self._processor.model.hidden_size, self._config.matryoshka
+        why = None
+        if self._config.task != "embed":
+            why = "this model gives classes, no embedding"
+        elif allowed is None and dimensions != size:
+            why = f"this model was not trained to have its {size} numbers cut (Matryoshka)"
+        elif allowed and dimensions not in allowed:
+            why = f"this model was trained for {', '.join(map(str, allowed))}"
+        elif dimensions > size:
+            why = f"this model gives {size} numbers"
+        if why is not None:
+            raise InvalidRequestError(
+                f"dimensions is {dimensions}, but {why}.",
+                fix="Leave it unset.",
+                param="dimensions",
+            )
+
+
+def _too_long(num_tokens: int | str, limit: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The prompt has {num_tokens} tokens, but the model takes {limit}.",
+        fix="Shorten it, or set truncate_prompt_tokens: -1 keeps as many as there may be.",
+        param="prompt",
+    )

@@ -1,0 +1,262 @@
+"""The offline front end: `LLM(model).generate(prompts)`, with the core in this process."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self, cast
+
+from tqdm import tqdm
+
+from quire.core.beam_search import BeamSearchOutput, BeamSearchParams
+from quire.core.errors import InvalidRequestError
+from quire.core.log import setup_logging
+from quire.core.lora import LoRARequest
+from quire.core.outputs import RequestOutput
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.frontend.arrivals import Arrivals
+from quire.frontend.beam_search import beam_search
+from quire.frontend.each import one_each
+from quire.frontend.input.input_processor import Prompt
+from quire.frontend.interrupt import deferred_interrupt
+from quire.frontend.llm_engine import LLMEngine
+from quire.frontend.llm_pooling import PoolingMethods, UseTqdm
+from quire.frontend.workers.tokenizer_worker import ChatPrompt
+from quire.resolve.engine import engine_args
+
+Message = dict[str, Any]
+
+
+class LLM(LLMEngine, PoolingMethods):
+    """A model for offline use, from one thread.
+
+        with LLM("embedded") as llm:
+            [output] = llm.generate("Once upon a time", SamplingParams(max_tokens=64))
+            print(output.outputs[0].text)
+
+    Args:
+        model: see `EngineArgs.model`.
+        fields: the other fields of `EngineArgs`, by name.
+
+    Attributes:
+        args: what the user wrote; `resolved` is what became of it.
+        stats: what the engine has counted since it started.
+        phases: seconds spent in each part of the start, in order.
+        facts: what the core runs on (see `messages.Ready`).
+
+    Raises:
+        QuireError: whatever is wrong with the arguments, the model or the machine.
+    """
+
+    def __init__(self, model: str = "embedded", **fields: Any) -> None:
+        setup_logging()
+        args = engine_args(model, fields)
+        if args.max_itl_stretch is None:  # nobody watches the tokens come: long steps are best
+            args = replace(args, max_itl_stretch=math.inf)
+        super().__init__(args)
+        self._ids = itertools.count()
+
+    @property
+    def llm_engine(self) -> LLMEngine:
+        """vLLM's name for the engine below, which is this object."""
+        return self
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The model's own sampling values, where it has any."""
+        return SamplingParams(**self.sampling_defaults)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: UseTqdm = True,
+        *,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete one prompt or many; the answers are in the prompts' order.
+
+        Args:
+            prompts: text, token ids, or mappings with "prompt", "prompt_token_ids" or
+                "prompt_embeds", float [tokens, hidden] (with `enable_prompt_embeds`).
+            sampling_params: for all prompts, or one each; the model's defaults if None.
+            use_tqdm: show progress, where stderr is a terminal; or what makes a bar of `tqdm`'s
+                arguments.
+            lora_request: adapter for all prompts, or one (or None) each; read when it is first
+                asked for.
+            priority: one each, lower first, under the priority policy.
+
+        Texts become tokens while the first of them run already.
+
+        Raises:
+            InvalidRequestError: for the first prompt that cannot be served. None has run then,
+                unless it is a text that turns out to have too many tokens: those before it may
+                have, and are dropped.
+        """
+        many = _as_list(prompts)
+        params = self._params(sampling_params, len(many))
+        given = [0] * len(many) if priority is None else priority
+        priorities = one_each("priority", given, int, len(many))
+        for prompt, wanted in zip(many, params, strict=True):
+            self._input.check(prompt, wanted)
+        adapters = self._find_adapters(lora_request, len(many))
+        ids = [str(next(self._ids)) for _ in many]
+        requests = list(zip(ids, many, params, priorities, strict=True))
+        scheduler = self.resolved.config.scheduler
+        if scheduler.policy == "priority":
+            requests.sort(key=lambda request: request[-1])
+        arrivals = Arrivals(self._input, requests, scheduler.max_num_batched_tokens)
+        return self._run(ids, arrivals, use_tqdm, dict(zip(ids, adapters, strict=True)))
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: UseTqdm = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or many, rendered with the model's chat template.
+
+        Args:
+            chat_template_content_format: "auto": what the template reads is found out.
+
+        Raises:
+            InvalidRequestError: as `generate`, and where a conversation cannot be rendered.
+        """
+        if chat_template_content_format != "auto":
+            raise InvalidRequestError(
+                f"chat_template_content_format is {chat_template_content_format!r}; it is found "
+                "out from the template.",
+                fix="Leave it out.",
+                param="chat_template_content_format",
+            )
+        from quire.text.chat import chat_to_token_ids
+
+        first = messages[0] if messages else None
+        conversations: Any = [messages] if isinstance(first, dict) else messages
+        prompts: list[Prompt] = [
+            chat_to_token_ids(
+                self.tokenizer,
+                list(conversation),
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                kwargs=chat_template_kwargs,
+            )
+            for conversation in conversations
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm, lora_request=lora_request)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
+    ) -> list[BeamSearchOutput]:
+        """The likeliest texts of one prompt or many, found by keeping the best of each length.
+
+        Raises:
+            InvalidRequestError: a prompt cannot be served, or has no room for `max_tokens`.
+        """
+        ids = [self._input.tokens_of(prompt, params.max_tokens) for prompt in _as_list(prompts)]
+        found = beam_search(
+            lambda beams, one: self.generate(beams, one, use_tqdm=False),
+            ids, params, self._input.eos_token_ids,
+        )  # fmt: skip
+        for output in found:
+            for sequence in output.sequences:
+                sequence.text = self.tokenizer.decode(sequence.tokens)
+        return found
+
+    def _params(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> list[SamplingParams]:
+        """One `SamplingParams` a prompt, copies that ask for the final output only."""
+        if given is None:
+            given = self.get_default_sampling_params()
+        each = one_each("sampling_params", given, SamplingParams, count)
+        return [p.replace(output_kind=RequestOutputKind.FINAL_ONLY) for p in each]
+
+    def _find_adapters(
+        self, given: LoRARequest | Sequence[LoRARequest | None] | None, count: int
+    ) -> list[LoRARequest | None]:
+        """One a prompt, each of them loaded."""
+        each = one_each("lora_request", given, LoRARequest, count, optional=True)
+        return [None if wanted is None else self._adapter(wanted) for wanted in each]
+
+    def _run(
+        self,
+        ids: list[str],
+        arrivals: Arrivals,
+        use_tqdm: UseTqdm,
+        adapters: Mapping[str, LoRARequest | None] | None = None,
+    ) -> list[RequestOutput]:
+        """Step until every request has its final output; on any exception, abort them all."""
+        self._check_awake()
+        self._core.watch.lap("idle")
+        done: dict[str, RequestOutput] = {}
+        start = self.stats.generation_tokens
+        with _Progress(len(ids), use_tqdm) as bar, deferred_interrupt() as interrupt:
+            try:
+                while arrivals or self._output.num_unfinished:
+                    interrupt.check()
+                    begun = self.stats.generation_tokens > start
+                    self._take(arrivals, adapters or {}, begun=begun)
+                    for output in self._step():
+                        done[output.request_id] = output
+                        bar.advance(output)
+                while self._core.has_work():  # a step begun for some who have ended since
+                    self._step()
+            finally:
+                self._abort_all()
+        return [done[request_id] for request_id in ids]
+
+    def _take(
+        self, arrivals: Arrivals, adapters: Mapping[str, LoRARequest | None], *, begun: bool
+    ) -> None:
+        """Hand the core what arrives before the next step."""
+        if not arrivals:
+            return
+        with self.stats.front.tokenizing():
+            for request in arrivals.take(begun=begun, idle=not self._core.has_work()):
+                self._enter(request, adapters.get(request.request_id))
+
+    def _abort_all(self) -> None:
+        self.abort_request(self._output.request_ids())
+
+
+class _Progress:
+    """A bar on stderr, where that is a terminal: prompts done, and tokens a second."""
+
+    def __init__(self, total: int, wanted: UseTqdm) -> None:
+        bar = wanted if callable(wanted) else tqdm
+        self._bar: tqdm[Any] = bar(total=total, unit="prompt", disable=None if wanted else True)
+        self._began = time.monotonic()
+        self._tokens = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.close()
+
+    def advance(self, output: RequestOutput) -> None:
+        self._tokens += sum(len(c.token_ids) for c in output.outputs)
+        speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
+        self._bar.set_postfix_str(f"{speed:.1f} tok/s", refresh=False)
+        self._bar.update()
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt becomes a list of one; a list of whole numbers is one prompt."""
+    if isinstance(prompts, str | bytes | Mapping | ChatPrompt) or not isinstance(prompts, Iterable):
+        return [cast(Prompt, prompts)]
+    many: list[Any] = list(prompts)
+    return [many] if many and isinstance(many[0], int) else many

@@ -1,0 +1,164 @@
+"""`LLM`'s methods for models that pool: embeddings, classes, scores."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from quire.core.outputs import (
+    ClassificationOutput,
+    EmbeddingOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    RequestOutput,
+    ScoringOutput,
+)
+from quire.core.pooling_params import PoolingParams
+from quire.frontend.arrivals import Arrivals
+from quire.frontend.each import one_each
+from quire.frontend.input.input_processor import InputProcessor
+from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
+from quire.frontend.output.pooling_output import check_task, instructed, pooled_output
+from quire.frontend.scoring import Scoring, paired
+from quire.resolve.engine import Resolved
+
+Prompts = PoolingPrompt | Sequence[PoolingPrompt]
+Params = PoolingParams | Sequence[PoolingParams] | None
+UseTqdm = bool | Callable[..., Any]
+"""Whether to show a bar, or what makes one."""
+
+
+class PoolingMethods(ABC):
+    """What a pooling model offers; `LLM` runs the requests."""
+
+    resolved: Resolved
+    _input: InputProcessor
+    _ids: itertools.count[int]
+
+    @abstractmethod
+    def _run(
+        self, ids: list[str], arrivals: Arrivals, use_tqdm: UseTqdm
+    ) -> list[RequestOutput]: ...
+
+    def encode(
+        self,
+        prompts: Prompts,
+        pooling_params: Params = None,
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_task: str | None = None,
+        truncate_prompt_tokens: int | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """What the model gives for one prompt or many, in their order: float32 vectors.
+
+        Args:
+            pooling_params: for all prompts, or one each.
+            pooling_task: what the model is taken to do: "embed", "classify" or "score".
+            truncate_prompt_tokens: as in `PoolingParams`, for all prompts.
+
+        Raises:
+            InvalidRequestError: the model generates text, or a prompt cannot be served; then none
+                is answered.
+        """
+        config = check_task(self.resolved.config.pooling, pooling_task or "score")
+        pooling, many = PoolingInput(self._input), _as_list(prompts)
+        given = PoolingParams() if pooling_params is None else pooling_params
+        each = one_each("pooling_params", given, PoolingParams, len(many))
+        if (kept := truncate_prompt_tokens) is not None:
+            each = [msgspec.structs.replace(one, truncate_prompt_tokens=kept) for one in each]
+        for prompt, params in zip(many, each, strict=True):
+            pooling.check(prompt, params)
+        ids = [str(next(self._ids)) for _ in many]
+        requests = [
+            (id_, prompt, params, 0) for id_, prompt, params in zip(ids, many, each, strict=True)
+        ]
+        limit = self.resolved.config.scheduler.max_num_batched_tokens
+        outputs = self._run(ids, Arrivals(pooling, requests, limit), use_tqdm)
+        return [
+            pooled_output(config, params, output)
+            for params, output in zip(each, outputs, strict=True)
+        ]
+
+    def embed(
+        self,
+        prompts: Prompts,
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_params: Params = None,
+        prompt_name: str | None = None,
+        truncate_prompt_tokens: int | None = None,
+    ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
+        """Embeddings of texts or token ids; raises as `encode`.
+
+        Args:
+            prompt_name: which of the model's prompts (sentence-transformers') to put before texts;
+                its default one, if it has one.
+        """
+        config = check_task(self.resolved.config.pooling, "embed")
+        texts = [
+            instructed(config, prompt, prompt_name) if isinstance(prompt, str) else prompt
+            for prompt in _as_list(prompts)
+        ]
+        kept = truncate_prompt_tokens
+        found = self.encode(texts, pooling_params, use_tqdm=use_tqdm, truncate_prompt_tokens=kept)
+        return [_with(output, EmbeddingOutput(output.outputs.data.tolist())) for output in found]
+
+    def classify(
+        self,
+        prompts: Prompts,
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_params: Params = None,
+        truncate_prompt_tokens: int | None = None,
+    ) -> list[PoolingRequestOutput[ClassificationOutput]]:
+        """Probabilities of the model's classes; raises as `encode`."""
+        check_task(self.resolved.config.pooling, "classify")
+        kept = truncate_prompt_tokens
+        found = self.encode(prompts, pooling_params, use_tqdm=use_tqdm, truncate_prompt_tokens=kept)
+        return [_with(out, ClassificationOutput(out.outputs.data.tolist())) for out in found]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_params: Params = None,
+        truncate_prompt_tokens: int | None = None,
+    ) -> list[PoolingRequestOutput[ScoringOutput]]:
+        """How well texts go together: one against each of several, or pair by pair.
+
+        A cross-encoder's own score, or the cosine of two embeddings; raises as `encode`.
+        """
+        pairs = paired(data_1, data_2)
+        config = self.resolved.config
+        scoring = Scoring(config.pooling, config.model, pairs)
+        kept, prompts = truncate_prompt_tokens, scoring.prompts
+        found = self.encode(prompts, pooling_params, use_tqdm=use_tqdm, truncate_prompt_tokens=kept)
+        scores = scoring.scores([output.outputs.data for output in found])
+        tokens = scoring.pairs_of([output.prompt_token_ids for output in found])
+        return [
+            PoolingRequestOutput(
+                str(i), ScoringOutput(score), [token for each in ids for token in each]
+            )
+            for i, (score, ids) in enumerate(zip(scores, tokens, strict=True))
+        ]
+
+
+def _with(output: PoolingRequestOutput[PoolingOutput], outputs: Any) -> PoolingRequestOutput[Any]:
+    return PoolingRequestOutput(
+        output.request_id, outputs, output.prompt_token_ids, output.num_cached_tokens
+    )
+
+
+def _as_list(prompts: Prompts) -> list[PoolingPrompt]:
+    """One prompt becomes a list of one; a list of whole numbers is one prompt."""
+    if isinstance(prompts, str | Mapping | TextPair):
+        return [prompts]
+    if prompts and isinstance(prompts[0], int):
+        return [cast(list[int], list(prompts))]
+    return cast(list[PoolingPrompt], list(prompts))

@@ -1,0 +1,1 @@
+"""From the core's tokens to text, log-probabilities and timelines."""

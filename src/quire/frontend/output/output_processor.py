@@ -1,0 +1,313 @@
+"""From the core's tokens to what the caller sees: text, logprobs, one answer for n sequences."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from quire.core.errors import InvalidRequestError
+from quire.core.messages import AbortRequests, AddRequest, CoreOutput, StepOutputs
+from quire.core.outputs import RequestOutput
+from quire.core.request import FinishReason
+from quire.core.sampling_params import RequestOutputKind
+from quire.core.structured_outputs import StructuredOutputsParams
+from quire.frontend.input.input_processor import ProcessedRequest
+from quire.frontend.output.request_state import RequestState
+from quire.frontend.output.sequence import SequenceState, position_logprobs
+from quire.frontend.output.timeline import Timelines
+from quire.frontend.output.tracing import EndedRequest, RequestTracer
+from quire.metrics.stats import EngineStats, LoraUse
+from quire.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ProcessedStep:
+    """What follows from one step.
+
+    Attributes:
+        outputs: to hand out.
+        aborts: sequences that the core must drop, because a stop string ended them.
+        probes: sequences that the core must add (see `RequestState.new_probe`).
+    """
+
+    outputs: list[RequestOutput] = field(default_factory=list)
+    aborts: list[str] = field(default_factory=list)
+    probes: list[AddRequest] = field(default_factory=list)
+
+    def replies(self) -> list[AbortRequests | AddRequest]:
+        """Return `aborts` and `probes` as messages to the core."""
+        return [*([AbortRequests(self.aborts)] if self.aborts else []), *self.probes]
+
+
+class OutputProcessor:
+    """Holds every request from `add` until its last output.
+
+    The core knows sequences by numbers, which are never used twice: what it still sends for an
+    aborted request cannot meet another one. Callers may use the ids of ended requests again.
+
+    Args:
+        tracer: told of every request that has ended.
+
+    Attributes:
+        timelines: what happened to them, and to the latest that have ended.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, stats: EngineStats, tracer: RequestTracer | None = None
+    ) -> None:
+        self.timelines = Timelines()
+        self._tokenizer = tokenizer
+        self._stats = stats
+        self._tracer = tracer
+        self._requests: dict[str, RequestState] = {}
+        self._sequences: dict[str, tuple[RequestState, SequenceState]] = {}
+        self._probes: dict[str, RequestState] = {}
+        self._ids = itertools.count()
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._requests)
+
+    @property
+    def num_sequences(self) -> int:
+        """Those that have not ended."""
+        return len(self._sequences)
+
+    def adapters(self) -> LoraUse:
+        """Adapters of the sequences in the batch, and of those in the queue."""
+        use = LoraUse(set(), set())
+        for state in self._requests.values():
+            for child, timeline in zip(state.request.children, state.timelines, strict=True):
+                if child.lora_request is not None and timeline.state != "finished":
+                    names = use.running if timeline.state == "running" else use.waiting
+                    names.add(child.lora_request.lora_name)
+        return use
+
+    def request_ids(self) -> list[str]:
+        return list(self._requests)
+
+    def add(
+        self, request: ProcessedRequest, trace_headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Expect outputs for a request, and give each of its `children` the core's id.
+
+        Args:
+            trace_headers: see `tracing.TRACE_HEADERS`.
+
+        Raises:
+            InvalidRequestError: a request of this id is under way.
+        """
+        if request.request_id in self._requests:
+            raise InvalidRequestError(
+                f"request id {request.request_id!r} is in use.", param="request_id"
+            )
+        state = RequestState(request, self._tokenizer, trace_headers)
+        first = request.children[0]
+        salt = first.cache_salt
+        if first.lora_request is not None:  # such a prefix is another
+            salt = f"{salt or ''} {first.lora_request.lora_int_id}"
+        self._stats.on_arrival(state.known_tokens, salt)
+        self._requests[request.request_id] = state
+        for child, sequence in zip(request.children, state.sequences, strict=True):
+            name, child.request_id = child.request_id, str(next(self._ids))
+            self._sequences[child.request_id] = (state, sequence)
+            timeline = self.timelines.begin(
+                child.request_id, name, request, sequence, state.metrics
+            )
+            state.timelines.append(timeline)
+
+    def process(self, step: StepOutputs) -> ProcessedStep:
+        """Take in one step; at most one `RequestOutput` a request comes back."""
+        self._stats.recent.begin_step(step.timestamp)
+        for event in step.events:
+            self.timelines.note(event)
+        result = ProcessedStep()
+        touched: dict[str, list[SequenceState]] = {}
+        for output in step.each():
+            entry = self._sequences.get(output.request_id)
+            if entry is None:  # aborted while the step ran, or a probe
+                if state := self._probes.get(output.request_id):
+                    self._end_probe(state, output, step.timestamp, result)
+                    touched.setdefault(state.request.request_id, [])
+                continue
+            state, sequence = entry
+            self._update(state, sequence, output, step.timestamp)
+            if sequence.finish_reason is not None:
+                if output.finish_reason is None:
+                    result.aborts.append(output.request_id)
+                self._end_sequence(output.request_id, state, sequence, step.timestamp)
+            touched.setdefault(state.request.request_id, []).append(sequence)
+        for request_id, sequences in touched.items():
+            state = self._requests[request_id]
+            if state.lacks_prompt:
+                self._begin_probe(state, result)
+            if state.num_running == 0:
+                self._end_request(state, step.timestamp)
+            if state.lacks_prompt:
+                state.held = True
+            elif state.num_running == 0 or state.kind is not RequestOutputKind.FINAL_ONLY:
+                result.outputs.append(state.output(sequences))
+        self._stats.on_step(step.stats, step.timestamp, step.times)
+        return result
+
+    def structure(self, request_id: str) -> StructuredOutputsParams | None:
+        """What a request's output is held to."""
+        return self._requests[request_id].request.params.structured_outputs
+
+    def retry(self, request_id: str, now: float) -> bool:
+        """Expect a request's outputs from the beginning, its core being lost; False where it was
+        told some already, or is tried again already."""
+        state = self._requests[request_id]
+        told = state.kind is not RequestOutputKind.FINAL_ONLY
+        if state.retried or (told and any(s.num_tokens for s in state.sequences)):
+            return False
+        self._drop_probe(state)
+        state.start_again(self._tokenizer)
+        for i, (child, sequence) in enumerate(
+            zip(state.request.children, state.sequences, strict=True)
+        ):
+            self._sequences[child.request_id] = (state, sequence)
+            state.timelines[i] = self.timelines.retry(
+                child.request_id, state.timelines[i], state.request, sequence, now
+            )
+        return True
+
+    def messages(self) -> list[AddRequest]:
+        """What the core must be told of every request that is here, in the order of arrival."""
+        return [child for state in self._requests.values() for child in state.request.children]
+
+    def abort(
+        self, request_id: str, now: float, error: str | None = None
+    ) -> tuple[list[str], RequestOutput | None]:
+        """End a request: the core's ids to abort, and its last output (None if it is not here).
+
+        Args:
+            error: why it could not be finished; else it was the client's wish.
+        """
+        state = self._requests.get(request_id)
+        if state is None:
+            return [], None
+        ids = self._drop_probe(state)
+        ended: list[SequenceState] = []
+        for child, sequence in zip(state.request.children, state.sequences, strict=True):
+            if sequence.finish_reason is None:
+                if error is None:
+                    sequence.abort()
+                else:
+                    sequence.fail(error)
+                self._end_sequence(child.request_id, state, sequence, now)
+                ids.append(child.request_id)
+                ended.append(sequence)
+        self._end_request(state, now)
+        return ids, state.output(ended)
+
+    def _update(
+        self, state: RequestState, sequence: SequenceState, output: CoreOutput, now: float
+    ) -> None:
+        before = sequence.num_tokens
+        try:
+            self._take_prompt_logprobs(state, output)
+            sequence.update(output)
+        except Exception as error:  # one request's text must not end the others
+            logger.exception("request %s: its output failed", state.request.request_id)
+            sequence.fail(f"{type(error).__name__} while the output was made into text")
+        metrics = state.metrics
+        metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
+        if not metrics.first_scheduled_time:
+            metrics.first_scheduled_time = output.scheduled_time
+        if output.pooled is not None:
+            state.pooled = output.pooled
+        count = sequence.num_tokens - before
+        if not count and output.pooled is None:
+            return
+        if not metrics.first_token_time:
+            metrics.first_token_time = now
+            state.num_cached_tokens = output.num_cached_tokens
+            self._stats.on_first_token(
+                metrics, len(state.request.prompt_token_ids), output.num_cached_tokens
+            )
+        if not count:  # what is pooled is there at once
+            metrics.last_token_time = now
+            return
+        last = sequence.last_token_time
+        self._stats.on_tokens(count, None if last is None else now - last)
+        metrics.last_token_time = sequence.last_token_time = now
+
+    def _take_prompt_logprobs(self, state: RequestState, output: CoreOutput) -> None:
+        if output.prompt_logprobs is not None:
+            rows = (position_logprobs(self._tokenizer, p) for p in output.prompt_logprobs)
+            state.prompt_logprobs = [None, *rows]
+            state.lacks_prompt = False
+
+    def _begin_probe(self, state: RequestState, result: ProcessedStep) -> None:
+        """Have the prompt computed again if the sequence that reports it has failed."""
+        if probe := state.new_probe():
+            probe.request_id = str(next(self._ids))
+            self._probes[probe.request_id] = state
+            result.probes.append(probe)
+
+    def _end_probe(
+        self, state: RequestState, output: CoreOutput, now: float, result: ProcessedStep
+    ) -> None:
+        """Take the prompt's log-probabilities; fail the request if there are none again."""
+        self._drop_probe(state)
+        try:
+            self._take_prompt_logprobs(state, output)
+        except Exception:
+            logger.exception("request %s: its output failed", state.request.request_id)
+        if not state.lacks_prompt:
+            return
+        state.lacks_prompt = False
+        for child, sequence in zip(state.request.children, state.sequences, strict=True):
+            if sequence.finish_reason == FinishReason.ERROR:
+                continue
+            runs = sequence.finish_reason is None
+            sequence.fail(f"no prompt_logprobs: {output.stop_reason}")
+            if runs:
+                self._end_sequence(child.request_id, state, sequence, now)
+                result.aborts.append(child.request_id)
+
+    def _drop_probe(self, state: RequestState) -> list[str]:
+        """Forget the probe, and return its id for the core, if there is one."""
+        if state.probe is None or self._probes.pop(state.probe.request_id, None) is None:
+            return []
+        state.num_running -= 1
+        return [state.probe.request_id]
+
+    def _end_sequence(
+        self, child_id: str, state: RequestState, sequence: SequenceState, now: float
+    ) -> None:
+        del self._sequences[child_id]
+        self.timelines.end(child_id, now)
+        state.num_running -= 1
+        decode = (sequence.last_token_time or 0.0) - state.metrics.first_token_time
+        assert sequence.finish_reason is not None
+        self._stats.on_sequence_finished(sequence.finish_reason, sequence.num_tokens, decode)
+
+    def _end_request(self, state: RequestState, now: float) -> None:
+        request = state.request
+        del self._requests[request.request_id]
+        state.metrics.finished_time = now
+        self._stats.on_request_finished(
+            state.metrics,
+            len(request.prompt_token_ids),
+            sum(s.num_tokens for s in state.sequences),
+            len(state.sequences),
+            request.params.max_tokens,
+        )
+        if self._tracer is not None:
+            self._tracer.put(
+                EndedRequest(
+                    request.request_id,
+                    request.params,
+                    len(request.prompt_token_ids),
+                    state.num_cached_tokens,
+                    state.metrics,
+                    state.timelines,
+                    state.trace_headers,
+                )
+            )

@@ -1,0 +1,129 @@
+"""What the front end knows of one request: its n sequences and the prompt's log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from quire.core.messages import AddRequest
+from quire.core.outputs import PositionLogprobs, RequestMetrics, RequestOutput
+from quire.core.request import EMBEDDED, FinishReason
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.frontend.input.input_processor import ProcessedRequest
+from quire.frontend.output.sequence import SequenceState
+from quire.frontend.output.timeline import Timeline
+from quire.text.stop import StopStrings
+from quire.text.tokenizer import Tokenizer
+
+
+class RequestState:
+    """A request with its n sequences.
+
+    Attributes:
+        num_running: sequences that have not ended, and the probe while there is one.
+        lacks_prompt: the prompt's log-probabilities are wanted and have not come. Outputs wait.
+        held: outputs have waited.
+        probe: computes the prompt's log-probabilities once more (see `new_probe`).
+    """
+
+    __slots__ = (
+        "held",
+        "kind",
+        "lacks_prompt",
+        "metrics",
+        "num_cached_tokens",
+        "num_running",
+        "pooled",
+        "probe",
+        "prompt_logprobs",
+        "request",
+        "retried",
+        "sequences",
+        "timelines",
+        "trace_headers",
+    )
+
+    def __init__(
+        self,
+        request: ProcessedRequest,
+        tokenizer: Tokenizer,
+        trace_headers: Mapping[str, str] | None,
+    ) -> None:
+        self.request = request
+        self.kind = request.params.output_kind
+        self.retried = False
+        self.metrics = RequestMetrics(arrival_time=request.arrival_time)
+        self.timelines: list[Timeline] = []
+        self.trace_headers = trace_headers or {}
+        self._begin(tokenizer)
+
+    def _begin(self, tokenizer: Tokenizer) -> None:
+        request = self.request
+        stops = StopStrings(request.params.stop_strings)
+        self.sequences = [
+            SequenceState(index, self.known_tokens, request.params, tokenizer, stops)
+            for index in range(len(request.children))
+        ]
+        self.num_running = len(self.sequences)
+        self.num_cached_tokens = 0
+        self.pooled: bytes | None = None
+        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self.lacks_prompt = request.params.prompt_logprobs is not None
+        self.held = False
+        self.probe: AddRequest | None = None
+
+    @property
+    def known_tokens(self) -> list[int]:
+        """The prompt's token ids; none if it is given as embeddings."""
+        tokens = self.request.prompt_token_ids
+        return [] if tokens[0] == EMBEDDED else tokens
+
+    def start_again(self, tokenizer: Tokenizer) -> None:
+        """Forget everything but the time of arrival."""
+        self.retried = True
+        self.metrics.first_scheduled_time = self.metrics.first_token_time = 0.0
+        self._begin(tokenizer)
+
+    def new_probe(self) -> AddRequest | None:
+        """Return a sequence that computes the prompt's log-probabilities in place of the first.
+
+        Only the first sequence reports them, so that the others may share its blocks. If it
+        fails before it has, the others still need them.
+
+        Returns:
+            The sequence, which still needs an id; None if the first may still report, or if
+            nobody is left to report for.
+        """
+        first, *others = self.sequences
+        if self.probe is not None or first.finish_reason is None:
+            return None
+        if all(s.finish_reason == FinishReason.ERROR for s in others):
+            self.lacks_prompt = False
+            return None
+        params = SamplingParams(
+            temperature=0.0, max_tokens=1, prompt_logprobs=self.request.params.prompt_logprobs
+        )
+        self.num_running += 1
+        self.held = True
+        self.probe = replace(self.request.children[0], sampling_params=params)
+        return self.probe
+
+    def output(self, touched: list[SequenceState]) -> RequestOutput:
+        """Return an answer with the sequences of this step (DELTA) or with all of them."""
+        delta = self.kind is RequestOutputKind.DELTA and not self.held
+        self.held = False
+        prompt_logprobs = self.prompt_logprobs
+        if self.kind is RequestOutputKind.DELTA:
+            self.prompt_logprobs = None
+        return RequestOutput(
+            request_id=self.request.request_id,
+            prompt=self.request.prompt,
+            prompt_token_ids=self.request.prompt_token_ids,
+            outputs=[s.take(self.kind) for s in (touched if delta else self.sequences)],
+            finished=self.num_running == 0,
+            prompt_logprobs=prompt_logprobs,
+            num_cached_tokens=self.num_cached_tokens,
+            metrics=self.metrics,
+            pooled=self.pooled,
+        )

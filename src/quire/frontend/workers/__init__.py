@@ -1,0 +1,1 @@
+"""Processes that tokenize prompts and check structures."""

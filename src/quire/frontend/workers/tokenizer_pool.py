@@ -1,0 +1,159 @@
+"""Processes that render and tokenize what would hold up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from quire.core import errors
+from quire.core.errors import EngineDeadError, QuireError
+from quire.frontend.workers.child import LOST, Child
+from quire.frontend.workers.pipe import frame, json_frame
+from quire.frontend.workers.tokenizer_worker import Question, Setup, Tokenized
+
+logger = logging.getLogger(__name__)
+
+WORKER_COMMAND = (sys.executable, "-m", "quire.frontend.workers.tokenizer_worker")
+
+
+ABANDONED_SECONDS = 1.0
+"""How long a worker may go on with a prompt that nobody waits for. A new one takes as long to
+read its tokenizer."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A prompt, and who works on it."""
+
+    request: bytes
+    worker: Child
+    abandoned: bool = False
+
+
+class TokenizerPool:
+    """Worker processes, each with one prompt at a time; the others wait in a queue.
+
+    A worker that dies is replaced, and its prompt given to the new one, once. A caller that is
+    cancelled leaves the queue; if a worker has its prompt already, the worker may finish within
+    `ABANDONED_SECONDS` and is replaced otherwise.
+
+    Args:
+        path: see `text.tokenizer.load_tokenizer`.
+
+    Attributes:
+        num_abandoned: prompts that are worked on although nobody waits for them.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        path: Path | None,
+        vocab_size: int,
+        command: Sequence[str] = WORKER_COMMAND,
+    ) -> None:
+        self._size = size
+        self._setup = frame(Setup(None if path is None else str(path), vocab_size))
+        self.num_abandoned = 0
+        self._command = command
+        self._decoder = msgspec.msgpack.Decoder(Tokenized)
+        self._workers: set[Child] = set()
+        self._idle: asyncio.Queue[Child] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[Tokenized]] = set()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start the workers; they read their tokenizer while others work already."""
+        for _ in range(self._size):
+            self._idle.put_nowait(await self._spawn())
+
+    async def tokenize(self, prompt: Question) -> Tokenized:
+        """The prompt's tokens.
+
+        Raises:
+            QuireError: as `tokenizer_worker.tokenize`, or the prompt ended two workers.
+        """
+        request = json_frame(prompt)
+        job = _Job(request, await self._idle.get())
+        task = asyncio.create_task(self._work(job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            result = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._abandon(job, task)
+            raise
+        if result.error_code is not None:
+            raise _error_of(result)
+        return result
+
+    def shutdown(self) -> None:
+        """Stop the workers. Harmless when repeated."""
+        self._closed = True
+        while self._workers:
+            self._workers.pop().end()
+
+    async def _work(self, job: _Job) -> Tokenized:
+        try:
+            for _ in range(2):
+                try:
+                    return self._decoder.decode(await job.worker.ask(job.request))
+                except LOST:
+                    job.worker = await self._replace(job.worker, expected=job.abandoned)
+                if job.abandoned:
+                    break
+        finally:
+            self._idle.put_nowait(job.worker)
+        return Tokenized(error_code="died", error="It ended two tokenizer processes.")
+
+    def _abandon(self, job: _Job, task: asyncio.Task[Tokenized]) -> None:
+        """Let the worker finish soon, or end it."""
+        if task.done():
+            return
+        self.num_abandoned += 1
+        job.abandoned = True
+
+        def end() -> None:
+            job.worker.process.kill()
+
+        timer = asyncio.get_running_loop().call_later(ABANDONED_SECONDS, end)
+
+        def ended(task: asyncio.Task[Tokenized]) -> None:
+            self.num_abandoned -= 1
+            timer.cancel()
+            if not task.cancelled():
+                task.exception()  # nobody is left to hear it
+
+        task.add_done_callback(ended)
+
+    async def _replace(self, dead: Child, *, expected: bool) -> Child:
+        if self._closed:
+            raise EngineDeadError("The engine has been shut down.")
+        self._workers.discard(dead)
+        status = dead.end()
+        if not expected:
+            logger.warning("a tokenizer process ended with status %d; another replaces it", status)
+        return await self._spawn()
+
+    async def _spawn(self) -> Child:
+        worker = await Child.start(self._command)
+        worker.writer.write(self._setup)
+        self._workers.add(worker)
+        return worker
+
+
+def _error_of(result: Tokenized) -> Exception:
+    """What the worker raised, as the type it was raised as where that is the caller's to act on."""
+    if result.too_long is not None:
+        return errors.ContextLengthError(*result.too_long, counted=False)
+    known = vars(errors).values()
+    kinds = {k.code: k for k in known if isinstance(k, type) and issubclass(k, QuireError)}
+    kind = kinds.get(result.error_code or "")
+    if kind is not None:
+        return kind(result.error, param=result.error_param)
+    return RuntimeError(f"The prompt could not be tokenized: {result.error_code}: {result.error}")

@@ -1,0 +1,134 @@
+"""A process that renders and tokenizes. It never loads torch.
+
+Frames come on standard input and leave on standard output (see `pipe`): first a `Setup`,
+then one `Tokenized` for each prompt. Prompts come as JSON: a client's own JSON may hold integers
+that msgpack cannot. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from quire.core.errors import ContextLengthError, InvalidRequestError, QuireError
+from quire.core.log import setup_logging
+from quire.frontend.workers.pipe import frame, read_frame
+from quire.text.bad_words import word_tokens
+from quire.text.chat import chat_to_token_ids
+from quire.text.tokenizer import Tokenizer, load_tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
+    """A conversation, for the model's chat template to render; see `text.chat.render_chat`."""
+
+    messages: list[dict[str, object]]
+    chat_template: str | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    kwargs: dict[str, object] | None = None
+    tools: list[dict[str, object]] | None = None
+    documents: list[dict[str, object]] | None = None
+    add_special_tokens: bool = False
+    """Beside those that the template writes."""
+    max_tokens: int | None = None
+    """Of a text that has as many or more in any case, an error is made and no tokens."""
+
+
+class BadWords(msgspec.Struct, frozen=True, tag="words"):
+    """Words whose token sequences are wanted; see `text.bad_words.word_tokens`."""
+
+    words: list[str]
+
+
+class PooledText(msgspec.Struct, frozen=True, tag="pooled"):
+    """A text, or two, for a model that pools; see `text.tokenizer.Tokenizer.encode_bounded`."""
+
+    text: str
+    second: str | None = None
+    max_tokens: int | None = None
+
+
+Question = str | ChatPrompt | PooledText | BadWords
+
+
+class Setup(msgspec.Struct):
+    """Which tokenizer; see `text.tokenizer.load_tokenizer`."""
+
+    path: str | None
+    vocab_size: int
+
+
+class Tokenized(msgspec.Struct):
+    """A prompt's tokens, or the error that they are not."""
+
+    token_ids: list[int] = []
+    sequences: list[list[int]] = []
+    """Of `BadWords`."""
+    second_text: int = 0
+    """Where the second text of a pair begins."""
+    seconds: float = 0.0
+    """CPU time it took."""
+    error_code: str | None = None
+    """`QuireError.code`, or the class of what should not have happened."""
+    error: str = ""
+    error_param: str | None = None
+    too_long: tuple[int, int] | None = None
+    """Of a `ContextLengthError`: the least tokens of the prompt, and the limit."""
+
+
+def tokenize(tokenizer: Tokenizer, prompt: str | ChatPrompt) -> list[int]:
+    """Raises `QuireError` where there is no template, or it refuses the conversation."""
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt)
+    return chat_to_token_ids(tokenizer, **msgspec.structs.asdict(prompt))
+
+
+def answer(tokenizer: Tokenizer, prompt: Question) -> Tokenized:
+    start = time.thread_time()
+    try:
+        if isinstance(prompt, BadWords):
+            sequences = word_tokens(tokenizer, prompt.words)
+            return Tokenized(sequences=sequences, seconds=time.thread_time() - start)
+        if isinstance(prompt, PooledText):
+            ids, second = tokenizer.encode_bounded(prompt.text, prompt.second, prompt.max_tokens)
+        else:
+            ids, second = tokenize(tokenizer, prompt), 0
+        return Tokenized(ids, second_text=second, seconds=time.thread_time() - start)
+    except ContextLengthError as error:
+        numbers = error.num_tokens, error.limit
+        return Tokenized(error_code=error.code, error=str(error), too_long=numbers)
+    except QuireError as error:
+        return Tokenized(error_code=error.code, error=str(error), error_param=error.param)
+    except RecursionError:
+        return Tokenized(
+            error_code=InvalidRequestError.code, error="The prompt is nested too deeply."
+        )
+    except Exception as error:
+        logger.exception("a prompt could not be tokenized")
+        return Tokenized(error_code=type(error).__name__, error=str(error))
+
+
+def main(source: BinaryIO, sink: BinaryIO, load: Callable[..., Tokenizer] = load_tokenizer) -> int:
+    """Answer until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    setup_logging()
+    setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
+    tokenizer = load(setup.path and Path(setup.path), vocab_size=setup.vocab_size)
+    decoder = msgspec.json.Decoder(Question)
+    while data := read_frame(source):
+        sink.write(frame(answer(tokenizer, decoder.decode(data))))
+        sink.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.stdin.buffer, sys.stdout.buffer))

@@ -1,0 +1,1 @@
+"""What the engine counts and how it is exported."""

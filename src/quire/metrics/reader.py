@@ -1,0 +1,77 @@
+"""The metrics of an engine as Python objects: what `GET /metrics` tells, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from prometheus_client import Metric as Family
+
+from quire.metrics.prometheus import MetricsCollector
+from quire.metrics.stats import EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number, or a group of them, with the labels that tell it from others of its name."""
+
+    name: str
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Counter(Metric):
+    """A count since the start."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge(Metric):
+    """A number as it is now."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Vector(Metric):
+    """Several counts in an order; Quire has none so far."""
+
+    values: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram(Metric):
+    """Observations by size: `buckets` counts those up to each bound, which is a text."""
+
+    count: int
+    sum: float
+    buckets: dict[str, int] = field(default_factory=dict)
+
+
+def read_metrics(stats: EngineStats, model_name: str) -> list[Metric]:
+    """Return all metrics of an engine, under vLLM's names; counters' without "_total"."""
+    families = MetricsCollector(stats, model_name).collect()
+    return [metric for family in families for metric in _metrics(family)]
+
+
+def _metrics(family: Family) -> Iterable[Metric]:
+    if family.type == "histogram":
+        yield _histogram(family)
+        return
+    kind = Counter if family.type == "counter" else Gauge
+    for sample in family.samples:
+        yield kind(family.name, dict(sample.labels), sample.value)
+
+
+def _histogram(family: Family) -> Histogram:
+    """Of a family that has one, as all of the engine's do."""
+    buckets: dict[str, int] = {}
+    labels: dict[str, str] = {}
+    total = 0.0
+    for sample in family.samples:
+        if sample.name.endswith("_bucket"):
+            buckets[sample.labels["le"]] = int(sample.value)
+        elif sample.name.endswith("_sum"):
+            labels, total = dict(sample.labels), sample.value
+    return Histogram(family.name, labels, buckets.get("+Inf", 0), total, buckets)

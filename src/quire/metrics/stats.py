@@ -1,0 +1,216 @@
+"""What the engine counts, as plain numbers: `prometheus` exports them, `explain` reads them."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from quire.core.messages import CoreTimes, SchedulerStats
+from quire.core.outputs import RequestMetrics
+from quire.metrics.histogram import Histogram, RecentLatencies
+from quire.metrics.repeats import RepeatedPrefixes
+from quire.metrics.times import FrontTimes, joined
+
+logger = logging.getLogger(__name__)
+
+LOG_INTERVAL = 10.0
+"""Seconds between two lines of the log, while there is work."""
+
+_MILLISECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75)
+_SECONDS = (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
+LATENCIES = (*_MILLISECONDS, *_SECONDS)
+TOKEN_COUNTS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
+
+
+class LoraUse(NamedTuple):
+    """Names of adapters: those of sequences in the batch, and of sequences in the queue."""
+
+    running: set[str]
+    waiting: set[str]
+
+
+class EngineStats:
+    """Counters and histograms since start; seconds are on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.scheduler: SchedulerStats | None = None
+        """The latest; None before there is a core."""
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.cached_tokens = 0
+        self.finished: Counter[str] = Counter()
+        """Sequences by finish reason."""
+        self.repeated_tokens = 0
+        """Of arriving prompts, those tokens that an earlier one had begun with."""
+        self.rejected = 0
+        """Requests refused because the queue was full."""
+        self.ignored_fields: Counter[str] = Counter()
+        """Fields of requests that had no effect, by endpoint."""
+        self.restarts = 0
+        """Engine cores that took the place of one that was lost."""
+        self.retried = 0
+        """Requests that began again with another core."""
+        self.slow_outputs = 0
+        """Outputs that waited because their client had not read what it had been sent."""
+        self.time_to_first_token = Histogram(LATENCIES)
+        self.inter_token_latency = Histogram(LATENCIES)
+        self.time_per_output_token = Histogram(LATENCIES)
+        """Of each finished sequence: its decode time over its tokens but the first."""
+        self.e2e_request_latency = Histogram(LATENCIES)
+        self.request_queue_time = Histogram(LATENCIES)
+        self.request_prefill_time = Histogram(LATENCIES)
+        self.request_decode_time = Histogram(LATENCIES)
+        self.request_inference_time = Histogram(LATENCIES)
+        self.request_prompt_tokens = Histogram(TOKEN_COUNTS)
+        self.request_generation_tokens = Histogram(TOKEN_COUNTS)
+        self.request_params_n = Histogram((1, 2, 5, 10, 20, 50, 100, 128))
+        self.request_params_max_tokens = Histogram(TOKEN_COUNTS)
+        self.iteration_tokens = Histogram(TOKEN_COUNTS)
+        self.event_loop_lag = Histogram(LATENCIES)
+        self.recent = RecentLatencies(
+            {
+                "ttft": self.time_to_first_token,
+                "itl": self.inter_token_latency,
+                "e2e": self.e2e_request_latency,
+                "queue": self.request_queue_time,
+            }
+        )
+        self.front = FrontTimes()
+        self.core: CoreTimes | None = None
+        """As of the latest step that told them."""
+        self.last_step = 0.0
+        """When the latest step ended."""
+        self.max_loras: int | None = None
+        """Adapters that one batch may have; None: the engine serves none."""
+        self.adapters: Callable[[], LoraUse] | None = None
+        """Who uses which now."""
+        self.observer: Callable[[], None] | None = None
+        """Called after every step."""
+        self._repeats = RepeatedPrefixes()
+        self._finish_times: deque[float] = deque(maxlen=64)
+        self._log_start: float | None = None
+        self._log_prompt_tokens = 0
+        self._log_generation_tokens = 0
+        self._log_seconds: dict[str, float] = {}
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the KV blocks in use, from 0 to 1."""
+        s = self.scheduler
+        return s.kv_blocks_used / s.kv_blocks_total if s and s.kv_blocks_total else 0.0
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of the prompt tokens looked up that the prefix cache held, from 0 to 1."""
+        s = self.scheduler
+        return s.prefix_cache_hits / s.prefix_cache_queries if s and s.prefix_cache_queries else 0.0
+
+    def seconds(self) -> dict[str, float]:
+        """Where the time since the start went, by the names of `times.PARTS`."""
+        return joined(self.front, self.core, self.request_queue_time.total)
+
+    def seconds_to_finish(self, count: int, now: float) -> float | None:
+        """How long `count` requests take to finish, as fast as the latest; None if none did."""
+        if not self._finish_times or now <= self._finish_times[0]:
+            return None
+        return count * (now - self._finish_times[0]) / len(self._finish_times)
+
+    def on_ready(self, num_blocks: int) -> None:
+        """A core is there, with so many KV blocks, of which it has yet to use one."""
+        self.scheduler = SchedulerStats(0, 0, 0, num_blocks, 0, 0, 0, 0, 0)
+
+    def on_step(
+        self, scheduler: SchedulerStats | None, now: float, times: CoreTimes | None = None
+    ) -> None:
+        self.core = times or self.core
+        if scheduler is not None:
+            # After an abort the core tells its state without having computed anything.
+            if self.scheduler is None or scheduler.num_steps > self.scheduler.num_steps:
+                self.iteration_tokens.observe(scheduler.step_tokens)
+            self.scheduler = scheduler
+        self._log(now)
+        if self.observer is not None:
+            self.observer()
+
+    def forget_core(self) -> None:
+        """The core is gone, and with it all that it counted; another one begins at zero."""
+        self.scheduler = self.core = None
+        self._log_start = None
+
+    def on_arrival(self, prompt_token_ids: list[int], cache_salt: str | None = None) -> None:
+        """A request has come."""
+        self.repeated_tokens += self._repeats.note(prompt_token_ids, cache_salt)
+
+    def on_first_token(self, metrics: RequestMetrics, prompt_tokens: int, cached: int) -> None:
+        """The first token of a request (of the first of its n sequences to have one)."""
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached
+        self.time_to_first_token.observe(metrics.first_token_time - metrics.arrival_time)
+
+    def on_tokens(self, count: int, seconds: float | None) -> None:
+        """New tokens of a sequence, so many seconds after the ones before (None: its first)."""
+        self.generation_tokens += count
+        if seconds is not None and count:
+            self.inter_token_latency.observe(seconds)
+
+    def on_sequence_finished(self, reason: str, tokens: int, decode_seconds: float) -> None:
+        self.finished[reason] += 1
+        if tokens > 1:
+            self.time_per_output_token.observe(decode_seconds / (tokens - 1))
+
+    def on_request_finished(
+        self, m: RequestMetrics, prompt_tokens: int, tokens: int, n: int, max_tokens: int | None
+    ) -> None:
+        self._finish_times.append(m.finished_time)
+        self.e2e_request_latency.observe(m.finished_time - m.arrival_time)
+        if m.first_scheduled_time:
+            self.request_queue_time.observe(m.first_scheduled_time - m.arrival_time)
+        if m.first_token_time:
+            self.request_prefill_time.observe(m.first_token_time - m.first_scheduled_time)
+            self.request_decode_time.observe(m.last_token_time - m.first_token_time)
+            self.request_inference_time.observe(m.last_token_time - m.first_scheduled_time)
+        self.request_prompt_tokens.observe(prompt_tokens)
+        self.request_generation_tokens.observe(tokens)
+        self.request_params_n.observe(n)
+        if max_tokens is not None:
+            self.request_params_max_tokens.observe(max_tokens)
+
+    def _log(self, now: float) -> None:
+        """One line every `LOG_INTERVAL`; a pause starts the interval anew."""
+        paused = now - self.last_step > LOG_INTERVAL
+        self.last_step = now
+        if self._log_start is not None and not paused:
+            elapsed = now - self._log_start
+            if elapsed < LOG_INTERVAL:
+                return
+            s = self.scheduler
+            logger.info(
+                "prompt %.1f tok/s, generation %.1f tok/s, running %d, waiting %d, "
+                "KV cache %.1f%%, prefix hits %.1f%%, %s",
+                (self.prompt_tokens - self._log_prompt_tokens) / elapsed,
+                (self.generation_tokens - self._log_generation_tokens) / elapsed,
+                s.num_running if s else 0,
+                s.num_waiting if s else 0,
+                100 * self.kv_cache_usage,
+                100 * self.prefix_hit_rate,
+                self._shares(elapsed),
+            )
+        self._log_start = now
+        self._log_prompt_tokens = self.prompt_tokens
+        self._log_generation_tokens = self.generation_tokens
+        self._log_seconds = self.seconds()
+
+    def _shares(self, elapsed: float) -> str:
+        """The model's share of the time since the last line, and the largest other part's."""
+        spent = {k: v - self._log_seconds.get(k, 0.0) for k, v in self.seconds().items()}
+        model = spent.pop("model")
+        del spent["queue"]  # it counts every request that waits
+        largest = max(spent, key=lambda name: spent[name])
+        return f"model {model / elapsed:.0%}, {largest} {_share(spent[largest] / elapsed)}"
+
+
+def _share(part: float) -> str:
+    """A part of the time, in cores if several processes do it: tokenizers do."""
+    return f"{part:.0%}" if part <= 1 else f"{part:.1f} cores"

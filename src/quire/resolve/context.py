@@ -1,0 +1,76 @@
+"""How long a sequence may be: what the user says, what the model knows, what the memory holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import EngineConfig, ModelConfig
+from quire.core.errors import CheckpointError, ConfigError
+from quire.executor.memory import RUNTIME_STEP, expected_runtime, longest_context
+from quire.models.memory import kv_bytes_per_token
+from quire.models.offload import held_weight_bytes
+from quire.models.shares import shared_config
+from quire.resolve.arguments import EngineArgs
+
+AUTO = -1
+"""As `max_model_len`, what unset is."""
+LEAST_TOKENS = 1024
+"""A shorter context is not chosen, nor proposed."""
+
+
+def asked_context(args: EngineArgs, model: ModelConfig) -> int:
+    """What the user says, or the model's own limit.
+
+    Raises:
+        ConfigError: the model knows no such positions.
+        CheckpointError: the model has a single position.
+    """
+    limit, asked = model.max_position_embeddings, args.max_model_len
+    if limit < 2:
+        raise CheckpointError(
+            f"config.json: the model has {limit} position; a prompt and its answer need 2.",
+            param="max_position_embeddings",
+        )
+    if asked is None or asked == AUTO:
+        asked = limit
+    if asked < 2:
+        raise ConfigError(
+            f"max_model_len is {asked}; a token of the prompt and one of the output are 2.",
+            fix="Set --max-model-len to at least 2.",
+            param="max_model_len",
+        )
+    if asked > limit:
+        raise ConfigError(
+            f"max_model_len is {asked}; the model's positions end at {limit}.",
+            fix=f"Lower --max-model-len to {limit}, or leave it away.",
+            param="max_model_len",
+        )
+    return asked
+
+
+def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str]) -> EngineConfig:
+    """The configuration, its context cut to what fits the memory where the user named none.
+
+    What the engine's process will hold besides is not known yet: some more than usual is left for
+    it, so that the same flags give the same context on a machine. Where not even LEAST_TOKENS fit,
+    the context stays whole, and the start fails with a table of the memory.
+    """
+    if args.max_model_len not in (None, AUTO):
+        return config
+    scales = config.calculate_kv_scales
+    held = shared_config(config, 0) if config.tensor_parallel_size > 1 else config
+    length = longest_context(
+        held,
+        runtime=expected_runtime(config) + 2 * RUNTIME_STEP,
+        weights=held_weight_bytes(held),
+        kv_bytes_per_token=kv_bytes_per_token(held.model, held.kv_cache_dtype, scales),
+    )
+    limits = config.scheduler
+    if length == limits.max_model_len or length < LEAST_TOKENS:
+        notes.append(f"max_model_len {limits.max_model_len}: the model's own limit.")
+        return config
+    notes.append(
+        f"max_model_len {length}: of the model's {limits.max_model_len}, as many tokens as the "
+        "memory holds beside the weights. `quire plan` says what would make it longer."
+    )
+    return replace(config, scheduler=replace(limits, max_model_len=length))

@@ -1,0 +1,92 @@
+"""Where the model computes, and how much memory it may use there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import DeviceType
+from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
+from quire.system.gpu import torch_cuda_version
+from quire.system.hardware import AVAILABLE_SHARE, Hardware
+
+GIB = 2**30
+
+
+def resolve_device(
+    args: EngineArgs, hardware: Hardware, notes: list[str]
+) -> tuple[EngineArgs, DeviceType]:
+    """The device, and the flags with the kernels that it has.
+
+    Raises:
+        ConfigError: it is not there, or cannot run what the flags ask for.
+    """
+    gpu = hardware.gpu
+    for_cpus = gpu is None or args.ops == "cpu" or args.tensor_parallel_size > 1
+    if args.device == "cpu" or (args.device == "auto" and for_cpus):
+        return args, "cpu"
+    if gpu is None:
+        built = torch_cuda_version()
+        raise ConfigError(
+            "device is 'cuda', but "
+            + (
+                f"the driver shows no GPU (torch is built for CUDA {built})."
+                if built
+                else "the torch that is installed is built without CUDA."
+            ),
+            fix="Install torch for CUDA and NVIDIA's driver, or leave --device away.",
+            param="device",
+        )
+    if args.ops == "cpu":
+        raise ConfigError(
+            "device is 'cuda', but ops is 'cpu': the native kernels run on CPUs.",
+            fix="Leave --ops away, or use --device cpu.",
+            param="device",
+        )
+    notes.append(f"device cuda: {gpu.name}, by the reference ops, in plain torch.")
+    return replace(args, ops="reference"), "cuda"
+
+
+def memory_budget(
+    args: EngineArgs, hardware: Hardware, device: DeviceType, notes: list[str]
+) -> int:
+    """Bytes of the device's memory that weights and KV cache may use together, on a CPU beside the
+    host tiers.
+
+    Raises:
+        ConfigError: the host tiers take more memory than is free.
+    """
+    usable = int(AVAILABLE_SHARE * hardware.available_bytes)
+    host = int((args.swap_space + args.kv_offloading_size) * GIB)
+    if host >= usable:
+        raise ConfigError(
+            f"--swap-space and --kv-offloading-size ask for {gib(host)} of host memory; "
+            f"{AVAILABLE_SHARE:.0%} of what is free now are {gib(usable)}, for the model as well.",
+            fix="Lower them, or free memory.",
+            param="kv_offloading_size" if args.kv_offloading_size else "swap_space",
+        )
+    part = args.memory_share(device)
+    if device == "cuda" and hardware.gpu is not None:
+        there = hardware.gpu.memory_bytes
+        budget = int(part * there)
+        share = f"{part:.0%} of {gib(there)} on the GPU"
+        notes.append(f"memory budget {gib(budget)}: {share}, what is in use there now included.")
+        return budget
+    budget = int(part * hardware.memory_bytes)
+    usable -= host
+    share = f"{part:.0%} of {gib(hardware.memory_bytes)}"
+    if budget > usable:
+        notes.append(
+            f"memory budget {gib(usable)}: {share} would be {gib(budget)}, but "
+            f"{AVAILABLE_SHARE:.0%} of what is free now, {gib(hardware.available_bytes)}, "
+            + (f"beside {gib(host)} for the host tiers, " if host else "")
+            + "is less."
+        )
+        return usable
+    notes.append(f"memory budget {gib(budget)}: {share}.")
+    return budget
+
+
+def gib(num_bytes: int) -> str:
+    """Such as "1.5 GiB"."""
+    return f"{num_bytes / GIB:.1f} GiB"

@@ -1,0 +1,339 @@
+"""From what the user wrote to what the engine runs on: every choice is made here, once."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from quire.checkpoint import source as checkpoint
+from quire.checkpoint.source import ModelSource
+from quire.core.config import (
+    ITL_STRETCH,
+    MAX_CONVERTED_HEAD_DIM,
+    DeviceType,
+    EngineConfig,
+    HashAlgo,
+    KVCacheDType,
+    LoadFormat,
+    ModelConfig,
+    SchedulerConfig,
+    TierConfig,
+)
+from quire.models.cost import first_guess
+from quire.models.memory import kv_bytes_per_token, parameter_count
+from quire.models.offload import last_weights, layer_weights
+from quire.models.registry import model_config
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.context import asked_context, with_fitting_context
+from quire.resolve.device import GIB, gib, memory_budget, resolve_device
+from quire.resolve.lora import lora_config
+from quire.resolve.model import overridden, yarn_warning
+from quire.resolve.parallel import with_ranks
+from quire.resolve.pooling import resolve_pooling
+from quire.resolve.profiler import checked, from_environment, parse_profiler_config
+from quire.resolve.quantization import resolve_quantization
+from quire.resolve.values import check_values, step_tokens, value_error
+from quire.system import env
+from quire.system.hardware import AVAILABLE_SHARE, Hardware
+from quire.text.tokenizer import Tokenizer
+from quire.text.tokenizer import load_tokenizer as open_tokenizer
+
+logger = logging.getLogger(__name__)
+
+ONE_THREAD_PARAMETERS = 32_000_000
+"""A model below this size is bound by its many small operations, not by arithmetic."""
+NO_STRETCH = 10**9
+"""A larger `max_itl_stretch` bounds nothing."""
+STEP_TIMEOUT = 60.0
+STEP_TIMEOUT_FACTOR = 10.0
+"""Times the predicted longest step: the machine may be slower than guessed, and busy."""
+
+RANDOM_WEIGHTS = "The weights are random numbers (load format dummy): expect no sense."
+"""A note."""
+
+_LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The configuration, where the model comes from, and why each automatic choice was made."""
+
+    config: EngineConfig
+    source: ModelSource
+    tokenizer_path: Path | None
+    notes: list[str]
+
+
+def engine_args(model: str, fields: Mapping[str, Any]) -> EngineArgs:
+    """`EngineArgs` of a model and keyword arguments; `profiler_config` may be a dict, or JSON.
+
+    Raises:
+        ConfigError: for a name that is no field, or one of vLLM's that cannot be heeded.
+    """
+    args = EngineArgs(model=model, **fields)
+    if args.profiler_config is None:
+        return args
+    return dataclasses.replace(args, profiler_config=parse_profiler_config(args.profiler_config))
+
+
+def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
+    """Find the model, read its configuration (no weights) and settle every open choice.
+
+    Raises:
+        ConfigError: a flag is out of range or does not fit the model or the machine.
+        ModelNotFoundError, CheckpointError: from finding and reading the model.
+    """
+    check_values(args)
+    notes: list[str] = []
+    args, device = resolve_device(args, hardware, notes)
+    source = checkpoint.resolve(
+        args.model,
+        load_format=args.load_format,
+        revision=args.revision,
+        download_dir=args.download_dir,
+    )
+    source = overridden(source, args.hf_overrides)
+    pooled = resolve_pooling(args, source, model_config(source.config), notes)
+    args, model = pooled.args, pooled.model
+    if source.kind == "dummy":
+        notes.append(RANDOM_WEIGHTS)
+    if (warning := yarn_warning(model)) is not None:
+        notes.append(warning)
+    dtype = _dtype(args, model, device, notes)
+    hash_algo = _hash_algo(args)
+    kv_dtype = _kv_cache_dtype(args, model, dtype)
+    quantized = resolve_quantization(args, source, model, notes)
+    tokenizer_path = _tokenizer_path(args, source)
+    config = EngineConfig(
+        model_path=str(source.path) if source.path else source.name,
+        model=model,
+        load_format=_LOAD_FORMATS[source.kind],
+        dtype=dtype,
+        quantization=quantized.name,
+        quantization_config=quantized.config,
+        weight_forms=quantized.forms,
+        kv_cache_dtype=kv_dtype,
+        seed=args.seed,
+        block_size=args.block_size,
+        num_blocks=args.num_gpu_blocks_override,
+        kv_cache_memory_bytes=args.kv_cache_memory_bytes,
+        memory_budget_bytes=memory_budget(args, hardware, device, notes),
+        enable_prefix_caching=args.enable_prefix_caching,
+        scheduler=SchedulerConfig(
+            max_model_len=asked_context(args, model),
+            max_num_seqs=args.max_num_seqs,
+            max_num_batched_tokens=step_tokens(args),
+            policy=args.scheduling_policy,
+            preemption_mode=args.preemption_mode,
+            max_itl_stretch=_itl_stretch(args),
+            whole_prompts=not model.causal,
+            max_loras=args.max_loras if args.enable_lora else None,
+        ),
+        ops=args.ops,
+        num_threads=_num_threads(args, hardware, model, notes),
+        enforce_eager=args.enforce_eager,
+        async_scheduling=args.async_scheduling,
+        num_scheduler_steps=args.num_scheduler_steps,
+        pack_cache_bytes=args.pack_cache_bytes,
+        tiers=_tiers(
+            args,
+            args.block_size * kv_bytes_per_token(model, kv_dtype, args.calculate_kv_scales),
+        ),
+        prefix_caching_hash_algo=hash_algo,
+        prefix_caching_hash_seed=secrets.randbits(64) if hash_algo == "xxhash" else 0,
+        calculate_kv_scales=args.calculate_kv_scales,
+        profiler=checked(args.profiler_config or from_environment(env.profiler_fields())),
+        tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),
+        pooling=pooled.pooling,
+        enable_prompt_embeds=args.enable_prompt_embeds,
+        device=device,
+    )
+    config = dataclasses.replace(config, lora=lora_config(args, pools=pooled.pooling is not None))
+    config = with_ranks(args, config, hardware, notes)
+    config = dataclasses.replace(
+        config, cpu_offload_bytes=_cpu_offload(args, config, hardware, notes)
+    )
+    config = with_fitting_context(args, config, notes)
+    config = dataclasses.replace(config, step_timeout=_step_timeout(args, config))
+    return Resolved(config, source, tokenizer_path, notes)
+
+
+def _step_timeout(args: EngineArgs, config: EngineConfig) -> float:
+    if args.step_timeout is not None:
+        return args.step_timeout
+    limits = config.scheduler
+    tokens, context = limits.max_num_batched_tokens, limits.max_model_len
+    longest = first_guess(config).seconds(
+        tokens, limits.max_num_seqs, limits.max_num_seqs * context, tokens * context
+    )
+    return max(STEP_TIMEOUT, STEP_TIMEOUT_FACTOR * config.num_scheduler_steps * longest)
+
+
+def _hash_algo(args: EngineArgs) -> HashAlgo:
+    algo = args.prefix_caching_hash_algo
+    if algo == "auto":
+        return "xxhash" if find_spec("xxhash") else "sha256"
+    return algo
+
+
+def load_tokenizer(resolved: Resolved) -> Tokenizer:
+    """The model's tokenizer; for a preset, which has none, one that spells out token ids."""
+    return open_tokenizer(resolved.tokenizer_path, vocab_size=resolved.config.model.vocab_size)
+
+
+def _itl_stretch(args: EngineArgs) -> float | None:
+    """How much prompts may slow those who decode; None where nothing bounds it."""
+    stretch = ITL_STRETCH if args.max_itl_stretch is None else args.max_itl_stretch
+    return None if args.max_num_batched_tokens or stretch > NO_STRETCH else stretch
+
+
+_DTYPES: dict[str, Literal["float32", "bfloat16", "float16"]] = {
+    "float32": "float32",
+    "float": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "half": "float16",
+}
+
+
+def _dtype(
+    args: EngineArgs, model: ModelConfig, device: DeviceType, notes: list[str]
+) -> Literal["float32", "bfloat16", "float16"]:
+    if args.dtype != "auto":
+        return _DTYPES[args.dtype]
+    if model.dtype == "float16":
+        if args.ops == "reference" and device == "cpu":
+            notes.append(
+                "dtype float32: the reference ops compute the checkpoint's float16 slowly."
+            )
+            return "float32"
+        notes.append(
+            "dtype float16: the checkpoint's. Sums are float32; --dtype bfloat16 is faster on long "
+            "prompts, and rounds the weights."
+        )
+        return "float16"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16" if model.dtype == "bfloat16" else "float32"
+    notes.append(f"dtype {dtype}: the checkpoint's.")
+    return dtype
+
+
+_KV_DTYPES: dict[str, KVCacheDType] = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "fp8": "fp8_e4m3",
+    "fp8_e4m3": "fp8_e4m3",
+    "fp8_e5m2": "fp8_e5m2",
+    "int8": "int8",
+}
+
+
+def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -> KVCacheDType:
+    kept = _KV_DTYPES.get(args.kv_cache_dtype, dtype)
+    if args.calculate_kv_scales and not kept.startswith("fp8"):
+        raise value_error(
+            args,
+            "calculate_kv_scales",
+            f"only an fp8 KV cache has scales to calculate, and this one is {kept}: "
+            "--kv-cache-dtype fp8 makes it one.",
+        )
+    if kept != dtype and model.head_dim > MAX_CONVERTED_HEAD_DIM:
+        raise value_error(
+            args,
+            "kv_cache_dtype",
+            f"{kept} holds heads of up to {MAX_CONVERTED_HEAD_DIM}, and the model's are "
+            f"{model.head_dim}.",
+        )
+    return kept
+
+
+def _cpu_offload(
+    args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
+) -> int:
+    """Most bytes of weights that may stay in a mapped file, or beside a GPU in host memory."""
+    limit = int(args.cpu_offload_gb * GIB)
+    if not args.cpu_offload_gb:
+        return 0
+    on_gpu = config.device == "cuda"
+    if args.ops == "reference" and not on_gpu:
+        raise value_error(args, "cpu_offload_gb", "the reference ops read no weights from files.")
+    weights = layer_weights(config)
+    if limit > (most := sum(weights.values())):
+        raise value_error(args, "cpu_offload_gb", f"the layers' weights take {gib(most)} in all.")
+    if on_gpu and limit > (usable := int(AVAILABLE_SHARE * hardware.available_bytes)):
+        raise value_error(
+            args, "cpu_offload_gb",
+            f"{AVAILABLE_SHARE:.0%} of the host memory that is free now are {gib(usable)}.",
+        )  # fmt: skip
+    chosen = last_weights(weights, limit)
+    if not chosen:
+        least = list(weights.values())[-1] / GIB
+        raise value_error(
+            args, "cpu_offload_gb", f"the last layer's last weight takes {least:.4f} GiB."
+        )
+    notes.append(
+        f"cpu_offload_gb {args.cpu_offload_gb:g}: {len(chosen)} of the layers' {len(weights)} "
+        f"weights, {gib(sum(chosen.values()))} of {gib(most)}, stay in "
+        + ("host memory." if on_gpu else "a mapped file.")
+    )
+    return limit
+
+
+def _tiers(args: EngineArgs, block_bytes: int) -> TierConfig:
+    """How many blocks fit into the tiers below the KV cache."""
+    if args.kv_offloading_size and not args.enable_prefix_caching:
+        raise value_error(
+            args, "kv_offloading_size", "there is nothing to keep without prefix caching."
+        )
+
+    def blocks(name: str) -> int:
+        size: float = getattr(args, name)
+        count = int(size * GIB) // block_bytes
+        if size and not count:
+            raise value_error(args, name, f"a KV block alone takes {block_bytes} bytes.")
+        return count
+
+    directory = args.kv_offloading_dir
+    return TierConfig(
+        num_swap_slots=blocks("swap_space"),
+        num_offload_slots=blocks("kv_offloading_size"),
+        num_files=blocks("kv_offloading_disk_size") if directory else 0,
+        directory=directory,
+    )
+
+
+def _num_threads(args: EngineArgs, hardware: Hardware, model: ModelConfig, notes: list[str]) -> int:
+    if args.num_threads is not None:
+        if args.num_threads > hardware.cores:
+            logger.warning(
+                "num_threads is %d, and this process may use %d cores: threads will wait for each "
+                "other.", args.num_threads, hardware.cores,
+            )  # fmt: skip
+        return args.num_threads
+    if (parameters := parameter_count(model)) < ONE_THREAD_PARAMETERS:
+        notes.append(
+            f"num_threads 1: {parameters / 1e6:.1f} M parameters are computed in less time "
+            "than threads take to meet."
+        )
+        return 1
+    notes.append(f"num_threads {hardware.cores}: every core this process may use.")
+    return hardware.cores
+
+
+def _tokenizer_path(args: EngineArgs, source: ModelSource) -> Path | None:
+    if args.tokenizer is None:
+        return source.tokenizer_path
+    if (local := checkpoint.local_path(args.tokenizer)).exists():
+        return local
+    # "dummy" asks for no weights, which nobody would read here.
+    found = checkpoint.resolve(
+        args.tokenizer, load_format="dummy", download_dir=args.download_dir
+    ).tokenizer_path
+    if found is None:
+        raise value_error(args, "tokenizer", "it has no tokenizer; give a folder or a full hub id.")
+    return found

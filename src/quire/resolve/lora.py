@@ -1,0 +1,38 @@
+"""The limits of adapters, from the engine's flags."""
+
+from __future__ import annotations
+
+from quire.core.errors import ConfigError
+from quire.core.lora import LoRAConfig
+from quire.resolve.arguments import EngineArgs
+
+_LIMITS = ("max_loras", "max_lora_rank", "max_cpu_loras")
+
+
+def lora_config(args: EngineArgs, *, pools: bool = False) -> LoRAConfig | None:
+    """None where adapters are off.
+
+    Args:
+        pools: the model is asked for embeddings or scores.
+
+    Raises:
+        ConfigError: a limit is set all the same, memory could not hold a step's adapters, or the
+            model generates nothing.
+    """
+    if args.enable_lora and pools:
+        raise ConfigError(
+            "Adapters are served for models that generate text, not for pooled ones.",
+            param="enable_lora",
+        )
+    if not args.enable_lora:
+        for name in _LIMITS:
+            if getattr(args, name) != getattr(EngineArgs(), name):
+                raise ConfigError(f"{name} is set; it needs --enable-lora.", param=name)
+        return None
+    held = args.max_loras if args.max_cpu_loras is None else args.max_cpu_loras
+    if held < args.max_loras:
+        raise ConfigError(
+            f"max_cpu_loras is {held}; it must hold those of a step, --max-loras {args.max_loras}.",
+            param="max_cpu_loras",
+        )
+    return LoRAConfig(args.max_loras, args.max_lora_rank, held)

@@ -1,0 +1,52 @@
+"""Whether a model can be shared among several processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.models.shares import shared_config
+from quire.resolve.arguments import EngineArgs
+from quire.system.hardware import Hardware
+
+_FLAG = "tensor_parallel_size"
+
+
+def with_ranks(
+    args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
+) -> EngineConfig:
+    """The configuration, its threads dealt out evenly among the ranks.
+
+    Raises:
+        ConfigError: there are fewer cores or threads than ranks, the model or its quantization
+            cannot be dealt out, or something is asked for that one process alone can do.
+    """
+    ranks = args.tensor_parallel_size
+    if ranks == 1:
+        return config
+    if ranks > hardware.cores:
+        raise _error(
+            ranks, f"every rank needs a core of its own, and there are {hardware.cores} here."
+        )
+    if args.num_threads is not None and args.num_threads < ranks:
+        raise _error(ranks, f"every rank needs a thread, and num_threads is {args.num_threads}.")
+    for asked, what in (
+        (config.device != "cpu", "a GPU is for one process only; --device cpu leaves it alone."),
+        (args.ops == "reference", "the reference ops are for one process only."),
+        (bool(args.cpu_offload_gb), "weights in files are for one process only."),
+    ):
+        if asked:
+            raise _error(ranks, what)
+    threads = max(1, config.num_threads // ranks)
+    config = replace(config, tensor_parallel_size=ranks, num_threads=ranks * threads)
+    shared_config(config, 0)  # says what cannot be dealt out
+    notes.append(
+        f"tensor_parallel_size {ranks}: {ranks} processes of {threads} "
+        f"thread{'s' if threads > 1 else ''}."
+    )
+    return config
+
+
+def _error(ranks: int, why: str) -> ConfigError:
+    return ConfigError(f"{_FLAG} is {ranks}; {why}", param=_FLAG)

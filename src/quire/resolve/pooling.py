@@ -1,0 +1,324 @@
+"""Whether a model pools, and how: as its files say, or as --runner and its sisters do."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from quire.checkpoint.sentence_transformers import SentenceTransformer, read_sentence_transformer
+from quire.checkpoint.source import ModelSource
+from quire.core.config import STEP_TOKENS, ModelConfig, PoolingConfig, PoolingTask, PoolingType
+from quire.core.errors import CheckpointError, ConfigError, UnsupportedModelError
+from quire.core.registry import did_you_mean
+from quire.models import hf
+from quire.models.registry import task as task_of
+from quire.resolve.arguments import EngineArgs
+
+Activation = Literal["none", "sigmoid", "softmax"]
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "Sigmoid": "sigmoid",
+    "Softmax": "softmax",
+    "Identity": "none",
+}
+"""torch's modules, as a cross-encoder's config.json names them."""
+
+_CLASSIFIER_POOLING: dict[str, PoolingType] = {"cls": "CLS", "mean": "MEAN"}
+
+_PROBLEMS: dict[str, Activation] = {
+    "regression": "none",
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+}
+"""`problem_type` of config.json, as Transformers' pipeline and vLLM read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PooledModel:
+    """What pooling makes of a model's arguments and shape; `pooling` is None where it generates."""
+
+    args: EngineArgs
+    model: ModelConfig
+    pooling: PoolingConfig | None = None
+
+
+def resolve_pooling(
+    args: EngineArgs, source: ModelSource, model: ModelConfig, notes: list[str]
+) -> PooledModel:
+    """Decide whether the model generates or pools; then leave out the head that it does not need.
+
+    Raises:
+        ConfigError: the flags contradict the model, or each other.
+        UnsupportedModelError: it pools in a way that Quire does not have.
+    """
+    files = _files(source)
+    made_for = task_of(source.config)
+    if not _pools(args, model, made_for, files):
+        _refuse_pooling_flags(args)
+        if not _is_causal(source.config):
+            raise UnsupportedModelError(
+                "config.json: is_causal is not true; a model that attends both ways generates no "
+                "text.",
+                fix="Add --runner pooling, or remove is_causal.",
+                param="is_causal",
+            )
+        return PooledModel(args, model)
+    _refuse_generation_flags(args)
+    hf.only(source.config, "use_bidirectional_attention", False, "decoders that look back")
+    task = _task(args, made_for)
+    labels = _num_labels(source.config) if task == "classify" else 0
+    causal = model.causal and _is_causal(source.config)
+    model = replace(
+        model, lm_head=False, tie_word_embeddings=False, num_labels=labels, causal=causal
+    )
+    if not causal and model.sliding_window is not None and not model.encoder:
+        raise UnsupportedModelError("attention both ways within a sliding window is not known.")
+    pooling = _config(args, source.config, model, task, files, notes)
+    how = "normalized" if pooling.normalize else "as they are"
+    what = f"embeddings, {how}" if task == "embed" else f"{labels} scores, {pooling.activation}"
+    notes.append(f"pooling {pooling.pooling_type}: {what}.")
+    return PooledModel(_arguments(args, model, pooling, files, notes), model, pooling)
+
+
+def _is_causal(config: Mapping[str, Any]) -> bool:
+    """Whether a decoder looks back only; a null counts as false, as in Transformers."""
+    return bool(config.get("is_causal", True))
+
+
+def _files(source: ModelSource) -> SentenceTransformer | None:
+    path = source.path
+    return read_sentence_transformer(path) if isinstance(path, Path) and path.is_dir() else None
+
+
+def _pools(
+    args: EngineArgs, model: ModelConfig, made_for: str, files: SentenceTransformer | None
+) -> bool:
+    if args.runner == "generate" and model.encoder:
+        raise ConfigError(
+            f"runner is 'generate', but {args.model} is an encoder, which generates no text.",
+            fix="Leave --runner unset.",
+            param="--runner",
+        )
+    if args.runner != "auto":
+        return args.runner == "pooling"
+    encodes = model.encoder or files is not None
+    return encodes or made_for != "generate" or args.convert in ("embed", "classify")
+
+
+def _task(args: EngineArgs, made_for: str) -> PoolingTask:
+    if args.convert in ("embed", "classify"):
+        return "embed" if args.convert == "embed" else "classify"
+    if args.convert == "none" and made_for == "generate":
+        raise ConfigError(
+            "convert is 'none', but the model was made to generate text, not to pool.",
+            fix="Use --convert embed.",
+            param="--convert",
+        )
+    return "classify" if made_for == "classify" else "embed"
+
+
+def _num_labels(config: Mapping[str, Any]) -> int:
+    labels = config.get("id2label")
+    if isinstance(labels, dict) and labels:
+        return len(labels)
+    return hf.integer(config, "num_labels", default=2)
+
+
+def _config(
+    args: EngineArgs,
+    config: Mapping[str, Any],
+    model: ModelConfig,
+    task: PoolingTask,
+    files: SentenceTransformer | None,
+    notes: list[str],
+) -> PoolingConfig:
+    said = _pooler_config(args)
+    usual: PoolingType = "LAST" if model.causal else "CLS"
+    if not model.encoder and not model.causal:
+        usual = "MEAN" if task == "embed" else "LAST"
+    if task == "classify":
+        usual = _CLASSIFIER_POOLING.get(_classifier_pooling(config), usual)
+    activation: Activation = "none"
+    if task == "classify":
+        activation = _activation(config, model.num_labels, notes)
+        if said.get("use_activation") is False:
+            activation = "none"
+    return PoolingConfig(
+        task=task,
+        pooling_type=said.get("pooling_type") or (files.pooling_type if files else usual),
+        normalize=said.get("normalize", files.normalize if files else True),
+        activation=activation,
+        matryoshka=_matryoshka(config),
+        prompts=files.prompts if files else {},
+        default_prompt=files.default_prompt if files else None,
+    )
+
+
+def _classifier_pooling(config: Mapping[str, Any]) -> str:
+    """ModernBERT's field; empty where it is absent."""
+    said = config.get("classifier_pooling") or ""
+    if said and said not in _CLASSIFIER_POOLING:
+        raise UnsupportedModelError(
+            f"config.json: classifier_pooling is {said!r}; known: "
+            f"{', '.join(_CLASSIFIER_POOLING)}.",
+            param="classifier_pooling",
+        )
+    return str(said)
+
+
+def _pooler_config(args: EngineArgs) -> dict[str, Any]:
+    """--pooler-config, checked field by field."""
+    if args.pooler_config is None:
+        return {}
+    try:
+        said = json.loads(args.pooler_config)
+    except ValueError as error:
+        raise _wrong(args, f"it is not JSON: {error}.") from None
+    if not isinstance(said, dict):
+        raise _wrong(args, "it must be a JSON object.")
+    for name, value in said.items():
+        if name == "pooling_type":
+            said[name] = str(value).upper()
+            if said[name] not in get_args(PoolingType):
+                raise _wrong(args, did_you_mean(said[name], get_args(PoolingType)))
+        elif name not in ("normalize", "use_activation"):
+            known = ("pooling_type", "normalize", "use_activation")
+            raise _wrong(args, f"it has no field {name!r}; {did_you_mean(name, known)}")
+        elif not isinstance(value, bool):
+            raise _wrong(args, f"{name} must be true or false.")
+    return said
+
+
+def _activation(config: Mapping[str, Any], num_labels: int, notes: list[str]) -> Activation:
+    """What a classifier's outputs go through.
+
+    A cross-encoder's own activation counts first, as in sentence-transformers, then
+    `problem_type`. Without either, one label gets the sigmoid, several the softmax.
+    """
+    problem = _of_problem(config, num_labels)
+    own = _of_cross_encoder(config)
+    if own is not None and problem not in (None, own):
+        notes.append(
+            f"config.json names the activation {own!r}, but problem_type "
+            f"{config['problem_type']!r} would mean {problem!r}; {own!r} is used."
+        )
+    return own or problem or ("sigmoid" if num_labels == 1 else "softmax")
+
+
+def _of_problem(config: Mapping[str, Any], num_labels: int) -> Activation | None:
+    problem = config.get("problem_type")
+    if problem is None:
+        return None
+    if not isinstance(problem, str) or problem not in _PROBLEMS:
+        raise UnsupportedModelError(
+            f"config.json: problem_type is {problem!r}; known: {', '.join(_PROBLEMS)}.",
+            param="problem_type",
+        )
+    if problem == "single_label_classification" and num_labels == 1:
+        raise CheckpointError(
+            f"config.json: problem_type is {problem!r}, but there is one label, whose softmax is "
+            "always 1.",
+            fix="""Use --hf-overrides '{"problem_type": "regression"}', or null for a sigmoid.""",
+            param="problem_type",
+        )
+    return _PROBLEMS[problem]
+
+
+def _of_cross_encoder(config: Mapping[str, Any]) -> Activation | None:
+    """The activation that sentence-transformers wrote into config.json."""
+    newer = config.get("sentence_transformers")
+    said = newer.get("activation_fn") if isinstance(newer, dict) else None
+    said = said or config.get("sbert_ce_default_activation_function")
+    if said is None:
+        return None
+    name = str(said).rpartition(".")[2]
+    if name not in _ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"config.json: the classifier's activation is {said!r}; known: "
+            f"{', '.join(_ACTIVATIONS)}.",
+            param="activation_fn",
+        )
+    return _ACTIVATIONS[name]
+
+
+def _matryoshka(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    sizes = config.get("matryoshka_dimensions")
+    if sizes:
+        numbers = isinstance(sizes, list) and all(type(n) is int and n > 0 for n in sizes)
+        if not numbers:
+            raise UnsupportedModelError(
+                f"config.json: matryoshka_dimensions is {sizes!r}; it must be a list of sizes.",
+                param="matryoshka_dimensions",
+            )
+        return tuple(sizes)
+    return () if config.get("is_matryoshka") is True else None
+
+
+def _arguments(
+    args: EngineArgs,
+    model: ModelConfig,
+    pooling: PoolingConfig,
+    files: SentenceTransformer | None,
+    notes: list[str],
+) -> EngineArgs:
+    """Those that follow from how the model pools."""
+    changes: dict[str, Any] = {"max_itl_stretch": math.inf}  # nobody decodes
+    longest = model.max_position_embeddings
+    if files and files.max_seq_length and args.max_model_len is None:
+        longest = min(longest, files.max_seq_length)
+        changes["max_model_len"] = longest
+    longest = args.max_model_len or longest
+    if pooling.pooling_type != "LAST" or not model.causal:
+        if args.swap_space or args.kv_offloading_size:
+            raise ConfigError(
+                "swap_space and kv_offloading_size keep what a model needs again, and one that "
+                f"pools by {pooling.pooling_type} computes every prompt whole.",
+                fix="Leave them unset.",
+                param="swap_space" if args.swap_space else "kv_offloading_size",
+            )
+        changes["enable_prefix_caching"] = False
+    if not model.causal:
+        tokens = args.max_num_batched_tokens
+        if tokens is not None and tokens < longest:
+            raise ConfigError(
+                f"max_num_batched_tokens is {tokens}; it must be at least max_model_len, "
+                f"{longest}, for a prompt of this model is computed in one step.",
+                param="max_num_batched_tokens",
+            )
+        changes["max_num_batched_tokens"] = tokens or max(STEP_TOKENS, longest, args.max_num_seqs)
+        notes.append("Every prompt is computed in one step, and nothing is kept of it.")
+    return replace(args, **changes)
+
+
+def _refuse_generation_flags(args: EngineArgs) -> None:
+    if args.enable_prompt_embeds:
+        raise ConfigError(
+            "enable_prompt_embeds is for models that generate; one that pools takes texts and ids.",
+            fix="Leave it unset.",
+            param="enable_prompt_embeds",
+        )
+    if args.async_scheduling or args.num_scheduler_steps > 1:
+        name = "async_scheduling" if args.async_scheduling else "num_scheduler_steps"
+        raise ConfigError(
+            f"{name} overlaps the steps of sequences that decode; a pooling model has none.",
+            fix="Leave it unset.",
+            param=name,
+        )
+
+
+def _refuse_pooling_flags(args: EngineArgs) -> None:
+    for name, unset in (("convert", ("auto", "none")), ("pooler_config", (None,))):
+        if getattr(args, name) not in unset:
+            raise ConfigError(
+                f"{name} is {getattr(args, name)!r}, but the model generates text.",
+                fix="Add --runner pooling.",
+                param=name,
+            )
+
+
+def _wrong(args: EngineArgs, why: str) -> ConfigError:
+    return ConfigError(f"pooler_config is {args.pooler_config!r}; {why}", param="pooler_config")

@@ -1,0 +1,79 @@
+"""From what the user wrote about the profiler, in any spelling, to a `ProfilerConfig`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from quire.core.config import ProfilerConfig
+from quire.core.errors import ConfigError
+from quire.core.registry import did_you_mean
+from quire.resolve.paths import expanded
+
+_FLAG = "--profiler-config"
+
+
+def parse_profiler_config(given: ProfilerConfig | Mapping[str, Any] | str) -> ProfilerConfig:
+    """A `ProfilerConfig` of itself, of its fields, or of these in JSON; values may be spelled out.
+
+    Raises:
+        ConfigError: no such field, or a value of the wrong type.
+    """
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+            raise ConfigError(
+                f"{_FLAG} {given!r} is no JSON object: {error}.",
+                fix=f"""Write {_FLAG} '{{"profiler": "torch", "torch_profiler_dir": "traces"}}'.""",
+                param=_FLAG,
+            ) from None
+    if not isinstance(given, ProfilerConfig | Mapping):
+        raise ConfigError(f"{_FLAG} is {given!r}, no object.", param=_FLAG)
+    fields = dataclasses.asdict(given) if isinstance(given, ProfilerConfig) else dict(given)
+    known = [field.name for field in dataclasses.fields(ProfilerConfig)]
+    for name in fields:
+        if name not in known:
+            raise ConfigError(
+                f"{_FLAG} has a field {name!r}; {did_you_mean(str(name), known)}", param=_FLAG
+            )
+    try:
+        return msgspec.convert(fields, ProfilerConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{_FLAG} is wrong: {error}.", param=_FLAG) from None
+
+
+def checked(config: ProfilerConfig) -> ProfilerConfig:
+    """The same, its folder absolute.
+
+    Raises:
+        ConfigError: fields that do not go together.
+    """
+    for name in ("delay_iterations", "max_iterations"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"{_FLAG}.{name} must not be negative.", param=_FLAG)
+    if config.profiler == "torch" and not config.torch_profiler_dir:
+        raise ConfigError(
+            "torch's profiler has nowhere to write.",
+            fix=f"Add {_FLAG}.torch_profiler_dir=DIR.",
+            param=_FLAG,
+        )
+    if config.profiler != "torch" and config.torch_profiler_dir:
+        raise ConfigError(
+            f"{_FLAG}.torch_profiler_dir is for torch's profiler.",
+            fix=f"Add {_FLAG}.profiler=torch.",
+            param=_FLAG,
+        )
+    folder = config.torch_profiler_dir
+    absolute = str(expanded(folder, f"{_FLAG}.torch_profiler_dir").absolute()) if folder else ""
+    return dataclasses.replace(config, torch_profiler_dir=absolute)
+
+
+def from_environment(fields: Mapping[str, str]) -> ProfilerConfig:
+    """The profiler that vLLM's variables ask for; without a folder among them, none."""
+    if "torch_profiler_dir" not in fields:
+        return ProfilerConfig()
+    return parse_profiler_config({"profiler": "torch", **fields})

@@ -1,0 +1,110 @@
+"""Ranges and spellings of engine arguments that need neither the model nor the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from typing import Literal
+
+import msgspec
+
+from quire.core.config import STEP_TOKENS
+from quire.core.errors import ConfigError
+from quire.core.registry import did_you_mean
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.context import AUTO
+from quire.resolve.paths import expanded
+
+BLOCK_SIZES = (8, 16, 32)
+
+_BYTES = 2**62
+_SIZES = ("cpu_offload_gb", "swap_space", "kv_offloading_size", "kv_offloading_disk_size")
+_RANGES: dict[str, tuple[float, float]] = {
+    "seed": (-(2**63), 2**63 - 1),
+    "max_model_len": (1, 2**31 - 1),
+    "kv_cache_memory_bytes": (1, _BYTES),
+    "num_gpu_blocks_override": (1, 2**31 - 1),
+    **dict.fromkeys(_SIZES, (0, 2**20)),
+    "max_num_seqs": (1, 2**16),
+    "max_num_batched_tokens": (1, 2**24),
+    "max_itl_stretch": (1, math.inf),
+    "num_scheduler_steps": (1, 1024),
+    "step_timeout": (0, 10**9),
+    "num_threads": (1, 1024),
+    "tensor_parallel_size": (1, 1024),
+    "pack_cache_bytes": (0, _BYTES),
+    "max_loras": (1, 1024),
+    "max_lora_rank": (1, 2**16),
+    "max_cpu_loras": (1, 2**20),
+    "tokenizer_pool_size": (0, 64),
+}
+"""What a field may be, ends included: beyond, arrays and messages would not hold it."""
+
+
+def check_values(args: EngineArgs) -> None:
+    """Raise `ConfigError` for a value that no model and no machine could be run with."""
+    hints = typing.get_type_hints(EngineArgs)
+    for name, hint in hints.items():
+        value = getattr(args, name)
+        if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
+            choices = typing.get_args(hint)
+            raise value_error(args, name, did_you_mean(str(value), choices))
+        if isinstance(value, str) and ("\0" in value or not _is_utf8(value)):
+            raise value_error(args, name, "it must be UTF-8, without a NUL.")
+    try:
+        msgspec.convert(dataclasses.asdict(args), EngineArgs)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"An engine argument has the wrong type: {error}.") from None
+    if args.block_size not in BLOCK_SIZES:
+        raise value_error(args, "block_size", f"it must be one of {BLOCK_SIZES}.")
+    if args.gpu_memory_utilization is not None and not 0.0 < args.gpu_memory_utilization <= 1.0:
+        raise value_error(args, "gpu_memory_utilization", "it must be in (0, 1].")
+    for name in _RANGES:
+        _check_range(args, name)
+    for name in ("download_dir", "kv_offloading_dir"):
+        if (folder := getattr(args, name)) is not None:
+            expanded(folder, name)
+    if args.preemption_mode == "swap" and not args.swap_space:
+        raise value_error(args, "preemption_mode", "it needs a --swap-space.")
+    if args.kv_offloading_dir is not None and not args.kv_offloading_size:
+        raise value_error(
+            args, "kv_offloading_dir", "it takes what leaves --kv-offloading-size, which is 0."
+        )
+    if step_tokens(args) < args.max_num_seqs:
+        raise value_error(
+            args,
+            "max_num_batched_tokens",
+            f"it must be at least max_num_seqs, {args.max_num_seqs}, "
+            "so that a step can serve every running sequence.",
+        )
+
+
+def step_tokens(args: EngineArgs) -> int:
+    """Return the token budget of a step."""
+    return args.max_num_batched_tokens or max(STEP_TOKENS, args.max_num_seqs)
+
+
+def value_error(args: EngineArgs, name: str, why: str) -> ConfigError:
+    """Return the error of a field: its value, and why it cannot be that."""
+    return ConfigError(f"{name} is {getattr(args, name)!r}; {why}", param=name)
+
+
+def _check_range(args: EngineArgs, name: str) -> None:
+    value = getattr(args, name)
+    low, high = _RANGES[name]
+    bound = f"at most {high}" if value is not None and value > high else f"at least {low}"
+    # NaN fails every comparison: the test is for what is right.
+    if value is None or low <= value <= high or (name, value) == ("max_model_len", AUTO):
+        return
+    if name in _SIZES:
+        raise value_error(args, name, f"it must be a size in GiB, 0 for none, at most {high}.")
+    raise value_error(args, name, f"it must be {bound}.")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,79 @@
+"""`EngineArgs(...)` as vLLM's scripts write it: its names are taken or refused like its flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from quire.core.errors import ConfigError
+from quire.core.log import setup_logging
+from quire.core.registry import did_you_mean
+from quire.resolve.vllm_flags import FOREIGN, PREFIX, foreign_notes
+
+logger = logging.getLogger(__name__)
+
+_JSON_FIELDS = ("pooler_config", "hf_overrides")
+"""Fields whose value is JSON text, and may be a mapping in Python."""
+_TASKS = {
+    "embed": {"runner": "pooling", "convert": "embed"},
+    "embedding": {"runner": "pooling", "convert": "embed"},
+    "classify": {"runner": "pooling", "convert": "classify"},
+    "score": {"runner": "pooling"},
+}
+"""vLLM's old `task` in today's fields."""
+_OF_THE_SERVER = {
+    "served_model_name": "the name is `quire serve`'s to give",
+    "reasoning_parser": "the parser is `quire serve`'s: Python gets the whole text",
+}
+
+Arguments = TypeVar("Arguments")
+
+
+def takes_vllm_names(cls: type[Arguments]) -> type[Arguments]:
+    """Have a dataclass of engine arguments take vLLM's names too, and refuse unknown ones by name.
+
+    The constructor raises `ConfigError` where it would raise `TypeError`.
+    """
+    plain = cls.__init__
+    fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+    @functools.wraps(plain)
+    def take(self: Arguments, *args: Any, **given: Any) -> None:
+        plain(self, *args, **_own_fields(given, fields))
+
+    cls.__init__ = take  # type: ignore[method-assign, assignment]
+    return cls
+
+
+def _own_fields(given: Mapping[str, Any], fields: set[str]) -> dict[str, Any]:
+    """The fields that `given` asks for; vLLM's names that have no effect are logged."""
+    found = {name.removeprefix(PREFIX): value for name, value in given.items()}
+    for name in _JSON_FIELDS:
+        if isinstance(found.get(name), Mapping):
+            found[name] = json.dumps(found[name])
+    if found.keys() <= fields:
+        return found
+    if found.get("task") in _TASKS:
+        for name, value in _TASKS[found.pop("task")].items():
+            if found.get(name, "auto") == "auto":
+                found[name] = value
+    foreign = {name: found.pop(name) for name in [*found] if name in FOREIGN}
+    server = [name for name in [*found] if name in _OF_THE_SERVER and name not in fields]
+    notes = [*foreign_notes(foreign)]
+    for name in server:
+        del found[name]
+        notes.append(f"{name} has no effect: {_OF_THE_SERVER[name]}.")
+    if notes:
+        setup_logging()
+    for note in notes:
+        logger.info(note)
+    for name in found:
+        if name not in fields:
+            raise ConfigError(
+                f"unknown engine argument {name!r}; {did_you_mean(name, fields)}", param=name
+            )
+    return found

@@ -1,0 +1,115 @@
+"""What this machine offers: cores and memory, container limits counted in."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.system.gpu import Gpu, detect_gpu
+
+AVAILABLE_SHARE = 0.9
+"""Of the memory that is free now, which an engine may plan with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What this process may use.
+
+    Attributes:
+        cores: physical ones: hardware threads of one core share its memory port and its matrix
+            unit, so a second one would slow the first. No more than a container's CPU quota.
+        memory_bytes, available_bytes: in all, and free now.
+        gpu: that torch can compute on, if there is one.
+    """
+
+    cores: int
+    memory_bytes: int
+    available_bytes: int
+    gpu: Gpu | None = None
+
+
+def detect() -> Hardware:
+    """Read the machine; the smaller of the host's and the cgroup's memory limits holds."""
+    meminfo = _meminfo()
+    page_total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = meminfo.get("MemTotal", page_total)
+    available = meminfo.get("MemAvailable", total)
+    limit, used = _cgroup_memory()
+    if limit is not None and limit < total:
+        total, available = limit, min(available, max(0, limit - used))
+    return Hardware(_cores(), memory_bytes=total, available_bytes=available, gpu=detect_gpu())
+
+
+def cpu_name() -> str:
+    """The processor's, as it gives it; the machine's kind where it gives none."""
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def core_cpus() -> list[list[int]]:
+    """The CPUs that this process may run on, core by core, those of a memory node together; none
+    where the system does not say."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    cores: dict[str, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0), key=lambda cpu: (_node(cpu), cpu)):
+        cores.setdefault(_read(Path(topology.format(cpu))) or str(cpu), []).append(cpu)
+    return list(cores.values())
+
+
+def _node(cpu: int) -> int:
+    """The memory node of a CPU; 0 where the system does not say."""
+    found = (path.name for path in Path(f"/sys/devices/system/cpu/cpu{cpu}").glob("node[0-9]*"))
+    return int(next(found, "node0").removeprefix("node"))
+
+
+def _cores() -> int:
+    """Physical cores with a CPU this process may run on, within its cgroup's quota."""
+    cores = core_cpus()
+    if not cores:
+        return os.cpu_count() or 1
+    quota, _, period = _read(_cgroup("cpu.max")).partition(" ")
+    if quota.isdigit() and period.isdigit():
+        return max(1, min(len(cores), -(-int(quota) // int(period))))
+    return len(cores)
+
+
+def _meminfo() -> dict[str, int]:
+    """`/proc/meminfo` in bytes; empty where there is none (macOS)."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return {}
+    fields = (line.split() for line in lines)
+    return {f[0].rstrip(":"): int(f[1]) * 1024 for f in fields if len(f) == 3}
+
+
+def _cgroup_memory() -> tuple[int | None, int]:
+    """(limit, used) bytes of this process's cgroup v2; (None, 0) if it has no limit."""
+    limit, used = _read(_cgroup("memory.max")), _read(_cgroup("memory.current"))
+    if not (limit.isdigit() and used.isdigit()):
+        return None, 0
+    return int(limit), int(used)
+
+
+def _cgroup(name: str) -> Path:
+    """A file of this process's cgroup v2; of the root's where it has none of its own, as in a
+    container that sees only its part of the tree."""
+    base = Path("/sys/fs/cgroup")
+    own = _read(Path("/proc/self/cgroup")).rpartition("\n")[2].rpartition(":")[2]
+    file = base / own.lstrip("/") / name
+    return file if file.exists() else base / name
+
+
+def _read(path: Path) -> str:
+    """A file's text, stripped; empty where there is no such file."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

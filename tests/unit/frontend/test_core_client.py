@@ -1,0 +1,317 @@
+"""The core in a process of its own: start, errors, bad frames, death on either side."""
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+import zmq
+
+from quire.core.errors import CheckpointError, EngineDeadError, QuireError
+from quire.core.messages import AddRequest, Call, CallResult, StepOutputs
+from quire.core.request import pack_tokens
+from quire.core.sampling_params import SamplingParams
+from quire.frontend.client.core_client import ProcessClient
+from tests.unit.engine.fakes import engine_config
+
+FAKE_CORE = (sys.executable, str(Path(__file__).with_name("fake_core.py")))
+PATIENCE = 30.0
+"""Seconds to wait on a loaded machine for what takes milliseconds."""
+
+
+class Line:
+    """A running core and all that it said."""
+
+    def __init__(self) -> None:
+        self.client = ProcessClient(FAKE_CORE)
+        self.said: asyncio.Queue[StepOutputs | CallResult] = asyncio.Queue()
+        self.death: asyncio.Future[QuireError] = asyncio.get_running_loop().create_future()
+
+    async def start(self, name: str = "echo") -> None:
+        config = engine_config(name)
+        await self.client.start(config, self.said.put_nowait, self.death.set_result)
+
+    async def next(self) -> StepOutputs | CallResult:
+        return await asyncio.wait_for(self.said.get(), PATIENCE)
+
+    async def call(self, method: str) -> CallResult:
+        self.client.send(Call(1, method))
+        result = await self.next()
+        assert isinstance(result, CallResult)
+        return result
+
+    def inject(self, frame: bytes) -> None:
+        """Put a frame on the line, in both directions."""
+        self.client._inbox.send(frame)
+        with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+            socket.connect(f"ipc://{self.client._directory}/out")
+            socket.send(frame)
+
+
+@asynccontextmanager
+async def running(name: str = "echo") -> AsyncIterator[Line]:
+    line = Line()
+    await line.start(name)
+    try:
+        yield line
+    finally:
+        line.client.shutdown()
+
+
+def request(request_id: str = "r") -> AddRequest:
+    return AddRequest(request_id, pack_tokens([97]), SamplingParams(max_tokens=3), time.monotonic())
+
+
+async def until(condition: object) -> None:
+    """Wait until `condition()` holds."""
+    assert callable(condition)
+    for _ in range(int(PATIENCE / 0.02)):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it never came true")
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_requests_and_calls() -> None:
+    async with running() as line:
+        line.client.send(request())
+        tokens: list[int] = []
+        while len(tokens) < 3:
+            step = await line.next()
+            assert isinstance(step, StepOutputs)
+            tokens += next(step.each()).new_token_ids
+        assert bytes(tokens) == b"bcd"
+        assert (await line.call("nonsense")).error is not None
+        assert (await line.call("num_bad_frames")).value == 0
+
+
+async def test_shutdown_leaves_nothing_behind() -> None:
+    async with running() as line:
+        pid, folder = line.client.pid, line.client._directory
+        assert folder is not None
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert gone(pid)
+    assert folder is not None
+    assert not folder.exists()
+    with pytest.raises(EngineDeadError, match="shut down"):
+        line.client.send(request())
+    line.client.shutdown()
+
+
+async def test_shutdown_in_the_middle_of_work() -> None:
+    async with running("slow") as line:
+        line.client.send(request())
+        await line.next()
+    assert not line.death.done()
+
+
+async def test_errors_of_the_start_keep_their_type_and_words() -> None:
+    with pytest.raises(CheckpointError, match=r"tensor x is missing\. Download it again\."):
+        await Line().start("damaged")
+    with pytest.raises(EngineDeadError, match="ZeroDivisionError: by zero"):
+        await Line().start("bug")
+    with pytest.raises(EngineDeadError, match="ended with status 3"):
+        await Line().start("vanish")
+
+
+async def test_cancelling_the_start_stops_the_core() -> None:
+    line = Line()
+    start = asyncio.create_task(line.start("hang"))
+    await until(lambda: line.client._process is not None)
+    pid = line.client.pid
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert gone(pid)
+
+
+async def test_sigkill_of_the_core_is_noticed() -> None:
+    async with running("slow") as line:
+        line.client.send(request())
+        os.kill(line.client.pid, signal.SIGKILL)
+        error = await asyncio.wait_for(line.death, PATIENCE)
+        assert isinstance(error, EngineDeadError)
+        assert "SIGKILL" in str(error)
+        with pytest.raises(EngineDeadError):
+            line.client.send(request())
+
+
+async def test_a_core_that_was_given_up_is_not_heard_any_more() -> None:
+    """Found by the soak: one that had been stopped went on, and its tokens came to requests that
+    had begun again with the next one."""
+    async with running("slow") as line:
+        line.client.send(request())
+        await line.next()
+        line.client._die(EngineDeadError("It was stuck."))
+        said = line.said.qsize()
+        line.inject(msgspec.msgpack.encode(StepOutputs([], None, 0.0)))
+        await asyncio.sleep(0.1)
+        assert line.said.qsize() == said
+
+
+async def test_sigterm_ends_the_core_and_sigint_does_not() -> None:
+    async with running() as line:
+        os.kill(line.client.pid, signal.SIGINT)
+        assert (await line.call("num_bad_frames")).value == 0
+        os.kill(line.client.pid, signal.SIGTERM)
+        assert "with status 0" in str(await asyncio.wait_for(line.death, PATIENCE))
+
+
+BAD_FRAMES = [
+    b"",
+    b"\xc1",
+    b"\xdd\xff\xff\xff\xff",
+    b"\x91" * 10**6,
+    b"\x93\xa3add\xa1\xc3\xc0",  # found by fuzzing: a name that is no UTF-8
+    msgspec.msgpack.encode(["add", "r"]),
+    msgspec.msgpack.encode(["add", "r", [1], {"temperature": -1}, 0.0]),
+    msgspec.msgpack.encode(["evil", 1]),
+]
+
+
+async def test_bad_frames_are_dropped_counted_and_survived() -> None:
+    async with running() as line:
+        for frame in BAD_FRAMES:
+            line.inject(frame)
+        await until(lambda: line.client.num_bad_frames == len(BAD_FRAMES))
+        count = -1
+        while count < len(BAD_FRAMES):
+            count = (await line.call("num_bad_frames")).value
+        assert count == len(BAD_FRAMES)
+        line.client.send(request())
+        step = await line.next()
+        assert isinstance(step, StepOutputs)
+        assert next(step.each()).new_token_ids == [98]
+
+
+async def test_a_long_socket_path_is_avoided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    async with running() as line:
+        assert (await line.call("num_bad_frames")).value == 0
+    assert list(deep.iterdir()) == []
+
+
+PARENT = """
+import asyncio, sys
+from quire.frontend.client.core_client import ProcessClient
+sys.path.insert(0, sys.argv[1])
+from tests.unit.engine.fakes import engine_config
+async def main():
+    client = ProcessClient(sys.argv[2:])
+    await client.start(engine_config(), print, print)
+    print(client.pid, client._directory, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+async def test_a_core_that_was_begun_is_the_one_that_starts() -> None:
+    line = Line()
+    line.client.begin()
+    pid = line.client.pid
+    line.client.configure(engine_config("echo"))
+    try:
+        await line.start()
+        assert line.client.pid == pid
+        assert (await line.call("num_bad_frames")).value == 0
+    finally:
+        line.client.shutdown()
+
+
+async def test_a_core_that_was_begun_in_vain_is_ended() -> None:
+    client = ProcessClient(FAKE_CORE)
+    client.begin()
+    pid, folder = client.pid, client._directory
+    client.shutdown()
+    client.shutdown()
+    assert gone(pid)
+    assert folder is not None
+    assert not folder.exists()
+
+
+async def test_the_core_does_not_outlive_its_parent() -> None:
+    root = str(Path(__file__).parents[3])
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, root, *FAKE_CORE, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid, folder = (await parent.stdout.readline()).decode().split()
+    assert not gone(int(pid))
+    parent.kill()
+    await until(lambda: gone(int(pid)))
+    await until(lambda: not Path(folder).exists())
+    await parent.wait()
+
+
+async def test_an_idle_core_sleeps() -> None:
+    async with running() as line:
+        process = psutil.Process(line.client.pid)
+        before = process.num_ctx_switches().voluntary
+        await asyncio.sleep(1.0)
+        assert process.num_ctx_switches().voluntary - before < 50
+        assert process.cpu_times().user < PATIENCE
+
+
+def test_the_front_end_never_imports_torch() -> None:
+    modules = ("frontend.async_llm", "resolve.engine", "metrics.prometheus", "engine.process")
+    code = "import sys\n" + "".join(f"import quire.{m}\n" for m in modules)
+    code += "assert 'torch' not in sys.modules, 'torch was imported'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_packed_weights_are_read_while_torch_is_imported() -> None:
+    """The core's own code does not import it, so that reading can begin before."""
+    code = "import sys\nimport quire.engine.core, quire.executor.uniproc\n"
+    code += "assert 'torch' not in sys.modules, 'torch was imported'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+BEGUN = """
+import sys, threading
+from quire.engine.imports import begin_imports
+begin_imports()
+for thread in threading.enumerate():
+    if thread.name == "import-torch":
+        thread.join()
+before = set(sys.modules)
+import quire.engine.core, quire.executor.multiproc, torch
+assert "torch" in before and set(sys.modules) == before, set(sys.modules) - before
+"""
+
+
+def test_a_core_that_has_begun_imports_torch_beside_its_own_code() -> None:
+    subprocess.run([sys.executable, "-c", BEGUN], check=True)
+
+
+STAND_BY = """
+import sys
+from quire.engine.imports import import_all
+import_all()
+before = set(sys.modules)
+from quire.frontend.llm import LLM
+LLM(num_gpu_blocks_override=64, max_model_len=256).shutdown()
+late = {name for name in set(sys.modules) - before if name.split(".")[0] == "torch"}
+assert "torch" in before and not late, late
+"""
+
+
+def test_who_stands_by_has_imported_what_a_start_needs() -> None:
+    subprocess.run([sys.executable, "-c", STAND_BY], check=True)

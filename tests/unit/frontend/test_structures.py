@@ -1,0 +1,328 @@
+"""Structures are checked in a process that they may end: only who asked for one is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quire.core.errors import EngineDeadError, InvalidRequestError, StructureUnavailableError
+from quire.core.structured_outputs import (
+    ReasoningMarks,
+    StructuredOutputsParams,
+    WrittenStructure,
+)
+from quire.frontend.workers import grammar_pool, known_structures, structures
+from quire.frontend.workers.grammar_pool import GrammarPool
+from quire.frontend.workers.grammar_worker import Checked, Setup, _checks
+from quire.frontend.workers.structures import Structures
+from quire.text.grammar import new_matcher, structure_key
+from quire.text.grammar_writer import GrammarWriter
+from quire.text.vocabulary import FIRST_SPECIAL, byte_tokenizer
+from tests.unit.frontend.test_core_client import gone, until
+
+FAKE = """
+import os, sys, time
+from quire.core.errors import InvalidRequestError
+from quire.frontend.workers import grammar_worker
+
+def check(wanted):
+    match wanted.regex:
+        case "abort":
+            os.abort()
+        case "leave":
+            os._exit(0)
+        case "hang":
+            while True:
+                pass
+        case "sleep":
+            time.sleep(600)
+        case "interrupt":
+            os.kill(os.getppid(), 12)  # SIGUSR2, as Ctrl-C while somebody waits for the answer
+            time.sleep(600)
+        case "memory":
+            bytearray(2**31)
+        case "noise":
+            os.write(1, bytes([5, 0, 0, 0]) + b"hello")
+        case "flood":
+            os.write(1, bytes([255] * 8))
+        case "killed":
+            os.kill(os.getpid(), 9)
+        case "wrong":
+            raise InvalidRequestError("it is wrong.", param="regex")
+        case "bug":
+            raise ZeroDivisionError
+
+grammar_worker.CPU_SECONDS = 0.3
+sys.exit(grammar_worker.main(sys.stdin.buffer, sys.stdout.buffer, check))
+"""
+
+
+def asked(regex: str, field: str | None = None) -> StructuredOutputsParams:
+    return StructuredOutputsParams(regex=regex, field=field)
+
+
+@asynccontextmanager
+async def running(code: str = FAKE) -> AsyncIterator[tuple[Structures, GrammarPool]]:
+    pool = GrammarPool(command=(sys.executable, "-c", code))
+    checked = Structures(pool)
+    try:
+        yield checked, pool
+    finally:
+        checked.shutdown()
+
+
+async def test_what_llguidance_says() -> None:
+    pool = GrammarPool({"<eos>": 2})
+    checked = Structures(pool)
+    try:
+        await checked.check(asked("[ab]+"))
+        with pytest.raises(InvalidRequestError, match="guided_regex cannot be served") as caught:
+            await checked.check(asked("(", "guided_regex"))
+        assert caught.value.param == "guided_regex"
+        [worker] = pool._workers
+        await checked.check(asked("[cd]+"))
+        assert pool._workers == {worker}
+    finally:
+        checked.shutdown()
+    assert gone(worker.process.pid)
+
+
+@pytest.mark.parametrize("specials", [{}, {"<|call|>": 7, "<|end|>": 8}])
+def test_marks_that_are_control_tokens_are_checked_as_such(specials: dict[str, int]) -> None:
+    """As the engine core compiles them: no text can be one."""
+    schema: dict[str, Any] = {"type": "object"}
+    tag = {
+        "structures": [{"begin": "<|call|>", "schema": schema, "end": "<|end|>"}],
+        "triggers": ["<|call|>"],
+    }
+    params = StructuredOutputsParams(structural_tag=tag)
+    own = {name: FIRST_SPECIAL + index for index, name in enumerate(specials)}
+    matcher = new_matcher(byte_tokenizer(2), params, own)
+    allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    assert allowed[FIRST_SPECIAL : FIRST_SPECIAL + 2].tolist() == ([1, 0] if specials else [0, 0])
+    written = _checks(Setup(specials))(params)
+    assert written == GrammarWriter(params).write(specials)
+    assert ("<[7]>" in written.grammars) == bool(specials)
+
+
+async def test_what_is_written_for_the_core_is_remembered() -> None:
+    params = StructuredOutputsParams(json={"type": "number", "minimum": 1.5})
+    checked = Structures(GrammarPool())
+    try:
+        written = await checked.check(params)
+        assert written == GrammarWriter(params).write({})
+        assert written.plain is not None
+        checked._pool.shutdown()
+        assert await checked.check(params) == written
+    finally:
+        checked.shutdown()
+
+
+def test_the_oldest_grammars_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_structures, "KEPT_BYTES", 25)
+    known = known_structures.KnownStructures()
+    for name in "abca":
+        known.learn_good(asked(name), Checked(written=WrittenStructure("x" * 6, "y" * 4)))
+    assert [known.good(asked(name)) is not None for name in "abc"] == [True, False, True]
+    assert known._good_bytes == 20
+
+
+async def test_nothing_runs_before_the_first_and_what_is_good_is_remembered() -> None:
+    async with running() as (checked, pool):
+        assert not pool._workers
+        await checked.check(asked("good"))
+        [worker] = pool._workers
+        os.kill(worker.process.pid, signal.SIGKILL)
+        await checked.check(asked("good", "guided_regex"))
+
+
+@pytest.mark.parametrize(
+    ("regex", "why"),
+    [
+        ("abort", "crashes its compiler.*SIGABRT"),
+        ("leave", "crashes its compiler.*status 0"),
+        ("hang", "takes more than"),
+        ("memory", "more than 1 GiB of memory"),
+        ("noise", "nonsense"),
+        ("flood", "nonsense"),
+    ],
+)
+async def test_a_structure_that_ends_its_process_is_not_tried_again(regex: str, why: str) -> None:
+    async with running() as (checked, pool):
+        await checked.check(asked("good"))
+        for field in ("guided_regex", "structured_outputs.regex"):
+            with pytest.raises(InvalidRequestError, match=f"{field} cannot be served: .*{why}"):
+                await checked.check(asked(regex, field))
+        behind = StructuredOutputsParams(regex=regex, reasoning=ReasoningMarks(("<",), (">",)))
+        with pytest.raises(InvalidRequestError, match=why):
+            await checked.check(behind)
+        assert pool.num_lost == 1
+        await checked.check(asked("better"))
+
+
+async def test_a_process_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_pool, "ANSWER_SECONDS", 0.3)
+    async with running() as (checked, pool):
+        with pytest.raises(InvalidRequestError, match="was not checked in"):
+            await checked.check(asked("sleep"))
+        assert not pool._workers
+
+
+async def test_who_comes_together_with_a_deadly_one() -> None:
+    """All who ask for it are told by its one crash; the others are served."""
+    async with running() as (checked, pool):
+        texts = ["abort", "a", "abort", "hang", "b", "abort", "wrong", "c"]
+        asking = [asyncio.create_task(checked.check(asked(text))) for text in texts]
+        await asyncio.wait(asking)
+        failed = [text for text, task in zip(texts, asking, strict=True) if task.exception()]
+        assert failed == ["abort", "abort", "hang", "abort", "wrong"]
+        assert pool.num_lost == 2
+        await until(lambda: len(pool._workers) <= 1)
+
+
+async def test_others_do_not_wait_for_one_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_pool, "BUSY_SECONDS", 0.01)
+    async with running() as (checked, pool):
+        sleeping = asyncio.create_task(checked.check(asked("sleep")))
+        await until(lambda: pool._workers and pool._idle.empty())
+        for text in "abc":
+            await checked.check(asked(text))
+        assert not sleeping.done()
+        assert len(pool._workers) == 2
+        sleeping.cancel()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+async def test_what_ends_while_nobody_asks_blames_nobody(number: signal.Signals) -> None:
+    async with running() as (checked, pool):
+        await checked.check(asked("a"))
+        [worker] = pool._workers
+        os.kill(worker.process.pid, number)
+        await until(lambda: worker.process.poll() is not None)
+        await checked.check(asked("b"))
+        assert pool.num_lost == 1
+
+
+async def test_what_was_ended_from_outside_is_tried_again_and_blames_nobody() -> None:
+    async with running() as (checked, pool):
+        for count in (2, 4):
+            with pytest.raises(StructureUnavailableError, match="ended twice"):
+                await checked.check(asked("killed"))
+            assert pool.num_lost == count
+
+
+async def test_errors_that_are_nobodys_fault() -> None:
+    async with running() as (checked, pool):
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            await checked.check(asked("bug"))
+        assert pool.num_lost == 0
+    async with running("import sys; sys.exit(3)") as (checked, pool):
+        for _ in range(2):
+            with pytest.raises(StructureUnavailableError, match="cannot be started"):
+                await checked.check(asked("a"))
+
+
+async def test_who_leaves_does_not_break_the_line() -> None:
+    async with running() as (checked, pool):
+        await checked.check(asked("a"))
+        asking = asyncio.create_task(checked.check(asked("abort")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await checked.check(asked("b"))
+        await until(lambda: pool.num_lost == 1)
+
+
+async def test_structures_that_ended_the_core() -> None:
+    async with running() as (checked, _):
+        await checked.check(asked("a"))
+        checked.blame([structure_key(asked("a"))])
+        with pytest.raises(InvalidRequestError, match="ended the engine core"):
+            await checked.check(asked("a"))
+        assert checked.after_death(asked("a")) is not None
+        assert checked.after_death(asked("b")) is None
+        await checked.check(asked("b"))
+
+
+async def test_after_so_many_cores_no_unknown_structure_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as (checked, _):
+        await checked.check(asked("good"))
+        checked.blame([])
+        checked.blame([bytes([1] * 16), bytes([2] * 16)])  # of one core
+        await checked.check(asked("fine"))
+        for number in range(structures.MOST_DEATHS - 1):
+            checked.blame([bytes([number] * 16)])
+        await checked.check(asked("good"))
+        with pytest.raises(StructureUnavailableError, match="no new ones") as caught:
+            await checked.check(asked("new", "guided_regex"))
+        assert caught.value.param == "guided_regex"
+        assert isinstance(checked.after_death(asked("good")), StructureUnavailableError)
+        monkeypatch.setattr(structures, "HOLD_SECONDS", 0.0)
+        await checked.check(asked("new"))
+
+
+async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_structures, "CHECKED_KEPT", 2)
+    monkeypatch.setattr(known_structures, "DEADLY_KEPT", 2)
+    async with running() as (checked, _):
+        for text in "abc":
+            await checked.check(asked(text))
+        assert len(checked._known._good) == 2
+        checked.blame([structure_key(asked(text)) for text in "xyz"])
+        assert [checked.refusal(asked(text)) is None for text in "xyz"] == [True, False, False]
+
+
+async def test_after_shutdown() -> None:
+    async with running() as (checked, pool):
+        asking = asyncio.create_task(checked.check(asked("sleep")))
+        await until(lambda: pool._workers and pool._idle.empty())
+        [worker] = pool._workers
+        checked.shutdown()
+        with pytest.raises(EngineDeadError):
+            await asking
+        with pytest.raises(EngineDeadError):
+            await checked.check(asked("a"))
+        assert gone(worker.process.pid)
+
+
+async def test_who_leaves_the_queue_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process hangs on the structure of a client that has left; the next does not wait."""
+    monkeypatch.setattr(grammar_pool, "ABANDONED_SECONDS", 0.05)
+    monkeypatch.setattr(grammar_pool, "MOST_PROCESSES", 1)
+    async with running() as (checked, pool):
+        await checked.check(asked("a"))
+        tasks = [asyncio.create_task(checked.check(asked("sleep")))]
+        await until(pool._idle.empty)
+        tasks += [asyncio.create_task(checked.check(asked(f"killed{i}"))) for i in range(20)]
+        tasks += [asyncio.create_task(checked.check(asked("sleep")))]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await until(lambda: pool.num_abandoned == 1)
+        assert checked.num_abandoned == 1
+        await checked.check(asked("b"))
+        assert checked.num_abandoned == 0
+        assert not checked._running
+        assert not checked._num_waiting
+        assert pool.num_lost == 0
+
+
+async def test_one_of_two_who_ask_for_the_same_may_leave() -> None:
+    async with running() as (checked, _):
+        first, second = (asyncio.create_task(checked.check(asked("a"))) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        assert first.cancelled()

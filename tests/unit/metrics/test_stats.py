@@ -1,0 +1,98 @@
+"""Counting, and the line in the log."""
+
+import pytest
+
+from quire.core.messages import CoreTimes, SchedulerStats
+from quire.core.outputs import RequestMetrics
+from quire.metrics.stats import EngineStats
+
+
+def scheduler(**changes: int) -> SchedulerStats:
+    fields = {
+        "num_running": 3,
+        "num_waiting": 1,
+        "kv_blocks_used": 5,
+        "kv_blocks_total": 20,
+        "prefix_cache_queries": 8,
+        "prefix_cache_hits": 2,
+        "num_preemptions": 0,
+        "num_steps": 1,
+        "step_tokens": 7,
+    }
+    return SchedulerStats(**(fields | changes))
+
+
+def test_shares() -> None:
+    stats = EngineStats()
+    assert (stats.kv_cache_usage, stats.prefix_hit_rate) == (0.0, 0.0)
+    stats.on_step(scheduler(), 1.0)
+    assert (stats.kv_cache_usage, stats.prefix_hit_rate) == (0.25, 0.25)
+    stats.on_step(scheduler(kv_blocks_total=0, prefix_cache_queries=0, num_steps=2), 2.0)
+    assert (stats.kv_cache_usage, stats.prefix_hit_rate) == (0.0, 0.0)
+    assert stats.iteration_tokens.total == 14
+    stats.on_step(scheduler(num_running=0, num_steps=2), 3.0)  # an abort, and no step
+    assert stats.iteration_tokens.total == 14
+
+
+def test_a_request_that_never_ran_has_no_prefill_time() -> None:
+    stats = EngineStats()
+    stats.on_request_finished(RequestMetrics(arrival_time=1.0, finished_time=3.0), 5, 0, 1, None)
+    assert stats.e2e_request_latency.total == 2.0
+    assert stats.request_queue_time.count == stats.request_prefill_time.count == 0
+
+
+def test_how_long_the_queue_takes() -> None:
+    stats = EngineStats()
+    assert stats.seconds_to_finish(3, 10.0) is None
+    for second in range(100):
+        metrics = RequestMetrics(arrival_time=1.0, finished_time=second / 2)
+        stats.on_request_finished(metrics, 5, 0, 1, None)
+    assert stats.seconds_to_finish(3, 50.0) == pytest.approx(1.5)
+    assert stats.seconds_to_finish(3, 82.0) == pytest.approx(3.0)  # none has finished since
+
+
+def test_one_line_in_ten_seconds_of_work(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="quire")
+    stats = EngineStats()
+    for second in range(100, 111):
+        stats.prompt_tokens += 30
+        stats.generation_tokens += 2
+        times = CoreTimes(model=0.75 * second, sample=0.125 * second)
+        stats.on_step(scheduler(), float(second), times)
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "prompt 30.0 tok/s, generation 2.0 tok/s, running 3, waiting 1, "
+        "KV cache 25.0%, prefix hits 25.0%, model 75%, sample 12%"
+    )
+
+
+def test_what_several_processes_do_is_counted_in_cores(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="quire")
+    stats = EngineStats()
+    for second in range(100, 111):
+        stats.front.tokenize = 2.5 * second
+        stats.on_step(scheduler(), float(second), CoreTimes(model=0.75 * second))
+    [record] = caplog.records
+    assert record.getMessage().endswith("model 75%, tokenize 2.5 cores")
+
+
+def test_a_pause_is_not_averaged_in(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="quire")
+    stats = EngineStats()
+    stats.on_step(None, 100.0)
+    stats.on_step(None, 500.0)
+    stats.on_step(None, 505.0)
+    assert caplog.records == []
+
+
+def test_another_core_begins_another_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Its times begin at zero: their difference from the last core's would be negative."""
+    caplog.set_level("INFO", logger="quire")
+    stats = EngineStats()
+    for second in range(100, 109):
+        stats.on_step(scheduler(), float(second), CoreTimes(model=0.75 * second))
+    stats.forget_core()
+    for second in range(109, 120):
+        stats.on_step(scheduler(), float(second), CoreTimes(model=0.5 * (second - 109)))
+    [record] = caplog.records
+    assert "model 50%" in record.getMessage()

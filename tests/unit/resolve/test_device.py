@@ -1,0 +1,104 @@
+"""--device: which one, what it makes of the other flags, and what cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.core.errors import ConfigError
+from quire.models.offload import OffloadPlan, held_weight_bytes, layer_weights
+from quire.resolve import device as resolve_device
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import Resolved, resolve
+from quire.system.gpu import Gpu
+from quire.system.hardware import Hardware
+
+GIB = 2**30
+CPU = Hardware(cores=4, memory_bytes=16 * GIB, available_bytes=12 * GIB)
+GPU = replace(CPU, gpu=Gpu("A GPU", 80 * GIB))
+
+
+def resolved(hardware: Hardware = GPU, **fields: Any) -> Resolved:
+    given = {"model": "gpt2", "load_format": "dummy", "dtype": "bfloat16", **fields}
+    return resolve(EngineArgs(**given), hardware)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "fields", "device"),
+    [
+        (CPU, {}, "cpu"),
+        (CPU, {"device": "cpu"}, "cpu"),
+        (GPU, {}, "cuda"),
+        (GPU, {"device": "cuda"}, "cuda"),
+        (GPU, {"device": "cpu"}, "cpu"),
+        (GPU, {"ops": "cpu"}, "cpu"),
+        (GPU, {"tensor_parallel_size": 2}, "cpu"),
+        (GPU, {"ops": "reference"}, "cuda"),
+    ],
+)
+def test_the_device(hardware: Hardware, fields: dict[str, Any], device: str) -> None:
+    config = resolved(hardware, **fields).config
+    assert config.device == device
+    assert config.ops == ("reference" if device == "cuda" else fields.get("ops", "auto"))
+
+
+def test_memory_is_the_gpus() -> None:
+    found = resolved(gpu_memory_utilization=0.25, swap_space=4.0)
+    assert found.config.memory_budget_bytes == 20 * GIB
+    assert any("A GPU" in note for note in found.notes)
+    assert resolved().config.memory_budget_bytes == int(0.9 * 80 * GIB)
+    assert resolved(CPU).config.memory_budget_bytes == 8 * GIB
+    assert resolved(device="cpu").config.memory_budget_bytes == 8 * GIB
+    with pytest.raises(ConfigError, match=r"ask for 11\.0 GiB of host memory"):
+        resolved(swap_space=11.0)
+
+
+@pytest.mark.parametrize(
+    ("built", "said"), [(None, "built without CUDA"), ("12.8", "no GPU.*CUDA 12.8")]
+)
+def test_no_gpu(built: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve_device, "torch_cuda_version", lambda: built)
+    with pytest.raises(ConfigError, match=said) as caught:
+        resolved(CPU, device="cuda")
+    assert caught.value.param == "device"
+
+
+def test_native_kernels_run_on_cpus() -> None:
+    with pytest.raises(ConfigError, match="native kernels run on CPUs"):
+        resolved(device="cuda", ops="cpu")
+    with pytest.raises(ConfigError, match="device is 'tpu'"):
+        resolved(device="tpu")
+
+
+def test_quantized_weights_are_forms_not_packings() -> None:
+    """The native rounding is the native kernels' own."""
+    config = resolved(quantization="int8").config
+    assert config.packing is None
+    assert config.weight_forms
+
+
+def test_half_precision_stays_on_a_gpu() -> None:
+    assert resolved(dtype="auto", model="opt-125m").config.dtype == "float16"
+    slow = resolved(CPU, dtype="auto", model="opt-125m", ops="reference")
+    assert slow.config.dtype == "float32"
+
+
+def test_offloaded_weights_lie_in_host_memory() -> None:
+    plain = resolved().config
+    layer = sum(layer_weights(plain).values()) // 12
+    found = resolved(cpu_offload_gb=5 * layer / GIB)
+    plan = OffloadPlan(found.config)
+    assert len(plan.layers) == 5
+    assert plan.planned_bytes == 5 * layer
+    assert plan.ahead_bytes == 2 * layer
+    assert held_weight_bytes(found.config) == held_weight_bytes(plain) - 3 * layer
+    assert any("in host memory" in note for note in found.notes)
+
+
+def test_no_more_than_the_host_has() -> None:
+    small = replace(GPU, available_bytes=2**20)
+    with pytest.raises(ConfigError, match="host memory that is free now") as caught:
+        resolved(small, cpu_offload_gb=0.1)
+    assert caught.value.param == "cpu_offload_gb"

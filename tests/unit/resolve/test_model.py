@@ -1,0 +1,85 @@
+"""What a user changes of a model's own configuration, and what of it is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.core.config import ModelConfig
+from quire.core.errors import CheckpointError, ConfigError
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import engine_args, resolve
+from quire.system.hardware import Hardware
+
+MACHINE = Hardware(cores=4, memory_bytes=2**34, available_bytes=2**34)
+PRESET = EngineArgs(model="qwen3-0.6b", load_format="dummy")
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+def model(overrides: dict[str, Any] | None) -> ModelConfig:
+    text = None if overrides is None else json.dumps(overrides)
+    return resolve(replace(PRESET, hf_overrides=text), MACHINE).config.model
+
+
+def warnings(overrides: dict[str, Any] | None) -> list[str]:
+    args = replace(PRESET, hf_overrides=None if overrides is None else json.dumps(overrides))
+    return [note for note in resolve(args, MACHINE).notes if note.startswith("YaRN")]
+
+
+def test_fields_take_the_place_of_the_models_own() -> None:
+    plain = model(None)
+    assert model({}) == plain
+    assert model({"rms_norm_eps": 0.5}).norm_eps == 0.5
+    assert model({"max_position_embeddings": 99}).max_position_embeddings == 99
+    assert model({"rope_theta": 5.0}).rope.theta == 5.0  # type: ignore[union-attr]
+
+
+def test_a_field_is_taken_away() -> None:
+    with pytest.raises(CheckpointError, match="vocab_size"):
+        model({"vocab_size": None})
+
+
+def test_rope_scaling_leaves_the_rest_of_rope() -> None:
+    plain = model(None).rope
+    stretched = model({"rope_scaling": YARN})
+    assert plain is not None
+    assert stretched.rope is not None
+    assert (stretched.rope.scaling, stretched.rope.theta) == ("yarn", plain.theta)
+    assert stretched.max_position_embeddings == 131072
+    newer = {"rope_parameters": {**YARN, "rope_theta": 7.0}, "rope_scaling": None}
+    assert model(newer).rope.scaling == "yarn"  # type: ignore[union-attr]
+    assert model(newer).rope.theta == 7.0  # type: ignore[union-attr]
+    assert model({"rope_parameters": YARN}) == stretched
+
+
+def test_static_yarn_is_told_with_two_ways_out_that_work() -> None:
+    assert warnings(None) == []
+    assert warnings({"rope_scaling": {**YARN, "factor": 1.0}}) == []
+    [warning] = warnings({"rope_scaling": YARN})
+    assert "below the 32,768 tokens it was trained at" in warning
+    plain, dynamic = (json.loads(text) for text in warning.split("'")[1::2] if text[0] == "{")
+    assert model(plain).rope == model(None).rope
+    assert model(plain).max_position_embeddings == 32768
+    assert model(dynamic).rope.scaling == "dynamic"  # type: ignore[union-attr]
+    assert model(dynamic).max_position_embeddings == 131072
+    assert warnings(plain) == warnings(dynamic) == []
+
+
+def test_what_is_no_json_object_is_refused() -> None:
+    for text in ("{", "[]", "3"):
+        with pytest.raises(ConfigError, match="--hf-overrides"):
+            resolve(replace(PRESET, hf_overrides=text), MACHINE)
+
+
+def test_from_python_it_is_a_dict() -> None:
+    args = engine_args("qwen3-0.6b", {"hf_overrides": {"rope_theta": 5.0}})
+    assert json.loads(args.hf_overrides or "") == {"rope_theta": 5.0}
+
+
+def test_vllms_names_of_types() -> None:
+    for name, ours in (("half", "float16"), ("float", "float32")):
+        args = engine_args("qwen3-0.6b", {"load_format": "dummy", "dtype": name})
+        assert resolve(args, MACHINE).config.dtype == ours

@@ -1,0 +1,79 @@
+"""--tensor-parallel-size: what it makes of the other flags, and what cannot be."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.resolve.flags import add_engine_flags, engine_args_from
+from quire.system.gpu import Gpu
+from quire.system.hardware import Hardware
+
+GIB = 2**30
+MACHINE = Hardware(cores=5, memory_bytes=16 * GIB, available_bytes=12 * GIB)
+GPU = replace(MACHINE, gpu=Gpu("A GPU", 80 * GIB))
+
+
+def resolved(hardware: Hardware = MACHINE, **fields: Any) -> EngineConfig:
+    given = {"model": "qwen3-0.6b", "load_format": "dummy", "tensor_parallel_size": 2, **fields}
+    return resolve(EngineArgs(**given), hardware).config
+
+
+def test_threads_are_the_same_for_all_ranks() -> None:
+    assert resolved(tensor_parallel_size=1).num_threads == 5
+    config = resolved()
+    assert (config.tensor_parallel_size, config.num_threads) == (2, 4)
+    assert config.share is None
+
+
+def test_a_tiny_model_has_a_thread_a_rank() -> None:
+    assert resolved(model="embedded", load_format="auto").num_threads == 2
+
+
+def test_the_context_is_what_fits_beside_every_ranks_weights() -> None:
+    small = replace(MACHINE, memory_bytes=6 * GIB, available_bytes=6 * GIB)
+    one, two = (resolved(small, tensor_parallel_size=ranks).scheduler for ranks in (1, 2))
+    assert 1024 < two.max_model_len < one.max_model_len
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"tensor_parallel_size": 0}, "at least 1"),
+        ({"tensor_parallel_size": 6}, "a core of its own, and there are 5"),
+        ({"num_threads": 1}, "num_threads is 1"),
+        ({"ops": "reference"}, "the reference ops"),
+        ({"cpu_offload_gb": 1.0}, "weights in files"),
+        ({"tensor_parallel_size": 3}, "16 attention heads"),
+        ({"quantization": "gptq_actorder"}, "act-order"),
+    ],
+)
+def test_what_cannot_be(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as refused:
+        resolved(**fields)
+    assert refused.value.param == "tensor_parallel_size"
+
+
+def test_adapters_and_pooling_are_for_ranks_too() -> None:
+    assert resolved(enable_lora=True).lora is not None
+    assert resolved(model="bge-small-en-v1.5").pooling is not None
+
+
+def test_a_gpu_is_left_alone() -> None:
+    assert resolved(GPU).device == "cpu"
+    with pytest.raises(ConfigError, match="--device cpu"):
+        resolved(GPU, device="cuda")
+
+
+@pytest.mark.parametrize("flag", ["-tp", "--tensor-parallel-size", "--tensor_parallel_size"])
+def test_spellings(flag: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_engine_flags(parser)
+    assert engine_args_from(parser.parse_args([flag, "2"])).tensor_parallel_size == 2

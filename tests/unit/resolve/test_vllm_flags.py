@@ -1,0 +1,171 @@
+"""vLLM's command lines and scripts: what they ask for is done, told to be so, or refused."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quire
+from quire.core.errors import ConfigError
+from quire.engine.arg_utils import AsyncEngineArgs
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import engine_args
+from quire.resolve.flags import add_engine_flags, engine_args_from
+from quire.resolve.vllm_flags import FOREIGN, foreign_notes
+from quire.utils import FlexibleArgumentParser
+
+GUIDE = Path(__file__).parents[3] / "docs" / "from-vllm.md"
+
+
+def parse(*argv: str) -> EngineArgs:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("model_tag", nargs="?")
+    add_engine_flags(parser)
+    return engine_args_from(parser.parse_args(argv))
+
+
+def test_the_commands_of_vllms_complaints(capsys: pytest.CaptureFixture[str]) -> None:
+    """As users wrote them (17568, 12266, 15809), their models apart."""
+    args = parse(
+        *["model", "--disable-log-requests", "--trust-remote-code", "--max-model-len", "36000"],
+        *["--gpu_memory_utilization", "0.7", "--max-num-seqs", "128", "--enforce-eager"],
+    )
+    assert (args.max_model_len, args.gpu_memory_utilization) == (36000, 0.7)
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in told] == ["--disable-log-requests", "--trust-remote-code"]
+    assert all(" has no effect: " in line for line in told)
+    assert parse("--swap-space", "16", "--tensor-parallel-size=2").swap_space == 16
+
+
+def test_a_switch_takes_no_word_from_the_model() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model_tag", nargs="?")
+    add_engine_flags(parser)
+    assert parser.parse_args(["--trust-remote-code", "model"]).model_tag == "model"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--pipeline-parallel-size 2", "--tensor-parallel-size"),
+        ("-pp 2", "--tensor-parallel-size"),
+        ("-dp=2", "behind a router"),
+        ("--no-enable-chunked-prefill", "in chunks"),
+        ('--speculative-config {"method":"ngram"}', "speculative decoding is not there yet"),
+        ("--guided-decoding-backend xgrammar", "llguidance"),
+        ("--task embed", "--runner pooling"),
+    ],
+)
+def test_what_cannot_be_heeded_is_refused_with_a_way_out(words: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse(*words.split())
+
+
+@pytest.mark.parametrize(
+    "words", ["-pp 1", "--enable-chunked-prefill", "--guided-decoding-backend auto", "-O3"]
+)
+def test_what_is_so_in_any_case(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse(*words.split()) == EngineArgs()
+    assert "has no effect" in capsys.readouterr().err
+
+
+def test_from_python(caplog: pytest.LogCaptureFixture) -> None:
+    fields = {"trust_remote_code": True, "pipeline_parallel_size": 1, "max_num_seqs": 7}
+    with caplog.at_level("INFO", "quire"):
+        args = engine_args("m", {**fields, "speculative_config": None})
+    assert args == EngineArgs(model="m", max_num_seqs=7)
+    assert [line.split()[0] for line in caplog.messages] == [
+        "--trust-remote-code", "--pipeline-parallel-size",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="speculative"):
+        engine_args("m", {"speculative_config": {"model": "ngram"}})
+
+
+def test_vllms_names_in_the_constructor() -> None:
+    given: dict[str, Any] = {"trust_remote_code": True, "hf_overrides": {"rope_theta": 5.0}}
+    args = AsyncEngineArgs(model="m", **given)
+    assert args == EngineArgs(model="m", hf_overrides='{"rope_theta": 5.0}')
+    assert replace(args, seed=3).seed == 3
+    with pytest.raises(ConfigError, match="speculative decoding is not there yet"):
+        EngineArgs(speculative_config={"model": "ngram"})  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"'max_model_length'; did you mean max_model_len"):
+        EngineArgs(max_model_length=8)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("task", "fields"),
+    [
+        ("embed", {"runner": "pooling", "convert": "embed"}),
+        ("classify", {"runner": "pooling", "convert": "classify"}),
+        ("score", {"runner": "pooling"}),
+        ("generate", {}),
+    ],
+)
+def test_vllms_old_task(task: str, fields: dict[str, Any]) -> None:
+    assert engine_args("m", {"task": task}) == EngineArgs(model="m", **fields)
+
+
+def test_a_script_reads_its_flags_as_vllms_examples_do() -> None:
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    parser.set_defaults(model="m", enforce_eager=True, task="embed")
+    flags = ["--max-num-seqs", "3", "--trust-remote-code"]
+    wanted = EngineArgs("m", max_num_seqs=3, enforce_eager=True)
+    assert EngineArgs.from_cli_args(parser.parse_args(flags)) == wanted
+    fields = vars(parser.parse_args(flags))
+    embedding = replace(wanted, runner="pooling", convert="embed")
+    assert engine_args(fields.pop("model"), fields) == embedding
+
+
+def test_none_is_a_flag_of_ours_and_all_are_in_the_guide() -> None:
+    ours = {name for name in EngineArgs.__dataclass_fields__ if name in FOREIGN}
+    assert not ours
+    text = GUIDE.read_text()
+    assert [name for name in FOREIGN if f"`--{name.replace('_', '-')}`" not in text] == []
+    for name, foreign in FOREIGN.items():
+        for value in foreign.same or ():
+            assert list(foreign_notes({name: value}))
+
+
+def test_vllms_public_names() -> None:
+    """What its scripts import."""
+    for name in quire.__all__:
+        assert getattr(quire, name) is not None
+    assert quire.TokensPrompt(prompt_token_ids=[1]) == {"prompt_token_ids": [1]}
+    assert quire.TextPrompt(prompt="a") == {"prompt": "a"}
+    with pytest.raises(ImportError, match="ModelRegistry: architectures are Quire's own"):
+        exec("from quire import ModelRegistry")
+    with pytest.raises(ImportError, match="StructuredOutputsParams"):
+        exec("from quire.sampling_params import GuidedDecodingParams")
+
+
+PATHS = """
+from quire.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from quire.inputs import EmbedsPrompt, PromptType, TextPrompt, TokensPrompt
+from quire.logprobs import Logprob
+from quire.lora.request import LoRARequest
+from quire.outputs import CompletionOutput, EmbeddingRequestOutput, RequestOutput
+from quire.pooling_params import PoolingParams
+from quire.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from quire.sampling_params import StructuredOutputsParams
+from quire.utils import FlexibleArgumentParser, random_uuid
+from quire.utils.argparse_utils import FlexibleArgumentParser
+from quire.v1.engine.async_llm import AsyncLLM
+from quire.engine.async_llm_engine import AsyncLLMEngine
+import sys
+assert "torch" not in sys.modules, "these need no torch"
+from quire.entrypoints.llm import LLM
+"""
+
+
+def test_vllms_import_paths() -> None:
+    """Each is there; in a process of its own, to see what they load."""
+    done = subprocess.run(
+        [sys.executable, "-c", PATHS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
