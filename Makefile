@@ -45,7 +45,7 @@ newcomer: $(VENV)/.quire  ## Run forty things that a new user types, and write d
 soak: soak-worlds soak-server  ## Run both soaks: the scheduler's worlds, then a server with faults
 
 soak-worlds: $(VENV)/.quire  ## Run 200,000 simulated worlds (SOAK_ARGS="--seeds N --first N --jobs N")
-	@$(BIN)/python -m quire.simulate.soak $(SOAK_ARGS)
+	@$(BIN)/python -m tests.simulation.soak $(SOAK_ARGS)
 
 soak-server: $(VENV)/.quire-dev  ## Serve under overload, with faults, for MINUTES (15)
 	@$(BIN)/python benchmarks/soak_faults.py --minutes $(MINUTES)

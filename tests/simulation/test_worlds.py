@@ -1,14 +1,14 @@
 """Deterministic simulation: the real core, random worlds, every invariant after every step.
 
-A failure names its seed; `python -m quire.simulate.soak --seed N` replays it.
+A failure names its seed; `python -m tests.simulation.soak --seed N` replays it.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from quire.simulate.soak import failure, main, replay_command
-from quire.simulate.world import World, run_world
+from tests.simulation.soak import failure, main, replay_command
+from tests.simulation.world import World, run_world
 
 SEEDS = 2_000
 BATCHES = 40

@@ -1,1 +1,1 @@
-"""Several processes that compute one model: who belongs together, and what they share. No torch."""
+"""Memory that the processes of one model share. No torch."""

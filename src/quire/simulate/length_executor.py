@@ -6,10 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
-from quire.core.cost import RooflineCost
+from quire.core.cost import RooflineCost, StepCost
 from quire.executor.base import Executor, Pending
 from quire.simulate.clock import VirtualClock
-from quire.simulate.executor import step_seconds
+
+
+def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
+    """What `cost` predicts for this batch; for one of its steps, where it has several."""
+    computed, scheduled = batch.num_computed_tokens, batch.num_scheduled_tokens
+    pairs = scheduled * computed + scheduled * (scheduled + 1) // 2
+    return cost.seconds(
+        int(scheduled.sum()),
+        len(batch.request_ids),
+        int((computed + scheduled).sum()),
+        int(pairs.sum()),
+    )
 
 
 class LengthExecutor(Executor):

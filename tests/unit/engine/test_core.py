@@ -18,7 +18,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import NOT_FOLLOWED, StructuredOutputsParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
-from quire.simulate.executor import ModelledExecutor, modelled_tokens
+from tests.simulation.executor import ModelledExecutor, modelled_tokens
 
 VOCAB = 50
 

@@ -15,7 +15,7 @@ from quire.engine.core import EngineCore
 from quire.executor.base import Pending, StepSkippedError
 from quire.executor.uniproc import UniprocExecutor
 from quire.simulate.clock import VirtualClock
-from quire.simulate.executor import ModelledExecutor, ModelledStep, modelled_tokens
+from tests.simulation.executor import ModelledExecutor, ModelledStep, modelled_tokens
 from tests.unit.engine.fakes import engine_config
 from tests.unit.engine.test_core import VOCAB, Poison, Steps, ask, finish, make, tokens
 

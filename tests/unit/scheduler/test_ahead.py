@@ -18,7 +18,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.executor.base import ForwardError, Pending
 from quire.scheduler.scheduler import Scheduler
 from quire.simulate.clock import VirtualClock
-from quire.simulate.executor import ModelledExecutor, modelled_tokens
+from tests.simulation.executor import ModelledExecutor, modelled_tokens
 
 VOCAB = 13
 

@@ -16,8 +16,8 @@ from quire.core.request import FinishReason, pack_tokens, unpack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
-from quire.simulate.driver import Event, Transcript, drive
-from quire.simulate.executor import ModelledExecutor, modelled_tokens
+from tests.simulation.driver import Event, Transcript, drive
+from tests.simulation.executor import ModelledExecutor, modelled_tokens
 
 VOCAB = 97
 MAX_MODEL_LEN = 10_000

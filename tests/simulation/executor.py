@@ -25,7 +25,8 @@ from quire.core.cost import RooflineCost, StepCost
 from quire.core.messages import TokenLogprobs
 from quire.executor.base import Executor, ForwardError, Pending, StepSkippedError
 from quire.simulate.clock import VirtualClock
-from quire.simulate.host_tier import MisplacedBlockError, ModelledHostTier
+from quire.simulate.length_executor import step_seconds
+from tests.simulation.host_tier import MisplacedBlockError, ModelledHostTier
 
 _MASK = 2**64 - 1
 _START = 1
@@ -65,18 +66,6 @@ def modelled_tokens(
 def _start(adapter: int) -> int:
     """The fingerprint of nothing: what an adapter makes of tokens is its own."""
     return fingerprint(_START, adapter) if adapter else _START
-
-
-def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
-    """What `cost` predicts for this batch; for one of its steps, where it has several."""
-    computed, scheduled = batch.num_computed_tokens, batch.num_scheduled_tokens
-    pairs = scheduled * computed + scheduled * (scheduled + 1) // 2
-    return cost.seconds(
-        int(scheduled.sum()),
-        len(batch.request_ids),
-        int((computed + scheduled).sum()),
-        int(pairs.sum()),
-    )
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Many random worlds on all cores: `python -m quire.simulate.soak --seeds 200000`.
+"""Many random worlds on all cores: `python -m tests.simulation.soak --seeds 200000`.
 
 A failing seed is printed as soon as it is found, with the command that replays it.
 """
@@ -14,8 +14,8 @@ import traceback
 from collections.abc import Sequence
 from multiprocessing import get_context
 
-from quire.simulate.executor import ViolationError
-from quire.simulate.world import run_world
+from tests.simulation.executor import ViolationError
+from tests.simulation.world import run_world
 
 SEEDS = 200_000
 CHUNK = 50
@@ -56,11 +56,11 @@ def soak(first: int, count: int, jobs: int) -> list[int]:
 
 
 def replay_command(seed: int) -> str:
-    return f"python -m quire.simulate.soak --seed {seed}"
+    return f"python -m tests.simulation.soak --seed {seed}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m quire.simulate.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.soak", description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first one (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
