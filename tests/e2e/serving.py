@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ class Server:
         families = text_string_to_metric_families(text)
         return sum(s.value for f in families for s in f.samples if s.name == f"vllm:{name}")
 
-    def wait_until_idle(self, seconds: float = 10.0) -> None:
+    def wait_until_idle(self, seconds: float = 60.0) -> None:
         """Wait until no request and no KV block is in use."""
         deadline = time.monotonic() + seconds
         names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
@@ -58,6 +58,14 @@ class Server:
         """Send a signal; the exit status."""
         self.process.send_signal(number)
         return self.process.wait(30)
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until `condition` holds; fail if it does not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 
 from tests.e2e.serving import QUIRE
@@ -15,12 +14,10 @@ def quire(*words: str, text: str | None = None) -> subprocess.CompletedProcess[s
     )
 
 
-def test_help_is_quick() -> None:
-    began = time.monotonic()
+def test_help() -> None:
     result = quire("--help")
     assert result.returncode == 0
     assert "serve" in result.stdout
-    assert time.monotonic() - began < 2  # 0.1 s on an idle machine
 
 
 def test_complete_keeps_stdout_clean(tiny_model: Path) -> None:

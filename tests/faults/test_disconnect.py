@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
+import socket
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -46,13 +47,11 @@ def test_row_31_client_leaves_without_a_stream(server: Server, n: int) -> None:
     ended = server.metric("request_success_total")
     body = {"prompt": "a", "max_tokens": LONG, "ignore_eos": True, "n": n}
 
-    def impatient() -> None:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{server.url}/v1/completions", json=body, timeout=0.2)
-
-    client = threading.Thread(target=impatient)
-    client.start()
-    client.join()
+    raw = json.dumps(body).encode()
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)) as client:
+        client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+        while server.metric("num_requests_running") < n:
+            time.sleep(0.01)
     server.wait_until_idle()
     assert server.metric("request_success_total") == ended + n
     assert_unharmed(server, canary)

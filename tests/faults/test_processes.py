@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.serving import QUIRE, Server, serving
+from tests.e2e.serving import QUIRE, Server, serving, until
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.requests import assert_no_secret, assert_unharmed
 
@@ -40,13 +39,6 @@ def server(model: Path) -> Iterator[Server]:
     flags = ("--num-gpu-blocks-override", "2048", "--step-timeout", "2")
     with serving(model, *flags) as running:
         yield running
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def children(server: Server) -> list[psutil.Process]:

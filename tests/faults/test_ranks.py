@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from quire.system.hardware import detect
-from tests.e2e.serving import QUIRE, Server, serving
+from tests.e2e.serving import QUIRE, Server, serving, until
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.requests import assert_unharmed
-from tests.faults.test_processes import LONG, PATIENCE, Stream, children, core, healthy, until
+from tests.faults.test_processes import LONG, PATIENCE, Stream, children, core, healthy
 
 pytestmark = pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own")
 RANK = "quire.executor.rank"

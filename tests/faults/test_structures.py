@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from quire.system.hardware import detect
-from tests.e2e.serving import Server, serving
+from tests.e2e.serving import Server, serving, until
 from tests.faults.requests import assert_refused, assert_unharmed
-from tests.faults.test_processes import children, core, healthy, until
+from tests.faults.test_processes import children, core, healthy
 
 CHECKER = "quire.frontend.workers.grammar_worker"
 DEADLY = """

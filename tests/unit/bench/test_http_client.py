@@ -157,7 +157,7 @@ async def test_a_stream_left_early_closes_its_connection() -> None:
     async with serving(half, fixed(b"200 OK", b"3")) as server:
         client = HTTPClient(server.url)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.exchange("POST", "/", {}), 0.05)
+            await asyncio.wait_for(client.exchange("POST", "/", {}), 0.5)
         assert await client.json("GET", "/") == 3
         await client.close()
     assert server.connections == 2

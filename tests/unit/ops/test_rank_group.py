@@ -213,7 +213,7 @@ def test_who_waits_is_told_on_every_rank() -> None:
         x = torch.ones(1, 8)
         there.wait()
         if group.rank == 1:
-            time.sleep(0.2)
+            time.sleep(1.0)
         reduce(group, x)
         reduce(group, x)  # by now what the others have waited for is written
         return group.waited()

@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from quire.server.connection import while_connected
+from tests.unit.frontend.test_core_client import until
 from tests.unit.server.fake_engine import Running, running
 
 
@@ -43,9 +44,8 @@ class Connection:
 
 async def settled(app: Running) -> None:
     """Wait until the core has dropped everything; one step is enough."""
-    await asyncio.sleep(0.05)
     assert app.engine.num_unfinished == 0
-    assert not app.core.scheduler.has_unfinished()
+    await until(lambda: not app.core.scheduler.has_unfinished())
     assert app.core.scheduler.stats().kv_blocks_used == 0
     app.core.call("check_integrity", [])
 
@@ -77,20 +77,16 @@ async def test_leaving_a_stream_aborts(path: str, fields: dict[str, Any], n: int
 async def test_leaving_before_the_first_token_aborts(stream: bool) -> None:
     async with running(seconds=0.2) as app:
         connection = Connection(app, "/v1/completions", prompt="{", stream=stream)
-        await asyncio.sleep(0.05)
-        assert app.engine.num_unfinished == 1
+        await until(lambda: app.engine.num_unfinished == 1)
         connection.leave()
         await connection.task
-        assert app.engine.num_unfinished == 0
-        await asyncio.sleep(0.2)
         await settled(app)
 
 
 async def test_leaving_without_a_stream_aborts() -> None:
     async with running(seconds=0.01) as app:
         connection = Connection(app, "/v1/completions", prompt="{", n=2, ignore_eos=True)
-        await asyncio.sleep(0.1)
-        assert app.engine.num_unfinished == 1
+        await until(lambda: app.engine.num_unfinished == 1)
         connection.leave()
         await connection.task
         await settled(app)

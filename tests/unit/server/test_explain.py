@@ -37,7 +37,7 @@ async def test_an_idle_server_is_idle() -> None:
 
 
 async def test_a_server_under_load() -> None:
-    async with running(seconds=0.004) as app:
+    async with running(seconds=0.02) as app:
         requests = [
             asyncio.create_task(app.complete(max_tokens=250, ignore_eos=True)) for _ in range(3)
         ]
