@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from quire.core.prompts import PromptType, TextPrompt, TokensPrompt
     from quire.core.sampling_params import SamplingParams
     from quire.core.structured_outputs import StructuredOutputsParams
+    from quire.core.thinking import ThinkingMarks
     from quire.engine.arg_utils import AsyncEngineArgs
     from quire.engine.async_llm_engine import AsyncLLMEngine
     from quire.frontend.async_llm import AsyncLLM
@@ -58,6 +59,7 @@ __all__ = [
     "ScoringRequestOutput",
     "StructuredOutputsParams",
     "TextPrompt",
+    "ThinkingMarks",
     "TokensPrompt",
     "__version__",
 ]
@@ -88,6 +90,7 @@ _HOME = {
     "ScoringRequestOutput": "quire.core.outputs",
     "StructuredOutputsParams": "quire.core.structured_outputs",
     "TextPrompt": "quire.core.prompts",
+    "ThinkingMarks": "quire.core.thinking",
     "TokensPrompt": "quire.core.prompts",
 }
 _ABSENT = {

@@ -5,8 +5,15 @@ from typing import Any
 from quire.core.beam_search import BeamSearchParams
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.thinking import ThinkingMarks
 
-__all__ = ["BeamSearchParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"]
+__all__ = [
+    "BeamSearchParams",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "ThinkingMarks",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.named_fields import Elsewhere, NamedFields
 from quire.core.pooling_params import WHOLE_CONTEXT
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
+from quire.core.thinking import ThinkingMarks
 from quire.core.typed import check_types
 
 MAX_N = 128
@@ -28,6 +29,7 @@ MAX_REPEATED_BAD_WORDS = 16_384
 MAX_ALLOWED_TOKEN_IDS = 1_048_576
 """More than any vocabulary has."""
 SEED_RANGE = 2**63
+UNLIMITED = -1
 _RESTRICTIONS = ("allowed_token_ids", "bad_words", "min_tokens")
 """Fields that rule tokens out, beside a structure."""
 
@@ -131,6 +133,11 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
     """Where a longer prompt loses tokens: `left` keeps its end."""
     structured_outputs: StructuredOutputsParams | None = None
     """What the text has to be: JSON of a schema, a regular expression, a choice, a grammar."""
+    thinking_token_budget: int | None = None
+    """Most tokens of reasoning; then its end is forced. None and -1: no limit."""
+    thinking_marks: ThinkingMarks | None = None
+    """What stands around the reasoning; `thinking_token_budget` needs it. The server fills it in
+    by its reasoning parser."""
     written_structure: WrittenStructure | None = None
     """`structured_outputs` as a grammar worker has written it; filled in by the input processor,
     never by a user."""
@@ -154,6 +161,15 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def reads_output(self) -> bool:
+        """Whether the text of the output so far decides on its next token."""
+        return self.structured_outputs is not None or self.limits_thinking
+
+    @property
+    def limits_thinking(self) -> bool:
+        return self.thinking_token_budget not in (None, UNLIMITED)
 
     @property
     def stop_strings(self) -> list[str]:
@@ -202,6 +218,14 @@ def _check(p: SamplingParams) -> None:
         _in_range("logprobs", p.logprobs, 0, MAX_LOGPROBS)
     if p.prompt_logprobs is not None:
         _in_range("prompt_logprobs", p.prompt_logprobs, 0, MAX_LOGPROBS)
+    if p.thinking_token_budget is not None:
+        _in_range("thinking_token_budget", p.thinking_token_budget, UNLIMITED, 2**31 - 1)
+    if p.limits_thinking and (p.thinking_marks is None or not p.thinking_marks.ends):
+        raise InvalidRequestError(
+            "thinking_token_budget needs to know between which marks the model reasons.",
+            fix='Set thinking_marks, such as ThinkingMarks(("<think>",), ("</think>",)).',
+            param="thinking_token_budget",
+        )
     if (kept := p.truncate_prompt_tokens) is not None and kept != WHOLE_CONTEXT and kept < 1:
         raise InvalidRequestError(
             f"truncate_prompt_tokens is {kept}; it must be at least 1, or -1 for as many as fit.",

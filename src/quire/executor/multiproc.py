@@ -111,7 +111,7 @@ class MultiprocExecutor(UniprocExecutor):
         eos_token_ids: tuple[int, ...],
         lora_request: LoRARequest | None = None,
     ) -> Future[Any] | None:
-        if params.structured_outputs is not None or lora_request is not None:
+        if params.reads_output or lora_request is not None:
             self._team.tell(Prepare(params, eos_token_ids, lora_request))
         return super().prepare(params, eos_token_ids, lora_request)
 

@@ -171,10 +171,15 @@ class Worker:
         lora_request: LoRARequest | None = None,
     ) -> Future[Any] | None:
         """See `Executor.prepare`."""
-        structured, grammar, adapter = params.structured_outputs, None, None
+        structured = params.structured_outputs
+        grammar: Future[Any] | None = None
+        adapter: Future[Any] | None = None
         if structured is not None:
             assert self._grammars is not None, "the worker is not started"
             grammar = self._grammars.prepare(structured, eos_token_ids, params.written_structure)
+        elif params.limits_thinking:
+            assert self._grammars is not None, "the worker is not started"
+            grammar = self._grammars.prepare_tokenizer()
         if lora_request is not None and self._adapters is not None:
             adapter = self._adapters.prefetch(lora_request)
         return both(grammar, adapter) if grammar and adapter else grammar or adapter

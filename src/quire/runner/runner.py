@@ -151,7 +151,7 @@ class ModelRunner:
     def _compute(self, step: SchedulerOutput, slots: Column) -> ModelOutput:
         """One token at most for each sequence, or one vector."""
         inputs = self._inputs.build(step, slots)
-        if self.states.structured:
+        if self.states.followed:
             self._begin_masks(slots[inputs.samples])
         self._watch.lap("prepare")
         if self._pooler is not None:
@@ -239,9 +239,9 @@ class ModelRunner:
         self.states.append(slots[entries], tokens)
 
     def _begin_masks(self, slots: Column) -> None:
-        """Have the masks of structured output filled while the model runs."""
+        """Have what follows outputs ready, and masks filled while the model runs."""
         states = self.states
-        wanted = [slot for slot in slots.tolist() if slot in states.structured]
+        wanted = [slot for slot in slots.tolist() if slot in states.followed]
         self._masks.begin({slot: states.sampling[slot] for slot in wanted})
 
     def _sampling_batch(self, names: list[str], slots: Column) -> SamplingBatch:

@@ -68,7 +68,7 @@ class SequenceStates:
         self.num_blocks = np.zeros(max_num_seqs, dtype=np.int64)
         self.sampling: dict[int, SamplingState] = {}
         self.prompt_logprobs: dict[int, int] = {}
-        self.structured: set[int] = set()
+        self.followed: set[int] = set()
         self.second_text = np.full(max_num_seqs, NEVER, dtype=np.int64)
         self.pairs: set[int] = set()
         self.pooled: dict[int, NDArray[np.float64]] = {}
@@ -95,7 +95,7 @@ class SequenceStates:
             if slot is not None:
                 del self.sampling[slot]
                 self.prompt_logprobs.pop(slot, None)
-                self.structured.discard(slot)
+                self.followed.discard(slot)
                 self.pairs.discard(slot)
                 self.pooled.pop(slot, None)
                 self.prompt_embeds.pop(slot, None)
@@ -185,8 +185,8 @@ class SequenceStates:
         wanted = new.sampling_params.prompt_logprobs
         if wanted is not None and count == new.num_prompt_tokens:
             self.prompt_logprobs[slot] = wanted
-        if new.sampling_params.structured_outputs is not None:
-            self.structured.add(slot)
+        if new.sampling_params.reads_output:
+            self.followed.add(slot)
         if new.prompt_embeds is not None:
             rows = np.frombuffer(new.prompt_embeds, np.float32)
             self.prompt_embeds[slot] = rows.reshape(new.num_prompt_tokens, -1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
-from threading import Lock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.sampling.masks import TokenRow
+from quire.sampling.thinking import ThinkingLimit
 from quire.system.native_marks import Mark, make_marks
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ class Grammars:
         self._compiled: OrderedDict[tuple[bytes, tuple[int, ...]], Future[Compiled]] = OrderedDict()
         self._vocabularies: dict[tuple[int, ...], tuple[LLTokenizer, dict[str, int]]] = {}
         self._lock = Lock()
-        self._load_lock = Lock()
+        self._load_lock = RLock()
+        self._tokenizer: Tokenizer | None = None
 
     def prepare(
         self,
@@ -101,6 +103,17 @@ class Grammars:
             self._compiled.move_to_end(key)
         return found
 
+    def prepare_tokenizer(self) -> Future[Tokenizer] | None:
+        """The tokenizer, once it is read; None if it is there."""
+        return self._threads.submit(self.tokenizer) if self._tokenizer is None else None
+
+    def tokenizer(self) -> Tokenizer:
+        """The model's; the first call reads it."""
+        with self._load_lock:
+            if self._tokenizer is None:
+                self._tokenizer = self._load_tokenizer()
+            return self._tokenizer
+
     def shutdown(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -127,7 +140,7 @@ class Grammars:
 
         with self._load_lock:
             if eos_token_ids not in self._vocabularies:
-                tokenizer = self._load_tokenizer()
+                tokenizer = self.tokenizer()
                 self._vocabularies[eos_token_ids] = (
                     matcher_tokenizer(tokenizer, self.vocab_size, eos_token_ids),
                     special_tokens(tokenizer, eos_token_ids),
@@ -195,11 +208,18 @@ class MaskFiller:
         self._filling: Future[None] | None = None
 
     def begin(self, states: Mapping[int, SamplingState]) -> None:
-        """Begin to fill the masks for the next tokens of these, by row, until `end`."""
+        """Begin to fill the masks for the next tokens of these, by row, until `end`.
+
+        Those without a structure get only what follows their reasoning.
+        """
         assert self._filling is None, "masks are being filled already"
         work = []
         for row, state in states.items():
             try:
+                if state.thinking is None and state.params.limits_thinking:
+                    state.thinking = self._thinking(state)
+                if state.params.structured_outputs is None:
+                    continue
                 if state.matcher is None:
                     state.matcher = self._matcher(state, row)
             except Exception as error:  # one request's fault, never its batch-mates'
@@ -215,6 +235,14 @@ class MaskFiller:
         filling, self._filling = self._filling, None
         if filling is not None:
             filling.result()
+
+    def _thinking(self, state: SamplingState) -> ThinkingLimit:
+        if self._grammars is None:
+            raise InvalidRequestError("this executor has no tokenizer.")
+        budget, marks = state.params.thinking_token_budget, state.params.thinking_marks
+        assert budget is not None
+        assert marks is not None
+        return ThinkingLimit(budget, marks, self._grammars.tokenizer())
 
     def _matcher(self, state: SamplingState, row: int) -> SequenceMatcher:
         """Its grammar was compiled before the request was admitted. Only where so many others

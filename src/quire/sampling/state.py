@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from quire.core.batch import Column
 from quire.core.errors import InvalidRequestError
 from quire.core.request import EMBEDDED
@@ -11,6 +13,7 @@ from quire.ops.sampling import LogitEdits, MaskWords
 from quire.sampling.grammars import SequenceMatcher
 from quire.sampling.masks import Masks, TokenRow
 from quire.sampling.penalties import Penalties
+from quire.sampling.thinking import ThinkingLimit
 
 
 class SamplingState:
@@ -27,6 +30,7 @@ class SamplingState:
     Attributes:
         matcher: follows an output that has a structure; made by `grammars.MaskFiller`, or else
             `fault` says why not.
+        thinking: follows a reasoning of limited length; made there, too.
     """
 
     __slots__ = (
@@ -41,6 +45,7 @@ class SamplingState:
         "matcher",
         "num_prompt_tokens",
         "params",
+        "thinking",
     )
 
     def __init__(
@@ -62,6 +67,7 @@ class SamplingState:
         self._masks: Masks | None = None
         self._penalties: Penalties | None = None
         self.matcher: SequenceMatcher | None = None
+        self.thinking: ThinkingLimit | None = None
         self.fault: str | None = None
 
     @property
@@ -84,7 +90,7 @@ class SamplingState:
             self.params.greedy
             and self.params.logprobs is None
             and not self._penalizes
-            and self.params.structured_outputs is None
+            and not self.params.reads_output
             and not Masks.needed(self.params, self.num_output_tokens)
         )
 
@@ -105,9 +111,11 @@ class SamplingState:
         """
         masked = Masks.needed(self.params, self.num_output_tokens)
         structured = self.params.structured_outputs is not None
+        output = self.output
+        if (forced := self._forced(output)) is not None:
+            return LogitEdits(allowed=np.array([forced], dtype=np.int64))
         if not masked and not self._penalizes and not structured:
             return None
-        output = self.output
         edits = LogitEdits(self._mask() if structured else None)
         if masked:
             if self._masks is None:
@@ -122,6 +130,16 @@ class SamplingState:
             self._penalties.count(output)
             self._penalties.add_to(edits)
         return edits
+
+    def _forced(self, output: TokenRow) -> int | None:
+        """The token that ends a reasoning whose limit is reached."""
+        if not self.params.limits_thinking:
+            return None
+        if self.thinking is None:
+            raise InvalidRequestError(
+                f"The reasoning cannot be followed: {self.fault}.", param="thinking_token_budget"
+            )
+        return self.thinking.next_token(output)
 
     def _mask(self) -> MaskWords:
         """The tokens that the output's structure allows now."""

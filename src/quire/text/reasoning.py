@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quire.core.request import EMBEDDED
 from quire.text.tokenizer import Tokenizer
 
 TAIL_TOKENS = 16
@@ -20,6 +21,8 @@ def prompt_reasoning(
     Args:
         begins, ends: the marks around reasoning.
     """
+    if not token_ids or token_ids[-1] == EMBEDDED:
+        return None
     tail = tokenizer.decode(token_ids[-TAIL_TOKENS:], skip_special_tokens=False).rstrip()
     if tail.endswith(tuple(begins)):
         return True

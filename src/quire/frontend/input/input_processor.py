@@ -196,6 +196,7 @@ class InputProcessor:
             max_tokens=max_tokens,
             bad_words_token_ids=bad_words,
             structured_outputs=self._structure(params, token_ids),
+            **self._thinking(params, token_ids),
             written_structure=written,
         )
         check_restrictions(base, self.eos_token_ids, self.model.vocab_size)
@@ -421,6 +422,16 @@ class InputProcessor:
         begun = prompt_reasoning(self.tokenizer, prompt, marks.begins, marks.ends)
         left = None if begun is False else replace(marks, begun=bool(begun))
         return replace(wanted, reasoning=left)
+
+    def _thinking(self, params: SamplingParams, prompt: list[int]) -> dict[str, Any]:
+        """The fields of the reasoning's limit, where the prompt leaves any reasoning."""
+        marks = params.thinking_marks
+        if marks is None or not params.limits_thinking:
+            return {"thinking_token_budget": None, "thinking_marks": None}
+        begun = prompt_reasoning(self.tokenizer, prompt, marks.begins, marks.ends)
+        if begun is False:
+            return {"thinking_token_budget": None, "thinking_marks": None}
+        return {"thinking_marks": replace(marks, begun=bool(begun))}
 
     def _for_core(self, params: SamplingParams) -> SamplingParams:
         """`params` with a long list packed: the message of every completion has a copy of it."""

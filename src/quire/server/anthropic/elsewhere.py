@@ -35,6 +35,7 @@ BLOCK: Rules = {
 COUNT: Rules = {
     **elsewhere.SAMPLERS,
     **elsewhere.CHAT_SAMPLING,
+    "thinking_token_budget": refused("Send thinking.budget_tokens in its place."),
     "speed": ignored("There is one speed.", strict=("standard",)),
     "inference_geo": ignored("The server computes where it runs."),
     "container": ignored(_NO_SERVER_TOOLS),

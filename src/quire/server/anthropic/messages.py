@@ -47,6 +47,7 @@ _NAMES = {
     "response_format": "output_config.format",
     "response_format.json_schema.schema": "output_config.format.schema",
     "stop": "stop_sequences",
+    "thinking_token_budget": "thinking.budget_tokens",
 }
 """Fields of the chat API, and what they are called here."""
 

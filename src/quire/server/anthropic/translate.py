@@ -33,6 +33,8 @@ def as_chat(
         chat.continue_final_message = True
     if body.thinking is not None:
         chat.chat_template_kwargs = _thinking(request, body.thinking)
+        if body.thinking.type == "enabled" and server_state(request).parsers.reasoning is not None:
+            chat.thinking_token_budget = body.thinking.budget_tokens
     if (wanted := _format(body)) is not None:
         schema = JsonSchema(wanted.name or "answer", wanted.schema)
         chat.response_format = ResponseFormat("json_schema", schema)
@@ -62,8 +64,8 @@ def _thinking(request: Request, wanted: ThinkingParam) -> dict[str, Any]:
         ignore(request, "thinking", "This model does not think before it answers.")
     elif not enabled and reasons and not knows:
         ignore(request, "thinking", "This model always thinks; its chat template has no switch.")
-    elif wanted.budget_tokens is not None:
-        ignore(request, "thinking.budget_tokens", "The model is not held to it; max_tokens is.")
+    elif wanted.budget_tokens is not None and not (enabled and reasons):
+        ignore(request, "thinking.budget_tokens", "No reasoning of this model is known.")
     if wanted.display == "updates":
         ignore(request, "thinking.display", "Thinking is returned as the model writes it.")
     return {"enable_thinking": enabled}

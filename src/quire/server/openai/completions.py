@@ -38,6 +38,7 @@ from quire.server.openai.protocol import (
     CompletionRequest,
     CompletionResponse,
 )
+from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
 from quire.server.state import ServerState, request_id, server_state, trace_headers
 
@@ -58,6 +59,7 @@ async def create_completion(request: Request) -> Response:
     model = server.served_name(body.model)
     check_stream_options(request, body)
     params = completion_params(body, server.live_engine().default_sampling_params)
+    params = limited(params, body.thinking_token_budget, server.parsers)
     prompts = _prompts(body)
     if body.suffix:
         params, prompts = _filling_in(body.suffix, body, params, prompts, server)

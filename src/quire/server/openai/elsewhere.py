@@ -128,6 +128,7 @@ CHAT_SAMPLING: Rules = {
     "guided_grammar": refused(_NO_SUCH),
     "chat_template_kwargs": refused(_NO_SUCH),
     "reasoning_effort": _instead("this API's own field for reasoning"),
+    "thinking_token_budget": refused(_NO_SUCH),
 }
 """Fields of the chat API that change its answers, for APIs that have no such fields."""
 
@@ -138,7 +139,6 @@ COMMON: Rules = {
     "kv_transfer_params": refused("KV caches are not moved between servers."),
     "vllm_xargs": refused("There are no plug-ins that would read it."),
     "mm_processor_kwargs": refused(_TEXT_ONLY),
-    "thinking_token_budget": refused("Reasoning has no limit of its own; send max_tokens."),
     "logprob_token_ids": _instead("logprobs"),
     "repetition_detection": refused("No answer is ended for repeating itself.", False),
     "extra_args": refused("There are no plug-ins that would read it."),
@@ -181,7 +181,7 @@ CHAT: Rules = {
     "reasoning": _instead("reasoning_effort"),
     "thinking": refused(_TEMPLATE_KWARGS),
     "enable_thinking": refused(_TEMPLATE_KWARGS),
-    "thinking_budget": refused(_TEMPLATE_KWARGS),
+    "thinking_budget": _instead("thinking_token_budget"),
     "separate_reasoning": refused("Reasoning is always apart from the content.", True),
     "stream_reasoning": refused("Reasoning is streamed.", True),
 }

@@ -107,6 +107,8 @@ class CommonRequest(Strict):
     prompt_logprobs: int | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
+    thinking_token_budget: int | None = None
+    """Most tokens of reasoning, whose end is then forced."""
     priority: int | None = None
     cache_salt: str | None = None
     return_token_ids: bool | None = None

@@ -6,10 +6,35 @@ from typing import Any
 
 from starlette.requests import Request
 
+from quire.core.sampling_params import UNLIMITED, SamplingParams
 from quire.server.errors import invalid
 from quire.server.notices import ignore
 from quire.server.openai.protocol import ChatRequest
 from quire.server.state import ServerState, server_state
+from quire.server.tools.table import Parsers
+
+
+def limited(
+    params: SamplingParams, budget: int | None, parsers: Parsers, *, calls: bool = False
+) -> SamplingParams:
+    """Return `params` with at most `budget` tokens of reasoning.
+
+    Args:
+        calls: answers may have tool calls.
+
+    Raises:
+        ApiError: 400, if no reasoning of this model is known.
+    """
+    if budget in (None, UNLIMITED):
+        return params
+    marks = parsers.thinking_marks(calls=calls)
+    if marks is None:
+        raise invalid(
+            "this model has no reasoning that Quire knows, and so none to limit; leave "
+            "thinking_token_budget out, or start the server with --reasoning-parser.",
+            "thinking_token_budget",
+        )
+    return params.replace(thinking_token_budget=budget, thinking_marks=marks)
 
 
 def template_kwargs(

@@ -24,6 +24,7 @@ from quire.server.openai.protocol import (
     ToolCall,
     ToolDefinition,
 )
+from quire.server.openai.reasoning import limited
 from quire.server.tools import deltas
 from quire.server.tools.alignment import TokenSpans
 from quire.server.tools.output import ValueTypes
@@ -190,6 +191,7 @@ def with_tools(
     if wanted is not None:
         wanted = msgspec.structs.replace(wanted, reasoning=reading.reasoning_marks)
         params = params.replace(structured_outputs=wanted)
+    params = limited(params, body.thinking_token_budget, reading.parsers, calls=reading.calls)
     marks = reading.parsers.marks(tools=reading.calls)
     if reading.needed and marks.intersection(tokenizer.special_token_strings):
         return params.replace(skip_special_tokens=False)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
+from quire.core.thinking import ThinkingMarks
 from quire.server.tools import formats
 from quire.server.tools.gemma import gemma4
 from quire.server.tools.harmony import harmony
@@ -73,6 +74,8 @@ class ReasoningFormat:
     signs: tuple[str, ...]
     begins: tuple[str, ...]
     ends: tuple[str, ...]
+    limits: ThinkingMarks | None = None
+    """Where its tokens are counted, if not between the marks."""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -201,7 +204,16 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
     ),
 }
 REASONING_PARSERS: dict[str, ReasoningFormat] = {
-    "openai_gptoss": ReasoningFormat(("<|channel|>",), (), ()),
+    "openai_gptoss": ReasoningFormat(
+        ("<|channel|>",),
+        (),
+        (),
+        ThinkingMarks(
+            ("<|channel|>analysis<|message|>",),
+            ("<|end|>",),
+            "<|end|><|start|>assistant<|channel|>final<|message|>",
+        ),
+    ),
     "mistral": ReasoningFormat(("[THINK]",), ("[THINK]",), ("[/THINK]",)),
     "granite": ReasoningFormat(
         ("Here is my thought process:",),
@@ -250,6 +262,20 @@ class Parsers:
     def reads_all(self) -> bool:
         """Whether there is something to read in every answer, tools or not."""
         return self.reasoning is not None or (self.tools is not None and self.tools.rule is harmony)
+
+    def thinking_marks(self, *, calls: bool) -> ThinkingMarks | None:
+        """Between which marks the tokens of reasoning are counted; None: there are none.
+
+        Args:
+            calls: the beginning of a tool call ends the reasoning, too.
+        """
+        known = self.reasoning
+        if known is None:
+            return None
+        if known.limits is not None:
+            return known.limits
+        begins_call = self.tools.begins if self.tools is not None and calls else ()
+        return ThinkingMarks(known.begins, known.ends + begins_call)
 
     def marks(self, *, tools: bool) -> set[str]:
         """What has to reach the text although it may be control tokens."""

@@ -1,0 +1,110 @@
+"""The limit of a reasoning's tokens: which token, if any, has to come next to end it."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from quire.core.thinking import ThinkingMarks
+from quire.sampling.masks import TokenRow
+
+if TYPE_CHECKING:
+    from quire.text.tokenizer import Tokenizer
+
+MAX_GRACE = 3
+"""Tokens beyond the limit that complete a character of several bytes."""
+
+
+class _Phase(Enum):
+    BEFORE = auto()
+    INSIDE = auto()
+    FORCING = auto()
+    DONE = auto()
+
+
+class ThinkingLimit:
+    """Follows one sequence's reasoning, by its text.
+
+    What it forces is a function of the output alone, as with `grammars.SequenceMatcher`. The
+    tokens that hold the marks count for nothing, and a character is not cut.
+
+    Args:
+        budget: most tokens of reasoning.
+    """
+
+    def __init__(self, budget: int, marks: ThinkingMarks, tokenizer: Tokenizer) -> None:
+        self._budget = budget
+        self._begun = marks.begun
+        self._begins = [mark.encode() for mark in marks.begins]
+        self._ends = [mark.encode() for mark in marks.ends]
+        self._kept = max(4, *map(len, self._ends))
+        forced = marks.forced or marks.ends[0]
+        self._forced = tokenizer.encode(forced, add_special_tokens=False)
+        self._tokenizer = tokenizer
+        self._phase = _Phase.BEFORE
+        self._text = b""
+        self._num_followed = self._num_inside = self._num_forced = 0
+        self._restart()
+
+    def next_token(self, output: TokenRow) -> int | None:
+        """The token that has to follow `output`, [n]; None where any may."""
+        if self._num_followed > len(output):  # a step failed: its tokens are taken back
+            self._restart()
+        if self._phase is not _Phase.DONE:
+            for token in output[self._num_followed :].tolist():
+                self._follow(token)
+        self._num_followed = len(output)
+        return self._forced[self._num_forced] if self._phase is _Phase.FORCING else None
+
+    def _restart(self) -> None:
+        self._num_followed = self._num_inside = self._num_forced = 0
+        self._text = b""
+        self._phase = _Phase.BEFORE
+        if self._begun:
+            self._enter(b"")
+
+    def _follow(self, token: int) -> None:
+        if self._phase is _Phase.FORCING:
+            self._num_forced += 1
+            if self._num_forced == len(self._forced):
+                self._phase = _Phase.DONE
+            return
+        text = self._text + self._tokenizer.token_bytes(token)
+        if self._phase is _Phase.BEFORE:
+            self._seek(text.lstrip())
+        elif self._phase is _Phase.INSIDE:
+            self._num_inside += 1
+            self._look(text)
+
+    def _seek(self, text: bytes) -> None:
+        """Look for the reasoning's beginning in all of the answer so far."""
+        mark = next((mark for mark in self._begins if text.startswith(mark)), None)
+        if mark is not None:
+            self._enter(text[len(mark) :])
+        elif any(mark.startswith(text) for mark in self._begins):
+            self._text = text
+        else:
+            self._phase = _Phase.DONE
+
+    def _enter(self, text: bytes) -> None:
+        self._phase = _Phase.INSIDE
+        self._look(text)
+
+    def _look(self, text: bytes) -> None:
+        """Look for the reasoning's end, and whether it is due."""
+        beyond = self._num_inside - self._budget
+        if any(mark in text for mark in self._ends):
+            self._phase = _Phase.DONE
+        elif beyond >= 0 and (beyond == MAX_GRACE or not _cuts_character(text)):
+            self._phase = _Phase.FORCING
+        self._text = text[-self._kept :]
+
+
+def _cuts_character(text: bytes) -> bool:
+    """Whether the last character of `text` in UTF-8 lacks bytes."""
+    for back, byte in enumerate(reversed(text[-3:]), 1):
+        if byte < 0x80:
+            return False
+        if byte >= 0xC0:  # the first byte says how many there are
+            return back < 2 + (byte >= 0xE0) + (byte >= 0xF0)
+    return False
