@@ -1,7 +1,7 @@
-"""vLLM's engine and server flags that Quire has no use for, or cannot serve: what becomes of each.
+"""vLLM's engine and server flags that Quire accepts without effect, or refuses.
 
-A flag that asks for what Quire does anyway is taken, and a note says so. One that asks for what it
-does not do is refused, with what to write instead: it is never passed over.
+A flag that asks for what Quire does anyway is accepted, with a note. Any other is refused, with the
+alternative.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 from quire.core.errors import ConfigError
 
 PREFIX = "vllm."
-"""Before the names of these in a namespace."""
+"""Prefix of their names in a namespace."""
 
 
 class Foreign(NamedTuple):
     """One of vLLM's flags.
 
     Attributes:
-        why: what Quire does, or what to use in its place.
-        same: the values that ask for what Quire does; None is all of them.
-        switch: it stands alone on a command line.
+        why: what Quire does, or the alternative.
+        same: accepted values; None accepts all.
+        switch: it takes no value on a command line.
     """
 
     why: str
@@ -36,43 +36,43 @@ def _always(why: str, *, switch: bool = True) -> Foreign:
 
 
 def _each(names: str, foreign: Foreign) -> dict[str, Foreign]:
-    """Several flags of which the same holds."""
+    """Return several flags with one reason."""
     return dict.fromkeys(names.split(), foreign)
 
 
 _ON, _OFF = ("true",), ("false",)
 _ONE = ("1",)
 _ONE_MACHINE = "one process on one machine serves all requests; run more servers behind a router"
-_NO_EXPERTS = "experts are not divided among processes"
-_NO_STATE_SPACE = "state-space models (Mamba) are not served"
-_NO_CODE = "no code of others runs in the engine"
-_NOT_COUNTED = "GET /metrics has what the engine counts; `quire profile` times its operations"
-_FOR_GPU_TUNING = "kernels are chosen for the machine; `quire tune kernels` tunes them"
+_NO_EXPERTS = "Quire has no expert parallelism"
+_NO_STATE_SPACE = "Quire has no state-space models (Mamba)"
+_NO_CODE = "Quire runs no external code in the engine"
+_NOT_COUNTED = "GET /metrics has all counters; `quire profile` times operations"
+_FOR_GPU_TUNING = "Quire chooses kernels for the machine; `quire tune kernels` tunes them"
 _WHOLE = "one process serves all requests; run more servers behind a router"
-_GRAPHS = "steps are replayed from a plan, which takes any number of rows"
-_TEXT = "models take text"
-_DRAFT = "speculative decoding is not there yet"
+_GRAPHS = "steps replay a plan, which takes any number of rows"
+_TEXT = "models accept text only"
+_DRAFT = "Quire has no speculative decoding yet"
 
 FOREIGN: dict[str, Foreign] = {
-    # what is so in any case
-    "trust_remote_code": _always("no code of a checkpoint is ever run, and none is needed"),
+    # accepted: Quire does this anyway
+    "trust_remote_code": _always("Quire never runs code from a checkpoint"),
     "disable_log_requests": _always("prompts are never logged"),
     "disable_uvicorn_access_log": _always("requests are not logged; /metrics counts them"),
     "disable_log_stats": _always(
-        "the engine always counts, at 3 µs a step; QUIRE_LOG_LEVEL=WARNING keeps its log quiet"
+        "the engine always counts, at 3 µs per step; QUIRE_LOG_LEVEL=WARNING silences its log"
     ),
-    "fully_sharded_loras": _always("adapters are cut as their layers are"),
+    "fully_sharded_loras": _always("adapters are sharded like their layers"),
     "use_v2_block_manager": _always("there is one block manager"),
-    "disable_custom_all_reduce": _always("ranks add up in shared memory, in a fixed order"),
-    "enable_tokenizer_info_endpoint": _always("GET /tokenizer_info always tells"),
-    "enable_prompt_tokens_details": _always("usage always tells cached_tokens"),
+    "disable_custom_all_reduce": _always("ranks add in shared memory, in a fixed order"),
+    "enable_tokenizer_info_endpoint": _always("GET /tokenizer_info is always on"),
+    "enable_prompt_tokens_details": _always("usage always has cached_tokens"),
     "enable_request_id_headers": _always("every answer has an X-Request-Id"),
-    "enable_server_load_tracking": _always("GET /load always tells"),
+    "enable_server_load_tracking": _always("GET /load is always on"),
     "disable_frontend_multiprocessing": Foreign(
-        "the engine core has a process of its own; LLM runs it in yours", _OFF, switch=True
+        "the engine core runs in its own process; LLM runs it in yours", _OFF, switch=True
     ),
     "enable_chunked_prefill": Foreign(
-        "long prompts are always computed in chunks; --max-num-batched-tokens makes them longer",
+        "prompts always run in chunks; --max-num-batched-tokens sets their size",
         _ON,
         switch=True,
     ),
@@ -87,7 +87,7 @@ FOREIGN: dict[str, Foreign] = {
         "disable_cascade_attn disable_chunked_mm_input disable_hybrid_kv_cache_manager "
         "kv_sharing_fast_prefill allow_deprecated_quantization aggregate_engine_logging "
         "disable_nccl_for_dp_synchronization",
-        _always("there is one way to do it here, and it gives the same answers"),
+        _always("Quire has one way to do this, with the same answers"),
     ),
     **_each(
         "attention_backend attention_config kernel_config moe_backend",
@@ -105,10 +105,12 @@ FOREIGN: dict[str, Foreign] = {
     **_each(
         "max_parallel_loading_workers safetensors_load_strategy pt_load_map_location "
         "model_loader_extra_config",
-        _always("weights are read by all threads, straight from the files", switch=False),
+        _always("all threads read weights directly from the files", switch=False),
     ),
-    "use_tqdm_on_load": _always("a terminal sees the progress of long loads"),
-    "max_long_partial_prefills": _always("--max-itl-stretch shares a step out", switch=False),
+    "use_tqdm_on_load": _always("a terminal shows the progress of long loads"),
+    "max_long_partial_prefills": _always(
+        "--max-itl-stretch limits the prompts' share of a step", switch=False
+    ),
     **_each(
         "allowed_local_media_path allowed_media_domains media_io_kwargs interleave_mm_strings "
         "mm_processor_cache_gb mm_processor_cache_type mm_shm_cache_max_object_size_mb "
@@ -119,20 +121,20 @@ FOREIGN: dict[str, Foreign] = {
         "disable_mm_preprocessor_cache skip_mm_profiling language_model_only",
         _always(_TEXT),
     ),
-    "uvicorn_log_level": _always("QUIRE_LOG_LEVEL sets what is logged", switch=False),
-    "tokenizer_mode": Foreign("there is one way to tokenize", ("auto", "fast")),
+    "uvicorn_log_level": _always("QUIRE_LOG_LEVEL sets the log level", switch=False),
+    "tokenizer_mode": Foreign("Quire has one tokenizer mode", ("auto", "fast")),
     "distributed_executor_backend": Foreign(
         "ranks are processes of this machine", ("mp", "uni", "none")
     ),
     "guided_decoding_backend": Foreign(
-        "structures are llguidance's", ("auto", "guidance", "llguidance")
+        "llguidance handles structures", ("auto", "guidance", "llguidance")
     ),
-    "max_logprobs": Foreign("up to 20 log-probabilities a token are told", ("20",)),
-    "config_format": Foreign("the format is found out", ("auto", "hf")),
+    "max_logprobs": Foreign("the limit is 20 log-probabilities per token", ("20",)),
+    "config_format": Foreign("Quire detects the format", ("auto", "hf")),
     "model_impl": Foreign("architectures are Quire's own", ("auto", "vllm")),
-    # what is not there
+    # not supported
     "pipeline_parallel_size": Foreign(
-        "layers are not divided among processes; use --tensor-parallel-size", _ONE
+        "Quire has no pipeline stages; use --tensor-parallel-size", _ONE
     ),
     "data_parallel_size": Foreign(_WHOLE, _ONE),
     "api_server_count": Foreign(_WHOLE, _ONE),
@@ -151,7 +153,7 @@ FOREIGN: dict[str, Foreign] = {
         "data_parallel_hybrid_lb data_parallel_external_lb",
         Foreign(_ONE_MACHINE, _OFF, switch=True),
     ),
-    "enable_expert_parallel": Foreign("mixtures of experts are not served", _OFF, switch=True),
+    "enable_expert_parallel": Foreign("Quire has no mixture of experts yet", _OFF, switch=True),
     **_each("enable_eplb enable_dbo enable_elastic_ep", Foreign(_NO_EXPERTS, _OFF, switch=True)),
     **_each("eplb_config all2all_backend expert_placement_strategy", Foreign(_NO_EXPERTS)),
     **_each(
@@ -160,48 +162,55 @@ FOREIGN: dict[str, Foreign] = {
     ),
     **_each("worker_cls scheduler_cls", Foreign(_NO_CODE, ("auto",))),
     **_each("worker_extension_cls io_processor_plugin reasoning_parser_plugin", Foreign(_NO_CODE)),
-    "additional_config": Foreign("it is for platforms that are not served", ("{}",)),
-    "disable_sliding_window": Foreign("windows are the model's", _OFF, switch=True),
-    **_each("code_revision ignore_patterns", Foreign("name the files: --revision, or a folder")),
+    "additional_config": Foreign("it is for platforms that Quire does not support", ("{}",)),
+    "disable_sliding_window": Foreign("the model defines its windows", _OFF, switch=True),
+    **_each("code_revision ignore_patterns", Foreign("name the files with --revision or a folder")),
     **_each(
         "kv_events_config ec_transfer_config weight_transfer_config",
-        Foreign("prompts and answers are computed by the same process"),
+        Foreign("one process computes prompts and answers"),
     ),
-    "kv_offloading_backend": Foreign("--kv-offloading-size sets it", ("native",)),
+    "kv_offloading_backend": Foreign("use --kv-offloading-size", ("native",)),
     "enable_mm_embeds": Foreign(_TEXT, _OFF, switch=True),
     "default_mm_loras": Foreign(_TEXT),
     "speculative_config": Foreign(_DRAFT),
     "speculative_model": Foreign(_DRAFT),
     "num_speculative_tokens": Foreign(_DRAFT),
-    "structured_outputs_config": Foreign("structures are llguidance's, parsers have their flags"),
-    "tokenizer_revision": Foreign("--tokenizer takes a folder of its own"),
+    "structured_outputs_config": Foreign(
+        "llguidance handles structures; parsers have their own flags"
+    ),
+    "tokenizer_revision": Foreign("use --tokenizer with a folder"),
     "hf_token": Foreign("set HF_TOKEN, or log in with `hf auth login`"),
-    "kv_transfer_config": Foreign("prompts and answers are computed by the same process"),
+    "kv_transfer_config": Foreign("one process computes prompts and answers"),
     **_each("limit_mm_per_prompt mm_processor_kwargs", _always(_TEXT, switch=False)),
     "skip_tokenizer_init": Foreign(
-        "the tokenizer is always loaded; prompt_token_ids are taken, and detokenize=False leaves "
-        "answers as they are",
+        "the tokenizer is always loaded; prompt_token_ids and detokenize=False avoid its work",
         _OFF,
         switch=True,
     ),
     "enable_log_requests": Foreign(
-        "prompts are never logged; GET /dashboard/requests/ID tells what happened to one",
+        "prompts are never logged; GET /dashboard/requests/ID shows a request's events",
         _OFF,
         switch=True,
     ),
     "task": Foreign("use --runner pooling, with --convert embed or classify", ("auto", "generate")),
-    "lora_dtype": Foreign("adapters are kept in the model's dtype", ("auto",)),
-    "logprobs_mode": Foreign("log-probabilities are those before sampling", ("raw_logprobs",)),
-    "stream_interval": Foreign("every token is sent as soon as it is there", _ONE),
-    "hf_config_path": Foreign("the model's folder has its config.json"),
-    "quantization_config": Foreign("a checkpoint's own is read; else use --quantization"),
+    "lora_dtype": Foreign("adapters have the model's dtype", ("auto",)),
+    "logprobs_mode": Foreign("log-probabilities are computed before sampling", ("raw_logprobs",)),
+    "stream_interval": Foreign("every token is sent at once", _ONE),
+    "hf_config_path": Foreign("config.json comes from the model's folder"),
+    "quantization_config": Foreign("Quire reads the checkpoint's; otherwise use --quantization"),
     "logits_processors": Foreign(f"{_NO_CODE}; use logit_bias, bad_words or structured_outputs"),
     "rope_scaling": Foreign("""use --hf-overrides '{"rope_scaling": …}'"""),
     "rope_theta": Foreign("""use --hf-overrides '{"rope_theta": …}'"""),
-    "override_generation_config": Foreign("give each request its values, or edit the file"),
-    "max_num_partial_prefills": Foreign("--max-itl-stretch shares a step out", _ONE),
-    "long_prefill_token_threshold": Foreign("--max-itl-stretch shares a step out", ("0",)),
-    "middleware": Foreign("no code of others runs in the server; put a proxy before it"),
+    "override_generation_config": Foreign(
+        "set the values per request, or edit generation_config.json"
+    ),
+    "max_num_partial_prefills": Foreign(
+        "--max-itl-stretch limits the prompts' share of a step", _ONE
+    ),
+    "long_prefill_token_threshold": Foreign(
+        "--max-itl-stretch limits the prompts' share of a step", ("0",)
+    ),
+    "middleware": Foreign("Quire runs no external code in the server; put a proxy in front of it"),
 }
 
 _SHORT = {
@@ -212,7 +221,7 @@ _SHORT = {
 
 
 def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
-    """Have `parser` know them all, without a word in its help."""
+    """Add all of them to `parser`, hidden in its help."""
     for name, foreign in FOREIGN.items():
         spellings = [f"--{name.replace('_', '-')}", f"--{name}"]
         hidden: dict[str, Any] = {
@@ -229,7 +238,7 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def foreign_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a parsed command line, or its file, gives; by name."""
+    """Return the vLLM flags of a parsed command line or its file, by name."""
     return {
         name.removeprefix(PREFIX): value
         for name, value in namespace.items()
@@ -238,10 +247,10 @@ def foreign_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def foreign_notes(values: Mapping[str, Any]) -> Iterator[str]:
-    """What to say of values that are taken; those of names that are not vLLM's are passed over.
+    """Yield one note per accepted value; skip names that are not vLLM's.
 
     Raises:
-        ConfigError: at the first that asks for what Quire does not do.
+        ConfigError: a value asks for something that Quire does not do.
     """
     for name, value in values.items():
         if name not in FOREIGN or value is None:
@@ -250,5 +259,9 @@ def foreign_notes(values: Mapping[str, Any]) -> Iterator[str]:
         spelled = value if isinstance(value, str) else json.dumps(value, default=str)
         if foreign.same is not None and spelled.lower() not in foreign.same:
             given = f"{flag} {spelled}" if foreign.same else flag  # which may be a secret
-            raise ConfigError(f"{given} is vLLM's: {foreign.why}.", fix="Leave it out.", param=flag)
+            raise ConfigError(
+                f"{given} is a vLLM flag that Quire does not support: {foreign.why}.",
+                fix="Leave it out.",
+                param=flag,
+            )
         yield f"{flag} has no effect: {foreign.why}."
