@@ -26,6 +26,7 @@ _LEFT_OUT = {
     "mcp_tool_listing": "This server does not ask other servers for tools.",
     "server_tool_use": "Another server ran the tool.",
     "mcp_tool_use": "Another server ran the tool.",
+    "tool_addition": "Every tool of `tools` is shown from the start.",
 }
 _RESULT = "_tool_result"
 """Ends the types of other servers' results: they have no place in a chat template."""
@@ -111,6 +112,8 @@ def read_block(request: Request, value: dict[str, Any], where: str) -> Known | N
         if kind == "redacted_thinking":
             ignore(request, where, "Nobody here can read it; it is left out.")
             return None
+        if kind == "tool_addition" and _defines_tool(value):
+            raise invalid(f"{where} defines a tool; send it in tools.", where)
         if kind in _LEFT_OUT or kind.endswith(_RESULT):
             reason = _LEFT_OUT.get(kind, "Another server ran the tool.")
             ignore(request, where, f"A block of the type {kind} is left out. {reason}")
@@ -200,6 +203,11 @@ def _document(request: Request, block: DocumentBlock, where: str) -> str:
             raise _unknown(value.get("type"), place)
         texts.append(text)
     return _joined(block.title, block.context, *texts)
+
+
+def _defines_tool(value: dict[str, Any]) -> bool:
+    tool = value.get("tool")
+    return not isinstance(tool, dict) or tool.get("type") == "tool_definition"
 
 
 def _is_text_document(value: dict[str, Any]) -> bool:

@@ -77,7 +77,7 @@ def chat_messages(turns: Sequence[Turn]) -> list[ChatMessage]:
             ChatMessage("tool", text, tool_call_id=call_id)
             for call_id, text in turn.results.items()
         ]
-        if turn.results and not turn.texts:
+        if not turn.texts and (turn.results or turn.role == "system"):
             continue
         messages.append(
             ChatMessage(

@@ -46,6 +46,7 @@ def result(content: Any, name: str = "a", **more: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": f"id_{name}", "content": content, **more}
 
 
+ADDITION = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "a"}}
 REFERENCE = {"type": "tool_reference", "tool_name": "b"}
 DOCUMENT = {
     "type": "document",
@@ -73,6 +74,11 @@ CONTENT = {"type": "document", "source": {"type": "content", "content": [text("x
         (
             [{"role": "system", "content": "c", "clear_at": "next_user_message"}, user(text("b"))],
             "<user>b",
+        ),
+        ([user(text("a")), {"role": "system", "content": [ADDITION]}], "<user>a"),
+        (
+            [user(text("a")), {"role": "system", "content": [ADDITION, text("c")]}],
+            "<user>a<system>c",
         ),
         ([user(DOCUMENT)], "<user>Book\nFacts."),
         ([user(CONTENT)], "<user>x\ny"),
@@ -173,6 +179,17 @@ async def test_what_the_model_does_not_see_is_told() -> None:
         assert set(found) == {"messages[1].content[0]", f"{where}[0]", f"{where}[1]"}
         refused = await post(app, messages=[user({**DOCUMENT, "source": {"type": "url"}})])
         assert "document of the type url" in refused.json()["error"]["message"]
+
+
+async def test_tools_that_are_added() -> None:
+    new = {"type": "tool_definition", "definition": {"name": "b", "input_schema": {}}}
+    async with saying("ok", chat_template=TEMPLATE) as app:
+        messages = [user(text("a")), {"role": "system", "content": [ADDITION]}]
+        assert set(told(await ask(app, messages=messages))) == {"messages[1].content[0]"}
+        for block in ({**ADDITION, "tool": new}, {"type": "tool_addition"}):
+            messages[1] = {"role": "system", "content": [block]}
+            refused = await post(app, messages=messages)
+            assert "send it in tools" in refused.json()["error"]["message"]
 
 
 async def test_an_answer_that_is_begun() -> None:
