@@ -182,6 +182,13 @@ CHAT: Rules = {
     "thinking": refused(_TEMPLATE_KWARGS),
     "enable_thinking": refused(_TEMPLATE_KWARGS),
     "thinking_budget": _instead("thinking_token_budget"),
+    "models": ignored("The model that `model` names answers."),
+    "reasoning_format": refused(
+        "Reasoning is apart from the content; include_reasoning false leaves it out.",
+        "parsed",
+        "auto",
+        "deepseek",
+    ),
     "separate_reasoning": refused("Reasoning is always apart from the content.", True),
     "stream_reasoning": refused("Reasoning is streamed.", True),
 }

@@ -162,6 +162,7 @@ async def test_no_limit_is_the_context() -> None:
             "continue_final_message",
         ),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"reasoning_format": "raw"}, "reasoning_format"),
     ],
 )
 async def test_refusals_name_the_field(fields: dict[str, Any], param: str) -> None:
@@ -188,6 +189,8 @@ async def test_neutral_values_are_accepted() -> None:
             store=False,
             service_tier="auto",
             modalities=["text"],
+            models=["other"],
+            reasoning_format="parsed",
             logprobs=False,
             top_logprobs=0,
             stream=False,
