@@ -26,6 +26,7 @@ from quire.server.state import server_state
 T = TypeVar("T", bound=msgspec.Struct)
 ReadPart = Callable[[Any, Any, str], Any]
 """As `convert`: a value, its type, and where it is."""
+Mend = Callable[[Request, Any], None]
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`")
@@ -88,10 +89,13 @@ async def read_body(request: Request, limit: int) -> bytearray:
     return body
 
 
-async def read_request(request: Request, kind: type[T]) -> T:
+async def read_request(request: Request, kind: type[T], mend: Mend | None = None) -> T:
     """The body as a `kind`; what has no effect in it becomes notices (see `server.notices`).
 
     Strict JSON: no NaN, no lone surrogates, no unbounded integers or nesting.
+
+    Args:
+        mend: changes decoded JSON that is no `kind` yet, in place.
 
     Raises:
         ApiError: naming the field at fault; see `read_body` for the others.
@@ -109,6 +113,8 @@ async def read_request(request: Request, kind: type[T]) -> T:
     except msgspec.ValidationError:  # a number that nothing can hold
         raise _explain(str(failure), kind) from None
     await asyncio.sleep(0)
+    if mend is not None:
+        mend(request, value)
     relaxed = Relaxed(value, kind, strict=server.strict_fields)
     for _ in relaxed.steps():
         await asyncio.sleep(0)

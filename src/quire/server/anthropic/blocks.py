@@ -15,6 +15,7 @@ from quire.server.errors import invalid
 from quire.server.notices import ignore
 from quire.server.openai.protocol import Messages, Strict
 from quire.server.rules import Rules
+from quire.server.tool_results import left_out
 
 _OMITTED = "omitted:"
 """Begins the signature that holds a block's thinking."""
@@ -149,11 +150,7 @@ def read_text(request: Request, value: dict[str, Any], where: str) -> str | None
 
 
 def result_text(request: Request, block: ToolResultBlock, where: str) -> str:
-    """Return what a tool has found, for the model to read.
-
-    An agent cannot take back what its tools have returned. So the model is told where something
-    was that is no text, and the client as well.
-    """
+    """Return what a tool has found, for the model to read."""
     if block.content is None or isinstance(block.content, str):
         return block.content or ""
     texts = []
@@ -169,8 +166,7 @@ def result_text(request: Request, block: ToolResultBlock, where: str) -> str:
             continue
         if not isinstance(kind, str):
             raise _unknown(kind, place)
-        ignore(request, place, f"The model is told that a {kind} was here; it reads text.")
-        texts.append(f"[{kind} left out: this model reads text]")
+        texts.append(left_out(request, kind, place))
     return "\n".join(texts)
 
 

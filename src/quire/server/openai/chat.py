@@ -49,13 +49,14 @@ from quire.server.openai.tools import (
     with_tools,
 )
 from quire.server.state import request_id, server_state, trace_headers
+from quire.server.tool_results import mend_chat
 
 
 @contract(body=ChatRequest, answer=ChatResponse, events=ChatChunk, errors=OF_GENERATION)
 async def create_chat_completion(request: Request) -> Response:
     """Continue a conversation, whole or as a stream; the work ends when the client goes."""
     server = server_state(request)
-    body = await read_request(request, ChatRequest)
+    body = await read_request(request, ChatRequest, mend_chat)
     call, reading = read_chat(request, body, f"chatcmpl-{request_id(request, body.request_id)}")
     answer = _Answer(
         call,

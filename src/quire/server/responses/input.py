@@ -14,10 +14,12 @@ from quire.server.responses.encrypted import decode_reasoning
 from quire.server.responses.foreign import FOREIGN_TYPES, translated
 from quire.server.responses.item_types import Item, ReasoningItem, ReasoningText, Reference
 from quire.server.responses.items import completed
+from quire.server.tool_results import without_media
 
 FindItem = Callable[[str, str], Item]
 """Returns the stored item of an id that a field of the request names, or raises `ApiError`."""
 _REFERENCE = "item_reference"
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 def read_input(request: Request, given: str | list[dict[str, Any]], find: FindItem) -> list[Item]:
@@ -50,6 +52,8 @@ def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> 
         if not found:
             ignore(request, where, f"A {kind} has no text that the model could read.")
         return [completed(convert(one, Item, where)) for one in found]
+    if kind in _OUTPUTS:
+        without_media(request, raw.get("output"), "input_text", f"{where}.output")
     item: Item = read_part(request, {**raw, "type": kind}, Item, where)
     if isinstance(item, ReasoningItem) and not item.content:
         _decode(request, item, where)

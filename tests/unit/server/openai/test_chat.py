@@ -172,6 +172,22 @@ async def test_refusals_name_the_field(fields: dict[str, Any], param: str) -> No
         assert response.json()["error"]["param"] == param
 
 
+async def test_media_that_a_tool_returned() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    parts = [{"type": "text", "text": "See:"}, image]
+    result = {"role": "tool", "tool_call_id": "1", "content": parts}
+    async with running(chat_template="{{ messages[-1].content }}a") as app:
+        body = (await app.chat(messages=[USER, result])).json()
+        assert [each["param"] for each in body["warnings"]] == ["messages[1].content[1]"]
+        seen = "See:\n[image left out: this model reads text]a"
+        assert body["usage"]["prompt_tokens"] == len(seen)
+        for wrong in ([USER, {**result, "content": 7}], [7], 7):
+            assert (await app.chat(messages=wrong)).status_code == 400
+    async with running(strict_fields=True) as app:
+        refused = (await app.chat(messages=[USER, result])).json()
+        assert refused["error"]["param"] == "messages[1].content[1]"
+
+
 async def test_a_body_that_is_packed() -> None:
     async with running() as app:
         headers = {"content-type": "application/json", "content-encoding": "gzip"}

@@ -260,6 +260,31 @@ async def test_items_of_other_models_with_text(items: list[Any], shown: str) -> 
         assert await seen(app, input=told) == len(f"user:a{shown}")
 
 
+@pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
+async def test_media_that_a_tool_returned(kind: str) -> None:
+    parts = [
+        {"type": "input_text", "text": "See:"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "auto"},
+        {"type": "input_file", "file_data": "AA", "filename": "a.pdf"},
+    ]
+    call = {"call_id": "1", "name": "look", "arguments": "{}", "input": ""}
+    del call["input" if kind == "function_call" else "arguments"]
+    items: Any = [
+        {"role": "user", "content": "a"},
+        {"type": kind, **call},
+        {"type": f"{kind}_output", "call_id": "1", "output": parts},
+    ]
+    shown = "[look]" if kind == "function_call" else "[look input=]"
+    note = "See:\n[image left out: this model reads text]\n[file left out: this model reads text]"
+    async with saying("ok", chat_template=SEEN) as app:
+        found = await create(app, input=items)
+        assert warned(found) == ["input[2].output[1]", "input[2].output[2]"]
+        assert await seen(app, input=items) == len(f"user:aassistant:{shown}tool:{note}")
+        parts[1]["type"] = "input_imag"
+        with pytest.raises(openai.BadRequestError):
+            await create(app, input=items)
+
+
 async def test_an_item_is_referred_to() -> None:
     async with saying("Yes.", chat_template=SEEN) as app:
         first = await create(app)
@@ -346,7 +371,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
                 {
                     "type": "custom_tool_call_output",
                     "call_id": "1",
-                    "output": [{"type": "input_file", "file_id": "f"}],
+                    "output": [{"type": "output_file", "file_id": "f"}],
                 }
             ]
         },
