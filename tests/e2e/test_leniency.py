@@ -104,7 +104,7 @@ def test_completions_and_responses(client: openai.OpenAI) -> None:
         ({"xtc_probability": 0.5}, "xtc_probability", "compatibility.md"),
         ({"repeat_penalty": 1.3}, "repeat_penalty", "repetition_penalty"),
         ({"thinking_token_budget": 9}, "thinking_token_budget", "--reasoning-parser"),
-        ({"logprob_token_ids": [1]}, "logprob_token_ids", "logprobs"),
+        ({"logprob_token_ids": [258]}, "logprob_token_ids", "ends at 257"),
         ({"temprature": 0.3}, "temprature", "did you mean temperature"),
         ({"maxTokens": 3}, "maxTokens", "did you mean max_tokens"),
     ],

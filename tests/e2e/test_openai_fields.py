@@ -44,6 +44,46 @@ def test_a_request_names_itself(client: openai.OpenAI) -> None:
     assert caught.value.param == "request_id"
 
 
+def test_log_probabilities_of_tokens_asked_for_by_id(client: openai.OpenAI) -> None:
+    named = [7, 250, 3]
+    extra = {"logprob_token_ids": named, "return_tokens_as_token_ids": True}
+    names = [f"token_id:{token}" for token in named]
+    chat = client.chat.completions.create(
+        **CHAT, logprobs=True, top_logprobs=1, extra_body=extra
+    ).choices[0]
+    plain = client.chat.completions.create(**CHAT, logprobs=True).choices[0]
+    assert chat.logprobs is not None
+    assert plain.logprobs is not None
+    assert chat.message.content == plain.message.content
+    for token, bare in zip(chat.logprobs.content or (), plain.logprobs.content or (), strict=True):
+        assert token.logprob == bare.logprob
+        assert [each.token for each in token.top_logprobs[1:]] == names
+        assert all(each.logprob < token.logprob for each in token.top_logprobs[1:])
+    whole = client.completions.create(**TEXT, extra_body=extra).choices[0].logprobs
+    assert whole is not None
+    tops = [
+        top
+        for chunk in client.completions.create(**TEXT, extra_body=extra, stream=True)
+        if chunk.choices[0].logprobs
+        for top in chunk.choices[0].logprobs.top_logprobs or ()
+    ]
+    assert tops == whole.top_logprobs
+    assert all(set(top) >= set(names) for top in tops)
+    every = list(range(240, 258)) + named
+    first = (
+        client.completions.create(
+            **TEXT, extra_body={**extra, "logprob_token_ids": every}, logprobs=0
+        )
+        .choices[0]
+        .logprobs
+    )
+    assert first is not None
+    assert first.top_logprobs is not None
+    assert {name: first.top_logprobs[0][name] for name in names} == {
+        name: tops[0][name] for name in names
+    }
+
+
 def test_tokens_are_named_by_their_ids(client: openai.OpenAI) -> None:
     asked = {"return_tokens_as_token_ids": True, "return_token_ids": True}
     chat = client.chat.completions.create(**CHAT, logprobs=True, top_logprobs=2, extra_body=asked)

@@ -56,6 +56,10 @@ FIELDS: dict[str, tuple[str, dict[str, Any]]] = {
         COMPLETIONS,
         completion(stop_token_ids=[97] * limits.MAX_STOP_TOKEN_IDS, n=128),
     ),
+    "logprob_token_ids": (
+        COMPLETIONS,
+        completion(logprob_token_ids=[97] * limits.MAX_LOGPROB_TOKEN_IDS, n=20),
+    ),
     "logit_bias": (COMPLETIONS, completion(logit_bias=BIAS, n=128)),
     "bad_words": (COMPLETIONS, completion(bad_words=WORDS, n=4)),
     "bad_words of many prompts": (

@@ -16,12 +16,14 @@ class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
     """Log-probabilities at one position.
 
     Entry 0 is the token that was chosen (or, in a prompt, the token that stands there);
-    the likeliest follow, best first, and may repeat it. `rank` is entry 0's, from 1.
+    the likeliest follow, best first, and may repeat it. `rank` is entry 0's, from 1. The last
+    `num_named` were asked for by their ids.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     rank: int
+    num_named: int = 0
 
 
 class AddRequest(msgspec.Struct, array_like=True, tag="add"):

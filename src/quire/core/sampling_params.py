@@ -20,6 +20,9 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_STRING_LENGTH = 1024
 MIN_REPETITION_PENALTY = 0.01
 MAX_STOP_TOKEN_IDS = 1024
+MAX_LOGPROB_TOKEN_IDS = 128
+MAX_REPEATED_LOGPROB_TOKEN_IDS = MAX_LOGPROBS * MAX_N
+"""`logprob_token_ids` times `n`: each step reports them for each completion."""
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 4096
 MAX_BAD_WORD_CHARACTERS = 65_536
@@ -113,8 +116,10 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
     """Tokens to generate before an end-of-sequence or stop token is allowed."""
     logprobs: int | None = None
     """Return the log-probability of the chosen token and of this many likeliest ones."""
+    logprob_token_ids: list[int] | None = None
+    """Return the log-probabilities of these tokens, too. Alone, it sets `logprobs` to 0."""
     prompt_logprobs: int | None = None
-    """The same for every prompt token but the first."""
+    """`logprobs` for every prompt token but the first."""
     logit_bias: dict[int, float] | None = None
     """Added to the logits of these token ids; each in [-100, 100]."""
     allowed_token_ids: list[int] | None = None
@@ -149,6 +154,8 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
+        if self.logprobs is None and self.logprob_token_ids:
+            self.logprobs = 0
         try:
             _check(self)
         except (
@@ -265,6 +272,14 @@ def _check_tokens(p: SamplingParams) -> None:
         for token, bias in p.logit_bias.items():
             _in_range(f"logit_bias[{token}]", bias, -100.0, 100.0)
     _at_most("stop_token_ids", len(p.stop_token_ids or ()), MAX_STOP_TOKEN_IDS, "token ids")
+    _check_repeated(
+        "logprob_token_ids",
+        len(p.logprob_token_ids or ()),
+        "token ids",
+        MAX_LOGPROB_TOKEN_IDS,
+        p.n,
+        MAX_REPEATED_LOGPROB_TOKEN_IDS,
+    )
     _at_most(
         "allowed_token_ids", len(p.allowed_token_ids or ()), MAX_ALLOWED_TOKEN_IDS, "token ids"
     )
@@ -278,15 +293,8 @@ def _check_tokens(p: SamplingParams) -> None:
 
 
 def _check_bad_words(words: list[str], n: int) -> None:
-    _at_most("bad_words", len(words), MAX_BAD_WORDS, "strings")
+    _check_repeated("bad_words", len(words), "strings", MAX_BAD_WORDS, n, MAX_REPEATED_BAD_WORDS)
     _at_most("bad_words", sum(map(len, words)), MAX_BAD_WORD_CHARACTERS, "characters in all")
-    if len(words) * n > MAX_REPEATED_BAD_WORDS:
-        raise InvalidRequestError(
-            f"bad_words has {len(words)} strings for each of n = {n} completions, "
-            f"{len(words) * n} in all; at most {MAX_REPEATED_BAD_WORDS} are allowed.",
-            fix="Send fewer words, or several requests.",
-            param="bad_words",
-        )
     if not all(words):
         raise InvalidRequestError("bad_words has an empty string.", param="bad_words")
 
@@ -295,6 +303,18 @@ def _at_most(name: str, count: int, limit: int, of_what: str) -> None:
     if count > limit:
         raise InvalidRequestError(
             f"{name} has {count} {of_what}; at most {limit} are allowed.", param=name
+        )
+
+
+def _check_repeated(name: str, count: int, of_what: str, limit: int, n: int, total: int) -> None:
+    """Check a list that each of `n` completions has for itself."""
+    _at_most(name, count, limit, of_what)
+    if count * n > total:
+        raise InvalidRequestError(
+            f"{name} has {count} {of_what} for each of n = {n} completions, {count * n} in all; "
+            f"at most {total} are allowed.",
+            fix="Send fewer, or several requests.",
+            param=name,
         )
 
 

@@ -122,10 +122,22 @@ class Sampler:
             count = batch.states[row].params.logprobs
             if count is not None and row not in result.errors:
                 counts[row] = count
-        if counts:
-            tokens = result.token_ids[list(counts)].tolist()
-            entries = self._ops.logprobs(logits, list(counts), tokens, list(counts.values()))
-            result.logprobs.update(zip(counts, entries, strict=True))
+        if not counts:
+            return
+        tokens = result.token_ids[list(counts)].tolist()
+        entries = self._ops.logprobs(logits, list(counts), tokens, list(counts.values()))
+        for row, entry in zip(counts, entries, strict=True):
+            named = batch.states[row].params.logprob_token_ids
+            result.logprobs[row] = _with_named(entry, logits[row], named) if named else entry
+
+
+def _with_named(entry: TokenLogprobs, logits: Tensor, named: list[int]) -> TokenLogprobs:
+    """Add the log-probabilities of the tokens `named`, by their distance from the first one's."""
+    chosen, *others = logits[[entry.token_ids[0], *named]].tolist()
+    values = [entry.logprobs[0] + (logit - chosen) for logit in others]
+    return TokenLogprobs(
+        entry.token_ids + named, entry.logprobs + values, entry.rank, num_named=len(named)
+    )
 
 
 def _uniform(state: SamplingState) -> float:

@@ -21,6 +21,7 @@ def strings(count: int, length: int) -> list[str]:
 AT_LIMIT: dict[str, dict[str, Any]] = {
     "stop strings": {"stop": strings(limits.MAX_STOP_STRINGS, LONGEST)},
     "stop_token_ids": {"stop_token_ids": [*range(limits.MAX_STOP_TOKEN_IDS)]},
+    "logprob_token_ids": {"logprob_token_ids": [0] * limits.MAX_LOGPROB_TOKEN_IDS, "n": 20},
     "logit_bias": {"logit_bias": dict.fromkeys(range(limits.MAX_LOGIT_BIAS), 1.0)},
     "allowed_token_ids": {"allowed_token_ids": [0] * limits.MAX_ALLOWED_TOKEN_IDS},
     "bad_words": {"bad_words": strings(limits.MAX_BAD_WORDS, WORD)},
@@ -33,6 +34,11 @@ AT_LIMIT: dict[str, dict[str, Any]] = {
 BEYOND: dict[str, dict[str, Any]] = {
     "stop strings": {"stop": strings(limits.MAX_STOP_STRINGS + 1, 4)},
     "stop_token_ids": {"stop_token_ids": [0] * (limits.MAX_STOP_TOKEN_IDS + 1)},
+    "logprob_token_ids": {"logprob_token_ids": [0] * (limits.MAX_LOGPROB_TOKEN_IDS + 1)},
+    "logprob_token_ids times n": {
+        "logprob_token_ids": [0] * limits.MAX_LOGPROB_TOKEN_IDS,
+        "n": 21,
+    },
     "logit_bias": {"logit_bias": dict.fromkeys(range(limits.MAX_LOGIT_BIAS + 1), 1.0)},
     "allowed_token_ids": {"allowed_token_ids": [0] * (limits.MAX_ALLOWED_TOKEN_IDS + 1)},
     "bad_words": {"bad_words": strings(limits.MAX_BAD_WORDS + 1, 4)},

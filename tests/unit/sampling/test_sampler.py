@@ -106,6 +106,21 @@ def test_logits_are_not_changed_and_logprobs_are_the_models_own(ops: OpTable) ->
     assert entry.rank > 1
 
 
+def test_tokens_asked_for_by_id_have_the_models_own_log_probabilities(ops: OpTable) -> None:
+    logits = rows(1, 2) * 40
+    logits[1, 9] = -np.inf
+    named = [9, 0, 5, 9]
+    states = [state(temperature=0.0, logprobs=2), state(temperature=2.0, logprob_token_ids=named)]
+    result = sample(ops, logits, states)
+    entry, plain = result.logprobs[1], result.logprobs[0]
+    assert (plain.num_named, len(plain.token_ids)) == (0, 3)
+    assert (entry.num_named, entry.token_ids[1:]) == (4, named)
+    expected = logits[1].double().log_softmax(-1)
+    for token, logprob in zip(entry.token_ids, entry.logprobs, strict=True):
+        assert logprob == pytest.approx(float(expected[token]), rel=1e-12)
+    assert entry.logprobs[1] == -np.inf
+
+
 @pytest.mark.parametrize(
     "params",
     [

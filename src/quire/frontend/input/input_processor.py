@@ -374,7 +374,7 @@ class InputProcessor:
                 fix="Name each token once.",
                 param="allowed_token_ids",
             )
-        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids"):
             if ids := getattr(params, name):
                 self._check_ids(name, ids)
         for name, instead in _OWN_FIELDS.items():

@@ -138,14 +138,15 @@ class SequenceState:
 
 
 def position_logprobs(tokenizer: Tokenizer, found: TokenLogprobs) -> PositionLogprobs:
-    """The chosen token first, then the likeliest in order, each with its text."""
+    """The chosen token first, then the likeliest in order, then others, each with its text."""
+    num_ranked = len(found.token_ids) - found.num_named
 
-    def entry(i: int, rank: int) -> Logprob:
+    def entry(i: int, rank: int | None) -> Logprob:
         text = tokenizer.token_bytes(found.token_ids[i]).decode(errors="replace")
         return Logprob(found.logprobs[i], rank, text)
 
     result = {found.token_ids[0]: entry(0, found.rank)}
-    for rank in range(1, len(found.token_ids)):
-        if found.token_ids[rank] not in result:
-            result[found.token_ids[rank]] = entry(rank, rank)
+    for at in range(1, len(found.token_ids)):
+        if found.token_ids[at] not in result:
+            result[found.token_ids[at]] = entry(at, at if at < num_ranked else None)
     return result

@@ -289,5 +289,6 @@ class _Answer(ChatAnswer):
             positions,
             self.body.top_logprobs or 0,
             self.call.server.engine.tokenizer,
+            named=self.body.logprob_token_ids or (),
             as_ids=bool(self.body.return_tokens_as_token_ids),
         )

@@ -293,14 +293,15 @@ class _Answer:
         output: RequestOutput,
     ) -> CompletionLogprobs | None:
         offset = self.offsets.setdefault(index, 0)
-        if self.body.logprobs is None or completion.logprobs is None:
+        if completion.logprobs is None:
             return None
         first = output.prompt_token_ids[0]
         result, self.offsets[index] = completion_logprobs(
             [*echoed, *completion.logprobs],
-            self.body.logprobs,
+            self.body.logprobs or 0,
             offset,
             (first, self.decoded([first]) if echoed else ""),
+            named=self.body.logprob_token_ids or (),
             as_ids=bool(self.body.return_tokens_as_token_ids),
         )
         return result

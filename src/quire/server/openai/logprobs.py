@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from quire.core.outputs import Logprob, PositionLogprobs
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
     from quire.text.tokenizer import Tokenizer
 
 
+LEAST_LOGPROB = -9999.0
+"""Reported for less, as vLLM does: a token that the model rules out has -inf."""
+
+
 def completion_logprobs(
     positions: Sequence[PositionLogprobs | None],
     top: int,
     offset: int,
     first: tuple[int, str],
     *,
+    named: Collection[int] = (),
     as_ids: bool = False,
 ) -> tuple[CompletionLogprobs, int]:
     """The completions endpoint's parallel lists, and the offset behind the last token.
@@ -33,6 +39,7 @@ def completion_logprobs(
         positions: one a token, the token itself first; None for a prompt's first token.
         top: how many of the likeliest tokens were asked for; the chosen one comes on top.
         offset: characters of the choice's text before the first token.
+        named: tokens to report in any case.
         first: the token without log-probabilities, and its text.
         as_ids: name tokens by their ids.
     """
@@ -52,7 +59,7 @@ def completion_logprobs(
         result.token_logprobs.append(chosen.logprob)
         likeliest = {
             _named(i, p.decoded_token, as_ids=as_ids): p.logprob
-            for i, p in _likeliest(position, top)
+            for i, p in _reported(position, top, named)
         }
         result.top_logprobs.append({**likeliest, name: chosen.logprob})
         offset += len(text)
@@ -60,7 +67,12 @@ def completion_logprobs(
 
 
 def chat_logprobs(
-    positions: list[PositionLogprobs], top: int, tokenizer: Tokenizer, *, as_ids: bool = False
+    positions: list[PositionLogprobs],
+    top: int,
+    tokenizer: Tokenizer,
+    *,
+    named: Collection[int] = (),
+    as_ids: bool = False,
 ) -> ChatLogprobs:
     """The chat endpoint's list; `bytes` are exact where `token` is part of a character."""
     content = []
@@ -72,7 +84,7 @@ def chat_logprobs(
                 p.logprob,
                 list(tokenizer.token_bytes(i)),
             )
-            for i, p in _likeliest(position, top)
+            for i, p in _reported(position, top, named)
         ]
         text = _named(token, chosen.decoded_token, as_ids=as_ids)
         raw = list(tokenizer.token_bytes(token))
@@ -94,7 +106,19 @@ def _named(token: int, text: str | None, *, as_ids: bool) -> str:
     return f"token_id:{token}" if as_ids else text or ""
 
 
-def _likeliest(position: PositionLogprobs, top: int) -> list[tuple[int, Logprob]]:
-    """The `top` likeliest tokens, best first; the chosen one only where it is among them."""
+def _reported(
+    position: PositionLogprobs, top: int, named: Collection[int]
+) -> list[tuple[int, Logprob]]:
+    """The `top` likeliest tokens, best first, and then the other ones that are `named`.
+
+    The chosen one is only there if it is among them. No number is infinite: JSON has none.
+    """
     ranked = [(i, p) for i, p in position.items() if p.rank is not None and p.rank <= top]
-    return sorted(ranked, key=lambda entry: entry[1].rank or 0)
+    ranked.sort(key=lambda entry: entry[1].rank or 0)
+    known = {i for i, _ in ranked}
+    others = [i for i in dict.fromkeys(named) if i in position and i not in known]
+    return ranked + [(i, _finite(position[i])) for i in others]
+
+
+def _finite(found: Logprob) -> Logprob:
+    return replace(found, logprob=max(found.logprob, LEAST_LOGPROB))

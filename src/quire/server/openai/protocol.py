@@ -105,6 +105,8 @@ class CommonRequest(Strict):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
+    """Report the log-probabilities of these tokens, too."""
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
     thinking_token_budget: int | None = None

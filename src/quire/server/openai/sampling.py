@@ -34,6 +34,7 @@ _SAME_NAME = (
     "skip_special_tokens",
     "spaces_between_special_tokens",
     "prompt_logprobs",
+    "logprob_token_ids",
     "truncate_prompt_tokens",
     "truncation_side",
 )
