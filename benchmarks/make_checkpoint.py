@@ -20,7 +20,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from quire.checkpoint.presets import preset_config, preset_names
-from quire.models.parameters import parameters
+from quire.models.layout import parameters
 from quire.models.registry import architecture, model_config
 from quire.text.token_bytes import CHAR_OF_BYTE
 

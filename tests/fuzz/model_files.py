@@ -26,8 +26,8 @@ import msgspec
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.core.errors import CheckpointError, QuireError
 from quire.models.forms import linear_names
+from quire.models.layout import parameters
 from quire.models.loader import parameter_source
-from quire.models.parameters import parameters
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import Hardware

@@ -43,7 +43,7 @@ def test_transformers_reads_the_values_that_were_meant(tmp_path: Path, recipe: R
         parameter = f"layers.1.{name}.weight"
         ours = target.nearest(source.read(parameter)).dequantize().bfloat16()
         for piece in source.pieces(parameter):
-            values = theirs[piece.stored]
+            values = theirs[piece.name]
             assert torch.equal(values, ours[piece.row : piece.row + piece.rows]), piece.stored
             seen += 1
     assert seen == 7

@@ -22,6 +22,8 @@ DeviceType = Literal["cpu", "cuda"]
 ProfilerKind = Literal["torch", "cuda"]
 PoolingType = Literal["LAST", "CLS", "MEAN"]
 PoolingTask = Literal["embed", "classify"]
+Activation = Literal["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
+"""The op behind a feed-forward's first product; with "_mul" the feed-forward has a gate."""
 
 MAX_CONVERTED_HEAD_DIM = 256
 """Largest heads that a KV cache of another dtype than the model's holds."""
@@ -77,7 +79,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder's shape and its differences from the plain Llama, free of any file format."""
+    """A model's shape and its differences from the plain Llama, free of any file format."""
 
     architecture: str
     """Key in `models.registry`: "llama", "qwen3", "gpt2" …"""
@@ -95,12 +97,16 @@ class ModelConfig:
     norm_eps: float = 1e-6
     norm_bias: bool = True
     """LayerNorms add one."""
-    norm_plus_one: bool = False
-    """RMSNorms multiply by 1 + weight (Gemma)."""
-    post_norms: bool = False
-    """Attention and feed-forward have a norm behind them too (Gemma 2 and 3)."""
-    activation: Literal["silu", "gelu", "gelu_tanh", "relu"] = "silu"
-    gated_mlp: bool = True
+    norm_gain: Literal["rounded", "float32", "plus_one"] = "rounded"
+    """How an RMSNorm multiplies by its weight: after rounding x to its dtype; in float32, rounded
+    once (OLMo 2); or by 1 + weight in float32, rounded once (Gemma)."""
+    norms: tuple[str, ...] = ("attn_norm", "mlp_norm", "norm")
+    """Where norms are: `attn_norm` in front of attention, `attn_post_norm` behind it,
+    `attn_sum_norm` behind its residual sum (BERT); the same of `mlp`; `embed_norm` behind the
+    embeddings, `norm` behind the last layer, `head.norm` inside a classifier."""
+    missing_norms: tuple[str, ...] = ()
+    """Single norms that are missing: "layers.0.attn_norm" (ModernBERT)."""
+    activation: Activation = "silu_mul"
     embedding_scale: float | None = None
     """What token embeddings are multiplied by (Gemma: the root of hidden_size)."""
     attention_scale: float | None = None
@@ -117,8 +123,8 @@ class ModelConfig:
     output_bias: bool = False
     """Bias of the attention's output projection."""
     mlp_bias: bool = False
-    qk_norm: bool = False
-    """RMSNorm over each head of q and k, before RoPE (Qwen3)."""
+    qk_norm: Literal["head", "full"] | None = None
+    """RMSNorm of q and k before RoPE: over each head (Qwen3), or over all heads (OLMo 2)."""
     sliding_window: int | None = None
     """Tokens each position attends to, itself included; None is all. Where it looks ahead, too, as
     many on that side."""
@@ -127,11 +133,6 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     vocab_run: tuple[int, int] | None = None
     """First, and how many: the tokens whose embeddings and logits a rank computes; None is all."""
-    encoder: bool = False
-    """BERT's kind: a norm stands behind the embeddings, and behind each residual sum."""
-    pre_norms: bool = False
-    """An encoder's norms stand before attention and feed-forward instead, but before the first
-    layer, and one behind the last (ModernBERT)."""
     causal: bool = True
     """A token attends to no later one. Else a prompt is computed in one step, and no longer
     needs its keys and values then."""
@@ -141,12 +142,16 @@ class ModelConfig:
     """Whether it makes logits."""
     num_labels: int = 0
     """Outputs of the classification head that stands in the lm_head's place; 0 is none."""
-    classifier_activation: Literal["tanh", "relu", "gelu", "gelu_tanh"] = "tanh"
-    """Between the two layers of an encoder's classification head."""
+    classifier_activation: Literal["tanh", "relu", "gelu", "gelu_tanh"] | None = None
+    """Between the two layers of an encoder's classification head; None is a head of one layer."""
     classifier_bias: bool = True
     """Of the first of these two."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+
+    @property
+    def gated_mlp(self) -> bool:
+        return self.activation.endswith("_mul")
 
     def window(self, layer: int) -> int | None:
         """The sliding window of `layer`, or None for full attention."""

@@ -25,7 +25,6 @@ from quire.executor.memory import (
 from quire.executor.peers import Peers
 from quire.models.adapters import lora_targets, shared_delta
 from quire.models.decoder import Decoder
-from quire.models.encoder import Encoder
 from quire.models.memory import kv_bytes_per_token
 from quire.models.offload import held_weight_bytes
 from quire.models.pack_cache import PackCache
@@ -108,7 +107,7 @@ def open_grammars(config: EngineConfig) -> Grammars:
 def new_runner(
     config: EngineConfig,
     plan: MemoryPlan,
-    decoder: Decoder | Encoder,
+    decoder: Decoder,
     ops: OpTable,
     grammars: Grammars,
     adapters: AdapterPool | None,

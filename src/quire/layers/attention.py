@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
-from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.metadata import KVCache
 from quire.ops.table import OpTable
 
 
@@ -13,11 +14,13 @@ class Attention:
     """Multi-head attention with grouped queries.
 
     `qkv` computes q, k and v at once: rows [heads · D, kv_heads · D, kv_heads · D] of its
-    weight. `q_norm` and `k_norm` [head_dim] are the weights of an RMSNorm of each head before
-    the rotation (Qwen3); `cos_sin` is the rotation's table (see `layers.rotary`). Without
-    `causal` a token attends to all of its sequence, which has to be computed in one step.
+    weight. `q_norm` and `k_norm` are the weights of an RMSNorm before the rotation, of each head
+    [head_dim] (Qwen3) or of all [heads · D] (OLMo 2); `cos_sin` is the rotation's table (see
+    `layers.rotary`). Without `causal` a token attends to all of its sequence, which has to be
+    computed in one step.
     """
 
+    mixes = True
     __slots__ = ("causal", "cos_sin", "eps", "head_dim", "heads", "k_norm", "kv_heads", "out",
                  "q_norm", "qkv", "scale", "softcap", "window")  # fmt: skip
 
@@ -52,19 +55,12 @@ class Attention:
         self.eps = eps
         self.causal = causal
 
-    def forward(
-        self,
-        ops: OpTable,
-        x: Tensor,
-        positions: Tensor,
-        cache: KVCache,
-        meta: AttentionMetadata,
-        adapter: Tensor | None = None,
-    ) -> Tensor:
-        """[T, hidden] → [T, heads · D], which `out` projects; stores keys and values in `cache`."""
-        qkv = self.qkv.forward(ops, x, adapter)
+    def mix(self, ops: OpTable, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
+        """[T, hidden] → [T, heads · D]; stores keys and values in `cache`."""
+        meta = tokens.meta
+        qkv = self.qkv.forward(ops, x, tokens.adapter)
         q = ops.rope_kv_write(
-            qkv, positions, self.cos_sin, self.q_norm, self.k_norm, self.eps,
+            qkv, tokens.positions, self.cos_sin, self.q_norm, self.k_norm, self.eps,
             cache, meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
         )  # fmt: skip
         given = q, cache, meta, self.scale, self.window
@@ -73,3 +69,7 @@ class Attention:
         if self.softcap is None:
             return ops.paged_attention(*given).flatten(1)
         return ops.paged_attention(*given, self.softcap).flatten(1)
+
+    def project(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+        """[T, heads · D] → [T, hidden]."""
+        return self.out.forward(ops, x, adapter)

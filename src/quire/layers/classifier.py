@@ -23,8 +23,8 @@ class Classifier:
         self,
         out: Linear,
         dense: Linear | None = None,
-        norm: Norm | None = None,
         *,
+        norm: Norm,
         tanh: bool = True,
     ) -> None:
         self.dense = dense
@@ -37,6 +37,4 @@ class Classifier:
         if self.dense is not None:
             x = self.dense.forward(ops, x)
             x = ops.softcap(x, 1.0) if self.tanh else x  # which is tanh
-        if self.norm is not None:
-            x = self.norm.forward(ops, x)
-        return self.out.logits(ops, x)
+        return self.out.logits(ops, self.norm.forward(ops, x))

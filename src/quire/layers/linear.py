@@ -12,57 +12,37 @@ from quire.ops.table import LinearWeight, OpTable
 class Linear:
     """epilogue(x @ weight.T + bias), in the form that the provider's `pack_linear` made.
 
-    `adapters` are what requests may add to it; the epilogue is none then.
+    Args:
+        adapters: what requests may add to it; the epilogue is none then.
+        summed: each rank has a part of the columns, and of x. The ranks' parts, those of adapters
+            too, are added in float32 and rounded once, so that all ranks get the same bits.
+        run: each rank has some of all rows, (first, all); every rank gets all logits, with the
+            bits that one rank alone would compute.
     """
 
-    __slots__ = ("adapters", "weight")
+    __slots__ = ("adapters", "run", "summed", "weight")
 
-    def __init__(self, weight: LinearWeight, adapters: LoraTable | None = None) -> None:
+    def __init__(
+        self,
+        weight: LinearWeight,
+        adapters: LoraTable | None = None,
+        *,
+        summed: bool = False,
+        run: tuple[int, int] | None = None,
+    ) -> None:
         self.weight = weight
         self.adapters = adapters
+        self.summed = summed
+        self.run = run
 
     def forward(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
         """[T, in] → [T, out]; `adapter` as in `ops.lora.lora_add`."""
-        y = ops.linear(x, self.weight)
-        if adapter is None or self.adapters is None:
-            return y
-        return ops.lora_add(adapter, y, x, self.adapters)
-
-    def logits(self, ops: OpTable, x: Tensor) -> Tensor:
-        """[N, in] → float32 [N, out]."""
-        return ops.logits(x, self.weight)
-
-
-class RowParallelLinear(Linear):
-    """A linear layer of whose inputs, and columns of `weight`, each rank has its own.
-
-    Every rank gets the whole product, all the same bits: the ranks' parts, those of adapters too,
-    added up in float32, and rounded once.
-    """
-
-    __slots__ = ()
-
-    def forward(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
-        """[T, in / ranks] → [T, out]."""
-        y = ops.linear(x, self.weight, torch.float32)
+        y = ops.linear(x, self.weight, *((torch.float32,) if self.summed else ()))
         if adapter is not None and self.adapters is not None:
             y = ops.lora_add(adapter, y, x, self.adapters)
-        return ops.all_reduce(y, x.dtype)
-
-
-class VocabParallelLinear(Linear):
-    """An output projection of whose rows, one a token, each rank has a run.
-
-    Every rank gets all logits, which have the bits that one rank alone would compute.
-    """
-
-    __slots__ = ("first", "vocab_size")
-
-    def __init__(self, weight: LinearWeight, first: int, vocab_size: int) -> None:
-        super().__init__(weight)
-        self.first = first
-        self.vocab_size = vocab_size
+        return ops.all_reduce(y, x.dtype) if self.summed else y
 
     def logits(self, ops: OpTable, x: Tensor) -> Tensor:
-        """[N, in] → float32 [N, vocab]."""
-        return ops.all_gather(ops.logits(x, self.weight), self.first, self.vocab_size)
+        """[N, in] → float32 [N, out], of all ranks' rows."""
+        y = ops.logits(x, self.weight)
+        return y if self.run is None else ops.all_gather(y, *self.run)

@@ -1,15 +1,14 @@
-"""The feed-forward half of a decoder layer."""
+"""Feed-forward sub-layers."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor
 
+from quire.core.config import Activation
+from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
+from quire.ops.metadata import KVCache
 from quire.ops.table import OpTable
-
-Activation = Literal["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
 
 
 class MLP:
@@ -20,6 +19,7 @@ class MLP:
     `activation` is the op between the two, None where `up` was packed with it as its epilogue.
     """
 
+    mixes = False
     __slots__ = ("activation", "down", "up")
 
     def __init__(self, up: Linear, down: Linear, activation: Activation | None = None) -> None:
@@ -27,7 +27,11 @@ class MLP:
         self.down = down
         self.activation = activation
 
-    def forward(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+    def mix(self, ops: OpTable, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
+        """Nothing: each token is computed alone."""
+        return x
+
+    def project(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
         """[T, hidden] → [T, hidden]."""
         x = self.up.forward(ops, x, adapter)
         if self.activation is not None:

@@ -1,4 +1,4 @@
-"""RMSNorm and LayerNorm behind one pair of calls."""
+"""RMSNorm, LayerNorm and no norm behind one pair of calls."""
 
 from __future__ import annotations
 
@@ -44,4 +44,17 @@ class LayerNorm:
         return ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
 
-Norm = RMSNorm | LayerNorm
+class NoNorm:
+    """Leaves x as it is."""
+
+    __slots__ = ()
+
+    def forward(self, ops: OpTable, x: Tensor) -> Tensor:
+        return x
+
+    def add_forward(self, ops: OpTable, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        total = ops.add(x, residual)
+        return total, total
+
+
+Norm = RMSNorm | LayerNorm | NoNorm

@@ -9,8 +9,9 @@ import numpy as np
 
 from quire.core.config import EngineConfig, ModelConfig, RankShare
 from quire.lora.peft import Delta, LoRATarget
+from quire.models.layout import parameters
 from quire.models.memory import DTYPE_BYTES
-from quire.models.parameters import Parameter, parameters
+from quire.models.parameters import Parameter
 from quire.models.registry import architecture
 from quire.models.shares import column_run, row_runs
 
@@ -27,23 +28,20 @@ def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
     """
     names = architecture(model.architecture).names
     return {
-        source.removesuffix(".weight"): LoRATarget(_stem(p), part, rows, p.shape[1])
+        source.removesuffix(".weight"): LoRATarget(p.stem, part, rows, p.shape[1])
         for p in _linears(model)
-        for part, (source, rows) in enumerate(
-            zip(names.sources(p.name), _parts(model, p), strict=True)
-        )
+        for part, (source, rows) in enumerate(names.stored(p))
     }
 
 
 def shared_delta(share: RankShare, delta: Delta) -> Delta:
     """What a rank has of an adapter's change of a layer: B's rows or A's columns, as it has of the
     layer's weight."""
-    name = f"{delta.target.stem}.weight"
-    if (run := column_run(name, share)) is not None:
+    (parameter,) = (p for p in _linears(share.model) if p.stem == delta.target.stem)
+    if (run := column_run(parameter, share)) is not None:
         return replace(delta, a=delta.a[:, run[0] : run[0] + run[1]])
-    runs = row_runs(name, share)
-    assert runs is not None, f"{name} is not dealt out"
-    (parameter,) = (p for p in _linears(share.model) if p.name == name)
+    runs = row_runs(parameter, share)
+    assert runs is not None, f"{parameter.name} is not dealt out"
     parts = _parts(share.model, parameter)
     begin = sum(parts[: delta.target.part])
     end = begin + parts[delta.target.part]
@@ -76,20 +74,15 @@ def lora_tables(config: EngineConfig, device: torch.device) -> dict[str, LoraTab
         return {}
     dtype = getattr(torch, config.dtype)
     return {
-        _stem(p): LoraTable(p.shape[1], _parts(model, p), limits.max_cpu_loras, dtype, device)
+        p.stem: LoraTable(p.shape[1], _parts(model, p), limits.max_cpu_loras, dtype, device)
         for p in _linears(model)
     }
 
 
 def _linears(model: ModelConfig) -> list[Parameter]:
-    return [p for p in parameters(model) if p.may_be_quantized and p.name.startswith("layers.")]
-
-
-def _stem(parameter: Parameter) -> str:
-    return parameter.name.removesuffix(".weight")
+    return [p for p in parameters(model) if p.in_layer]
 
 
 def _parts(model: ModelConfig, parameter: Parameter) -> tuple[int, ...]:
-    """Rows of each layer that the checkpoint has for it: one, where it merges them itself."""
-    sources = architecture(model.architecture).names.sources(parameter.name)
-    return parameter.parts if len(sources) > 1 else (parameter.shape[0],)
+    """Rows of each layer that the checkpoint has for it."""
+    return tuple(rows for _, rows in architecture(model.architecture).names.stored(parameter))

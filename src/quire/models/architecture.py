@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.config import ModelConfig
+from quire.models.parameters import Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,12 @@ class WeightNames:
         _, number, stem = stem.split(".", 2)
         prefix = self.layer_prefix.format(number)
         return tuple(f"{prefix}{name}.{kind}" for name in self.layer[stem])
+
+    def stored(self, parameter: Parameter) -> list[tuple[str, int]]:
+        """The same with their rows; one name is of all parts, which the checkpoint has merged."""
+        names = self.sources(parameter.name)
+        rows = parameter.parts if len(names) > 1 else (parameter.shape[0],)
+        return list(zip(names, rows, strict=True))
 
     def is_transposed(self, parameter: str) -> bool:
         stem, _, kind = parameter.rpartition(".")

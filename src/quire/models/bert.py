@@ -26,10 +26,10 @@ def names(prefix: str, dense: str, out: str) -> WeightNames:
         layer={
             "attn.qkv": tuple(f"attention.self.{name}" for name in ("query", "key", "value")),
             "attn.out": ("attention.output.dense",),
-            "attn_norm": ("attention.output.LayerNorm",),
+            "attn_sum_norm": ("attention.output.LayerNorm",),
             "mlp.up": ("intermediate.dense",),
             "mlp.down": ("output.dense",),
-            "mlp_norm": ("output.LayerNorm",),
+            "mlp_sum_norm": ("output.LayerNorm",),
         },
         layer_prefix=f"{prefix}.encoder.layer.{{}}.",
         base_prefix=f"{prefix}.",
@@ -39,36 +39,24 @@ def names(prefix: str, dense: str, out: str) -> WeightNames:
 
 def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     """config.json → `ModelConfig`; `differences` are a sister architecture's fields."""
-    hf.only(config, "per_layer_config", None, "layers that are alike")
     hf.only(config, "position_embedding_type", "absolute", "positions from a table")
     hf.only(config, "is_decoder", False, "attention both ways")
     hf.only(config, "add_cross_attention", False, "an encoder alone")
-    hidden_size = hf.integer(config, "hidden_size")
-    heads, _, head_dim = hf.heads(config, hidden_size, None)
-    activation = hf.plain_activation(config, "hidden_act", "gelu")
     fields: dict[str, Any] = {
         "architecture": "bert",
-        "vocab_size": hf.integer(config, "vocab_size"),
-        "hidden_size": hidden_size,
-        "intermediate_size": hf.integer(config, "intermediate_size"),
-        "num_hidden_layers": hf.integer(config, "num_hidden_layers"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "head_dim": head_dim,
-        "max_position_embeddings": hf.integer(config, "max_position_embeddings"),
-        "dtype": hf.dtype(config),
+        **hf.shape(config),
         "norm": "layer_norm",
         "norm_eps": hf.number(config, "layer_norm_eps", default=1e-12),
-        "activation": activation,
-        "gated_mlp": False,
+        "activation": hf.plain_activation(config, "hidden_act", "gelu"),
         "learned_positions_offset": 0,
         "qkv_bias": True,
         "output_bias": True,
         "mlp_bias": True,
-        "encoder": True,
+        "norms": ("embed_norm", "attn_sum_norm", "mlp_sum_norm"),
         "causal": False,
         "token_types": hf.integer(config, "type_vocab_size", default=2),
         "lm_head": False,
+        "classifier_activation": "tanh",
     }
     return ModelConfig(**(fields | differences))
 

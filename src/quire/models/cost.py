@@ -5,18 +5,14 @@ from __future__ import annotations
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.core.quantization import QUANTIZATIONS, Form
+from quire.models.layout import parameters
 from quire.models.memory import kv_bytes_per_token, loaded_bytes, looked_up_bytes
-from quire.models.parameters import parameters
 
 
 def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     """The cost of a step of this engine's model on `hardware`."""
     model, dtype = config.model, config.dtype
-    layers = sum(
-        parameter.numel
-        for parameter in parameters(model)
-        if parameter.name.startswith("layers.") and len(parameter.shape) == 2
-    )
+    layers = sum(p.numel for p in parameters(model) if p.in_layer)
     windows = [model.window(layer) for layer in range(model.num_hidden_layers)]
     sliding = [window for window in windows if window is not None]
     heads = model.num_hidden_layers * model.num_attention_heads * model.head_dim

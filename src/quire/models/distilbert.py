@@ -37,10 +37,10 @@ ARCHITECTURE = Architecture(
         layer={
             "attn.qkv": tuple(f"attention.{name}_lin" for name in "qkv"),
             "attn.out": ("attention.out_lin",),
-            "attn_norm": ("sa_layer_norm",),
+            "attn_sum_norm": ("sa_layer_norm",),
             "mlp.up": ("ffn.lin1",),
             "mlp.down": ("ffn.lin2",),
-            "mlp_norm": ("output_layer_norm",),
+            "mlp_sum_norm": ("output_layer_norm",),
         },
         layer_prefix="distilbert.transformer.layer.{}.",
         base_prefix="distilbert.",

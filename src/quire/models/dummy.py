@@ -9,7 +9,8 @@ from torch import Tensor
 
 from quire.core.config import ModelConfig
 from quire.core.quantization import Form
-from quire.models.parameters import Parameter, Progress, parameters
+from quire.models.layout import parameters
+from quire.models.parameters import Parameter, Progress
 from quire.ops.quantized import QuantizedWeight
 from quire.quant.codebooks import CODEBOOKS
 
@@ -77,9 +78,9 @@ class RandomParameters:
     def _dense(self, name: str) -> list[Tensor]:
         parameter, offset = self._wanted[name]
         self._count(parameter)
-        if name.endswith(".bias"):
+        if parameter.kind == "bias":
             return [self._pool.new_zeros(parameter.shape)]
-        if name.endswith("norm.weight"):
+        if parameter.kind == "norm":
             return [self._pool.new_ones(parameter.shape)]
         return self._views(parameter, offset)
 

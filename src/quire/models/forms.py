@@ -8,7 +8,8 @@ from collections import defaultdict
 from quire.checkpoint.weights import Weights
 from quire.core.config import ModelConfig
 from quire.core.quantization import Form
-from quire.models.parameters import Parameter, parameters
+from quire.models.layout import parameters
+from quire.models.parameters import Parameter
 from quire.models.registry import weight_names
 from quire.models.sources import match
 from quire.quant.names import Rounding
@@ -27,7 +28,7 @@ def head_name(model: ModelConfig) -> str:
 def linear_names(model: ModelConfig) -> frozenset[str]:
     """The parameters that are multiplied with: a tied embedding, but no other table."""
     head = head_name(model)
-    return frozenset(p.name for p in parameters(model) if p.may_be_quantized or p.name == head)
+    return frozenset(p.name for p in parameters(model) if p.kind == "linear" or p.name == head)
 
 
 def stored_forms(weights: Weights, model: ModelConfig, method: Method | None) -> Forms:
@@ -55,7 +56,7 @@ def said_forms(model: ModelConfig, method: Method) -> Forms:
     found = {
         p.name: [form(p, source) for source in names.sources(p.name)]
         for p in parameters(model)
-        if p.may_be_quantized
+        if p.kind == "linear"
     }
     return {name: forms for name, forms in found.items() if any(forms)}
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from quire.core.config import ModelConfig
-from quire.core.errors import CheckpointError
 from quire.models import gemma, hf, llama, qwen2
 from quire.models.architecture import Architecture
 
@@ -44,19 +43,12 @@ def later_gemma(config: hf.HFConfig, pattern: int) -> dict[str, Any]:
         slides = tuple((layer + 1) % pattern != 0 for layer in range(layers))
     scalar = hf.number(config, "query_pre_attn_scalar", default=_DEFAULT_QUERY_SCALAR)
     window = hf.optional(config, "sliding_window", _DEFAULT_WINDOW)
-    if window is None and any(slides):
-        raise CheckpointError(
-            "config.json: sliding_window is null, but there are layers that slide.",
-            fix="Set sliding_window, or make all layer_types full_attention.",
-            param="sliding_window",
-        )
     return {
         "activation_field": "hidden_activation",
         "kv_heads": 4,
-        "post_norms": True,
+        "norms": ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "norm"),
         "attention_scale": scalar**-0.5,
-        "sliding_window": window if any(slides) else None,
-        "sliding_layers": slides if any(slides) else None,
+        **qwen2.windowed(window, slides),
     }
 
 

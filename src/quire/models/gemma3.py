@@ -23,7 +23,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     return gemma.parse(
         config,
         architecture="gemma3_text",
-        qk_norm=True,
+        qk_norm="head",
         rope=rope,
         local_rope=local_rope,
         logits_softcap=softcap(config, "final_logit_softcapping", None),

@@ -54,7 +54,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm="layer_norm",
         norm_eps=hf.number(config, "layer_norm_epsilon", default=1e-5),
         activation=hf.plain_activation(config, "activation_function", "gelu_new"),
-        gated_mlp=False,
         learned_positions_offset=0,
         qkv_bias=True,
         output_bias=True,

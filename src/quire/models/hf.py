@@ -12,18 +12,19 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from quire.core.config import Activation
 from quire.core.errors import CheckpointError, UnsupportedModelError
 
 logger = logging.getLogger(__name__)
 
 HFConfig = Mapping[str, Any]
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+PlainActivation = Literal["gelu", "gelu_tanh", "relu"]
 
 MAX_INTEGER, MOST_LAYERS = 2**31 - 1, 10_000
 """More than any model has, and little enough to count with."""
 LARGEST = math.nextafter(math.inf, 0.0)
 
-_ACTIVATIONS: dict[str, Activation] = {
+_ACTIVATIONS: dict[str, Literal["silu"] | PlainActivation] = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
@@ -31,6 +32,11 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+}
+GATED: dict[str, Activation] = {
+    "silu": "silu_mul",
+    "gelu": "gelu_mul",
+    "gelu_tanh": "gelu_tanh_mul",
 }
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -54,9 +60,8 @@ def optional(hf: HFConfig, name: str, default: int | None) -> int | None:
 def number(hf: HFConfig, *names: str, default: float | None = None) -> float:
     """The positive finite number under the last of `names` that is set."""
     name, value = _stated(hf, names, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise wrong(name, value, "a positive number")
-    if not 0 < value <= LARGEST:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not good or not 0 < value <= LARGEST:
         raise wrong(name, value, "a positive number")
     return float(value)
 
@@ -68,7 +73,7 @@ def boolean(hf: HFConfig, name: str, *, default: bool) -> bool:
     return value
 
 
-def activation(hf: HFConfig, name: str, default: str) -> Activation:
+def activation(hf: HFConfig, name: str, default: str) -> Literal["silu"] | PlainActivation:
     _, value = _stated(hf, (name,), default)
     if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise UnsupportedModelError(
@@ -77,7 +82,7 @@ def activation(hf: HFConfig, name: str, default: str) -> Activation:
     return _ACTIVATIONS[value]
 
 
-def plain_activation(hf: HFConfig, name: str, default: str) -> Activation:
+def plain_activation(hf: HFConfig, name: str, default: str) -> PlainActivation:
     """The activation of a feed-forward without a gate."""
     found = activation(hf, name, default)
     if found == "silu":
@@ -152,6 +157,31 @@ def heads(
             )
         head_dim = hidden_size // query
     return query, kv, head_dim
+
+
+def shape(
+    hf: HFConfig, head_dim: int | None = None, kv_heads: int | None = None, inner: str = ""
+) -> dict[str, Any]:
+    """The fields that most architectures have under the same names.
+
+    Args:
+        head_dim, kv_heads: see `heads`.
+        inner: another name of `intermediate_size`.
+    """
+    only(hf, "per_layer_config", None, "layers that are alike")
+    hidden_size = integer(hf, "hidden_size")
+    query, kv, head_dim = heads(hf, hidden_size, head_dim, kv_heads)
+    return {
+        "vocab_size": integer(hf, "vocab_size"),
+        "hidden_size": hidden_size,
+        "intermediate_size": integer(hf, inner or "intermediate_size"),
+        "num_hidden_layers": integer(hf, "num_hidden_layers"),
+        "num_attention_heads": query,
+        "num_key_value_heads": kv,
+        "head_dim": head_dim,
+        "max_position_embeddings": integer(hf, "max_position_embeddings"),
+        "dtype": dtype(hf),
+    }
 
 
 def table(hf: HFConfig, name: str) -> dict[str, Any]:

@@ -44,13 +44,11 @@ def parse(
         head_dim, kv_heads, norm_eps, bos, eos: what absent fields mean (see `hf.heads`).
         differences: a sister architecture's fields.
     """
-    hf.only(config, "per_layer_config", None, "layers that are alike")
-    hidden_size = hf.integer(config, "hidden_size")
     if config.get("head_dim") is not None:
         head_dim = hf.integer(config, "head_dim")
-    heads, kv_heads, head_dim = hf.heads(config, hidden_size, head_dim, kv_heads)
-    max_len = hf.integer(config, "max_position_embeddings")
-    rope = differences.pop("rope", None) or ropes.rope(config, head_dim, max_len)
+    shape = hf.shape(config, head_dim, kv_heads)
+    max_len = shape["max_position_embeddings"]
+    rope = differences.pop("rope", None) or ropes.rope(config, shape["head_dim"], max_len)
     if "activation" not in differences and hf.activation(config, "hidden_act", "silu") != "silu":
         raise UnsupportedModelError(
             f"config.json: hidden_act is {config['hidden_act']!r}; Quire gates with silu only.",
@@ -58,22 +56,14 @@ def parse(
         )
     fields: dict[str, Any] = {
         "architecture": "llama",
-        "vocab_size": hf.integer(config, "vocab_size"),
-        "hidden_size": hidden_size,
-        "intermediate_size": hf.integer(config, "intermediate_size"),
-        "num_hidden_layers": hf.integer(config, "num_hidden_layers"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head_dim,
         "max_position_embeddings": ropes.longest(rope, max_len),
-        "dtype": hf.dtype(config),
         "norm_eps": hf.number(config, "rms_norm_eps", default=norm_eps),
         "rope": rope,
         "tie_word_embeddings": hf.boolean(config, "tie_word_embeddings", default=False),
         "bos_token_id": hf.bos_token_id(config, bos),
         "eos_token_ids": hf.token_ids(config, "eos_token_id", eos),
     }
-    return ModelConfig(**(fields | differences))
+    return ModelConfig(**(shape | fields | differences))
 
 
 def parse_llama(config: hf.HFConfig) -> ModelConfig:

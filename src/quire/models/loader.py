@@ -12,9 +12,9 @@ import torch
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from quire.core.config import EngineConfig
-from quire.models.decoder import Decoder, Place
+from quire.models.builder import Place
+from quire.models.decoder import Decoder
 from quire.models.dummy import RandomParameters
-from quire.models.encoder import Encoder
 from quire.models.pack_cache import PackCache
 from quire.models.parameters import ParameterSource, Progress
 from quire.models.sharded import SharedParameters
@@ -40,7 +40,7 @@ def load_model(
     progress: Progress | None = None,
     place: Place | None = None,
     adapters: Mapping[str, LoraTable] | None = None,
-) -> Decoder | Encoder:
+) -> Decoder:
     """The model of `config`, in `config.dtype`, for positions below `max_model_len`.
 
     Its linear weights are packed for `ops`, which alone can compute it, or taken from `cache`;
@@ -53,14 +53,14 @@ def load_model(
         ModelNotFoundError: there are no weights.
         ConfigError: what `place` moves cannot be kept there.
     """
-    is_post_norm = config.model.encoder and not config.model.pre_norms
     build = partial(
-        Encoder if is_post_norm else partial(Decoder, adapters=adapters),
+        Decoder,
         config.model,
         parameter_source(config, progress),
         config.scheduler.max_model_len,
         ops,
         place=place,
+        adapters=adapters,
     )
     if cache is not None and (stored := cache.linears()):
         try:

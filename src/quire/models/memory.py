@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from quire.core.config import EngineConfig, ModelConfig
-from quire.core.quantization import QUANTIZATIONS, Form, Quantization
+from quire.core.quantization import QUANTIZATIONS, Quantization
+from quire.models.layout import parameters
 from quire.models.packed_bytes import packed_bytes, padded_rows, round_up
-from quire.models.parameters import Parameter, parameters
+from quire.models.parameters import Parameter
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _CODE_BITS = {"u4": 4, "u6": 6}  # of kinds in groups that weights are rounded to
-_TABLES = {"embed.weight", "positions.weight", "token_types.weight"}
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -25,50 +23,26 @@ def loaded_bytes(config: EngineConfig) -> int:
 
 
 def parameter_bytes(config: EngineConfig, parameter: Parameter) -> int:
-    """One parameter's share of `loaded_bytes`; the reference ops have only dense weights."""
-    forms = {} if config.ops == "reference" else config.weight_forms
-    return _parameter_bytes(config.model, config.dtype, parameter, config.packing, forms)
-
-
-def weight_bytes(
-    config: ModelConfig,
-    dtype: str,
-    packing: str | None = None,
-    forms: Mapping[str, Sequence[Form | None]] | None = None,
-) -> int:
-    """Bytes of the weights once loaded as `dtype`, linear ones quantized if `packing` says, or in
-    the forms of `models.forms`.
+    """One parameter's share of `loaded_bytes`: in its form of `models.forms`, or as packing
+    quantizes it; the reference ops have only dense weights.
 
     A tied embedding is there once, packed as the output projection that every step reads whole.
     """
-    return sum(
-        _parameter_bytes(config, dtype, parameter, packing, forms or {})
-        for parameter in parameters(config)
-    )
-
-
-def _parameter_bytes(
-    config: ModelConfig,
-    dtype: str,
-    parameter: Parameter,
-    packing: str | None,
-    forms: Mapping[str, Sequence[Form | None]],
-) -> int:
-    item = DTYPE_BYTES[dtype]
-    if config.norm_plus_one and parameter.name.endswith("norm.weight"):
+    model, item = config.model, DTYPE_BYTES[config.dtype]
+    if model.norm_gain != "rounded" and parameter.kind == "norm":
         return parameter.numel * DTYPE_BYTES["float32"]
-    if parameter.name in forms:
-        return packed_bytes(parameter, forms[parameter.name], item)
-    if packing is not None and _is_linear(config, parameter):
-        return quantized_bytes(parameter, QUANTIZATIONS[packing])
+    if parameter.name in config.weight_forms and config.ops != "reference":
+        return packed_bytes(parameter, config.weight_forms[parameter.name], item)
+    if config.packing is not None and _is_linear(model, parameter):
+        return quantized_bytes(parameter, QUANTIZATIONS[config.packing])
     return parameter.numel * item
 
 
 def looked_up_bytes(config: ModelConfig, dtype: str) -> int:
     """Of the weights, the tables of which a step reads only its own rows: learned positions, and
     the token embedding where it does not double as the output projection."""
-    tables = _TABLES - {"embed.weight"} if config.tie_word_embeddings else _TABLES
-    return DTYPE_BYTES[dtype] * sum(p.numel for p in parameters(config) if p.name in tables)
+    tables = (p for p in parameters(config) if p.kind == "table" and not _is_linear(config, p))
+    return DTYPE_BYTES[dtype] * sum(p.numel for p in tables)
 
 
 def quantized_bytes(parameter: Parameter, scheme: Quantization) -> int:
@@ -87,9 +61,8 @@ def quantized_bytes(parameter: Parameter, scheme: Quantization) -> int:
 
 
 def _is_linear(config: ModelConfig, parameter: Parameter) -> bool:
-    if parameter.name == "embed.weight":
-        return config.tie_word_embeddings
-    return len(parameter.shape) == 2 and parameter.name not in _TABLES
+    tied = config.tie_word_embeddings and parameter.name == "embed.weight"
+    return tied or parameter.kind in ("linear", "head")
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str, scales: bool = False) -> int:

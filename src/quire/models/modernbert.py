@@ -17,17 +17,15 @@ _EVERY, _WINDOW = 3, 128
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    hf.only(config, "per_layer_config", None, "layers that are alike")
     hf.only(config, "sliding_window", None, "the window of local_attention")
-    hidden_size = hf.integer(config, "hidden_size")
-    heads, _, head_dim = hf.heads(config, hidden_size, None)
-    layers = hf.integer(config, "num_hidden_layers")
+    shape = hf.shape(config)
+    layers, head_dim = shape["num_hidden_layers"], shape["head_dim"]
     slides = qwen2.sliding_layers(config)
     if slides is None:
         every = hf.integer(config, "global_attn_every_n_layers", default=_EVERY)
         slides = tuple(layer % every != 0 for layer in range(layers))
     reach = hf.integer(config, "local_attention", default=_WINDOW) // 2  # to either side
-    positions = hf.integer(config, "max_position_embeddings")
+    positions = shape["max_position_embeddings"]
     rope, local_rope = ropes.ropes(
         config, head_dim, positions, thetas=_THETAS, scaled=(ropes.FULL, ropes.SLIDING)
     )
@@ -42,28 +40,19 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     attention_bias = hf.boolean(config, "attention_bias", default=False)
     return ModelConfig(
         architecture="modernbert",
-        vocab_size=hf.integer(config, "vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=hf.integer(config, "intermediate_size"),
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=head_dim,
-        max_position_embeddings=positions,
-        dtype=hf.dtype(config),
+        **shape,
         norm="layer_norm",
         norm_eps=hf.number(config, "norm_eps", default=1e-5),
         norm_bias=hf.boolean(config, "norm_bias", default=False),
-        activation=activation,
+        activation=hf.GATED[activation],
         rope=rope,
         local_rope=local_rope,
         qkv_bias=attention_bias,
         output_bias=attention_bias,
         mlp_bias=hf.boolean(config, "mlp_bias", default=False),
-        sliding_window=reach + 1 if any(slides) else None,
-        sliding_layers=slides if any(slides) else None,
-        encoder=True,
-        pre_norms=True,
+        **qwen2.windowed(reach + 1, slides),
+        norms=("embed_norm", "attn_norm", "mlp_norm", "norm", "head.norm"),
+        missing_norms=("layers.0.attn_norm",),
         causal=False,
         lm_head=False,
         classifier_activation=classifier,

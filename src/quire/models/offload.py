@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.models.layout import parameters
 from quire.models.memory import loaded_bytes, parameter_bytes
 from quire.models.packed_bytes import round_up
-from quire.models.parameters import parameters
 from quire.system import env
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def layer_weights(config: EngineConfig) -> dict[str, int]:
     return {
         parameter.name: round_up(parameter_bytes(config, parameter), unit)
         for parameter in parameters(config.model)
-        if parameter.name.startswith("layers.") and len(parameter.shape) == 2
+        if parameter.in_layer
     }
 
 

@@ -34,28 +34,17 @@ NAMES = WeightNames(
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hidden_size = hf.integer(config, "hidden_size")
-    hf.only(config, "per_layer_config", None, "layers that are alike")
     hf.only(config, "do_layer_norm_before", True, "norms before each layer")
     hf.only(config, "word_embed_proj_dim", hidden_size, "embeddings as wide as the model")
     hf.only(config, "_remove_final_layer_norm", False, "a norm at the end")
     hf.only(config, "layer_norm_elementwise_affine", True, "norms with weights")
-    heads, _, head_dim = hf.heads(config, hidden_size, None)
     bias = hf.boolean(config, "enable_bias", default=True)
     return ModelConfig(
         architecture="opt",
-        vocab_size=hf.integer(config, "vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=hf.integer(config, "ffn_dim"),
-        num_hidden_layers=hf.integer(config, "num_hidden_layers"),
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=head_dim,
-        max_position_embeddings=hf.integer(config, "max_position_embeddings"),
-        dtype=hf.dtype(config),
+        **hf.shape(config, inner="ffn_dim"),
         norm="layer_norm",
         norm_eps=_LAYER_NORM_EPS,
         activation=hf.plain_activation(config, "activation_function", "relu"),
-        gated_mlp=False,
         learned_positions_offset=2,
         qkv_bias=bias,
         output_bias=bias,

@@ -46,8 +46,7 @@ def rounds_activations(forms: Sequence[Form | None], columns: int) -> bool:
 def padded_rows(parameter: Parameter) -> int:
     """Rows in blocks of 32, of which 16 are of gate and 16 of up where the two are merged."""
     rows = parameter.shape[0]
-    gated = parameter.name.endswith("gate_up.weight")
-    return 2 * round_up(rows // 2, 16) if gated else round_up(rows, 32)
+    return 2 * round_up(rows // 2, 16) if parameter.gated else round_up(rows, 32)
 
 
 def round_up(a: int, b: int) -> int:

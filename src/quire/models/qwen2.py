@@ -44,6 +44,19 @@ def sliding(config: hf.HFConfig) -> dict[str, Any]:
     return {"sliding_window": window, "sliding_layers": slides}
 
 
+def windowed(window: int | None, slides: tuple[bool, ...]) -> dict[str, Any]:
+    """The fields of a window that some layers have."""
+    if not any(slides):
+        return {}
+    if window is None:
+        raise CheckpointError(
+            "config.json: sliding_window is null, but there are layers that slide.",
+            fix="Set sliding_window, or make all layer_types full_attention.",
+            param="sliding_window",
+        )
+    return {"sliding_window": window, "sliding_layers": slides}
+
+
 def sliding_layers(config: hf.HFConfig) -> tuple[bool, ...] | None:
     """Which layers `layer_types` says to slide; None where it is not given."""
     layers = hf.integer(config, "num_hidden_layers")

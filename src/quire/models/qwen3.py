@@ -17,7 +17,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         architecture="qwen3",
         head_dim=_DEFAULT_HEAD_DIM,
         kv_heads=qwen2.KV_HEADS,
-        qk_norm=True,
+        qk_norm="head",
         qkv_bias=bias,
         output_bias=bias,
         **qwen2.sliding(config),

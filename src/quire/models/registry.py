@@ -73,11 +73,16 @@ def weight_names(model: ModelConfig) -> WeightNames:
     if model.lm_head:
         return names
     top, ignored = dict(names.top), rf"{names.ignored}|lm_head\b.*"
-    if model.num_labels and not model.encoder:
+    if model.num_labels and not is_encoder(model):
         top["head.out"] = f"{names.base_prefix}score"
     else:
         ignored += r"|score\b.*"
     return replace(names, top=top, ignored=ignored)
+
+
+def is_encoder(model: ModelConfig) -> bool:
+    """Whether its architecture was made to encode texts, not to generate them."""
+    return model.architecture in _ENCODERS.values()
 
 
 def architecture(name: str) -> Architecture:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from quire.core.config import RankShare
 from quire.core.errors import CheckpointError
+from quire.models.layout import parameters
 from quire.models.parameters import ParameterSource
-from quire.models.shares import Run, column_run, is_summed, row_runs
+from quire.models.shares import Run, column_run, row_runs
 from quire.ops.quantized import QuantizedWeight, Weight, dense
 
 
@@ -25,26 +26,29 @@ class SharedParameters:
     def __init__(self, source: ParameterSource, share: RankShare) -> None:
         self.dtype = source.dtype
         self._source = source
-        self._share = share
+        self._rank = share.rank
+        cut = [p for p in parameters(share.model) if p.cut]
+        self._rows = {p.name: runs for p in cut if (runs := row_runs(p, share))}
+        self._columns = {p.name: run for p in cut if (run := column_run(p, share))}
+        self._summed = {p.name for p in cut if p.cut == "columns" and p.kind == "bias"}
 
     def has(self, name: str) -> bool:
         """A bias behind a sum is rank 0's alone: it would be added once a rank."""
-        others = self._share.rank > 0 and name.endswith(".bias") and is_summed(name)
-        return not others and self._source.has(name)
+        return self._source.has(name) and (self._rank == 0 or name not in self._summed)
 
     def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
         parts: Sequence[Weight] = self._source.parts(name)
-        if (runs := row_runs(name, self._share)) is not None:
-            parts = [part for run in runs for part in _rows(parts, run)]
-        elif (run := column_run(name, self._share)) is not None:
-            parts = [_columns(name, part, run) for part in parts]
+        if name in self._rows:
+            parts = [part for run in self._rows[name] for part in _rows(parts, run)]
+        elif name in self._columns:
+            parts = [_columns(name, part, self._columns[name]) for part in parts]
         return cast("list[Tensor] | list[QuantizedWeight]", parts)
 
     def tensor(self, name: str) -> Tensor:
-        if row_runs(name, self._share) is not None:  # never whole in memory, where it need not be
+        if name in self._rows:  # never whole in memory, where it need not be
             return torch.cat([dense(part, self.dtype) for part in self.parts(name)])
         whole = self._source.tensor(name)
-        if (run := column_run(name, self._share)) is not None:
+        if (run := self._columns.get(name)) is not None:
             return whole[:, run[0] : run[0] + run[1]].contiguous()
         return whole
 

@@ -1,11 +1,12 @@
 """What each rank of a tensor-parallel group has of a model; torch-free.
 
-    attn.qkv, mlp.gate_up, mlp.up    rows: whole heads, and a run of the inner layer
-    attn.out, mlp.down               columns: the same heads, the same run; the ranks' products are
-                                     added up, the bias with rank 0's
-    embed, lm_head                   rows: a run of the vocabulary; the ranks' rows and logits are
-                                     brought together
-    everything else                  all of it
+`models.layout` declares how each weight is cut:
+
+    rows       of q, k and v whole heads, of gate and up a run; of tables and lm_head a run of the
+               vocabulary, whose rows and logits the ranks bring together
+    columns    the same heads, the same run; the ranks' products are added up, the bias with rank
+               0's
+    ""         every rank has all of it
 
 A rank's share of a decoder is a decoder with fewer heads and a narrower inner layer, so that its
 weights, its KV cache and its memory follow from its `ModelConfig` as any model's do. Where there
@@ -21,6 +22,8 @@ from dataclasses import replace
 from quire.core.config import EngineConfig, ModelConfig, RankShare
 from quire.core.errors import ConfigError
 from quire.core.quantization import Form
+from quire.models.layout import parameters
+from quire.models.parameters import Parameter
 
 _FLAG = "tensor_parallel_size"
 
@@ -60,6 +63,8 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         raise _error(ranks, f"the model's inner layer of {width} cannot be dealt out evenly.")
     if model.vocab_size < ranks:
         raise _error(ranks, f"the model's vocabulary has {model.vocab_size} tokens.")
+    if model.qk_norm == "full":
+        raise _error(ranks, "the norms of q and k span all heads, of which a rank has some.")
     return replace(
         model,
         num_attention_heads=heads // ranks,
@@ -69,66 +74,42 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
     )
 
 
-def row_runs(name: str, share: RankShare) -> list[Run] | None:
-    """The rows that a rank has of the parameter `name`; None where it has all of them."""
-    model, rank, ranks = share.model, share.rank, share.ranks
-    if name in ("embed.weight", "lm_head.weight"):
-        return [_run(model.vocab_size, rank, ranks)]
-    stem = _stem(name)
-    if stem == "attn.qkv":
-        dim, heads, kv_heads = model.head_dim, model.num_attention_heads, model.num_key_value_heads
-        kv_first, kv_count = rank * kv_heads // ranks, max(1, kv_heads // ranks)
-        q = (rank * heads // ranks * dim, heads // ranks * dim)
-        k_row, v_row = heads * dim, (heads + kv_heads) * dim
-        return [
-            q,
-            (k_row + kv_first * dim, kv_count * dim),
-            (v_row + kv_first * dim, kv_count * dim),
-        ]
-    width = model.intermediate_size
-    run = _run(width, rank, ranks)
-    if stem == "mlp.gate_up":
-        return [run, (width + run[0], run[1])]
-    return [run] if stem == "mlp.up" else None
-
-
-def column_run(name: str, share: RankShare) -> Run | None:
-    """The columns that a rank has of the weight `name`; None where it has all of them."""
-    if not name.endswith(".weight") or not is_summed(name):
+def row_runs(parameter: Parameter, share: RankShare) -> list[Run] | None:
+    """The rows that a rank has of a parameter; None where it has all of them."""
+    if parameter.cut != "rows":
         return None
-    model, rank, ranks = share.model, share.rank, share.ranks
-    heads, width = model.num_attention_heads * model.head_dim, model.intermediate_size
-    return _run(heads if _stem(name) == "attn.out" else width, rank, ranks)
+    runs, begin = [], 0
+    for rows in parameter.parts:
+        first, count = _run(rows // parameter.unit, share.rank, share.ranks)
+        runs.append((begin + first * parameter.unit, count * parameter.unit))
+        begin += rows
+    return runs
 
 
-def is_summed(name: str) -> bool:
-    """Whether the ranks' products with this layer are added up."""
-    return _stem(name) in ("attn.out", "mlp.down")
+def column_run(parameter: Parameter, share: RankShare) -> Run | None:
+    """The columns that a rank has of a weight; None where it has all of them."""
+    if parameter.cut != "columns" or parameter.kind == "bias":
+        return None
+    return _run(parameter.shape[1], share.rank, share.ranks)
 
 
 def _run(count: int, rank: int, ranks: int) -> Run:
-    """A rank's part of `count` that are dealt out as evenly as can be."""
+    """A rank's part of `count` that are dealt out as evenly as can be, at least one."""
     first = rank * count // ranks
-    return first, (rank + 1) * count // ranks - first
-
-
-def _stem(name: str) -> str:
-    """ "layers.3.attn.qkv.weight" → "attn.qkv"; "" outside of the layers."""
-    parts = name.split(".")
-    return ".".join(parts[2:-1]) if parts[0] == "layers" else ""
+    return first, max(1, (rank + 1) * count // ranks - first)
 
 
 def _shared_forms(
     forms: Mapping[str, Sequence[Form | None]], model: ModelConfig, ranks: int
 ) -> dict[str, list[Form | None]]:
-    heads, width = model.num_attention_heads * model.head_dim, model.intermediate_size
+    columns = {p.name: p.shape[1] for p in parameters(model) if p.in_layer and p.cut == "columns"}
     return {
         name: [
-            _shared_form(name, form, heads if _stem(name) == "attn.out" else width, ranks)
-            if form is not None and is_summed(name)
-            else form
+            form if form is None else _shared_form(name, form, columns[name], ranks)
             for form in parts
         ]
+        if name in columns
+        else list(parts)
         for name, parts in forms.items()
     }
 

@@ -109,15 +109,12 @@ class _Matcher:
             self._stored.setdefault(embed, self._stored["lm_head.weight"])
 
     def _pieces(self, parameter: Parameter) -> list[Piece]:
-        sources = self._names.sources(parameter.name)
-        # One name for several parts: the checkpoint has merged them just as the decoder does.
-        parts = parameter.parts if len(sources) > 1 else (parameter.shape[0],)
         transposed = self._names.is_transposed(parameter.name)
         pieces, row = [], 0
-        for source, rows in zip(sources, parts, strict=True):
+        for source, rows in self._names.stored(parameter):
             shape = (rows, *parameter.shape[1:])
             layer = source.removesuffix(".weight")
-            scheme = self._scheme(layer, *shape) if parameter.may_be_quantized else None
+            scheme = self._scheme(layer, *shape) if parameter.kind == "linear" else None
             if scheme is None:
                 piece = self._dense(parameter, row, source, shape, transposed)
             else:

@@ -14,7 +14,8 @@ from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError
 from quire.models.arrays import as_quantized, as_tensor
 from quire.models.forms import head_name, linear_names
-from quire.models.parameters import Progress, parameters
+from quire.models.layout import parameters
+from quire.models.parameters import Progress
 from quire.models.registry import weight_names
 from quire.models.sources import Piece, match
 from quire.ops.quantized import QuantizedWeight, dense
@@ -79,11 +80,7 @@ class StoredParameters:
         return name in self._pieces or name in self._kv_scales
 
     def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
-        self._release()
-        self._handed_out = self._pieces[name]
-        parts = [self._read(piece) for piece in self._handed_out]
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+        parts = self._read_all(name)
         whole = [part for part in parts if isinstance(part, QuantizedWeight)]
         if len(whole) == len(parts):
             return _of_one_input(whole)
@@ -96,17 +93,17 @@ class StoredParameters:
             stored = self._kv_scales[name]
             values = float32(self._weights.read(stored), self._weights.tensors[stored].dtype)
             return torch.from_numpy(values.reshape(-1).copy())
-        self._release()
-        self._handed_out = self._pieces[name]
-        parts = [dense(self._read(piece), self.dtype) for piece in self._handed_out]
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-        return torch.cat(parts)
+        return torch.cat([dense(part, self.dtype) for part in self._read_all(name)])
 
-    def _release(self) -> None:
+    def _read_all(self, name: str) -> list[Tensor | QuantizedWeight]:
         for piece in self._handed_out:
             for stored in piece.stored.values():
                 self._weights.release(stored)
+        self._handed_out = self._pieces[name]
+        parts = [self._read(piece) for piece in self._handed_out]
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+        return parts
 
     def _rounded(self, name: str, parts: list[Tensor]) -> list[Tensor] | list[QuantizedWeight]:
         if self._rounding is None or name not in self._linear:

@@ -6,7 +6,7 @@ that a product is one call, and one that is watched adds to its statistics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,9 @@ from torch import Tensor
 
 from quire.core.config import ModelConfig
 from quire.layers.embedding import Embedding
-from quire.models.decoder import Builder, Layer
+from quire.layers.layer import Tokens
+from quire.models.builder import Builder
+from quire.models.layout import Layout
 from quire.ops import reference
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.paged_attention import KEY_COLUMNS
@@ -73,6 +75,7 @@ class Calibration:
     ) -> None:
         """Begin with the embeddings of `samples`, token ids."""
         self._config = config
+        self._layout = Layout(config)
         self._longest = max(map(len, samples))
         self._batches = [self._begin(batch, embedding) for batch in _batches(samples)]
 
@@ -83,7 +86,7 @@ class Calibration:
             parameter of each linear weight → what it is fed.
         """
         builder = self._builder(parameters)
-        layer = builder.layer(index)
+        layer = self._layer(builder, index)
         found = {
             name: InputStatistics.of_width(packed.weight.shape[1])
             for name, packed in builder.linear_weights.items()
@@ -91,26 +94,26 @@ class Calibration:
         watched = {id(packed): found[name] for name, packed in builder.linear_weights.items()}
         ops = _table(watched)
         for batch in self._batches:
-            self._forward(layer, ops, batch)
+            layer(ops, batch)
         return found
 
     def advance(self, index: int, parameters: Mapping[str, Tensor]) -> None:
         """Take the samples through layer `index` with its float32 `parameters`."""
-        layer = self._builder(parameters).layer(index)
+        layer = self._layer(self._builder(parameters), index)
         ops = _table({})
         for batch in self._batches:
-            batch.hidden = self._forward(layer, ops, batch)
+            batch.hidden = layer(ops, batch)
 
     def watch_head(self, parameters: Mapping[str, Tensor]) -> InputStatistics:
         """What the output projection is fed; `parameters` are the last norm's."""
-        norm = self._builder(parameters).norm("norm")
+        norm = self._builder(parameters).norm(self._layout.norm)
         found = InputStatistics.of_width(self._config.hidden_size)
         for batch in self._batches:
             found.add(norm.forward(_table({}), batch.hidden))
         return found
 
     def _builder(self, parameters: Mapping[str, Tensor]) -> Builder:
-        return Builder(self._config, _Given(parameters), self._longest, _table({}), {})
+        return Builder(self._config, _Given(parameters), self._longest, _table({}))
 
     def _begin(self, samples: Sequence[Sequence[int]], embedding: Embedding) -> _Batch:
         ids = torch.tensor([token for sample in samples for token in sample])
@@ -129,22 +132,21 @@ class Calibration:
         )
         return _Batch(positions, meta, embedding.forward(_table({}), ids, positions))
 
-    def _forward(self, layer: Layer, ops: OpTable, batch: _Batch) -> Tensor:
-        config, meta = self._config, batch.meta
-        blocks = meta.block_tables.numel()
-        shape = (blocks, config.num_key_value_heads, meta.block_size, config.head_dim)
-        cache = KVCache(torch.zeros(shape), torch.zeros(shape))
-        assert layer.attn_norm is not None, "only encoders lack it"
-        x = layer.attn_norm.forward(ops, batch.hidden)
-        x = layer.attn.forward(ops, x, batch.positions, cache, meta)
-        x = layer.attn.out.forward(ops, x)
-        if layer.attn_post_norm is not None:
-            x = layer.attn_post_norm.forward(ops, x)
-        x, residual = layer.mlp_norm.add_forward(ops, x, batch.hidden)
-        x = layer.mlp.forward(ops, x)
-        if layer.mlp_post_norm is not None:
-            x = layer.mlp_post_norm.forward(ops, x)
-        return ops.add(x, residual)
+    def _layer(self, builder: Builder, index: int) -> Callable[[OpTable, _Batch], Tensor]:
+        """Build a layer; calling it gives what the next one gets."""
+        config, spec = self._config, self._layout.layers[index]
+        first, layer = builder.norm(spec[0].before), builder.layer(spec, None)
+
+        def forward(ops: OpTable, batch: _Batch) -> Tensor:
+            blocks = batch.meta.block_tables.numel()
+            shape = blocks, config.num_key_value_heads, batch.meta.block_size, config.head_dim
+            cache = KVCache(torch.zeros(shape), torch.zeros(shape))
+            tokens = Tokens(batch.positions, batch.meta)
+            x = first.forward(ops, batch.hidden)
+            _, residual = layer.forward(ops, x, batch.hidden, cache, tokens)
+            return residual
+
+        return forward
 
 
 class _Given:
@@ -182,15 +184,10 @@ def _table(watched: Mapping[int, InputStatistics]) -> OpTable:
         if (statistics := watched.get(id(packed))) is not None:
             statistics.add(x)
         product = F.linear(x, packed.weight, packed.bias)
-        return product if packed.epilogue == "none" else _activate(packed.epilogue, product)
+        activation: Any = None if packed.epilogue == "none" else getattr(reference, packed.epilogue)
+        return product if activation is None else activation(product)
 
     def embedding(ids: Tensor, table: Tensor) -> Tensor:
         return F.embedding(ids, table).float()
 
     return replace(OpTable(), linear=linear, embedding=embedding)
-
-
-def _activate(name: str, x: Tensor) -> Tensor:
-    activation: Any = getattr(reference, name)
-    result: Tensor = activation(x)
-    return result

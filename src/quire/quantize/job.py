@@ -114,9 +114,9 @@ class _Run:
                 param="MODEL",
             )
         modules = {
-            piece.stored.removesuffix(".weight"): piece
+            piece.name.removesuffix(".weight"): piece
             for index in range(self._num_layers)
-            for name in linear_names(index, source.layer_names(index))
+            for name in linear_names(source.config, index)
             for piece in source.pieces(name)
         }
         for word in recipe.ignore:
@@ -128,7 +128,7 @@ class _Run:
                     f"{module} is stored transposed (Conv1D), which compressed-tensors cannot say.",
                     fix="Write a .gguf file.",
                 )
-            shape = source.weights.tensors[piece.stored].shape
+            shape = source.weights.tensors[piece.name].shape
             if not recipe.ignores(module):
                 self._target.check(module, shape[0] if piece.transposed else shape[1])
 
@@ -183,7 +183,7 @@ class _Run:
         if self._recipe.method == "awq":
             dtypes = {name: source.dtype(name) for name in parameters}
             fold_scales(source.config, index, parameters, statistics, self._target, dtypes)
-        linear = linear_names(index, parameters)
+        linear = linear_names(source.config, index)
         content: Content = {}
         for name, value in parameters.items():
             quantize_it = name in linear
@@ -209,19 +209,19 @@ class _Run:
         """A parameter as the tensors that make it up: those that are not ignored, quantized."""
         source, recipe = self._source, self._recipe
         kept = {
-            piece.stored
+            piece.name
             for piece in source.pieces(name)
-            if not quantize_it or recipe.ignores(piece.stored.removesuffix(".weight"))
+            if not quantize_it or recipe.ignores(piece.name.removesuffix(".weight"))
         }
         content: Content = {}
         found: Quantized | None = None
         for piece in source.pieces(name):
-            if piece.stored in kept:
+            if piece.name in kept:
                 rows = value[piece.row : piece.row + piece.rows]
-                content[piece.stored] = rows.to(source.dtype(name))
+                content[piece.name] = rows.to(source.dtype(name))
                 continue
             found = found or quantize_weight(value, statistics, self._target, recipe)
-            content[piece.stored] = found.rows(piece.row, piece.rows)
+            content[piece.name] = found.rows(piece.row, piece.rows)
         return content
 
 

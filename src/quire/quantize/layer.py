@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from quire.core.config import ModelConfig
+from quire.models.layout import AttentionSpec, Layout, LinearSpec, NormSpec, linears
 from quire.quantize.awq import search_scale
 from quire.quantize.calibration import InputStatistics
 from quire.quantize.recipe import Recipe
 from quire.quantize.targets import Quantized, Target
 
-_LINEAR = ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.up", "mlp.down")
 
-
-def linear_names(index: int, names: Collection[str]) -> list[str]:
-    """Of a layer's parameters those that are linear weights."""
-    wanted = [f"layers.{index}.{stem}.weight" for stem in _LINEAR]
-    return [name for name in wanted if name in names]
+def linear_names(config: ModelConfig, index: int) -> list[str]:
+    """A layer's linear weights."""
+    return [linear.name for linear in linears(Layout(config).layers[index])]
 
 
 def quantize_weight(
@@ -46,94 +45,71 @@ def fold_scales(
     The layer computes what it did, but for the rounding of norms and biases to `dtypes`, which the
     columns make up for.
     """
-    fold = _Fold(config, f"layers.{index}.", parameters, statistics, target, dtypes)
-    fold.norm("attn_norm", "attn.qkv")
-    fold.values()
-    fold.norm("mlp_norm", "mlp.gate_up" if config.gated_mlp else "mlp.up")
-    fold.feed_forward()
+    fold = _Fold(config, parameters, statistics, target, dtypes)
+    for sublayer in Layout(config).layers[index]:
+        mixer = sublayer.mixer
+        if sublayer.before is not None:
+            fold.norm(sublayer.before, sublayer.linears[0])
+        if isinstance(mixer, AttentionSpec):
+            # Each value head is what several query heads get.
+            repeats = config.num_attention_heads // config.num_key_value_heads
+            fold.rows(mixer.qkv, mixer.out, repeats, config.head_dim)
+        elif config.gated_mlp or config.activation == "relu":
+            # What stands between is linear in up, or in the rows before a ReLU.
+            fold.rows(mixer.up, mixer.down)
 
 
+@dataclass(frozen=True, slots=True)
 class _Fold:
-    def __init__(
-        self,
-        config: ModelConfig,
-        prefix: str,
-        parameters: dict[str, Tensor],
-        statistics: Mapping[str, InputStatistics],
-        target: Target,
-        dtypes: Mapping[str, torch.dtype],
-    ) -> None:
-        self._config = config
-        self._prefix = prefix
-        self._parameters = parameters
-        self._statistics = statistics
-        self._target = target
-        self._dtypes = dtypes
+    config: ModelConfig
+    parameters: dict[str, Tensor]
+    statistics: Mapping[str, InputStatistics]
+    target: Target
+    dtypes: Mapping[str, torch.dtype]
 
-    def norm(self, norm: str, linear: str) -> None:
-        """Into a norm's weight and bias, which are stored rounded."""
-        name = f"{self._prefix}{norm}.weight"
-        one = 1.0 if self._config.norm_plus_one else 0.0
-        gain = self._parameters[name] + one
+    def norm(self, norm: NormSpec, linear: LinearSpec) -> None:
+        """Into the weight and bias of the norm before `linear`, which are stored rounded."""
+        name = f"{norm.stem}.weight"
+        one = 1.0 if self.config.norm_gain == "plus_one" else 0.0
+        gain = self.parameters[name] + one
         folded = self._rounded(name, gain / self._search(linear) - one)
         # What rounding made of it; a channel that is off stays as it is.
         off = folded + one == 0
         scale = torch.where(off, 1.0, gain / (folded + one))
-        self._parameters[name] = torch.where(off, self._parameters[name], folded)
-        bias = f"{self._prefix}{norm}.bias"
-        if bias in self._parameters:
-            self._parameters[bias] = self._rounded(bias, self._parameters[bias] / scale)
+        self.parameters[name] = torch.where(off, self.parameters[name], folded)
+        if norm.bias:
+            bias = f"{norm.stem}.bias"
+            self.parameters[bias] = self._rounded(bias, self.parameters[bias] / scale)
         self._scale_columns(linear, scale)
 
-    def values(self) -> None:
-        """Into the rows that make values, which each of their query heads gets."""
-        config = self._config
-        repeats = config.num_attention_heads // config.num_key_value_heads
-        scale = self._search("attn.out", repeats, config.head_dim)
-        self._scale_columns("attn.out", scale)
-        rows = config.num_key_value_heads * config.head_dim
-        self._divide_rows(
-            "attn.qkv", scale.view(-1, repeats, config.head_dim)[:, 0].reshape(-1), rows
-        )
+    def rows(self, made: LinearSpec, used: LinearSpec, repeats: int = 1, width: int = 1) -> None:
+        """Into the last part of `made`, whose rows are the columns of `used`; runs of `width` rows
+        are `repeats` runs of columns."""
+        scale = self._search(used, repeats, width)
+        self._scale_columns(used, scale)
+        divisor, rows = scale.view(-1, repeats, width)[:, 0].reshape(-1), made.parts[-1]
+        self.parameters[made.name][-rows:] /= divisor.unsqueeze(1)
+        if made.bias:
+            self.parameters[f"{made.stem}.bias"][-rows:] /= divisor
 
-    def feed_forward(self) -> None:
-        """Into the rows of up, where what stands between is linear in them: up in a gated one, and
-        those before a ReLU."""
-        config = self._config
-        if not config.gated_mlp and config.activation != "relu":
-            return
-        scale = self._search("mlp.down")
-        self._scale_columns("mlp.down", scale)
-        up = "mlp.gate_up" if config.gated_mlp else "mlp.up"
-        self._divide_rows(up, scale, config.intermediate_size)
-
-    def _search(self, linear: str, repeats: int = 1, repeated: int = 1) -> Tensor:
-        name = f"{self._prefix}{linear}.weight"
-        seen = self._statistics[name]
+    def _search(self, linear: LinearSpec, repeats: int = 1, repeated: int = 1) -> Tensor:
+        seen = self.statistics[linear.name]
         return search_scale(
-            self._parameters[name],
+            self.parameters[linear.name],
             seen.hessian,
             seen.magnitude / max(seen.tokens, 1),
-            lambda weight: self._target.nearest(weight).dequantize(),
+            lambda weight: self.target.nearest(weight).dequantize(),
             repeats,
             repeated,
         )
 
-    def _scale_columns(self, linear: str, scale: Tensor) -> None:
+    def _scale_columns(self, linear: LinearSpec, scale: Tensor) -> None:
         """Multiply the columns, and let the statistics be those of inputs divided by `scale`."""
-        name = f"{self._prefix}{linear}.weight"
-        self._parameters[name] *= scale
-        seen = self._statistics[name]
+        self.parameters[linear.name] *= scale
+        seen = self.statistics[linear.name]
         seen.hessian /= scale
         seen.hessian /= scale.unsqueeze(1)
         seen.magnitude /= scale
 
-    def _divide_rows(self, linear: str, scale: Tensor, rows: int) -> None:
-        """Divide the last `rows` rows, and their biases."""
-        self._parameters[f"{self._prefix}{linear}.weight"][-rows:] /= scale.unsqueeze(1)
-        bias = f"{self._prefix}{linear}.bias"
-        if bias in self._parameters:
-            self._parameters[bias][-rows:] /= scale
-
     def _rounded(self, name: str, values: Tensor) -> Tensor:
-        return values.to(self._dtypes[name]).float()
+        return values.to(self.dtypes[name]).float()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,23 +13,12 @@ from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.layers.embedding import Embedding
 from quire.models.arrays import as_tensor
-from quire.models.parameters import parameters
-from quire.models.registry import architecture, model_config
-from quire.models.sources import match
+from quire.models.layout import parameters
+from quire.models.registry import architecture, is_encoder, model_config
+from quire.models.sources import Piece, match
 from quire.quantize.work import Content, dense
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows [row, row + rows) of a parameter are the stored tensor `stored`; `transposed`, if it
-    is stored [in, out]."""
-
-    row: int
-    rows: int
-    stored: str
-    transposed: bool
 
 
 class Source:
@@ -56,7 +44,7 @@ class Source:
                 param="MODEL",
             )
         self.config: ModelConfig = model_config(self.found.config)
-        if self.config.encoder:
+        if is_encoder(self.config):
             raise UnsupportedModelError(
                 f"{model} is an encoder; only decoders can be calibrated.",
                 fix="Quantize it while it is loaded: quire serve --quantization int8.",
@@ -73,8 +61,7 @@ class Source:
                     "quantized.",
                     fix="Begin with the original.",
                 )
-            piece = Piece(found.row, found.rows, found.name, found.transposed)
-            self._pieces[found.parameter].append(piece)
+            self._pieces[found.parameter].append(found)
 
     def pieces(self, parameter: str) -> list[Piece]:
         """The stored tensors whose rows make up a parameter."""
@@ -90,12 +77,12 @@ class Source:
     def read(self, parameter: str) -> Tensor:
         """The whole parameter: float32, in memory of its own."""
         pieces = self._pieces[parameter]
-        parts = [self.stored(piece.stored) for piece in pieces]
+        parts = [self.stored(piece.name) for piece in pieces]
         whole = torch.cat([part.float() for part in parts])
         if pieces[0].transposed:
             whole = whole.t().contiguous()
         for piece in pieces:
-            self.weights.release(piece.stored)
+            self.weights.release(piece.name)
         return whole
 
     def layer(self, index: int) -> dict[str, Tensor]:
@@ -104,25 +91,22 @@ class Source:
 
     def dtype(self, parameter: str) -> torch.dtype:
         """What a parameter is stored as."""
-        return _DTYPES[self.weights.tensors[self._pieces[parameter][0].stored].dtype]
+        return _DTYPES[self.weights.tensors[self._pieces[parameter][0].name].dtype]
 
     def assemble(self, index: int, content: Content) -> dict[str, Tensor]:
         """A layer's parameters, float32, of the tensors that became of it."""
         return {
-            name: torch.cat([dense(content[piece.stored]) for piece in self._pieces[name]])
+            name: torch.cat([dense(content[piece.name]) for piece in self._pieces[name]])
             for name in self.layer_names(index)
         }
 
     def embedding(self) -> Embedding:
         """On the mapped file: only the rows that are looked up are read."""
         [table] = self._pieces["embed.weight"]
-        positions = self._pieces.get("positions.weight")
-        return Embedding(
-            self.stored(table.stored),
-            self.stored(positions[0].stored) if positions else None,
-            self.config.learned_positions_offset or 0,
-            self.config.embedding_scale,
-        )
+        positions = None
+        if pieces := self._pieces.get("positions.weight"):
+            positions = self.stored(pieces[0].name)[self.config.learned_positions_offset :]
+        return Embedding(self.stored(table.name), positions, self.config.embedding_scale)
 
     def stored(self, name: str) -> Tensor:
         """A tensor of the checkpoint as it lies in the mapped file."""

@@ -39,14 +39,14 @@ def _tensors(source: Source, recipe: Recipe, content: Content) -> Iterator[Store
     scale_dtype = TORCH_DTYPES[source.config.dtype]
     for name in source.names():
         for piece in source.pieces(name):
-            value = content.get(piece.stored)
+            value = content.get(piece.name)
             if isinstance(value, QuantizedWeight):
-                module = piece.stored.removesuffix(".weight")
+                module = piece.name.removesuffix(".weight")
                 yield from stored_weight(module, value, recipe, scale_dtype)
             elif isinstance(value, Tensor):
-                yield stored(piece.stored, value)
+                yield stored(piece.name, value)
             else:
-                yield _unchanged(source, piece.stored)
+                yield _unchanged(source, piece.name)
 
 
 def _unchanged(source: Source, name: str) -> StoredTensor:
@@ -58,8 +58,8 @@ def _linear_modules(source: Source) -> Iterator[str]:
     """Names of the model's linear layers, a tied output projection included."""
     for name in source.names():
         for piece in source.pieces(name):
-            if name.startswith("layers.") and len(source.weights.tensors[piece.stored].shape) == 2:
-                yield piece.stored.removesuffix(".weight")
+            if name.startswith("layers.") and len(source.weights.tensors[piece.name].shape) == 2:
+                yield piece.name.removesuffix(".weight")
     yield "lm_head"
 
 

@@ -15,6 +15,7 @@ from quire.core.config import STEP_TOKENS, ModelConfig, PoolingConfig, PoolingTa
 from quire.core.errors import CheckpointError, ConfigError, UnsupportedModelError
 from quire.core.registry import did_you_mean
 from quire.models import hf
+from quire.models.registry import is_encoder
 from quire.models.registry import task as task_of
 from quire.resolve.arguments import EngineArgs
 
@@ -75,7 +76,7 @@ def resolve_pooling(
     model = replace(
         model, lm_head=False, tie_word_embeddings=False, num_labels=labels, causal=causal
     )
-    if not causal and model.sliding_window is not None and not model.encoder:
+    if not causal and model.sliding_window is not None and not is_encoder(model):
         raise UnsupportedModelError("attention both ways within a sliding window is not known.")
     pooling = _config(args, source.config, model, task, files, notes)
     how = "normalized" if pooling.normalize else "as they are"
@@ -97,7 +98,7 @@ def _files(source: ModelSource) -> SentenceTransformer | None:
 def _pools(
     args: EngineArgs, model: ModelConfig, made_for: str, files: SentenceTransformer | None
 ) -> bool:
-    if args.runner == "generate" and model.encoder:
+    if args.runner == "generate" and is_encoder(model):
         raise ConfigError(
             f"runner is 'generate', but {args.model} is an encoder, which generates no text.",
             fix="Leave --runner unset.",
@@ -105,7 +106,7 @@ def _pools(
         )
     if args.runner != "auto":
         return args.runner == "pooling"
-    encodes = model.encoder or files is not None
+    encodes = is_encoder(model) or files is not None
     return encodes or made_for != "generate" or args.convert in ("embed", "classify")
 
 
@@ -138,7 +139,7 @@ def _config(
 ) -> PoolingConfig:
     said = _pooler_config(args)
     usual: PoolingType = "LAST" if model.causal else "CLS"
-    if not model.encoder and not model.causal:
+    if not is_encoder(model) and not model.causal:
         usual = "MEAN" if task == "embed" else "LAST"
     if task == "classify":
         usual = _CLASSIFIER_POOLING.get(_classifier_pooling(config), usual)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import Column, SchedulerOutput
-from quire.models.encoder import Encoder
 from quire.ops.metadata import KVCache
 from quire.ops.table import OpTable
 from quire.runner.inputs import StepInputs
@@ -39,7 +38,7 @@ def given_embeds(states: SequenceStates, step: SchedulerOutput, slots: Column) -
 
 
 def forward_embeds(
-    decoder: Decoder | Encoder,
+    decoder: Decoder,
     ops: OpTable,
     kv_caches: list[KVCache],
     inputs: StepInputs,
@@ -47,7 +46,6 @@ def forward_embeds(
     given: Sequence[GivenRows],
 ) -> Tensor:
     """As `Model.forward`, with the bits that the tokens of the same embeddings would give."""
-    assert not isinstance(decoder, Encoder), "encoders are given tokens"
     ids = inputs.input_ids.clamp(min=0)
     embeds = decoder.embed(ops, ids)
     for start, found in given:

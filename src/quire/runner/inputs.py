@@ -65,7 +65,7 @@ class StepInputBuilder:
         type_rows: int = 0,
         device: Device = CPU,
     ) -> None:
-        """`type_rows`: added to the positions of the second text of a pair (`models.encoder`).
+        """`type_rows`: added to the positions of the second text of a pair (`Decoder.forward`).
         `device`: where the tensors go, but for those that are said to be on the host."""
         self._states = states
         self._device = device

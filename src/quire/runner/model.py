@@ -17,7 +17,6 @@ from quire.runner.prompt_logprobs import ROWS_AT_ONCE
 
 if TYPE_CHECKING:
     from quire.models.decoder import Decoder
-    from quire.models.encoder import Encoder
 
 
 class Model(Protocol):
@@ -30,7 +29,7 @@ class Model(Protocol):
         meters: who can tell what its ops take, in the order in which they run.
     """
 
-    decoder: Decoder | Encoder
+    decoder: Decoder
     description: str
     arena_bytes: int
     meters: list[OpMeter]
@@ -51,7 +50,7 @@ class EagerModel:
     description = "eager"
     arena_bytes = 0
 
-    def __init__(self, decoder: Decoder | Encoder, ops: OpTable, kv_caches: list[KVCache]) -> None:
+    def __init__(self, decoder: Decoder, ops: OpTable, kv_caches: list[KVCache]) -> None:
         self.decoder = decoder
         self._ops = TimedOps(ops, decoder.modules(kv_caches))
         self._kv_caches = kv_caches
@@ -82,7 +81,7 @@ class PlannedModel:
 
     def __init__(
         self,
-        decoder: Decoder | Encoder,
+        decoder: Decoder,
         ops: OpTable,
         kv_caches: list[KVCache],
         block_size: int,

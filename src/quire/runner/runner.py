@@ -33,7 +33,6 @@ from quire.system.stopwatch import Stopwatch
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
     from quire.models.decoder import Decoder
-    from quire.models.encoder import Encoder
     from quire.ops.table import OpTable
 
 
@@ -64,7 +63,7 @@ class ModelRunner:
         block_size: int,
         num_blocks: int,
         kv_dtype: torch.dtype,
-        decoder: Decoder | Encoder,
+        decoder: Decoder,
         ops: OpTable,
         enforce_eager: bool = False,
         calculate_kv_scales: bool = False,

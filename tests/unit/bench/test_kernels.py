@@ -30,10 +30,8 @@ SHAPE: dict[str, Any] = {
     "head_dim": 8,
     "max_position_embeddings": 64,
 }
-GATED = ModelConfig(**SHAPE, rope=RopeConfig(theta=1e4, rotary_dim=8), qk_norm=True)
-PLAIN = ModelConfig(
-    **SHAPE, norm="layer_norm", activation="relu", gated_mlp=False, sliding_window=20
-)
+GATED = ModelConfig(**SHAPE, rope=RopeConfig(theta=1e4, rotary_dim=8), qk_norm="head")
+PLAIN = ModelConfig(**SHAPE, norm="layer_norm", activation="relu", sliding_window=20)
 
 
 @pytest.fixture(autouse=True)

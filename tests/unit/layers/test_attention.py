@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from quire.core.config import RopeConfig
 from quire.layers.attention import Attention
+from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
 from quire.layers.rotary import rope_table
 from quire.ops import reference
@@ -39,7 +40,7 @@ def test_forward() -> None:
     cache = KVCache(*torch.zeros(2, 3, KV_HEADS, 8, HEAD_DIM))
     meta = make_metadata([TOKENS], [TOKENS], [[2, 0]], block_size=8)
     ops = load_ops("reference")
-    got = layer.out.forward(ops, layer.forward(ops, x, positions, cache, meta))
+    got = layer.project(ops, layer.mix(ops, x, cache, Tokens(positions, meta)))
 
     def heads(weight: torch.Tensor, count: int) -> torch.Tensor:
         return (x @ weight.T).view(TOKENS, count, HEAD_DIM)

@@ -29,7 +29,7 @@ def test_embedding_adds_learned_positions_from_their_offset() -> None:
     ids, positions = torch.tensor([8, 1]), torch.tensor([0, 9])
     plain = Embedding(weight).forward(OPS, ids, positions)
     assert torch.equal(plain, weight[ids])
-    learned = Embedding(weight, table, offset=2).forward(OPS, ids, positions)
+    learned = Embedding(weight, table[2:]).forward(OPS, ids, positions)
     assert torch.equal(learned, weight[ids] + table[positions + 2])
 
 
@@ -50,7 +50,7 @@ def test_gated_mlp() -> None:
     gate_up = Linear(OPS.pack_linear(torch.cat([gate, up]), epilogue="silu_mul"))
     mlp = MLP(gate_up, Linear(OPS.pack_linear(down)))
     expected = (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
-    torch.testing.assert_close(mlp.forward(OPS, x), expected)
+    torch.testing.assert_close(mlp.project(OPS, x), expected)
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_plain_mlp(activation: Epilogue, oracle: object) -> None:
     x, up, down = torch.randn(3, 8), torch.randn(6, 8), torch.randn(8, 6)
     assert callable(oracle)
     mlp = MLP(Linear(OPS.pack_linear(up, epilogue=activation)), Linear(OPS.pack_linear(down)))
-    torch.testing.assert_close(mlp.forward(OPS, x), oracle(x @ up.T) @ down.T)
+    torch.testing.assert_close(mlp.project(OPS, x), oracle(x @ up.T) @ down.T)

@@ -149,6 +149,7 @@ def quire_reads(kind: str, model: ModelConfig, names: Any) -> dict[str, Any]:
     for name in ("rope", "local_rope"):
         if own.get(name) is not None:
             own[name] = own[name].theta
+    own["activation"] = model.activation.removesuffix("_mul")
     behind = 1 if kind == "modernbert" else 0  # whose window counts one side, without the token
     own["windows"] = [
         None if model.window(i) is None else (model.window(i) or 0) - behind

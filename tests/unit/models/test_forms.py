@@ -10,12 +10,13 @@ import torch
 from quire.models.decoder import Decoder
 from quire.models.dummy import RandomParameters
 from quire.models.forms import rounded_forms
-from quire.models.memory import weight_bytes
-from quire.models.parameters import parameters
+from quire.models.layout import parameters
+from quire.models.memory import loaded_bytes
 from quire.models.registry import model_config
 from quire.ops.quantized import QuantizedWeight
 from quire.ops.table import load_ops
 from quire.quant.names import NAMES
+from tests.unit.executor.configs import config
 
 SHAPE: dict[str, Any] = {
     "model_type": "llama",
@@ -55,7 +56,7 @@ def test_dummy_weights_and_their_bytes(name: str, tied: bool) -> None:
     decoder = Decoder(model, source, 32, load_ops("cpu"))
     linear = sum(weight.nbytes for weight in decoder.linear_weights.values())
     others = sum(p.numel for p in parameters(model) if p.name not in decoder.linear_weights)
-    counted = weight_bytes(model, "bfloat16", None, forms)
+    counted = loaded_bytes(config(model=model, dtype="bfloat16", weight_forms=forms, ops="cpu"))
     padding = 0
     for weight in decoder.linear_weights.values():
         if weight.kind == "bf16":  # dense ones are counted without the rows that fill a block

@@ -16,7 +16,8 @@ from quire.core.config import ModelConfig, OpsProvider
 from quire.core.errors import CheckpointError
 from quire.models.decoder import Decoder
 from quire.models.dummy import RandomParameters
-from quire.models.parameters import ParameterSource, parameters
+from quire.models.layout import parameters
+from quire.models.parameters import ParameterSource
 from quire.models.registry import architecture, model_config
 from quire.models.stored import StoredParameters
 from quire.ops.table import load_ops

@@ -10,14 +10,15 @@ from quire.checkpoint.presets import preset_config, preset_names
 from quire.core.quantization import QUANTIZATIONS
 from quire.models.memory import (
     kv_bytes_per_token,
+    loaded_bytes,
     parameter_count,
     quantized_bytes,
-    weight_bytes,
 )
 from quire.models.parameters import Parameter
-from quire.models.registry import model_config
+from quire.models.registry import is_encoder, model_config
 from quire.ops.reference import Epilogue
 from quire.ops.table import load_ops
+from tests.unit.executor.configs import config as engine_config
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -27,15 +28,16 @@ def test_parameter_count_equals_transformers(name: str) -> None:
     model = model_config(config)
     with torch.device("meta"):
         hf_config = AutoConfig.for_model(**config)
-        if model.encoder:  # without the pooler, which nothing reads
+        if is_encoder(model):  # without the pooler, which nothing reads
             oracle = AutoModel.from_config(hf_config, add_pooling_layer=False)
         else:
             oracle = AutoModelForCausalLM.from_config(hf_config)
     assert parameter_count(model) == oracle.num_parameters()
     norms = [p.numel() for name, p in oracle.named_parameters() if "norm" in name]
-    wider = 2 * sum(norms) if model.norm_plus_one else 0  # those of 1 + weight are float32
-    assert weight_bytes(model, "bfloat16") == 2 * parameter_count(model) + wider
-    assert weight_bytes(model, "float32") == 4 * parameter_count(model)
+    wider = 2 * sum(norms) if model.norm_gain != "rounded" else 0  # those of 1 + weight are float32
+    half = engine_config(model=model, dtype="bfloat16")
+    assert loaded_bytes(half) == 2 * parameter_count(model) + wider
+    assert loaded_bytes(engine_config(model=model)) == 4 * parameter_count(model)
 
 
 def test_int8_counts_linear_weights_only() -> None:
@@ -49,21 +51,24 @@ def test_int8_counts_linear_weights_only() -> None:
     elements = layers * 12 * hidden**2 + 50272 * hidden
     others = parameter_count(model) - layers * 12 * hidden**2 - vocab * hidden
     assert others > positions * hidden
-    assert weight_bytes(model, "float32", "int8") == elements + 8 * rows + 4 * others
+    packed = engine_config(model=model, quantization="int8", ops="cpu")
+    assert loaded_bytes(packed) == elements + 8 * rows + 4 * others
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
 @pytest.mark.parametrize("epilogue", ["none", "silu_mul"])
 def test_quantized_weights_take_what_is_said(name: str, epilogue: Epilogue) -> None:
-    ops = load_ops("cpu", quantization=name)
+    ops, gated = load_ops("cpu", quantization=name), epilogue == "silu_mul"
     for rows, columns in ((32, 64), (2, 1), (70, 129), (66, 500)):
-        stem = "gate_up" if epilogue == "silu_mul" else "down"
         weight = torch.zeros(rows, columns)
         expected = quantized_bytes(
-            Parameter(f"layers.0.mlp.{stem}.weight", (rows, columns), ()), QUANTIZATIONS[name]
+            Parameter("layers.0.mlp.up.weight", (rows, columns), (), "linear", gated=gated),
+            QUANTIZATIONS[name],
         )
         assert ops.pack_linear(weight, epilogue=epilogue).nbytes == expected
-    head = quantized_bytes(Parameter("lm_head.weight", (70, 129), ()), QUANTIZATIONS[name])
+    head = quantized_bytes(
+        Parameter("lm_head.weight", (70, 129), (), "linear"), QUANTIZATIONS[name]
+    )
     assert ops.pack_linear(torch.zeros(70, 129), head=True).nbytes == head
 
 

@@ -50,10 +50,10 @@ def test_needs_no_torch() -> None:
     code = (
         "import sys\n"
         "from quire.checkpoint.presets import preset_config, preset_names\n"
-        "from quire.models.memory import weight_bytes\n"
+        "from quire.models.memory import parameter_count\n"
         "from quire.models.registry import model_config\n"
         "for name in preset_names():\n"
-        "    weight_bytes(model_config(preset_config(name)), 'float32')\n"
+        "    parameter_count(model_config(preset_config(name)))\n"
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -172,7 +172,7 @@ def test_qwen2_sliding_window() -> None:
 
 def test_qwen3_has_a_head_dim_of_its_own() -> None:
     model = model_config(qwen2(architectures=["Qwen3ForCausalLM"]))
-    assert (model.head_dim, model.qk_norm, model.qkv_bias) == (128, True, False)
+    assert (model.head_dim, model.qk_norm, model.qkv_bias) == (128, "head", False)
 
 
 def test_mistral_sliding_window() -> None:

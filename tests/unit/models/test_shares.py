@@ -16,7 +16,7 @@ from quire.core.errors import CheckpointError, ConfigError
 from quire.core.quantization import Form
 from quire.lora.peft import Delta
 from quire.models.adapters import lora_targets, shared_delta
-from quire.models.parameters import parameters
+from quire.models.layout import parameters
 from quire.models.registry import model_config
 from quire.models.sharded import SharedParameters
 from quire.models.shares import column_run, row_runs, shared_config, shared_model
@@ -124,6 +124,7 @@ def test_adapters_are_cut_as_their_layers(preset: str, ranks: int) -> None:
     def normal(rows: int, columns: int) -> npt.NDArray[np.float32]:
         return random.standard_normal((rows, columns), dtype=np.float32)
 
+    weights = {p.name.removesuffix(".weight"): p for p in parameters(model)}
     layers: dict[str, list[Delta]] = {}
     for module, target in lora_targets(model).items():
         delta = Delta(module, target, normal(2, target.columns), normal(2, target.rows), 1.0)
@@ -133,8 +134,8 @@ def test_adapters_are_cut_as_their_layers(preset: str, ranks: int) -> None:
         for rank in range(ranks):
             share = RankShare(rank, ranks, model, {})
             cut = [shared_delta(share, delta) for delta in deltas]
-            runs = row_runs(f"{stem}.weight", share) or [(0, len(product))]
-            first, count = column_run(f"{stem}.weight", share) or (0, product.shape[1])
+            runs = row_runs(weights[stem], share) or [(0, len(product))]
+            first, count = column_run(weights[stem], share) or (0, product.shape[1])
             rows = np.concatenate([product[at : at + count] for at, count in runs])
             np.testing.assert_allclose(
                 np.concatenate([delta.b.T @ delta.a for delta in cut]),

@@ -15,7 +15,7 @@ from quire.checkpoint.weights import Weights
 from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError
 from quire.models.forms import stored_forms
-from quire.models.parameters import parameters
+from quire.models.layout import parameters
 from quire.models.registry import architecture, model_config
 from quire.models.stored import StoredParameters
 from quire.ops.quantized import QuantizedWeight
@@ -77,7 +77,7 @@ def checkpoint(
         parts = parameter.parts if len(sources) > 1 else (parameter.shape[0],)
         for source, rows in zip(sources, parts, strict=True):
             layer = source.removesuffix(".weight")
-            if parameter.may_be_quantized and (head or layer != "lm_head"):
+            if parameter.kind == "linear" and (head or layer != "lm_head"):
                 made = pack(draw, rows, parameter.shape[1])
                 tensors |= {f"{layer}.{suffix}": t for suffix, t in made.tensors.items()}
                 dense[source] = made.weight
@@ -147,7 +147,7 @@ def test_what_a_checkpoint_means(case: str) -> None:
         expected = np.concatenate([dense[name] for name in names.sources(parameter.name)])
         assert np.array_equal(got, expected), parameter.name
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
-        if not parameter.may_be_quantized or parameter.name == "lm_head.weight":
+        if parameter.kind != "linear" or parameter.name == "lm_head.weight":
             assert not quantized
             assert parameter.name not in forms
             continue

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quire.bench.kernels.case import Call, Case, Variant, copies, noise
 from quire.core.config import ModelConfig
-from quire.ops.reference import GATED, GATED_BY, Epilogue
+from quire.ops.reference import GATED, Epilogue
 from quire.ops.table import LinearWeight, OpTable
 
 
@@ -179,10 +179,8 @@ def linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
     attended = m.num_attention_heads * m.head_dim
     yield "qkv", attended + 2 * m.num_key_value_heads * m.head_dim, m.hidden_size, "none"
     yield "out", m.hidden_size, attended, "none"
-    if m.gated_mlp:
-        yield "gate_up", 2 * m.intermediate_size, m.hidden_size, _activation(m)
-    else:
-        yield "up", m.intermediate_size, m.hidden_size, _activation(m)
+    up = ("gate_up", 2) if m.gated_mlp else ("up", 1)
+    yield up[0], up[1] * m.intermediate_size, m.hidden_size, m.activation
     yield "down", m.hidden_size, m.intermediate_size, "none"
     yield "lm_head", m.vocab_size, m.hidden_size, "none"
 
@@ -219,7 +217,7 @@ def _products(s: Setting, name: str, n: int, k: int, epilogue: Epilogue) -> list
 def activation(s: Setting) -> Cases:
     """The feed-forward layer's activation alone; in a step it is its product's epilogue."""
     m, dtype = s.model, s.variant.torch_dtype
-    name = _activation(m)
+    name = m.activation
     width = m.intermediate_size * (2 if m.gated_mlp else 1)
     compute = getattr(s.ops, name)
     plain: Callable[[Tensor], Tensor] = {
@@ -244,11 +242,3 @@ def activation(s: Setting) -> Cases:
         )  # fmt: skip
 
     yield [case(rows) for rows in s.rows]
-
-
-def _activation(model: ModelConfig) -> Epilogue:
-    if model.gated_mlp:
-        assert model.activation != "relu", "no architecture is gated by it"
-        return GATED_BY[model.activation]
-    assert model.activation != "silu", "no architecture has it without a gate"
-    return model.activation

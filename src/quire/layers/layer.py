@@ -1,0 +1,100 @@
+"""A layer: sub-layers, each with its norms, along one residual stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from quire.layers.norm import Norm
+from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.ops.table import OpTable
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A step's tokens, as sub-layers see them.
+
+    Attributes:
+        positions: int64 [T].
+        meta: where their keys and values are and go.
+        adapter: see `ops.lora.lora_add`.
+    """
+
+    positions: Tensor
+    meta: AttentionMetadata
+    adapter: Tensor | None = None
+
+
+Rows = tuple[Tensor, Tensor | None]
+"""Tokens, int64 [S] below T, and their adapters."""
+
+
+class Mixer(Protocol):
+    """What a sub-layer computes, in two steps.
+
+    Attributes:
+        mixes: whether a token's result depends on other tokens.
+    """
+
+    mixes: bool
+
+    def mix(self, ops: OpTable, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
+        """Compute what depends on other tokens: [T, hidden] → [T, inner]."""
+
+    def project(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+        """Compute the rest, each token alone: [T, inner] → [T, hidden]."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubLayer:
+    """x, residual → join(after(mixer(x)), residual).
+
+    Attributes:
+        after: behind the mixer.
+        join: behind the residual sum; makes the next sub-layer's x.
+        rejoins: the normed sum is the next residual stream, too (BERT).
+    """
+
+    mixer: Mixer
+    after: Norm
+    join: Norm
+    rejoins: bool
+
+
+class Layer:
+    """Sub-layers, one after another."""
+
+    __slots__ = ("_last_mix", "sublayers")
+
+    def __init__(self, sublayers: Sequence[SubLayer]) -> None:
+        self.sublayers = sublayers
+        self._last_mix = max(i for i, s in enumerate(sublayers) if s.mixer.mixes)
+
+    def forward(
+        self,
+        ops: OpTable,
+        x: Tensor,
+        residual: Tensor,
+        cache: KVCache,
+        tokens: Tokens,
+        rows: Rows | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the layer for all tokens, or from its last mixing on for `rows` alone.
+
+        Returns:
+            x and the residual stream, [T, hidden] or [S, hidden].
+        """
+        adapter = tokens.adapter
+        for i, sublayer in enumerate(self.sublayers):
+            x = sublayer.mixer.mix(ops, x, cache, tokens)
+            if rows is not None and i == self._last_mix:
+                wanted, adapter = rows
+                x, residual = ops.embedding(wanted, x), ops.embedding(wanted, residual)
+            x = sublayer.mixer.project(ops, x, adapter)
+            x = sublayer.after.forward(ops, x)
+            x, total = sublayer.join.add_forward(ops, x, residual)
+            residual = x if sublayer.rejoins else total
+        return x, residual

@@ -1,0 +1,184 @@
+"""Makes layers out of their declarations (`models.layout`) and the parameters of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from quire.core.config import ModelConfig, RopeConfig
+from quire.layers.attention import Attention
+from quire.layers.classifier import Classifier
+from quire.layers.embedding import Embedding
+from quire.layers.layer import Layer, Mixer, SubLayer
+from quire.layers.linear import Linear
+from quire.layers.mlp import MLP
+from quire.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
+from quire.layers.rotary import rope_table
+from quire.models.layout import AttentionSpec, LayerSpec, Layout, LinearSpec, MLPSpec, NormSpec
+from quire.models.parameters import ParameterSource
+from quire.ops.lora import LoraTable
+from quire.ops.table import LinearWeight, OpTable
+
+Place = Callable[[str, LinearWeight], LinearWeight]
+
+
+class Builder:
+    """Reads each parameter once and packs it for `ops`.
+
+    Attributes:
+        linear_weights: parameter → its packed weight.
+        modules: id of a weight, as ops are given it → its module, for profiles.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: ParameterSource,
+        max_len: int,
+        ops: OpTable,
+        stored: Mapping[str, LinearWeight] | None = None,
+        place: Place | None = None,
+        adapters: Mapping[str, LoraTable] | None = None,
+    ) -> None:
+        """See `models.decoder.Decoder`."""
+        self.linear_weights: dict[str, LinearWeight] = {}
+        self.modules: dict[int, str] = {}
+        self._adapters = adapters or {}
+        self._stored = stored or {}
+        self._place = place
+        self._config = config
+        self._source = source
+        self._ops = ops
+        self._device = ops.device.torch
+        run = config.vocab_run
+        self._vocab_run = None if run is None else (run[0], config.vocab_size)
+        self._cos_sin = self._rotations(config.rope, max_len)
+        self._local_cos_sin = (
+            self._rotations(config.local_rope, max_len) if config.local_rope else self._cos_sin
+        )
+
+    def layer(self, spec: LayerSpec, following: NormSpec | None) -> Layer:
+        """The layer without its first norm, and with `following`, the norm behind it."""
+        befores = [*(sublayer.before for sublayer in spec[1:]), following]
+        sublayers = []
+        for sublayer, before in zip(spec, befores, strict=True):
+            mixer, after = self._mixer(sublayer.mixer), self.norm(sublayer.after)
+            join = self.norm(sublayer.total or before)
+            sublayers.append(SubLayer(mixer, after, join, sublayer.total is not None))
+        return Layer(sublayers)
+
+    def norm(self, spec: NormSpec | None) -> Norm:
+        if spec is None:
+            return NoNorm()
+        eps = self._config.norm_eps
+        if self._config.norm == "rms_norm":
+            gain = self._gain(spec)
+            self.modules[id(gain)] = spec.stem
+            return RMSNorm(gain, eps)
+        weight = self._tensor(f"{spec.stem}.weight")
+        bias = self._tensor(f"{spec.stem}.bias") if spec.bias else torch.zeros_like(weight)
+        self.modules[id(weight)] = spec.stem
+        return LayerNorm(weight, bias, eps)
+
+    def head(self, layout: Layout) -> Linear | None:
+        """What makes logits, if the model does."""
+        return None if layout.head is None else self._linear(layout.head, head=True)
+
+    def embedding(self, head: Linear | None) -> Embedding:
+        """The embedding; its weight is the head's if they are tied."""
+        config, tied = self._config, self._config.tie_word_embeddings
+        weight = head.weight if head is not None and tied else self._tensor("embed.weight")
+        self.modules[id(weight)] = "embed"
+        positions = self._positions(config)
+        if positions is not None:
+            self.modules[id(positions)] = "positions"
+        return Embedding(weight, positions, config.embedding_scale, self._vocab_run)
+
+    def classifier(self, layout: Layout) -> Classifier | None:
+        linears = [spec for spec in layout.classifier if isinstance(spec, LinearSpec)]
+        norms = [spec for spec in layout.classifier if isinstance(spec, NormSpec)]
+        if not linears:
+            return None
+        built = [self._linear(spec, head=True) for spec in linears]
+        tanh = self._config.classifier_activation == "tanh"
+        norm = self.norm(norms[0]) if norms else NoNorm()
+        return Classifier(built[-1], *built[:-1], norm=norm, tanh=tanh)
+
+    def _positions(self, config: ModelConfig) -> Tensor | None:
+        """What is added to a token's embedding for its position and type: a table of positions for
+        each type, one after the other, [token_types · max_position_embeddings, hidden]."""
+        if config.learned_positions_offset is None:
+            return None
+        # A view that begins at position 0; OPT's first rows once stood for padding.
+        positions = self._tensor("positions.weight")[config.learned_positions_offset :]
+        if not config.token_types:
+            return positions
+        types = self._tensor("token_types.weight").float()
+        wide = positions.float()
+        return torch.cat([wide + each for each in types]).to(self._source.dtype)
+
+    def _mixer(self, spec: AttentionSpec | MLPSpec) -> Mixer:
+        return self._attention(spec) if isinstance(spec, AttentionSpec) else self._mlp(spec)
+
+    def _attention(self, spec: AttentionSpec) -> Attention:
+        config = self._config
+        return Attention(
+            self._linear(spec.qkv),
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            window=spec.window,
+            scale=config.attention_scale,
+            softcap=config.attention_softcap,
+            cos_sin=self._cos_sin if spec.window is None else self._local_cos_sin,
+            q_norm=self._gain(spec.q_norm) if spec.q_norm else None,
+            k_norm=self._gain(spec.k_norm) if spec.k_norm else None,
+            eps=config.norm_eps,
+            causal=config.causal,
+            out=self._linear(spec.out),
+        )
+
+    def _mlp(self, spec: MLPSpec) -> MLP:
+        # Adapters are added before the activation, which is no epilogue then.
+        apart = spec.up.activation if spec.up.stem in self._adapters else None
+        return MLP(self._linear(spec.up), self._linear(spec.down), apart)
+
+    def _linear(self, spec: LinearSpec, *, head: bool = False) -> Linear:
+        name, adapters = spec.name, self._adapters.get(spec.stem)
+        weight = self._stored[name] if name in self._stored else self._source.parts(name)
+        packed = self._ops.pack_linear(
+            weight,
+            # Of layers whose products are added up, rank 0 alone has the bias.
+            self._optional(f"{spec.stem}.bias"),
+            epilogue=(spec.activation if adapters is None else None) or "none",
+            head=head,
+            dtype=self._source.dtype,
+        )
+        if self._place is not None:
+            packed = self._place(name, packed)
+        self.linear_weights[name] = packed
+        self.modules[id(packed)] = spec.stem
+        if adapters is not None:
+            self.modules[id(adapters)] = spec.stem
+        summed = spec.cut == "columns" and self._ops.ranks > 1
+        run = self._vocab_run if spec.kind == "linear" and head else None
+        return Linear(packed, adapters, summed=summed, run=run)
+
+    def _gain(self, spec: NormSpec) -> Tensor:
+        """What an RMSNorm multiplies by: the weight in the model's dtype, or in float32."""
+        weight, how = self._tensor(f"{spec.stem}.weight"), self._config.norm_gain
+        if how != "rounded":
+            weight = weight.float() + (1.0 if how == "plus_one" else 0.0)
+        return weight
+
+    def _rotations(self, rope: RopeConfig | None, max_len: int) -> Tensor | None:
+        return rope_table(rope, max_len).to(self._device) if rope else None
+
+    def _tensor(self, name: str) -> Tensor:
+        """A parameter that is not packed."""
+        return self._source.tensor(name).to(self._device)
+
+    def _optional(self, name: str) -> Tensor | None:
+        return self._tensor(name) if self._source.has(name) else None

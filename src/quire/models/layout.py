@@ -1,0 +1,229 @@
+"""A model's layers as data; torch-free.
+
+Each linear layer, norm and table is declared here once: its name, parts, bias, and how tensor
+parallelism cuts it. Loading, building, sharding, quantizing, adapters and estimates of memory and
+cost read these declarations. A layer is a list of sub-layers; a new kind of sub-layer is one more
+class here and one more method of `models.builder.Builder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quire.core.config import Activation, ModelConfig
+from quire.models.parameters import Cut, Kind, Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class NormSpec:
+    """A norm over rows of `width`."""
+
+    stem: str
+    width: int
+    bias: bool = False
+
+    def parameters(self) -> Iterator[Parameter]:
+        shape = (self.width,)
+        yield Parameter(f"{self.stem}.weight", shape, shape, "norm")
+        if self.bias:
+            yield Parameter(f"{self.stem}.bias", shape, shape, "bias")
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSpec:
+    """A linear layer; attributes as those of `Parameter`, and the activation that follows it.
+
+    With `cut` = "columns" the ranks' products are added up, and the bias is rank 0's.
+    """
+
+    stem: str
+    parts: tuple[int, ...]
+    columns: int
+    bias: bool
+    cut: Cut = ""
+    unit: int = 1
+    activation: Activation | None = None
+    kind: Kind = "linear"
+
+    @property
+    def name(self) -> str:
+        """Of its weight."""
+        return f"{self.stem}.weight"
+
+    @property
+    def gated(self) -> bool:
+        return self.activation is not None and self.activation.endswith("_mul")
+
+    def parameters(self) -> Iterator[Parameter]:
+        shape, cut = (sum(self.parts), self.columns), self.cut
+        yield Parameter(self.name, shape, self.parts, self.kind, cut, self.unit, self.gated)
+        if self.bias:
+            yield Parameter(f"{self.stem}.bias", shape[:1], self.parts, "bias", cut, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """Attention; `q_norm` and `k_norm` are as wide as a head, or as all heads of q, or of k."""
+
+    qkv: LinearSpec
+    q_norm: NormSpec | None
+    k_norm: NormSpec | None
+    out: LinearSpec
+    window: int | None
+
+    @property
+    def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
+        return self.qkv, self.q_norm, self.k_norm, self.out
+
+
+@dataclass(frozen=True, slots=True)
+class MLPSpec:
+    """A feed-forward; where it is gated, `up` is gate and up in one."""
+
+    up: LinearSpec
+    down: LinearSpec
+
+    @property
+    def children(self) -> tuple[LinearSpec | NormSpec | None, ...]:
+        return self.up, self.down
+
+
+Mixer = AttentionSpec | MLPSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SubLayerSpec:
+    """residual + after(mixer(before(residual))), or the norm `total` of that sum."""
+
+    before: NormSpec | None
+    mixer: Mixer
+    after: NormSpec | None
+    total: NormSpec | None
+
+    def parameters(self) -> Iterator[Parameter]:
+        for child in (self.before, *self.mixer.children, self.after, self.total):
+            if child is not None:
+                yield from child.parameters()
+
+    @property
+    def linears(self) -> list[LinearSpec]:
+        return [child for child in self.mixer.children if isinstance(child, LinearSpec)]
+
+
+LayerSpec = tuple[SubLayerSpec, ...]
+
+
+def linears(layer: LayerSpec) -> list[LinearSpec]:
+    """The linear layers, in the order of the computation."""
+    return [linear for sublayer in layer for linear in sublayer.linears]
+
+
+class Layout:
+    """The declarations of one model.
+
+    Attributes:
+        tables: rows that are looked up: of embeddings, learned positions, token types.
+        embed_norm: behind their sum.
+        layers: of the model, in order.
+        norm: behind the last layer.
+        head: what makes logits; a tied one is the embedding's weight.
+        classifier: the linear layers of a classification head, with a norm before the last.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        hidden = config.hidden_size
+        vocab = config.vocab_size if config.vocab_run is None else config.vocab_run[1]
+        self.tables = [self._table("embed", vocab, "rows")]
+        if (offset := config.learned_positions_offset) is not None:
+            self.tables.append(self._table("positions", config.max_position_embeddings + offset))
+        if config.token_types:
+            self.tables.append(self._table("token_types", config.token_types))
+        self.embed_norm = self._norm("embed_norm")
+        self.layers = [self._layer(index) for index in range(config.num_hidden_layers)]
+        self.norm = self._norm("norm")
+        self.head = None
+        if config.lm_head:
+            stem = "embed" if config.tie_word_embeddings else "lm_head"
+            self.head = LinearSpec(stem, (vocab,), hidden, bias=False, cut="rows")
+        self.classifier = list(self._classifier()) if config.num_labels else []
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Every parameter, in the order of the computation; a tied lm_head is not one."""
+        yield from self.tables
+        head = None if self._config.tie_word_embeddings else self.head
+        sublayers = (sublayer for layer in self.layers for sublayer in layer)
+        for spec in (self.embed_norm, *sublayers, self.norm, head, *self.classifier):
+            if spec is not None:
+                yield from spec.parameters()
+
+    def _table(self, stem: str, rows: int, cut: Cut = "") -> Parameter:
+        shape = (rows, self._config.hidden_size)
+        return Parameter(f"{stem}.weight", shape, (rows,), "table", cut)
+
+    def _norm(self, stem: str, prefix: str = "") -> NormSpec | None:
+        """The norm at this position, if the model has one there."""
+        config = self._config
+        if stem not in config.norms or f"{prefix}{stem}" in config.missing_norms:
+            return None
+        bias = config.norm == "layer_norm" and config.norm_bias
+        return NormSpec(f"{prefix}{stem}", config.hidden_size, bias)
+
+    def _layer(self, index: int) -> LayerSpec:
+        prefix = f"layers.{index}."
+        attention, mlp = self._attention(prefix, index), self._mlp(prefix)
+        return self._sublayer(prefix, "attn", attention), self._sublayer(prefix, "mlp", mlp)
+
+    def _sublayer(self, prefix: str, name: str, mixer: Mixer) -> SubLayerSpec:
+        before, after, total = (
+            self._norm(f"{name}_{stem}", prefix) for stem in ("norm", "post_norm", "sum_norm")
+        )
+        return SubLayerSpec(before, mixer, after, total)
+
+    def _attention(self, prefix: str, index: int) -> AttentionSpec:
+        config, stem, dim = self._config, f"{prefix}attn", self._config.head_dim
+        q, kv = config.num_attention_heads * dim, config.num_key_value_heads * dim
+        hidden = config.hidden_size
+        q_norm = k_norm = None
+        if config.qk_norm is not None:
+            full = config.qk_norm == "full"
+            q_norm = NormSpec(f"{stem}.q_norm", q if full else dim)
+            k_norm = NormSpec(f"{stem}.k_norm", kv if full else dim)
+        return AttentionSpec(
+            LinearSpec(f"{stem}.qkv", (q, kv, kv), hidden, config.qkv_bias, "rows", dim),
+            q_norm,
+            k_norm,
+            LinearSpec(f"{stem}.out", (hidden,), q, config.output_bias, "columns", dim),
+            config.window(index),
+        )
+
+    def _mlp(self, prefix: str) -> MLPSpec:
+        config, stem = self._config, f"{prefix}mlp"
+        hidden, width, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        gated = config.gated_mlp
+        name, parts = f"{stem}.{'gate_up' if gated else 'up'}", (width,) * (1 + gated)
+        return MLPSpec(
+            LinearSpec(name, parts, hidden, bias, "rows", activation=config.activation),
+            LinearSpec(f"{stem}.down", (hidden,), width, bias, "columns"),
+        )
+
+    def _classifier(self) -> Iterator[LinearSpec | NormSpec]:
+        config, hidden = self._config, self._config.hidden_size
+        dense = config.classifier_activation
+        if dense is not None:
+            # tanh is no epilogue: it is an op of its own.
+            epilogue = None if dense == "tanh" else dense
+            yield LinearSpec(
+                "head.dense", (hidden,), hidden, config.classifier_bias,
+                activation=epilogue, kind="head",
+            )  # fmt: skip
+        if (norm := self._norm("head.norm")) is not None:
+            yield norm
+        out = (config.num_labels,)
+        yield LinearSpec("head.out", out, hidden, dense is not None, kind="head")
+
+
+def parameters(config: ModelConfig) -> list[Parameter]:
+    """Every parameter, in the order of the computation; a tied lm_head is not one."""
+    return list(Layout(config).parameters())
