@@ -50,6 +50,16 @@ def test_idle_cached_blocks_are_not_counted_twice() -> None:
     assert not kv.can_admit(second, kv.find_prefix(second), reserved=1)
 
 
+def test_blocks_missing_counts_what_a_request_does_not_hold_yet() -> None:
+    kv = manager(16)
+    chunked = request("chunked", list(range(5 * BLOCK)))
+    kv.admit(chunked, [], 2 * BLOCK)
+    assert kv.blocks_missing(chunked) == 3
+    whole = request("whole", [7] * BLOCK)
+    admit(kv, whole)
+    assert kv.blocks_missing(whole) == 0
+
+
 def test_the_last_token_is_always_computed() -> None:
     kv = manager(8)
     first = request("first", [1] * (2 * BLOCK))
