@@ -151,20 +151,20 @@ def _shown(said: str, start: int, task: Task) -> str:
 
 _INTRODUCTION = f"""\
 {len(TASKS)} tasks with the model that ships in the package. `make newcomer` runs them and writes
-this page. It fails if one of them does not come back as it should. Numbers that differ between
-machines are left out (…), long lines are cut.
+this page. It fails if an output is not as expected. Numbers that differ between machines are
+replaced by …, and long lines are cut.
 """
 
 
 def _document(shown: dict[str, str]) -> str:
     """docs/newcomer.md."""
     parts = [
-        "# What a newcomer types, and what comes back\n",
+        "# Forty commands and their output\n",
         _INTRODUCTION,
-        f"Tasks that use port 8000 ask this server:\n\n```console\n$ {SERVE}\n```\n",
+        f"Tasks with port 8000 use this server:\n\n```console\n$ {SERVE}\n```\n",
     ]
     for section, tasks in SECTIONS.items():
-        parts.append(f"## {section}\n\n| typed | came back |\n|---|---|")
+        parts.append(f"## {section}\n\n| command | output |\n|---|---|")
         parts += [f"| {_cell(task.typed)} | {_cell(shown[task.typed])} |" for task in tasks]
         parts.append("")
     return "\n".join(parts)
