@@ -85,8 +85,7 @@ class Quire:
                 message.sampling_params,
                 arrival_time=message.arrival_time,
                 max_model_len=16384,
-                priority=message.priority,
-                cache_salt=message.cache_salt,
+                options=message.options,
                 eos_token_ids=message.eos_token_ids,
             )
         )

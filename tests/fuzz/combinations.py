@@ -24,10 +24,10 @@ from safetensors.numpy import save_file
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError
+from quire.core.options import RequestOptions
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.sampling_params import RequestOutputKind
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.frontend.input.known_adapters import assign
 from quire.models.adapters import lora_targets
 from tests.fuzz.engines import MODELS, PLENTY, Asked, World, draw_world, write_model
 
@@ -70,16 +70,14 @@ class Engine:
         self._adapters: dict[int, LoRARequest] = {}
 
     def ask(self, name: str, asked: Asked, kind: RequestOutputKind) -> None:
+        adapter = self._adapter(asked.adapter) if asked.adapter else None
         request = self.llm._input.process(
             name,
             self._prompt(asked),
             _sampling(asked, kind),
             arrival_time=time.monotonic(),
-            priority=asked.priority,
-            cache_salt=asked.salt,
+            options=RequestOptions(asked.priority, asked.salt, adapter),
         )
-        if asked.adapter:
-            assign(request, self._adapter(asked.adapter))
         self.llm._output.add(request)
         self.outputs[name] = []
         for child in request.children:

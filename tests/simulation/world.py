@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from random import Random
 
+from msgspec.structs import replace
+
 from quire.core.batch import SchedulerOutput
 from quire.core.config import EngineConfig, ModelConfig, SchedulerConfig, TierConfig
 from quire.core.lora import LoRARequest
 from quire.core.messages import AddRequest
+from quire.core.options import RequestOptions
 from quire.core.request import FinishReason, pack_tokens, unpack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
@@ -85,7 +88,8 @@ class World:
         for request in self.requests:
             if number := draw.randint(0, 4):
                 adapters[request.request_id] = number
-                request.lora_request = LoRARequest(f"l{number}", number, "", bytes([number]))
+                wanted = LoRARequest(f"l{number}", number, "", bytes([number]))
+                request.options = replace(request.options, lora_request=wanted)
         return adapters
 
     def _ask_of_prompts(self) -> list[float]:
@@ -114,8 +118,8 @@ class World:
             time += draw.uniform(0.0, 5.0)
             prompt = begin(first) + [draw.randrange(VOCAB) for _ in range(draw.randint(1, 20))]
             params = SamplingParams(temperature=0.0, max_tokens=draw.randint(1, 20))
-            packed, salt = pack_tokens(prompt), first.cache_salt
-            again = AddRequest(f"t{i}", packed, params, time, draw.randint(0, 3), salt, (0, 1))
+            options = replace(first.options, priority=draw.randint(0, 3), lora_request=None)
+            again = AddRequest(f"t{i}", pack_tokens(prompt), params, time, options, (0, 1))
             self.requests.append(again)
 
     def _requests(self) -> list[AddRequest]:
@@ -137,8 +141,8 @@ class World:
                 ignore_eos=rng.random() < 0.5,
             )
             salt = rng.choice([None, None, "salt"])
-            priority = rng.randint(0, 3)
-            requests.append(AddRequest(f"r{i}", prompt, params, time, priority, salt, (0, 1)))
+            options = RequestOptions(rng.randint(0, 3), salt)
+            requests.append(AddRequest(f"r{i}", prompt, params, time, options, (0, 1)))
         return requests
 
     def _tiers(self) -> TierConfig:

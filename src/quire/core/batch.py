@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.lora import LoRARequest
 from quire.core.messages import TokenLogprobs
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.sampling_params import SamplingParams
 
 Column = NDArray[np.int64]
@@ -35,10 +35,10 @@ class NewSequence:
     token_ids: array[int] | list[int]
     num_prompt_tokens: int
     sampling_params: SamplingParams
+    options: RequestOptions = NO_OPTIONS
     eos_token_ids: tuple[int, ...] = ()
     second_text: int = 0
     prompt_embeds: bytes | None = None
-    lora_request: LoRARequest | None = None
 
 
 ON_DISK = -1

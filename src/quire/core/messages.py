@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.core.lora import LoRARequest
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 
@@ -35,15 +35,12 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     sampling_params: SamplingParams
     arrival_time: float
     """Seconds on the monotonic clock, which all processes of a machine share."""
-    priority: int = 0
-    """Lower runs first, under the priority policy."""
-    cache_salt: str | None = None
+    options: RequestOptions = NO_OPTIONS
     eos_token_ids: tuple[int, ...] = ()
     second_text: int = 0
     """Where the second text of a pair begins, of models that tell them apart; 0 is none."""
     prompt_embeds: bytes | None = None
     """float32 [prompt tokens, hidden], in place of the prompt's tokens, which are `EMBEDDED`."""
-    lora_request: LoRARequest | None = None
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import Any, Protocol
 
-from quire.core.lora import LoRARequest
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.sampling_params import SamplingParams
 
 EMBEDDED = -1
@@ -67,18 +67,16 @@ class Request:
     __slots__ = (
         "arrival_time",
         "block_hashes",
-        "cache_salt",
         "eos_token_ids",
         "finish_reason",
         "first_scheduled_time",
-        "lora_request",
         "max_total_tokens",
         "num_cached_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "options",
         "order",
         "prefix_digest",
-        "priority",
         "prompt_embeds",
         "request_id",
         "sampling_params",
@@ -97,12 +95,10 @@ class Request:
         *,
         arrival_time: float,
         max_model_len: int,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        options: RequestOptions = NO_OPTIONS,
         eos_token_ids: tuple[int, ...] = (),
         second_text: int = 0,
         prompt_embeds: bytes | None = None,
-        lora_request: LoRARequest | None = None,
     ) -> None:
         self.request_id = request_id
         packed = isinstance(prompt_token_ids, bytes)
@@ -110,12 +106,10 @@ class Request:
         self.num_prompt_tokens = len(self.token_ids)
         self.sampling_params = sampling_params
         self.arrival_time = arrival_time
-        self.priority = priority
-        self.cache_salt = cache_salt
+        self.options = options
         self.eos_token_ids = eos_token_ids
         self.second_text = second_text
         self.prompt_embeds = prompt_embeds
-        self.lora_request = lora_request
         self.stop_ids = _stop_ids(sampling_params, eos_token_ids)
         """Tokens that may end it."""
         budget = sampling_params.max_tokens
@@ -139,7 +133,8 @@ class Request:
     @property
     def lora_int_id(self) -> int:
         """Of its adapter; 0 is none."""
-        return 0 if self.lora_request is None else self.lora_request.lora_int_id
+        adapter = self.options.lora_request
+        return 0 if adapter is None else adapter.lora_int_id
 
     @property
     def num_tokens(self) -> int:

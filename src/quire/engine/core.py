@@ -114,12 +114,10 @@ class EngineCore:
                 arrival_time=message.arrival_time,
                 # A pooled prompt gives no token, and may fill the whole context.
                 max_model_len=self.config.scheduler.max_model_len + bool(self.config.pooling),
-                priority=message.priority,
-                cache_salt=message.cache_salt,
+                options=message.options,
                 eos_token_ids=message.eos_token_ids,
                 second_text=message.second_text,
                 prompt_embeds=self._shared(message.prompt_embeds),
-                lora_request=message.lora_request,
             )
             if not request.num_tokens:
                 raise InvalidRequestError("the prompt is empty.")
@@ -130,7 +128,7 @@ class EngineCore:
             self._reject(message.request_id, reason_of(error))
             return
         waits_for = self.executor.prepare(
-            request.sampling_params, request.eos_token_ids, request.lora_request
+            request.sampling_params, request.eos_token_ids, request.options.lora_request
         )
         if waits_for is not None:
             self._compiling.add(request, waits_for)

@@ -17,6 +17,7 @@ import numpy as np
 from quire.core.batch import BlockCopies, Column, ModelOutput, NewSequence, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.lora import LoRARequest
+from quire.core.options import RequestOptions
 from quire.core.sampling_params import SamplingParams
 
 
@@ -72,10 +73,10 @@ class Sequence(msgspec.Struct, array_like=True):
     token_ids: bytes
     num_prompt_tokens: int
     sampling_params: SamplingParams
+    options: RequestOptions
     eos_token_ids: tuple[int, ...]
     second_text: int
     prompt_embeds: bytes | None
-    lora_request: LoRARequest | None
 
 
 class Step(msgspec.Struct, tag=True, array_like=True):
@@ -180,10 +181,10 @@ def _sequence(new: NewSequence) -> Sequence:
         np.asarray(new.token_ids, dtype=np.int32).tobytes(),
         new.num_prompt_tokens,
         new.sampling_params,
+        new.options,
         new.eos_token_ids,
         new.second_text,
         new.prompt_embeds,
-        new.lora_request,
     )
 
 
@@ -193,8 +194,8 @@ def _new_sequence(new: Sequence) -> NewSequence:
         array("i", new.token_ids),
         new.num_prompt_tokens,
         new.sampling_params,
+        new.options,
         new.eos_token_ids,
         new.second_text,
         new.prompt_embeds,
-        new.lora_request,
     )

@@ -7,20 +7,27 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from quire.core.options import RequestOptions
 from quire.frontend.input.input_processor import ProcessedRequest
 
 FIRST_SHARE = 1 / 16
 """Of the texts that arrive together, those that become tokens before the first token is out."""
 
-Arrival = tuple[str, Any, Any, int]
-"""Request id, prompt, sampling or pooling parameters, priority."""
+Arrival = tuple[str, Any, Any, RequestOptions]
+"""Request id, prompt, sampling or pooling parameters, options."""
 
 
 class Processor(Protocol):
     """`InputProcessor`, or `PoolingInput`, each with prompts and parameters of its own."""
 
     def process(
-        self, request_id: str, prompt: Any, params: Any, *, arrival_time: float, priority: int = 0
+        self,
+        request_id: str,
+        prompt: Any,
+        params: Any,
+        *,
+        arrival_time: float,
+        options: RequestOptions,
     ) -> ProcessedRequest: ...
 
 
@@ -61,7 +68,7 @@ class Arrivals:
         self._first = max(self._first, int(idle))
         room = self._tokens_a_step
         while self._left and room > 0:
-            request_id, prompt, params, priority = self._left[0]
+            request_id, prompt, params, options = self._left[0]
             is_text = not _is_ids(prompt)
             if is_text and not begun:
                 if self._first == 0:
@@ -69,7 +76,7 @@ class Arrivals:
                 self._first -= 1
             self._left.popleft()
             request = self._processor.process(
-                request_id, prompt, params, arrival_time=self._now, priority=priority
+                request_id, prompt, params, arrival_time=self._now, options=options
             )
             room -= len(request.prompt_token_ids) if is_text else 0
             yield request

@@ -10,10 +10,13 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from quire.core.config import ModelConfig
 from quire.core.errors import EngineDeadError, QuireError
 from quire.core.lora import LoRARequest
 from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutputs
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
@@ -27,7 +30,7 @@ from quire.frontend.client.supervisor import Supervisor
 from quire.frontend.client.watchdog import TICKS, Watchdog
 from quire.frontend.input.input_processor import InputProcessor, Prompt
 from quire.frontend.input.intake import Intake
-from quire.frontend.input.known_adapters import AdapterClient, assign
+from quire.frontend.input.known_adapters import AdapterClient
 from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.served_model import sampling_defaults
 from quire.frontend.lag import LoopLag
@@ -226,9 +229,9 @@ class AsyncLLM(VllmMethods):
         params = sampling_params or SamplingParams(**self.default_sampling_params)
         request_id = request_id or uuid.uuid4().hex
         stream = OutputStream(params.output_kind)
-        await self.submit(
-            prompt, params, request_id, stream, priority, cache_salt, trace_headers, lora_request
-        )
+        headers = dict(trace_headers) if trace_headers else None
+        options = RequestOptions(priority, cache_salt, lora_request, headers)
+        await self.submit(prompt, params, request_id, stream, options)
         try:
             finished = False
             while not finished:
@@ -251,7 +254,9 @@ class AsyncLLM(VllmMethods):
         config = check_task(self.resolved.config.pooling, "score")
         request_id = request_id or uuid.uuid4().hex
         stream = OutputStream(RequestOutputKind.FINAL_ONLY)
-        await self.submit(prompt, params, request_id, stream, priority, None, trace_headers)
+        headers = dict(trace_headers) if trace_headers else None
+        options = RequestOptions(priority, trace_headers=headers)
+        await self.submit(prompt, params, request_id, stream, options)
         try:
             yield pooled_output(config, params, await stream.get())
         finally:
@@ -263,10 +268,7 @@ class AsyncLLM(VllmMethods):
         params: SamplingParams | PoolingParams,
         request_id: str,
         sink: OutputSink,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        lora_request: LoRARequest | None = None,
+        options: RequestOptions = NO_OPTIONS,
     ) -> None:
         """Start a request whose outputs go to `sink` at once, in the step that gives them.
 
@@ -277,14 +279,15 @@ class AsyncLLM(VllmMethods):
             await self._started()
         if self._core.error is not None:
             raise self._core.error
-        adapter = None if lora_request is None else await self.add_lora(lora_request)
-        request = await self._intake.process(request_id, prompt, params, priority, cache_salt)
+        if (adapter := options.lora_request) is not None:
+            adapter = await self.add_lora(adapter)
+            options = replace(options, lora_request=adapter)
+        request = await self._intake.process(request_id, prompt, params, options)
         if self._core.error is not None:
             raise self._core.error
         if adapter is not None:
             self._adapters.find(adapter)  # it may have been removed meanwhile
-            assign(request, adapter)
-        self._output.add(request, trace_headers)
+        self._output.add(request)
         self._sinks[request_id] = sink
         try:
             for child in request.children:

@@ -15,6 +15,7 @@ from quire.core.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.core.errors import InvalidRequestError
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
+from quire.core.options import RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.arrivals import Arrivals
@@ -104,12 +105,16 @@ class LLM(LLMEngine, PoolingMethods):
             self._input.check(prompt, wanted)
         adapters = self._find_adapters(lora_request, len(many))
         ids = [str(next(self._ids)) for _ in many]
-        requests = list(zip(ids, many, params, priorities, strict=True))
+        options = [
+            RequestOptions(priority, lora_request=adapter)
+            for priority, adapter in zip(priorities, adapters, strict=True)
+        ]
+        requests = list(zip(ids, many, params, options, strict=True))
         scheduler = self.resolved.config.scheduler
         if scheduler.policy == "priority":
-            requests.sort(key=lambda request: request[-1])
+            requests.sort(key=lambda request: request[-1].priority)
         arrivals = Arrivals(self._input, requests, scheduler.max_num_batched_tokens)
-        return self._run(ids, arrivals, use_tqdm, dict(zip(ids, adapters, strict=True)))
+        return self._run(ids, arrivals, use_tqdm)
 
     def chat(
         self,
@@ -196,7 +201,6 @@ class LLM(LLMEngine, PoolingMethods):
         ids: list[str],
         arrivals: Arrivals,
         use_tqdm: UseTqdm,
-        adapters: Mapping[str, LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Step until every request has its final output; on any exception, abort them all."""
         self._check_awake()
@@ -208,7 +212,7 @@ class LLM(LLMEngine, PoolingMethods):
                 while arrivals or self._output.num_unfinished:
                     interrupt.check()
                     begun = self.stats.generation_tokens > start
-                    self._take(arrivals, adapters or {}, begun=begun)
+                    self._take(arrivals, begun=begun)
                     for output in self._step():
                         done[output.request_id] = output
                         bar.advance(output)
@@ -218,15 +222,13 @@ class LLM(LLMEngine, PoolingMethods):
                 self._abort_all()
         return [done[request_id] for request_id in ids]
 
-    def _take(
-        self, arrivals: Arrivals, adapters: Mapping[str, LoRARequest | None], *, begun: bool
-    ) -> None:
+    def _take(self, arrivals: Arrivals, *, begun: bool) -> None:
         """Hand the core what arrives before the next step."""
         if not arrivals:
             return
         with self.stats.front.tokenizing():
             for request in arrivals.take(begun=begun, idle=not self._core.has_work()):
-                self._enter(request, adapters.get(request.request_id))
+                self._enter(request)
 
     def _abort_all(self) -> None:
         self.abort_request(self._output.request_ids())

@@ -15,13 +15,14 @@ from quire.core.config import ModelConfig
 from quire.core.errors import EngineDeadError
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
+from quire.core.options import RequestOptions
 from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.engine.process import load_core
 from quire.frontend.client.asleep import Asleep, SleepingCore, check_idle, sleeping_error
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, Prompt
-from quire.frontend.input.known_adapters import POLL_SECONDS, KnownAdapters, assign
+from quire.frontend.input.known_adapters import POLL_SECONDS, KnownAdapters
 from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt
 from quire.frontend.input.served_model import sampling_defaults
 from quire.frontend.not_there import NotThere
@@ -134,16 +135,18 @@ class LLMEngine(NotThere):
         """
         self._check_awake()
         now = time.monotonic() if arrival_time is None else arrival_time
+        adapter = None if lora_request is None else self._adapter(lora_request)
+        headers = dict(trace_headers) if trace_headers else None
+        options = RequestOptions(priority, None, adapter, headers)
         if isinstance(params, PoolingParams):
             request = PoolingInput(self._input).process(
-                request_id, cast(PoolingPrompt, prompt), params, arrival_time=now, priority=priority
+                request_id, cast(PoolingPrompt, prompt), params, arrival_time=now, options=options
             )
         else:
             request = self._input.process(
-                request_id, cast(Prompt, prompt), params, arrival_time=now, priority=priority
+                request_id, cast(Prompt, prompt), params, arrival_time=now, options=options
             )
-        adapter = None if lora_request is None else self._adapter(lora_request)
-        self._enter(request, adapter, trace_headers)
+        self._enter(request)
         if isinstance(params, PoolingParams):
             self._pooling_params[request_id] = params
 
@@ -287,16 +290,9 @@ class LLMEngine(NotThere):
             time.sleep(POLL_SECONDS)
         return known
 
-    def _enter(
-        self,
-        request: ProcessedRequest,
-        adapter: LoRARequest | None,
-        trace_headers: Mapping[str, str] | None = None,
-    ) -> None:
+    def _enter(self, request: ProcessedRequest) -> None:
         """Hand a request to the core."""
-        if adapter is not None:
-            assign(request, adapter)
-        self._output.add(request, trace_headers)
+        self._output.add(request)
         for child in request.children:
             self._core.add(child)
 

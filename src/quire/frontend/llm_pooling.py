@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from quire.core.options import NO_OPTIONS
 from quire.core.outputs import (
     ClassificationOutput,
     EmbeddingOutput,
@@ -74,7 +75,8 @@ class PoolingMethods(ABC):
             pooling.check(prompt, params)
         ids = [str(next(self._ids)) for _ in many]
         requests = [
-            (id_, prompt, params, 0) for id_, prompt, params in zip(ids, many, each, strict=True)
+            (id_, prompt, params, NO_OPTIONS)
+            for id_, prompt, params in zip(ids, many, each, strict=True)
         ]
         limit = self.resolved.config.scheduler.max_num_batched_tokens
         outputs = self._run(ids, Arrivals(pooling, requests, limit), use_tqdm)

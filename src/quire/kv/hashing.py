@@ -46,7 +46,7 @@ class BlockHasher:
             return hashes
         digest = request.prefix_digest
         if digest is None:
-            salt, lora = request.cache_salt, request.lora_request
+            salt, lora = request.options.cache_salt, request.options.lora_request
             root = self._unsalted
             if salt or lora:
                 root = self._root(salt or "", lora.digest if lora else None)

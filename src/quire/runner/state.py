@@ -161,7 +161,7 @@ class SequenceStates:
         return self.adapters.acquire(wanted)
 
     def _add(self, new: NewSequence) -> None:
-        wanted_adapter = new.lora_request
+        wanted_adapter = new.options.lora_request
         number = -1 if wanted_adapter is None else self._acquire_adapter(wanted_adapter)
         slot = self._free.pop()
         self.adapter[slot] = number

@@ -98,7 +98,7 @@ class Scheduler:
                 param="max_tokens",
             )
         by_priority = self.config.policy == "priority"
-        request.order = (request.priority if by_priority else 0, next(self._arrivals))
+        request.order = (request.options.priority if by_priority else 0, next(self._arrivals))
         self.requests[request.request_id] = request
         self.waiting.push(request)
 

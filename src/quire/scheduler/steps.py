@@ -208,8 +208,8 @@ def _new_sequence(request: Request) -> NewSequence:
         request.token_ids[:],
         request.num_prompt_tokens,
         request.sampling_params,
+        request.options,
         request.eos_token_ids,
         request.second_text,
         request.prompt_embeds,
-        request.lora_request,
     )

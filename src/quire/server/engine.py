@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.core.errors import QuireError
 from quire.core.lora import LoRARequest
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
@@ -88,10 +89,7 @@ class Engine(Protocol):
         params: SamplingParams | PoolingParams,
         request_id: str,
         sink: OutputSink,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        lora_request: LoRARequest | None = None,
+        options: RequestOptions = NO_OPTIONS,
     ) -> None:
         """Start a request; its outputs, as `output_kind` asks for them, go to `sink`."""
         ...

@@ -6,11 +6,12 @@ import math
 import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import cast
+from typing import Any, Protocol, cast
 
 from starlette.requests import Request
 
 from quire.core.lora import LoRARequest
+from quire.core.options import RequestOptions
 from quire.frontend.fingerprint import with_adapter
 from quire.frontend.output.tracing import TRACE_HEADERS
 from quire.server.adapters import ServedAdapters
@@ -159,7 +160,19 @@ def request_id(request: Request, wanted: str | None = None) -> str:
     return cast(str, state["unique_id"])
 
 
-def trace_headers(request: Request) -> dict[str, str] | None:
+class _HasOptions(Protocol):
+    priority: int | None
+    cache_salt: Any
+
+
+def request_options(request: Request, body: _HasOptions) -> RequestOptions:
+    """The options that a client sends, in the body and in headers."""
+    return RequestOptions(
+        body.priority or 0, body.cache_salt, trace_headers=_trace_headers(request)
+    )
+
+
+def _trace_headers(request: Request) -> dict[str, str] | None:
     """What makes a request part of the client's own trace, where it is sent."""
     if TRACE_HEADERS[0] not in request.headers:
         return None

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +59,9 @@ class NamedOutputs(OutputProcessor):
         super().__init__(ByteTokenizer(), stats or EngineStats(), tracer)
         self.ids: dict[str, str] = {}
 
-    def add(
-        self, request: ProcessedRequest, trace_headers: Mapping[str, str] | None = None
-    ) -> None:
+    def add(self, request: ProcessedRequest) -> None:
         names = [child.request_id for child in request.children]
-        super().add(request, trace_headers)
+        super().add(request)
         self.ids.update(zip(names, [c.request_id for c in request.children], strict=True))
 
     def process(self, step: StepOutputs) -> ProcessedStep:

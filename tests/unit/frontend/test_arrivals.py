@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from quire.core.options import NO_OPTIONS
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.arrivals import Arrivals
 from tests.unit.engine.fakes import input_processor
@@ -12,7 +13,7 @@ PARAMS = SamplingParams(max_tokens=1)
 
 
 def arrivals(prompts: list[Any], tokens_a_step: int = 10) -> Arrivals:
-    requests = [(str(i), prompt, PARAMS, 0) for i, prompt in enumerate(prompts)]
+    requests = [(str(i), prompt, PARAMS, NO_OPTIONS) for i, prompt in enumerate(prompts)]
     return Arrivals(input_processor(), requests, tokens_a_step)
 
 

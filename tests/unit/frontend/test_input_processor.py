@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import CheckpointError, ContextLengthError, InvalidRequestError
+from quire.core.options import RequestOptions
 from quire.core.request import unpack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
@@ -27,11 +28,11 @@ def process(prompt: Any, params: SamplingParams | None = None, **kwargs: Any) ->
 
 @pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}])
 def test_text(prompt: Any) -> None:
-    request = process(prompt, priority=3, cache_salt="s")
+    request = process(prompt, options=RequestOptions(3, "s"))
     [child] = request.children
     assert (request.prompt, request.prompt_token_ids) == ("ab", [97, 98])
     assert (child.request_id, unpack_tokens(child.prompt_token_ids)) == ("r", [97, 98])
-    assert (child.arrival_time, child.priority, child.cache_salt) == (1.5, 3, "s")
+    assert (child.arrival_time, child.options) == (1.5, RequestOptions(3, "s"))
     assert child.eos_token_ids == (EOS,)
 
 

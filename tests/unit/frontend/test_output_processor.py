@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
 from quire.core.messages import CoreOutput, RequestEvent, StepOutputs, TokenLogprobs
+from quire.core.options import RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.frontend.input.known_adapters import assign
 from quire.frontend.output.output_processor import ProcessedStep
 from quire.metrics.stats import EngineStats, LoraUse
 from tests.unit.engine.fakes import EOS, NamedOutputs, input_processor
@@ -342,11 +342,11 @@ def test_who_uses_which_adapter() -> None:
     bench = Bench()
     for number, name in enumerate(("first", "second"), 1):
         wanted = SamplingParams(n=2)
-        request = input_processor().process(name, "a", wanted, arrival_time=9.0)
-        assign(request, LoRARequest(name, number, "/adapter"))
+        options = RequestOptions(lora_request=LoRARequest(name, number, "/adapter"))
+        request = input_processor().process(name, "a", wanted, arrival_time=9.0, options=options)
         bench.processor.add(request)
     assert bench.processor.adapters() == LoraUse(set(), {"first", "second"})
-    ids = [child.request_id for child in bench.processor.messages() if child.lora_request]
+    ids = [child.request_id for child in bench.processor.messages() if child.options.lora_request]
     admitted = [RequestEvent(ids[0], "admitted", 11.0)]
     bench.processor.process(StepOutputs([], None, 11.0, events=admitted))
     assert bench.processor.adapters() == LoraUse({"first"}, {"first", "second"})

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quire.core.config import HashAlgo
 from quire.core.errors import ConfigError
 from quire.core.lora import LoRARequest
+from quire.core.options import RequestOptions
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.hashing import BlockHasher
@@ -23,9 +24,12 @@ def hasher(size: int = 8, algo: HashAlgo = "sha256", seed: int = 0) -> BlockHash
     return BlockHasher(size, algo, seed)
 
 
-def request(token_ids: list[int], salt: str | None = None) -> Request:
+def request(
+    token_ids: list[int], salt: str | None = None, lora: LoRARequest | None = None
+) -> Request:
+    options = RequestOptions(cache_salt=salt, lora_request=lora)
     return Request(
-        "r", token_ids, SamplingParams(), arrival_time=0, max_model_len=999, cache_salt=salt
+        "r", token_ids, SamplingParams(), arrival_time=0, max_model_len=999, options=options
     )
 
 
@@ -66,9 +70,7 @@ def test_salts_and_seeds_share_nothing(algo: HashAlgo) -> None:
 @pytest.mark.parametrize("algo", ALGOS)
 def test_adapters_share_nothing_unless_their_content_is_the_same(algo: HashAlgo) -> None:
     def hashes(salt: str | None, lora: LoRARequest | None) -> set[bytes]:
-        made = request([1] * 64, salt)
-        made.lora_request = lora
-        return set(hasher(16, algo).extend(made))
+        return set(hasher(16, algo).extend(request([1] * 64, salt, lora)))
 
     adapters = [LoRARequest("a", i, "", bytes([i])) for i in range(1, 3)]
     each = [hashes(salt, lora) for salt in (None, "a") for lora in (None, *adapters)]

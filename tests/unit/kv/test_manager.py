@@ -4,6 +4,7 @@ import pytest
 
 from quire.core.batch import ON_DISK
 from quire.core.config import CacheConfig, TierConfig
+from quire.core.options import RequestOptions
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.manager import TO_LOAD, KVCacheManager, most_blocks
@@ -15,9 +16,9 @@ def manager(num_blocks: int, *, caching: bool = True) -> KVCacheManager:
     return KVCacheManager(CacheConfig(BLOCK, num_blocks, caching))
 
 
-def request(name: str, token_ids: list[int], **options: object) -> Request:
-    params = SamplingParams(prompt_logprobs=options.pop("prompt_logprobs", None))
-    return Request(name, token_ids, params, arrival_time=0, max_model_len=9999, **options)
+def request(name: str, token_ids: list[int], **given: object) -> Request:
+    params = SamplingParams(prompt_logprobs=given.pop("prompt_logprobs", None))
+    return Request(name, token_ids, params, arrival_time=0, max_model_len=9999, **given)
 
 
 def admit(kv: KVCacheManager, r: Request) -> list[int]:
@@ -70,10 +71,10 @@ def test_the_last_token_is_always_computed() -> None:
 
 def test_another_salt_finds_nothing() -> None:
     kv = manager(8)
-    admit(kv, request("first", [1] * 40, cache_salt="a"))
-    assert kv.find_prefix(request("b", [1] * 40, cache_salt="b")) == []
+    admit(kv, request("first", [1] * 40, options=RequestOptions(cache_salt="a")))
+    assert kv.find_prefix(request("b", [1] * 40, options=RequestOptions(cache_salt="b"))) == []
     assert kv.find_prefix(request("none", [1] * 40)) == []
-    assert len(kv.find_prefix(request("a", [1] * 40, cache_salt="a"))) == 2
+    assert len(kv.find_prefix(request("a", [1] * 40, options=RequestOptions(cache_salt="a")))) == 2
 
 
 def test_prompt_logprobs_need_the_whole_prompt_computed() -> None:

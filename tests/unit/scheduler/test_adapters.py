@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.lora import LoRARequest
 from quire.core.request import Request, RequestStatus
@@ -19,7 +21,8 @@ def make(max_loras: int, policy: Any = "fcfs", seqs: int = 8) -> Scheduler:
 
 def adapted(name: str, adapter: int, **params: Any) -> Request:
     made = request(name, 4, **{"max_tokens": 2, **params})
-    made.lora_request = LoRARequest(f"l{adapter}", adapter, "", bytes([adapter]))
+    wanted = LoRARequest(f"l{adapter}", adapter, "", bytes([adapter]))
+    made.options = replace(made.options, lora_request=wanted)
     return made
 
 

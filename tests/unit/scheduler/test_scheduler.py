@@ -10,6 +10,7 @@ from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes, token_colu
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import ConfigError, InvalidRequestError
 from quire.core.messages import CoreOutput, SchedulerStats, TokenLogprobs
+from quire.core.options import RequestOptions
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
 from quire.scheduler.scheduler import Scheduler
@@ -32,7 +33,7 @@ def request(name: str, length: int, *, priority: int = 0, **params: Any) -> Requ
         SamplingParams(**{"max_tokens": 8, **params}),
         arrival_time=0.0,
         max_model_len=1000,
-        priority=priority,
+        options=RequestOptions(priority),
         eos_token_ids=(0,),
     )
 

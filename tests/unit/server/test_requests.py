@@ -95,7 +95,7 @@ async def test_a_client_s_trace_headers_reach_the_engine(monkeypatch: pytest.Mon
         submit, seen = app.engine.submit, []
 
         async def watched(*args: Any, **kwargs: Any) -> None:
-            seen.append(kwargs["trace_headers"])
+            seen.append(args[-1].trace_headers)
             await submit(*args, **kwargs)
 
         monkeypatch.setattr(app.engine, "submit", watched)

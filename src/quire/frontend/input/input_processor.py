@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.messages import AddRequest, Ready
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.pooling_params import WHOLE_CONTEXT
 from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
@@ -64,6 +65,10 @@ class ProcessedRequest:
     params: SamplingParams
     arrival_time: float
     children: list[AddRequest]
+
+    @property
+    def options(self) -> RequestOptions:
+        return self.children[0].options
 
 
 class InputProcessor:
@@ -121,8 +126,7 @@ class InputProcessor:
         params: SamplingParams,
         *,
         arrival_time: float,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        options: RequestOptions = NO_OPTIONS,
         bad_words: list[list[int]] | None = None,
         written: WrittenStructure | None = None,
     ) -> ProcessedRequest:
@@ -148,8 +152,7 @@ class InputProcessor:
             token_ids,
             params,
             arrival_time=arrival_time,
-            priority=priority,
-            cache_salt=cache_salt,
+            options=options,
             prompt_embeds=embeds,
             bad_words=bad_words,
             written=written,
@@ -163,8 +166,7 @@ class InputProcessor:
         params: SamplingParams,
         *,
         arrival_time: float,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        options: RequestOptions = NO_OPTIONS,
         prompt_embeds: bytes | None = None,
         bad_words: list[list[int]] | None = None,
         written: WrittenStructure | None = None,
@@ -185,7 +187,7 @@ class InputProcessor:
                 param="prompt_logprobs",
             )
         written = self._check_params(params) or written
-        check_priority(priority)
+        check_options(options)
         if bad_words is None and params.bad_words:
             bad_words = word_tokens(self.tokenizer, params.bad_words)
         seed = params.seed
@@ -208,8 +210,7 @@ class InputProcessor:
                 prompt_token_ids=packed,
                 sampling_params=_with_seed(base, seed, index),
                 arrival_time=arrival_time,
-                priority=priority,
-                cache_salt=cache_salt,
+                options=options,
                 eos_token_ids=self.eos_token_ids,
                 prompt_embeds=prompt_embeds,
             )
@@ -445,8 +446,9 @@ class InputProcessor:
         return sent
 
 
-def check_priority(priority: int) -> None:
-    """Raise `InvalidRequestError` for a priority that no message can hold."""
+def check_options(options: RequestOptions) -> None:
+    """Raise `InvalidRequestError` for options that no message can hold."""
+    priority = options.priority
     if type(priority) is not int or not -(2**63) <= priority < 2**63:
         raise InvalidRequestError(
             f"priority is {priority!r}; it must be a whole number in [-2**63, 2**63).",

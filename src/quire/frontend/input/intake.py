@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from quire.core.config import ModelConfig
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, Prompt
@@ -77,16 +78,15 @@ class Intake:
         request_id: str,
         prompt: Prompt | PoolingPrompt,
         params: SamplingParams | PoolingParams,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        options: RequestOptions = NO_OPTIONS,
     ) -> ProcessedRequest:
         """`InputProcessor.process`, or `PoolingInput`'s, wherever it is to run."""
         with self._arriving(params.n if isinstance(params, SamplingParams) else 1):
             if isinstance(params, SamplingParams):
                 assert not isinstance(prompt, TextPair), "a pair is pooled"
-                return await self._process(request_id, prompt, params, priority, cache_salt)
+                return await self._process(request_id, prompt, params, options)
             assert not isinstance(prompt, ChatPrompt), "a conversation is not pooled"
-            return await self._pooling(request_id, prompt, params, priority, cache_salt)
+            return await self._pooling(request_id, prompt, params, options)
 
     async def tokenize(
         self, tokenizer: Tokenizer, prompt: str | ChatPrompt, add_special_tokens: bool
@@ -119,8 +119,7 @@ class Intake:
         request_id: str,
         prompt: Prompt,
         params: SamplingParams,
-        priority: int,
-        cache_salt: str | None,
+        options: RequestOptions,
     ) -> ProcessedRequest:
         assert self.processor is not None, "the engine was not started"
         processor, arrival = self.processor, time.monotonic()
@@ -142,8 +141,7 @@ class Intake:
                 tokenized.token_ids,
                 params,
                 arrival_time=arrival,
-                priority=priority,
-                cache_salt=cache_salt,
+                options=options,
                 bad_words=bad_words,
                 written=written,
             )
@@ -155,8 +153,7 @@ class Intake:
                     prompt,
                     params,
                     arrival_time=arrival,
-                    priority=priority,
-                    cache_salt=cache_salt,
+                    options=options,
                     bad_words=bad_words,
                     written=written,
                 )
@@ -181,16 +178,11 @@ class Intake:
         request_id: str,
         prompt: PoolingPrompt,
         params: PoolingParams,
-        priority: int,
-        cache_salt: str | None,
+        options: RequestOptions,
     ) -> ProcessedRequest:
         assert self.processor is not None, "the engine was not started"
         pooling = PoolingInput(self.processor)
-        place: dict[str, Any] = {
-            "arrival_time": time.monotonic(),
-            "priority": priority,
-            "cache_salt": cache_salt,
-        }
+        place: dict[str, Any] = {"arrival_time": time.monotonic(), "options": options}
         if self._pool is not None and _is_long(prompt):
             checked = pooling.check(prompt, params)
             assert isinstance(checked, PooledText)

@@ -12,7 +12,6 @@ from quire.core.config import EngineConfig
 from quire.core.errors import InvalidRequestError, ModelNotFoundError
 from quire.core.lora import LoRARequest
 from quire.core.messages import AddRequest
-from quire.frontend.input.input_processor import ProcessedRequest
 
 Call = Callable[..., Awaitable[Any]]
 """Runs one of the core's methods by name."""
@@ -72,7 +71,7 @@ class KnownAdapters:
 
     def removed(self, message: AddRequest) -> int | None:
         """The request's adapter, where it has been removed since."""
-        adapter = message.lora_request
+        adapter = message.options.lora_request
         return None if adapter is None or adapter.lora_int_id in self else adapter.lora_int_id
 
     def _check(self, wanted: LoRARequest) -> None:
@@ -126,9 +125,3 @@ class AdapterClient(KnownAdapters):
             return False
         await self._call("remove_lora", lora_int_id)
         return True
-
-
-def assign(request: ProcessedRequest, adapter: LoRARequest) -> None:
-    """Have all sequences of a request computed with an adapter."""
-    for child in request.children:
-        child.lora_request = adapter

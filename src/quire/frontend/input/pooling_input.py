@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from quire.core.config import PoolingConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.messages import AddRequest
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, check_priority
+from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, check_options
 from quire.frontend.output.pooling_output import check_task
 from quire.frontend.workers.tokenizer_worker import PooledText
 
@@ -79,8 +80,7 @@ class PoolingInput:
         params: PoolingParams,
         *,
         arrival_time: float,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        options: RequestOptions = NO_OPTIONS,
     ) -> ProcessedRequest:
         """Tokenize, validate, and make the message; raises as `check`."""
         checked = self.check(prompt, params)
@@ -89,14 +89,7 @@ class PoolingInput:
             ids, second = self._processor.tokenizer.encode_bounded(
                 checked.text, checked.second, checked.max_tokens
             )
-        return self.request(
-            request_id,
-            ids,
-            second,
-            arrival_time=arrival_time,
-            priority=priority,
-            cache_salt=cache_salt,
-        )
+        return self.request(request_id, ids, second, arrival_time=arrival_time, options=options)
 
     def request(
         self,
@@ -105,11 +98,10 @@ class PoolingInput:
         second_text: int,
         *,
         arrival_time: float,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        options: RequestOptions = NO_OPTIONS,
     ) -> ProcessedRequest:
         """`process`, of a prompt that has been checked and tokenized."""
-        check_priority(priority)
+        check_options(options)
         limit = self._processor.max_pooled_tokens
         if not token_ids:
             raise InvalidRequestError("The prompt has no tokens.", param="prompt")
@@ -120,8 +112,7 @@ class PoolingInput:
             prompt_token_ids=pack_tokens(token_ids),
             sampling_params=_NO_TOKENS,
             arrival_time=arrival_time,
-            priority=priority,
-            cache_salt=cache_salt,
+            options=options,
             second_text=second_text if self._processor.model.token_types > 1 else 0,
         )
         return ProcessedRequest(request_id, None, token_ids, _NO_TOKENS, arrival_time, [message])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quire.core.errors import InvalidRequestError
@@ -82,21 +81,16 @@ class OutputProcessor:
         use = LoraUse(set(), set())
         for state in self._requests.values():
             for child, timeline in zip(state.request.children, state.timelines, strict=True):
-                if child.lora_request is not None and timeline.state != "finished":
+                if (adapter := child.options.lora_request) and timeline.state != "finished":
                     names = use.running if timeline.state == "running" else use.waiting
-                    names.add(child.lora_request.lora_name)
+                    names.add(adapter.lora_name)
         return use
 
     def request_ids(self) -> list[str]:
         return list(self._requests)
 
-    def add(
-        self, request: ProcessedRequest, trace_headers: Mapping[str, str] | None = None
-    ) -> None:
+    def add(self, request: ProcessedRequest) -> None:
         """Expect outputs for a request, and give each of its `children` the core's id.
-
-        Args:
-            trace_headers: see `tracing.TRACE_HEADERS`.
 
         Raises:
             InvalidRequestError: a request of this id is under way.
@@ -105,11 +99,10 @@ class OutputProcessor:
             raise InvalidRequestError(
                 f"request id {request.request_id!r} is in use.", param="request_id"
             )
-        state = RequestState(request, self._tokenizer, trace_headers)
-        first = request.children[0]
-        salt = first.cache_salt
-        if first.lora_request is not None:  # such a prefix is another
-            salt = f"{salt or ''} {first.lora_request.lora_int_id}"
+        state = RequestState(request, self._tokenizer)
+        salt, adapter = request.options.cache_salt, request.options.lora_request
+        if adapter is not None:  # such a prefix is another
+            salt = f"{salt or ''} {adapter.lora_int_id}"
         self._stats.on_arrival(state.known_tokens, salt)
         self._requests[request.request_id] = state
         for child, sequence in zip(request.children, state.sequences, strict=True):
@@ -308,6 +301,6 @@ class OutputProcessor:
                     state.num_cached_tokens,
                     state.metrics,
                     state.timelines,
-                    state.trace_headers,
+                    request.options.trace_headers or {},
                 )
             )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
 from quire.core.messages import AddRequest
@@ -41,21 +39,14 @@ class RequestState:
         "retried",
         "sequences",
         "timelines",
-        "trace_headers",
     )
 
-    def __init__(
-        self,
-        request: ProcessedRequest,
-        tokenizer: Tokenizer,
-        trace_headers: Mapping[str, str] | None,
-    ) -> None:
+    def __init__(self, request: ProcessedRequest, tokenizer: Tokenizer) -> None:
         self.request = request
         self.kind = request.params.output_kind
         self.retried = False
         self.metrics = RequestMetrics(arrival_time=request.arrival_time)
         self.timelines: list[Timeline] = []
-        self.trace_headers = trace_headers or {}
         self._begin(tokenizer)
 
     def _begin(self, tokenizer: Tokenizer) -> None:

@@ -48,7 +48,7 @@ from quire.server.openai.tools import (
     read_tools,
     with_tools,
 )
-from quire.server.state import request_id, server_state, trace_headers
+from quire.server.state import request_id, request_options, server_state
 from quire.server.tool_results import mend_chat
 
 
@@ -88,9 +88,7 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
         with_tools(params, body, reading, engine.tokenizer),
         [chat_prompt(body, template_of(body, server))],
         server,
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt,
-        trace_headers=trace_headers(request),
+        request_options(request, body),
         notices=all_notices(request),
         prompt_field="messages",
         limit_field="max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",

@@ -40,7 +40,7 @@ from quire.server.openai.protocol import (
 )
 from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
-from quire.server.state import ServerState, request_id, server_state, trace_headers
+from quire.server.state import ServerState, request_id, request_options, server_state
 
 if TYPE_CHECKING:
     from quire.frontend.input.input_processor import Prompt
@@ -75,9 +75,7 @@ async def create_completion(request: Request) -> Response:
         params,
         prompts,
         server,
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt,
-        trace_headers=trace_headers(request),
+        request_options(request, body),
         notices=all_notices(request),
     )
     answer = _Answer(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.core.errors import InvalidRequestError
-from quire.core.lora import LoRARequest
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.refusals import refusal_of
 from quire.core.request import EMBEDDED
@@ -57,9 +58,7 @@ class Generation:
     params: SamplingParams
     prompts: list[Prompt]
     server: ServerState
-    priority: int = 0
-    cache_salt: str | None = None
-    trace_headers: Mapping[str, str] | None = None
+    options: RequestOptions = NO_OPTIONS
     notices: Notices = field(default_factory=Notices)
     prompt_field: str = "prompt"
     limit_field: str = "max_tokens"
@@ -69,11 +68,11 @@ class Generation:
     created: int = field(default_factory=lambda: int(time.time()))
     _request_ids: list[str] = field(default_factory=list)
     fingerprint: str = field(init=False)
-    _lora_request: LoRARequest | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self._lora_request = self.server.lora_request(self.model)
-        self.fingerprint = self.server.fingerprint(self._lora_request)
+        adapter = self.server.lora_request(self.model)
+        self.options = replace(self.options, lora_request=adapter)
+        self.fingerprint = self.server.fingerprint(adapter)
 
     def submit(self, prompt: int, sink: OutputSink) -> Awaitable[None]:
         """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`.
@@ -87,14 +86,7 @@ class Generation:
         request_id = engine_request_id(self.id)
         self._request_ids.append(request_id)
         return self.server.engine.submit(
-            self.prompts[prompt],
-            self.params,
-            request_id,
-            sink,
-            priority=self.priority,
-            cache_salt=self.cache_salt,
-            trace_headers=self.trace_headers,
-            lora_request=self._lora_request,
+            self.prompts[prompt], self.params, request_id, sink, self.options
         )
 
     async def explained(self, error: InvalidRequestError) -> InvalidRequestError:

@@ -52,7 +52,7 @@ from quire.server.openai.pooling_protocol import (
 )
 from quire.server.openai.protocol import MAX_SEQUENCES, ChatRequest
 from quire.server.request_ids import engine_request_id
-from quire.server.state import ServerState, request_id, server_state, trace_headers
+from quire.server.state import ServerState, request_id, request_options, server_state
 
 B = TypeVar("B", bound=CommonPooling)
 
@@ -222,16 +222,10 @@ class _Call(Generic[B]):
         engine, final = self.server.engine, FinalOutputs(len(prompts))
         ids = [engine_request_id(self.id) for _ in prompts]
         self.server.check_queue()
+        options = request_options(self.request, self.body)
         try:
             for i, (name, prompt) in enumerate(zip(ids, prompts, strict=True)):
-                await engine.submit(
-                    prompt,
-                    params,
-                    name,
-                    final.sink(i),
-                    priority=self.body.priority or 0,
-                    trace_headers=trace_headers(self.request),
-                )
+                await engine.submit(prompt, params, name, final.sink(i), options)
             return await final.all()
         finally:
             for name in ids:
