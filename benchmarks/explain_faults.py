@@ -43,8 +43,8 @@ from quire.explain.analyse import explain
 from quire.explain.evidence import Evidence
 from quire.explain.limits import load_limits
 from quire.explain.report import Change, Proof
-from quire.ops import table
-from quire.ops.table import OP_NAMES, OpTable
+from quire.ops import providers
+from quire.ops.interface import Ops
 from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import detect
 
@@ -75,7 +75,7 @@ class Fault:
 @contextmanager
 def slow_dispatch() -> Iterator[None]:
     """Whoever calls an operation waits before it runs, as for a kernel's launch."""
-    original = table.load_ops
+    original = providers.load_ops
 
     def slow(op: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -86,12 +86,10 @@ def slow_dispatch() -> Iterator[None]:
 
         return call
 
-    def load(*args: Any, **kwargs: Any) -> OpTable:
-        ops = original(*args, **kwargs)
-        names = [name for name in OP_NAMES if name != "pack_linear"]
-        return replace(ops, **{name: slow(getattr(ops, name)) for name in names})
+    def load(*args: Any, **kwargs: Any) -> Ops:
+        return original(*args, **kwargs).wrapped(lambda name, op: slow(op))
 
-    with mock.patch.object(table, "load_ops", load):
+    with mock.patch.object(providers, "load_ops", load):
         yield
 
 

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from quire.core.sampling_params import SamplingParams
-from quire.ops.table import OpTable, load_ops
+from quire.ops.interface import Ops
+from quire.ops.providers import load_ops
 from quire.sampling.sampler import Sampler, SamplingBatch
 from quire.sampling.state import SamplingState
 
@@ -50,7 +51,7 @@ def states(rows: int, params: dict[str, Any]) -> list[SamplingState]:
     ]
 
 
-def milliseconds(ops: OpTable, logits: torch.Tensor, batch: SamplingBatch) -> float:
+def milliseconds(ops: Ops, logits: torch.Tensor, batch: SamplingBatch) -> float:
     start = time.perf_counter()
     Sampler(ops).sample(logits, batch)
     return (time.perf_counter() - start) * 1e3

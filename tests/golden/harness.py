@@ -6,10 +6,10 @@ Plays the runner's part in tests of the model alone. Blocks are dealt out in ran
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -20,23 +20,23 @@ from quire.core.config import SchedulerConfig
 from quire.models.decoder import Decoder
 from quire.models.registry import model_config
 from quire.models.stored import StoredParameters
+from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.table import OpTable
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import PlannedModel
 
 
-def load_decoder(
-    path: Path, max_len: int, ops: OpTable, dtype: torch.dtype = torch.float32
-) -> Decoder:
+def load_decoder(path: Path, max_len: int, ops: Ops, dtype: torch.dtype = torch.float32) -> Decoder:
     """The model in a Hugging Face folder or .gguf file, packed for `ops`."""
     source = resolve(str(path))
     model = model_config(source.config)
     return Decoder(model, StoredParameters(open_weights(source), model, dtype), max_len, ops)
 
 
-def torch_ops(decoder: Decoder, ops: OpTable, block_size: int, kv_dtype: torch.dtype) -> set[str]:
-    """Return the names of the ops that native `ops` leave to torch for this model.
+def torch_ops(
+    decoder: Decoder, ops: Ops, block_size: int, kv_dtype: torch.dtype
+) -> Mapping[str, str]:
+    """Return the ops that native `ops` leave to torch for this model, with the reasons.
 
     Whether an op is native depends on the model alone, so that one recorded token tells.
     """
@@ -44,12 +44,11 @@ def torch_ops(decoder: Decoder, ops: OpTable, block_size: int, kv_dtype: torch.d
     return PlannedModel(decoder, ops, caches, block_size, SchedulerConfig(1, 1, 1)).torch_ops
 
 
-def torch_ops_of(facts: Mapping[str, object]) -> set[str]:
-    """Return the same names of a running engine, from its facts."""
+def torch_ops_of(facts: Mapping[str, object]) -> object:
+    """Return the same of a running engine, from its facts."""
     model = str(facts["model"])
     assert model.startswith("plan: "), model
-    found = re.search(r"\((.+) in torch\)", model)
-    return set(found[1].split(", ")) if found else set()
+    return facts["torch_ops"]
 
 
 def make_metadata(
@@ -110,13 +109,13 @@ class PagedModel:
     def __init__(
         self,
         decoder: Decoder,
-        ops: OpTable,
+        ops: Ops,
         *,
         block_size: int,
         num_blocks: int,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
-        in_torch: Set[str] = frozenset(),
+        in_torch: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         if ops.provider == "cpu":
             assert torch_ops(decoder, ops, block_size, dtype) == in_torch

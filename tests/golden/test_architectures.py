@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from quire.core.config import OpsProvider
-from quire.ops.table import load_ops
+from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, load_decoder
 from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden, find_golden, greedy

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quire.core.config import OpsProvider
-from quire.ops.table import load_ops
+from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, Sequence, load_decoder
 from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
 

@@ -11,7 +11,7 @@ import torch
 
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor
-from quire.ops.table import load_ops
+from quire.ops.providers import load_ops
 from tests.golden.gguf_model import write_gguf_model
 from tests.golden.harness import PagedModel, Sequence, load_decoder
 from tests.golden.test_architectures import LOGIT_TOLERANCE

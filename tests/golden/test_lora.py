@@ -100,7 +100,7 @@ def test_it_is_pefts_answer(name: str, tmp_path: Path) -> None:
     adapted = make_adapter(tmp_path / "model", tmp_path / "a", targets, 1)
     wanted = [expected(adapted, prompt) for prompt in PROMPTS[1:]]
     with LLM(str(tmp_path / "model"), **FLAGS) as llm:
-        assert torch_ops_of(llm.facts) == set()
+        assert torch_ops_of(llm.facts) == {}
         adapter = LoRARequest("a", 1, str(tmp_path / "a"))
         given = answers(llm, PROMPTS[1:], [adapter] * 3)
     for (tokens, logprobs), (wanted_tokens, wanted_logprobs) in zip(given, wanted, strict=True):

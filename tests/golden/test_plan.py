@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from quire.core.config import SchedulerConfig
-from quire.ops.table import OpTable, load_ops
+from quire.ops.interface import Ops
+from quire.ops.providers import load_ops
 from quire.runner.inputs import StepInputs
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
@@ -31,7 +32,7 @@ class Pair:
     def __init__(
         self,
         folder: Path,
-        ops: OpTable,
+        ops: Ops,
         dtype: torch.dtype,
         kv_dtype: torch.dtype,
         block_size: int,

@@ -41,7 +41,7 @@ KINDS = ["bert", "distilbert", "modernbert", "roberta", "xlm-roberta", "llama", 
 def test_embeddings(kind: str, how: str, tmp_path: Path) -> None:
     model = make_encoder(tmp_path, kind)
     with LLM(str(tmp_path), runner="pooling", pooler_config={"pooling_type": how}) as llm:
-        assert torch_ops_of(llm.facts) == set()
+        assert torch_ops_of(llm.facts) == {}
         got = embeddings(llm, TEXTS)
     tokenizer = wordpiece()
     for text, vector in zip(TEXTS, got, strict=True):
@@ -57,7 +57,7 @@ def test_classifiers(kind: str, labels: int, ops: str, tmp_path: Path) -> None:
     tokenizer = wordpiece()
     with LLM(str(tmp_path), ops=ops) as llm:
         if ops == "cpu":
-            assert torch_ops_of(llm.facts) == set()
+            assert torch_ops_of(llm.facts) == {}
         got = [out.outputs.probs for out in llm.classify(TEXTS, use_tqdm=False)]
         raw = llm.encode(TEXTS[0], PoolingParams(use_activation=False), use_tqdm=False)
     for i, text in enumerate(TEXTS):

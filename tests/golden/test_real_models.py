@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from quire import LLM, SamplingParams
-from quire.ops.table import load_ops
+from quire.ops.providers import load_ops
 from quire.text.tokenizer import load_tokenizer
 from tests.golden.harness import PagedModel, load_decoder
 from tests.golden.transformers_oracle import greedy

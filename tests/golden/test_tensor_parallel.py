@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Set
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -17,8 +18,9 @@ from quire.models.registry import model_config
 from quire.models.sharded import SharedParameters
 from quire.models.shares import shared_model
 from quire.models.stored import StoredParameters
+from quire.ops.interface import Ops
+from quire.ops.providers import load_ops
 from quire.ops.rank_group import RankGroup
-from quire.ops.table import OpTable, load_ops
 from tests.golden.harness import PagedModel, Sequence
 from tests.golden.ranks import run_ranks
 from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
@@ -34,7 +36,7 @@ def prompts() -> list[list[int]]:
 
 def load(
     folder: Path, group: RankGroup | None, dtype: torch.dtype, packing: str | None
-) -> tuple[Decoder, OpTable]:
+) -> tuple[Decoder, Ops]:
     """The model in a folder, or a rank's share of it."""
     source = resolve(str(folder))
     model = model_config(source.config)
@@ -52,7 +54,7 @@ def build(
     group: RankGroup | None,
     dtype: torch.dtype = torch.float32,
     packing: str | None = None,
-    in_torch: Set[str] = frozenset(),
+    in_torch: Mapping[str, str] = MappingProxyType({}),
 ) -> PagedModel:
     decoder, ops = load(folder, group, dtype, packing)
     return PagedModel(

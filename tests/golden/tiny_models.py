@@ -30,13 +30,13 @@ class TinyModel:
     """A model type of Transformers and its changes to the common small config.
 
     Attributes:
-        torch_ops: ops that have no native kernel for this shape; tests of the native kernels
-            assert that they are the only ones.
+        torch_ops: ops that have no native kernel for this shape → the reason; tests of the native
+            kernels assert that they are the only ones.
     """
 
     model_type: str
     changes: dict[str, Any] = field(default_factory=dict)
-    torch_ops: frozenset[str] = frozenset()
+    torch_ops: dict[str, str] = field(default_factory=dict)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ TINY_MODELS: dict[str, TinyModel] = {
     ),
     # Kept on purpose: native attention takes head sizes that are multiples of 8, torch any other.
     "llama-mqa-head-dim": TinyModel(
-        "llama", {"num_key_value_heads": 1, "head_dim": 20}, frozenset({"paged_attention"})
+        "llama", {"num_key_value_heads": 1, "head_dim": 20}, {"paged_attention": "head_dim 20"}
     ),
     "llama-rope-llama3": TinyModel(
         "llama",

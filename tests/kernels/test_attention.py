@@ -15,7 +15,7 @@ from torch import Tensor
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import available_isas, emulated_isas
-from quire.ops.native_attention import attention_fits, paged_attention
+from quire.ops.native_attention import attention_misfit, paged_attention
 from quire.ops.reference import quantize_heads, to_float8
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
@@ -498,12 +498,12 @@ def test_strided_queries_and_outputs(
 
 
 def test_which_shapes_fit() -> None:
-    assert attention_fits(16, 8, 128, 16, torch.bfloat16)
-    assert not attention_fits(16, 8, 130, 16, torch.bfloat16)
-    assert not attention_fits(16, 8, 264, 16, torch.bfloat16)
-    assert not attention_fits(16, 8, 128, 64, torch.bfloat16)
-    assert not attention_fits(65, 1, 128, 16, torch.bfloat16)
-    assert not attention_fits(16, 8, 128, 16, torch.float64)
+    assert attention_misfit(16, 8, 128, 16, torch.bfloat16) is None
+    assert attention_misfit(16, 8, 130, 16, torch.bfloat16) == "head_dim 130"
+    assert attention_misfit(16, 8, 264, 16, torch.bfloat16) == "head_dim 264"
+    assert attention_misfit(16, 8, 128, 64, torch.bfloat16) == "block_size 64"
+    assert attention_misfit(65, 1, 128, 16, torch.bfloat16) == "65 heads for 1 kv heads"
+    assert attention_misfit(16, 8, 128, 16, torch.float64) == "queries of float64"
 
 
 def test_exp2(isa: str, generator: torch.Generator) -> None:

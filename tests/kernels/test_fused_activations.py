@@ -8,11 +8,13 @@ x / (1 + exp(-t)) 4 (the sum and the quotient on top), the normal tail
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
+from quire.core.config import Activation
 from quire.ops import reference
 from quire.ops.native_fused import FusedKernels
 from tests.kernels.fused_common import (
@@ -32,9 +34,9 @@ from tests.kernels.fused_common import (
 # exp(-t) overflows where t < -88.7, and the result is then 0 instead of less than this times x.
 UNDERFLOW = 2.0**-127
 
-GATED = ["silu_mul", "gelu_tanh_mul", "gelu_mul"]
+GATED: list[Activation] = ["silu_mul", "gelu_tanh_mul", "gelu_mul"]
 CAP = 30.0
-ACTIVATIONS = [*GATED, "gelu", "gelu_tanh", "relu"]
+ACTIVATIONS: list[Activation] = [*GATED, "gelu", "gelu_tanh", "relu"]
 
 
 def check_silu_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
@@ -42,7 +44,7 @@ def check_silu_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
     exact = gate / (1 + torch.exp(-gate)) * up
     # The logistic function and one product.
     error = 5 * U * exact.abs() + UNDERFLOW * (gate * up).abs()
-    assert_close(kernels.silu_mul(gate_up), exact, error)
+    assert_close(kernels.activation(gate_up, "silu_mul"), exact, error)
 
 
 def check_gelu(kernels: FusedKernels, x: Tensor) -> None:
@@ -51,7 +53,7 @@ def check_gelu(kernels: FusedKernels, x: Tensor) -> None:
     exact = wide.clamp(min=0) - tail
     # The tail, its product, and a difference; where the tail is subnormal, its absolute error.
     error = 11 * U * tail + U * exact.abs() + 16 * 2.0**-149
-    assert_close(kernels.gelu(x), exact, error)
+    assert_close(kernels.activation(x, "gelu"), exact, error)
 
 
 def check_gelu_tanh(kernels: FusedKernels, x: Tensor) -> None:
@@ -62,7 +64,7 @@ def check_gelu_tanh(kernels: FusedKernels, x: Tensor) -> None:
     # argument is 3 products, a sum and two rounded constants: 6 units. Beyond |t| = 89 the result
     # is 0, or x.
     error = (4 + 6 * twice.abs().clamp(max=90)) * U * exact.abs() + UNDERFLOW * wide.abs()
-    assert_close(kernels.gelu_tanh(x), exact, error)
+    assert_close(kernels.activation(x, "gelu_tanh"), exact, error)
 
 
 def check_gelu_tanh_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
@@ -71,15 +73,17 @@ def check_gelu_tanh_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
     exact = gate / (1 + torch.exp(-twice)) * up
     # As of gelu_tanh, and one product.
     error = (5 + 6 * twice.abs().clamp(max=90)) * U * exact.abs() + UNDERFLOW * (gate * up).abs()
-    assert_close(kernels.gelu_tanh_mul(gate_up), exact, error)
+    assert_close(kernels.activation(gate_up, "gelu_tanh_mul"), exact, error)
 
 
 def check_gelu_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
     gate, up = gate_up.chunk(2, dim=-1)
     exact = torch.nn.functional.gelu(gate.double()) * up.double()
     # As of gelu, which is held to its own error, and one product.
-    gates = kernels.gelu(gate.float().contiguous()).double() * up.double()
-    assert_close(kernels.gelu_mul(gate_up), exact, U * exact.abs() + (gates - exact).abs())
+    gates = kernels.activation(gate.float().contiguous(), "gelu").double() * up.double()
+    assert_close(
+        kernels.activation(gate_up, "gelu_mul"), exact, U * exact.abs() + (gates - exact).abs()
+    )
 
 
 def check_softcap(kernels: FusedKernels, x: Tensor) -> None:
@@ -150,15 +154,17 @@ def test_relu_add_and_scale_are_torchs(isa: str, dtype: torch.dtype) -> None:
         assert_same_bits(kernels.add(x, y), x + y)
         assert_same_bits(kernels.scale(x, 0.3), reference.scale(x, 0.3))
         # Equal, for the sign of a zero is nobody's business.
-        assert torch.equal(kernels.relu(x).nan_to_num(7), torch.relu(x).nan_to_num(7))
+        assert torch.equal(kernels.activation(x, "relu").nan_to_num(7), torch.relu(x).nan_to_num(7))
 
 
 @each_isa
 @each_dtype
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_an_element_does_not_depend_on_its_place(isa: str, dtype: torch.dtype, name: str) -> None:
+def test_an_element_does_not_depend_on_its_place(
+    isa: str, dtype: torch.dtype, name: Activation
+) -> None:
     """A vector's body and a row's end compute alike: any cut of a row gives the same bits."""
-    activation, generator = getattr(new_kernels(isa), name), new_generator()
+    activation, generator = partial(new_kernels(isa).activation, kind=name), new_generator()
     gate, up = draw(generator, dtype, 2, 203, scale=4.0)
     whole = activation(torch.cat([gate, up]) if name in GATED else gate)
     for _ in range(60):
@@ -172,10 +178,13 @@ def test_an_element_does_not_depend_on_its_place(isa: str, dtype: torch.dtype, n
 
 @each_dtype
 @pytest.mark.parametrize("name", [*ACTIVATIONS, "add"])
-def test_threads_and_rows_do_not_matter(dtype: torch.dtype, name: str) -> None:
+def test_threads_and_rows_do_not_matter(dtype: torch.dtype, name: Activation) -> None:
     generator = new_generator()
     x = draw(generator, dtype, 401, 514)
-    one, two, three = (getattr(kernels, name) for kernels in pools())
+    one, two, three = (
+        kernels.add if name == "add" else partial(kernels.activation, kind=name)
+        for kernels in pools()
+    )
 
     def arguments(rows: Tensor) -> list[Tensor]:
         return [rows, rows] if name == "add" else [rows]
@@ -190,8 +199,8 @@ def test_threads_and_rows_do_not_matter(dtype: torch.dtype, name: str) -> None:
 @each_isa
 @each_dtype
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_rows_need_not_be_contiguous(isa: str, dtype: torch.dtype, name: str) -> None:
-    activation = getattr(new_kernels(isa), name)
+def test_rows_need_not_be_contiguous(isa: str, dtype: torch.dtype, name: Activation) -> None:
+    activation = partial(new_kernels(isa).activation, kind=name)
     wide = draw(new_generator(), dtype, 5, 4, 192)
     for x in (wide[..., 64:128], wide[:, 1, :64], wide[..., ::3], wide[::2], wide[:0]):
         assert_same_bits(activation(x), activation(x.contiguous()))
@@ -203,13 +212,18 @@ def test_not_a_number_and_infinity(isa: str, dtype: torch.dtype) -> None:
     kernels = new_kernels(isa)
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1.0], dtype=dtype)
     pairs = torch.stack([x, torch.ones_like(x)], 1)
-    gated = [getattr(kernels, name)(pairs).flatten() for name in GATED]
-    for y in (*gated, kernels.gelu(x), kernels.gelu_tanh(x), kernels.relu(x)):
+    gated = [kernels.activation(pairs, name).flatten() for name in GATED]
+    for y in (
+        *gated,
+        kernels.activation(x, "gelu"),
+        kernels.activation(x, "gelu_tanh"),
+        kernels.activation(x, "relu"),
+    ):
         assert bool(y[0].isnan())
         assert float(y[1]) == float("inf")
         assert float(y[3]) == 0.0
         assert 0.7 < float(y[4]) <= 1.0
-    assert float(kernels.gelu(x)[2]) == 0.0
+    assert float(kernels.activation(x, "gelu")[2]) == 0.0
     capped = kernels.softcap(x, 2.0)
     assert bool(capped[0].isnan())
     assert capped[1:4].tolist() == [2.0, -2.0, 0.0]
@@ -219,10 +233,10 @@ def test_what_does_not_fit_is_refused() -> None:
     kernels, x = new_kernels(), torch.ones(2, 7)
     for bad in (x.double(), x.to("meta"), torch.tensor(1.0), torch.ones(2, 0)):
         with pytest.raises(ValueError, match="x is"):
-            kernels.gelu(bad)
+            kernels.activation(bad, "gelu")
     for name in GATED:
         with pytest.raises(ValueError, match="even last dimension"):
-            getattr(kernels, name)(x)
+            kernels.activation(x, name)
     for bad in (x.half(), torch.ones(2, 8)):
         with pytest.raises(ValueError, match="y is"):
             kernels.add(x, bad)

@@ -1,4 +1,4 @@
-"""Native embedding: exact copies, or one rounded sum."""
+"""Native embedding: exact copies."""
 
 import pytest
 import torch
@@ -20,19 +20,12 @@ from tests.kernels.fused_common import (
 def test_embedding(isa: str, dtype: torch.dtype) -> None:
     kernels, generator = new_kernels(isa), new_generator()
     for cols in [*COLS, 768]:
-        weight, table = (
-            draw(generator, dtype, 50, cols + 1)[:, 1:],
-            draw(generator, dtype, 20, cols),
-        )
+        weight = draw(generator, dtype, 50, cols + 1)[:, 1:]
         weight[3, 0] = float("nan")
         ids = torch.randint(0, 50, (23,), generator=generator)
-        positions = torch.randint(0, 20, (23,), generator=generator)
         if cols > 1:
-            assert_same_bits(kernels.embedding(ids, weight), weight[ids])
-            assert_same_bits(
-                kernels.embedding(ids, weight, positions, table), weight[ids] + table[positions]
-            )
-        assert kernels.embedding(ids[:0], table).shape == (0, cols)
+            assert_same_bits(kernels.lookup(ids, weight), weight[ids])
+        assert kernels.lookup(ids[:0], weight.contiguous()).shape == (0, cols)
 
 
 @each_dtype
@@ -40,23 +33,15 @@ def test_threads_do_not_matter(dtype: torch.dtype) -> None:
     generator = new_generator()
     weight, ids = draw(generator, dtype, 50, 2048), torch.arange(300) % 50
     for kernels in pools():
-        assert_same_bits(kernels.embedding(ids, weight), weight[ids])
-        both = kernels.embedding(ids, weight, ids, weight)
-        assert_same_bits(both, weight[ids] + weight[ids])
+        assert_same_bits(kernels.lookup(ids, weight), weight[ids])
 
 
 def test_what_is_not_in_the_table_is_refused() -> None:
     kernels, weight, ids = new_kernels(), torch.ones(10, 8), torch.tensor([3, 4])
     for bad in (-1, 10):
         with pytest.raises(IndexError, match=f"token id {bad} of row 1"):
-            kernels.embedding(torch.tensor([3, bad]), weight)
-        with pytest.raises(IndexError, match=f"position {bad} of row 0"):
-            kernels.embedding(ids, weight, torch.tensor([bad, 4]), weight)
+            kernels.lookup(torch.tensor([3, bad]), weight)
     with pytest.raises(ValueError, match="ids is"):
-        kernels.embedding(ids.int(), weight)
+        kernels.lookup(ids.int(), weight)
     with pytest.raises(ValueError, match="weight is"):
-        kernels.embedding(ids, weight.t())
-    with pytest.raises(ValueError, match="position_weight is"):
-        kernels.embedding(ids, weight, ids, weight.half())
-    with pytest.raises(ValueError, match="go together"):
-        kernels.embedding(ids, weight, ids)
+        kernels.lookup(ids, weight.t())

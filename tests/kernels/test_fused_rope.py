@@ -127,29 +127,32 @@ def unfused(kernels: FusedKernels, step: Step, cache: KVCache, shape: Shape) -> 
     return q
 
 
+def write_kv(kernels: FusedKernels, k: Tensor, v: Tensor, cache: KVCache, slots: Tensor) -> None:
+    """Store k and v [T, kv_heads, D], of no query head, as they are."""
+    _, kv_heads, width = k.shape
+    shape = Shape(0, kv_heads, width, None)
+    step = Step(torch.cat([k, v], 1).flatten(1), torch.zeros_like(slots), slots, None, None, None)
+    fused(kernels, step, cache, shape)
+
+
 @each_isa
 @each_dtype
-def test_rotary(isa: str, dtype: torch.dtype) -> None:
+def test_rotation(isa: str, dtype: torch.dtype) -> None:
     """Two products and a sum, rounded one by one: 2 units of each product, 1 of the sum."""
     kernels, generator = new_kernels(isa), new_generator()
     for shape in SHAPES:
         if shape.rotary_dim is None:
             continue
-        wide = draw(generator, dtype, 21, shape.heads + 2, shape.head_dim + 3)
-        q, k = wide[:, 1:-1, 1:-2], wide[:, : shape.kv_heads, 1:-2].contiguous()
-        positions = torch.randint(0, MAX_LEN, (21,), generator=generator)
-        cos_sin = rotation(generator, shape.rotary_dim)
-        turned = kernels.rotary(q, k, positions, cos_sin)
-        for x, y, expected in zip(
-            (q, k), turned, reference.rotary(q, k, positions, cos_sin), strict=True
-        ):
-            assert_same_bits(y, expected)
-            cos, sin = cos_sin.double()[positions].unsqueeze(1).chunk(2, dim=-1)
-            a, b = x.double()[..., : shape.rotary_dim].chunk(2, dim=-1)
-            exact = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-            sizes = (a * cos).abs() + (b * sin).abs(), (b * cos).abs() + (a * sin).abs()
-            assert_close(y[..., : shape.rotary_dim], exact, 2 * U * torch.cat(sizes, -1))
-            assert_same_bits(y[..., shape.rotary_dim :], x[..., shape.rotary_dim :])
+        step = new_step(generator, dtype, shape, 21, norms=False)
+        y = fused(kernels, step, new_cache(dtype, shape), shape)
+        x = step.qkv.unflatten(-1, (-1, shape.head_dim))[:, : shape.heads]
+        assert step.cos_sin is not None
+        cos, sin = step.cos_sin.double()[step.positions].unsqueeze(1).chunk(2, dim=-1)
+        a, b = x.double()[..., : shape.rotary_dim].chunk(2, dim=-1)
+        exact = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+        sizes = (a * cos).abs() + (b * sin).abs(), (b * cos).abs() + (a * sin).abs()
+        assert_close(y[..., : shape.rotary_dim], exact, 2 * U * torch.cat(sizes, -1))
+        assert_same_bits(y[..., shape.rotary_dim :], x[..., shape.rotary_dim :])
 
 
 @each_isa
@@ -162,7 +165,7 @@ def test_write_kv(isa: str, dtype: torch.dtype) -> None:
         slots = torch.randperm(BLOCKS * BLOCK_SIZE, generator=generator)[:40]
         for kv_dtype, scales in ((dtype, False), *CONVERTED):
             cache, expected = (new_cache(kv_dtype, shape, scales=scales) for _ in range(2))
-            kernels.write_kv(k, v, cache, slots)
+            write_kv(kernels, k, v, cache, slots)
             reference.write_kv(k, v, expected, slots)
             assert_same_cache(cache, expected)
 
@@ -242,7 +245,7 @@ def test_8_bit_floats_are_the_nearest(isa: str, kv_dtype: torch.dtype) -> None:
     x = torch.cat([halves.float(), *near, special])
     x = torch.cat([x, x.new_zeros(-len(x) % 128)]).view(-1, 1, 128)
     cache = KVCache(*(torch.zeros(len(x) // 16 + 1, 1, 16, 128).to(kv_dtype) for _ in range(2)))
-    new_kernels(isa).write_kv(x, x, cache, torch.arange(len(x)))
+    write_kv(new_kernels(isa), x, x, cache, torch.arange(len(x)))
     expected = x.clamp(-most, most).to(kv_dtype).view(torch.uint8)
     for part in (cache.k, cache.v):
         written = part.view(-1, 128)[: len(x)].view(torch.uint8)
@@ -257,7 +260,7 @@ def test_int8_of_zeros_and_of_what_is_not_finite(isa: str, dtype: torch.dtype) -
     k = torch.ones(4, 1, 40, dtype=dtype)
     k[0], k[1, 0, 7], k[2, 0, 39] = 0.0, torch.nan, -torch.inf
     cache = new_cache(torch.int8, shape)
-    kernels.write_kv(k, k, cache, torch.arange(4))
+    write_kv(kernels, k, k, cache, torch.arange(4))
     assert cache.v_scale is not None
     scales = cache.v_scale[0, 0, :4]
     assert scales.isfinite().tolist() == [True, False, False, True]

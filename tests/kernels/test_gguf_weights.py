@@ -13,9 +13,10 @@ from torch import Tensor
 
 from quire.checkpoint.gguf_blocks import QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_types import TENSOR_TYPES
+from quire.ops.interface import Ops
 from quire.ops.native_gemm import PackedLinear
+from quire.ops.providers import load_ops
 from quire.ops.quantized import QuantizedWeight
-from quire.ops.table import OpTable, load_ops
 from quire.quant.ggml import quantize_rows
 from tests.kernels.fused_common import new_generator
 
@@ -25,7 +26,7 @@ EXACT = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")
 
 
 @pytest.fixture(scope="module")
-def ops() -> OpTable:
+def ops() -> Ops:
     return load_ops("cpu", num_threads=2)
 
 
@@ -47,7 +48,7 @@ def draw(name: str, generator: torch.Generator) -> tuple[QuantizedWeight, Tensor
     return weight, torch.from_numpy(gguf.dequantize(raw, type_)).view(N, K)
 
 
-def unpacked(ops: OpTable, weights: list[QuantizedWeight]) -> Tensor:
+def unpacked(ops: Ops, weights: list[QuantizedWeight]) -> Tensor:
     packed = ops.pack_linear(weights)
     assert isinstance(packed, PackedLinear)
     assert packed.kind.startswith("u")
@@ -65,7 +66,7 @@ def rounding_of(weight: QuantizedWeight) -> Tensor:
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_what_packing_keeps(ops: OpTable, name: str) -> None:
+def test_what_packing_keeps(ops: Ops, name: str) -> None:
     weight, expected = draw(name, new_generator())
     assert torch.equal(weight.dequantize(), expected)
     found = unpacked(ops, [weight])
@@ -80,7 +81,7 @@ def test_what_packing_keeps(ops: OpTable, name: str) -> None:
 
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("other", ["Q4_K", "Q6_K", "Q8_0", "Q4_1"])
-def test_a_merged_weight_keeps_its_parts(ops: OpTable, name: str, other: str) -> None:
+def test_a_merged_weight_keeps_its_parts(ops: Ops, name: str, other: str) -> None:
     """q, k and v of one layer may have different types; an exact one stays so."""
     generator = new_generator()
     (first, expected), (second, _) = draw(name, generator), draw(other, generator)

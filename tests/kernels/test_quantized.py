@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.ops.interface import Ops
 from quire.ops.native_gemm import PackedLinear
+from quire.ops.providers import load_ops
 from quire.ops.quantized import QuantizedWeight
-from quire.ops.table import OpTable, load_ops
 from tests.kernels.fused_common import new_generator
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -33,7 +34,7 @@ def generator() -> torch.Generator:
 
 
 @pytest.fixture(scope="module")
-def ops() -> OpTable:
+def ops() -> Ops:
     return load_ops("cpu", num_threads=2)
 
 
@@ -102,7 +103,7 @@ FORMS: dict[str, tuple[int, int, torch.dtype, str, str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_packed(ops: OpTable, form: str, generator: torch.Generator) -> None:
+def test_every_form_is_packed(ops: Ops, form: str, generator: torch.Generator) -> None:
     for k in (50, 100, 320):
         weight = Source(generator).draw(form, 45, k)
         packed = ops.pack_linear(weight)
@@ -152,7 +153,7 @@ def test_results_have_the_dtype_of_the_model(
     ],
 )
 def test_rows_of_different_forms_are_one_weight(
-    ops: OpTable, forms: tuple[str, ...], kind: str, generator: torch.Generator
+    ops: Ops, forms: tuple[str, ...], kind: str, generator: torch.Generator
 ) -> None:
     parts = [Source(generator).draw(form, 19, 192) for form in forms]
     packed = ops.pack_linear(parts)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from quire.ops.interface import Ops
 from quire.ops.native import available_isas
-from quire.ops.table import OpTable, load_ops
+from quire.ops.providers import load_ops
 
 
 @pytest.fixture(params=["reference", *available_isas()])
-def ops(request: pytest.FixtureRequest) -> OpTable:
+def ops(request: pytest.FixtureRequest) -> Ops:
     """The operations of every provider and instruction set that this machine has."""
     if request.param == "reference":
         return load_ops("reference")

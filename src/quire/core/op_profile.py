@@ -9,7 +9,7 @@ class OpTime(msgspec.Struct, frozen=True):
     """One operation of one module, over all profiled steps.
 
     Attributes:
-        name: a name of `ops.table.OP_NAMES`: "linear", "paged_attention", "add_rms_norm" …
+        name: a name of `ops.interface.OP_NAMES`: "linear", "paged_attention", "add_rms_norm" …
         module: where in the model: "layers.3.attn.qkv", "layers.3.mlp_norm", "embed", "lm_head".
         calls: how often it ran.
         seconds: wall time in all calls.

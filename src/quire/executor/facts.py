@@ -8,11 +8,11 @@ from quire.core.config import EngineConfig
 from quire.executor.memory import MemoryPlan
 
 if TYPE_CHECKING:
-    from quire.ops.table import OpTable
+    from quire.ops.interface import Ops
 
 
 def worker_facts(
-    config: EngineConfig, ops: OpTable, plan: MemoryPlan, weights: int
+    config: EngineConfig, ops: Ops, plan: MemoryPlan, weights: int
 ) -> dict[str, object]:
     """Of a worker that has started; `weights` are the bytes that its weights take."""
     import torch

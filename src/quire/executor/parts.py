@@ -29,9 +29,9 @@ from quire.models.memory import kv_bytes_per_token
 from quire.models.offload import held_weight_bytes
 from quire.models.pack_cache import PackCache
 from quire.ops.device import Accelerator
+from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.ops.metadata import cache_dtype
-from quire.ops.table import OpTable
 from quire.runner.runner import ModelRunner
 from quire.sampling.grammars import Grammars
 from quire.text.tokenizer import Tokenizer, load_tokenizer
@@ -108,7 +108,7 @@ def new_runner(
     config: EngineConfig,
     plan: MemoryPlan,
     decoder: Decoder,
-    ops: OpTable,
+    ops: Ops,
     grammars: Grammars,
     adapters: AdapterPool | None,
 ) -> ModelRunner:

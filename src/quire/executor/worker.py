@@ -89,8 +89,8 @@ class Worker:
         from quire.models.host_offload import HostOffload
         from quire.models.loader import load_model
         from quire.models.memory import loaded_bytes
-        from quire.ops.device import Accelerator, open_device
-        from quire.ops.table import load_ops, stored_linears
+        from quire.ops.device import Accelerator
+        from quire.ops.providers import load_ops, open_device, stored_linears
         from quire.profile.profiling import Profiling
         from quire.runner.kv_host import open_host_tier
 
@@ -114,7 +114,7 @@ class Worker:
         moved: WeightOffload | HostOffload | None = offload
         if config.cpu_offload_bytes and there:
             moved = HostOffload(config, there)
-            ops = moved.ops(ops)
+            ops = moved.ops(there)
         place = moved.place if moved else None
         decoder = load_model(config, ops, cache, progress, place, tables)
         if offload:
@@ -128,6 +128,7 @@ class Worker:
         self.facts = worker_facts(config, ops, plan, weights)
         self.facts["offloaded_weight_bytes"] = moved.moved_bytes if moved else 0
         self.facts["model"] = self._runner.model.description
+        self.facts["torch_ops"] = self._runner.model.torch_ops
         logger.info("model: %s, on %s", self._runner.model.description, ops.note or ops.provider)
         self._profiling = Profiling(config.profiler, self._runner.model.meters, self._group)
         watch.lap("allocate_kv")

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
+from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
-from quire.ops.table import OpTable
 
 
 class Attention:
@@ -55,7 +55,7 @@ class Attention:
         self.eps = eps
         self.causal = causal
 
-    def mix(self, ops: OpTable, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
+    def mix(self, ops: Ops, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
         """[T, hidden] → [T, heads · D]; stores keys and values in `cache`."""
         meta = tokens.meta
         qkv = self.qkv.forward(ops, x, tokens.adapter)
@@ -70,6 +70,6 @@ class Attention:
             return ops.paged_attention(*given).flatten(1)
         return ops.paged_attention(*given, self.softcap).flatten(1)
 
-    def project(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+    def project(self, ops: Ops, x: Tensor, adapter: Tensor | None = None) -> Tensor:
         """[T, heads · D] → [T, hidden]."""
         return self.out.forward(ops, x, adapter)

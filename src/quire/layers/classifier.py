@@ -6,7 +6,7 @@ from torch import Tensor
 
 from quire.layers.linear import Linear
 from quire.layers.norm import Norm
-from quire.ops.table import OpTable
+from quire.ops.interface import Ops
 
 
 class Classifier:
@@ -32,7 +32,7 @@ class Classifier:
         self.out = out
         self.tanh = tanh
 
-    def forward(self, ops: OpTable, x: Tensor) -> Tensor:
+    def forward(self, ops: Ops, x: Tensor) -> Tensor:
         """[N, hidden] → float32 [N, labels]."""
         if self.dense is not None:
             x = self.dense.forward(ops, x)

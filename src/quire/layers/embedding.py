@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from quire.ops.table import LinearWeight, OpTable
+from quire.ops.interface import Ops
+from quire.ops.reference import LinearWeight
 
 
 class Embedding:
@@ -30,7 +31,7 @@ class Embedding:
         self.run = run
 
     def forward(
-        self, ops: OpTable, input_ids: Tensor, positions: Tensor, embeds: Tensor | None = None
+        self, ops: Ops, input_ids: Tensor, positions: Tensor, embeds: Tensor | None = None
     ) -> Tensor:
         """int64 [T], int64 [T] → [T, hidden]; `embeds` [T, hidden] are taken for what is looked up
         for `input_ids`."""
@@ -41,7 +42,7 @@ class Embedding:
             return hidden
         return ops.add(hidden, ops.embedding(positions, self.positions))
 
-    def look_up(self, ops: OpTable, input_ids: Tensor) -> Tensor:
+    def look_up(self, ops: Ops, input_ids: Tensor) -> Tensor:
         """int64 [T] → rows of `weight`, [T, hidden]."""
         if self.run is None:
             return ops.embedding(input_ids, self.weight)

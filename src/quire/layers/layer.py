@@ -9,8 +9,8 @@ from typing import Protocol
 from torch import Tensor
 
 from quire.layers.norm import Norm
+from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.table import OpTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Mixer(Protocol):
 
     mixes: bool
 
-    def mix(self, ops: OpTable, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
+    def mix(self, ops: Ops, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
         """Compute what depends on other tokens: [T, hidden] → [T, inner]."""
 
-    def project(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+    def project(self, ops: Ops, x: Tensor, adapter: Tensor | None = None) -> Tensor:
         """Compute the rest, each token alone: [T, inner] → [T, hidden]."""
 
 
@@ -75,7 +75,7 @@ class Layer:
 
     def forward(
         self,
-        ops: OpTable,
+        ops: Ops,
         x: Tensor,
         residual: Tensor,
         cache: KVCache,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
-from quire.ops.table import LinearWeight, OpTable
+from quire.ops.reference import LinearWeight
 
 
 class Linear:
@@ -35,14 +36,14 @@ class Linear:
         self.summed = summed
         self.run = run
 
-    def forward(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+    def forward(self, ops: Ops, x: Tensor, adapter: Tensor | None = None) -> Tensor:
         """[T, in] → [T, out]; `adapter` as in `ops.lora.lora_add`."""
         y = ops.linear(x, self.weight, *((torch.float32,) if self.summed else ()))
         if adapter is not None and self.adapters is not None:
             y = ops.lora_add(adapter, y, x, self.adapters)
         return ops.all_reduce(y, x.dtype) if self.summed else y
 
-    def logits(self, ops: OpTable, x: Tensor) -> Tensor:
+    def logits(self, ops: Ops, x: Tensor) -> Tensor:
         """[N, in] → float32 [N, out], of all ranks' rows."""
         y = ops.logits(x, self.weight)
         return y if self.run is None else ops.all_gather(y, *self.run)

@@ -7,8 +7,8 @@ from torch import Tensor
 from quire.core.config import Activation
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
+from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
-from quire.ops.table import OpTable
 
 
 class MLP:
@@ -27,13 +27,13 @@ class MLP:
         self.down = down
         self.activation = activation
 
-    def mix(self, ops: OpTable, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
+    def mix(self, ops: Ops, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
         """Nothing: each token is computed alone."""
         return x
 
-    def project(self, ops: OpTable, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+    def project(self, ops: Ops, x: Tensor, adapter: Tensor | None = None) -> Tensor:
         """[T, hidden] → [T, hidden]."""
         x = self.up.forward(ops, x, adapter)
         if self.activation is not None:
-            x = getattr(ops, self.activation)(x)
+            x = ops.activation(x, self.activation)
         return self.down.forward(ops, x, adapter)

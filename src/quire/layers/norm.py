@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from quire.ops.table import OpTable
+from quire.ops.interface import Ops
 
 
 class RMSNorm:
@@ -16,11 +16,11 @@ class RMSNorm:
         self.weight = weight
         self.eps = eps
 
-    def forward(self, ops: OpTable, x: Tensor) -> Tensor:
+    def forward(self, ops: Ops, x: Tensor) -> Tensor:
         """[..., width] → [..., width]."""
         return ops.rms_norm(x, self.weight, self.eps)
 
-    def add_forward(self, ops: OpTable, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def add_forward(self, ops: Ops, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(norm(x + residual), x + residual)."""
         return ops.add_rms_norm(x, residual, self.weight, self.eps)
 
@@ -35,11 +35,11 @@ class LayerNorm:
         self.bias = bias
         self.eps = eps
 
-    def forward(self, ops: OpTable, x: Tensor) -> Tensor:
+    def forward(self, ops: Ops, x: Tensor) -> Tensor:
         """[..., width] → [..., width]."""
         return ops.layer_norm(x, self.weight, self.bias, self.eps)
 
-    def add_forward(self, ops: OpTable, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def add_forward(self, ops: Ops, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(norm(x + residual), x + residual)."""
         return ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
@@ -49,10 +49,10 @@ class NoNorm:
 
     __slots__ = ()
 
-    def forward(self, ops: OpTable, x: Tensor) -> Tensor:
+    def forward(self, ops: Ops, x: Tensor) -> Tensor:
         return x
 
-    def add_forward(self, ops: OpTable, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def add_forward(self, ops: Ops, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         total = ops.add(x, residual)
         return total, total
 

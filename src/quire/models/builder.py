@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,8 +19,12 @@ from quire.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
 from quire.layers.rotary import rope_table
 from quire.models.layout import AttentionSpec, LayerSpec, Layout, LinearSpec, MLPSpec, NormSpec
 from quire.models.parameters import ParameterSource
+from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
-from quire.ops.table import LinearWeight, OpTable
+from quire.ops.reference import LinearWeight
+
+if TYPE_CHECKING:
+    from quire.ops.packed_file import StoredLinear
 
 Place = Callable[[str, LinearWeight], LinearWeight]
 
@@ -37,8 +42,8 @@ class Builder:
         config: ModelConfig,
         source: ParameterSource,
         max_len: int,
-        ops: OpTable,
-        stored: Mapping[str, LinearWeight] | None = None,
+        ops: Ops,
+        stored: Mapping[str, StoredLinear] | None = None,
         place: Place | None = None,
         adapters: Mapping[str, LoraTable] | None = None,
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -13,9 +14,12 @@ from quire.layers.layer import Tokens
 from quire.models.builder import Builder, Place
 from quire.models.layout import Layout
 from quire.models.parameters import ParameterSource
+from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.table import LinearWeight, OpTable
+
+if TYPE_CHECKING:
+    from quire.ops.packed_file import StoredLinear
 
 
 class Decoder:
@@ -32,8 +36,8 @@ class Decoder:
         config: ModelConfig,
         source: ParameterSource,
         max_len: int,
-        ops: OpTable,
-        stored: Mapping[str, LinearWeight] | None = None,
+        ops: Ops,
+        stored: Mapping[str, StoredLinear] | None = None,
         place: Place | None = None,
         adapters: Mapping[str, LoraTable] | None = None,
     ) -> None:
@@ -72,7 +76,7 @@ class Decoder:
 
     def forward(
         self,
-        ops: OpTable,
+        ops: Ops,
         input_ids: Tensor,
         positions: Tensor,
         kv_caches: list[KVCache],
@@ -101,11 +105,11 @@ class Decoder:
             x, residual = layer.forward(ops, x, residual, cache, tokens, only)
         return x
 
-    def embed(self, ops: OpTable, input_ids: Tensor) -> Tensor:
+    def embed(self, ops: Ops, input_ids: Tensor) -> Tensor:
         """int64 [T] → [T, hidden], as the checkpoint has them."""
         return self._embedding.look_up(ops, input_ids)
 
-    def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
+    def compute_logits(self, ops: Ops, hidden: Tensor) -> Tensor:
         """[N, hidden] → float32 [N, vocab], or [N, labels] where it classifies."""
         if self._classifier is not None:
             return self._classifier.forward(ops, hidden)

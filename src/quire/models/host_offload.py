@@ -7,8 +7,8 @@ import logging
 from quire.core.config import EngineConfig
 from quire.models.offload import HOST_ALIGNMENT, LAYERS_AHEAD, OffloadPlan, layer_of
 from quire.ops.device import Accelerator
-from quire.ops.table import LinearWeight, OpTable
-from quire.ops.weight_stream import Slab, with_streaming
+from quire.ops.reference import LinearWeight
+from quire.ops.weight_stream import Slab, StreamingOps
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,9 @@ class HostOffload(OffloadPlan):
         """Bytes of host memory."""
         return self._slab.nbytes
 
-    def ops(self, ops: OpTable) -> OpTable:
-        """Operations that take these weights too."""
-        return with_streaming(ops)
+    def ops(self, device: Accelerator) -> StreamingOps:
+        """Return operations that take these weights too."""
+        return StreamingOps(device)
 
     def place(self, name: str, packed: LinearWeight) -> LinearWeight:
         """Move a weight that was just packed to host memory, if it is one of these."""

@@ -19,8 +19,8 @@ from quire.models.pack_cache import PackCache
 from quire.models.parameters import ParameterSource, Progress
 from quire.models.sharded import SharedParameters
 from quire.models.stored import StoredParameters
+from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
-from quire.ops.table import OpTable
 from quire.quant.names import rounding
 from quire.quant.registry import GGUF, method
 
@@ -35,7 +35,7 @@ TORCH_DTYPES = {
 
 def load_model(
     config: EngineConfig,
-    ops: OpTable,
+    ops: Ops,
     cache: PackCache | None = None,
     progress: Progress | None = None,
     place: Place | None = None,

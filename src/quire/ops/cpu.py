@@ -7,19 +7,21 @@ arithmetic cannot change from one step to the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from quire import _native
+from quire.core.messages import TokenLogprobs
 from quire.core.quantization import QUANTIZATIONS
 from quire.ops import moe as plain_moe
 from quire.ops import native_attention, native_lora, native_moe, paged_attention, reference
+from quire.ops.interface import OP_NAMES, Ops
+from quire.ops.lora import LoraTable
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.native import NativeKernels
-from quire.ops.native_attention import attention_fits
+from quire.ops.native_attention import attention_misfit
 from quire.ops.native_fused import FusedKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.native_quantized import pack_quantized
@@ -27,9 +29,9 @@ from quire.ops.native_sampling import SamplingKernels
 from quire.ops.packed_file import StoredLinear
 from quire.ops.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops.rank_group import RankGroup
-from quire.ops.reference import DenseWeight, Epilogue
-from quire.ops.table import OP_NAMES, LinearWeight, OpTable
-from quire.ops.tuning import AttentionTuning, load_tuning
+from quire.ops.reference import DenseWeight, Epilogue, LinearWeight
+from quire.ops.sampling import SampleRow
+from quire.ops.tuning import load_tuning
 
 _KINDS: dict[torch.dtype, WeightKind] = {
     torch.float32: "f32",
@@ -38,28 +40,42 @@ _KINDS: dict[torch.dtype, WeightKind] = {
 }
 
 
-def cpu_ops(
-    isa: str | None,
-    num_threads: int,
-    quantization: str | None = None,
-    group: RankGroup | None = None,
-) -> OpTable:
+class CpuOps(FusedKernels, Ops):
     """Operations on the kernels of `isa`, the most capable if None.
 
-    With a `quantization` (`core.quantization` has their names) linear weights are quantized when
-    they are packed. `group` are the processes that the model is dealt out among.
+    Args:
+        quantization: linear weights are quantized when they are packed (`core.quantization` has
+            the names).
+        group: the processes that the model is split among.
 
     Raises:
         ValueError: this machine cannot run `isa`, or nobody knows it.
     """
-    kernels = NativeKernels(isa)
-    pool = Pool(num_threads)
-    tuning = load_tuning(kernels.isa, num_threads)
-    fused = FusedKernels(kernels, pool)
-    sampling = SamplingKernels(kernels, pool)
-    scheme = None if quantization is None else QUANTIZATIONS[quantization]
+
+    provider = "cpu"
+
+    def __init__(
+        self,
+        isa: str | None,
+        num_threads: int,
+        quantization: str | None = None,
+        group: RankGroup | None = None,
+    ) -> None:
+        kernels, pool = NativeKernels(isa), Pool(num_threads)
+        FusedKernels.__init__(self, kernels, pool)
+        Ops.__init__(self)
+        self._table, self._threads, self._group = kernels, pool, group
+        self._tuning = load_tuning(kernels.isa, num_threads)
+        self._attention_tuning = cache(self._tuning.of_attention)
+        self._scheme = None if quantization is None else QUANTIZATIONS[quantization]
+        self._sampling = SamplingKernels(kernels, pool)
+        self.ranks = 1 if group is None else group.ranks
+        self.sources = dict.fromkeys(OP_NAMES, f"native {kernels.isa}")
+        self.note = f"cpu: native kernels for {kernels.isa}"
+        self.new_plan = partial(_native.Plan, pool)
 
     def pack_linear(
+        self,
         weight: Weights | StoredLinear,
         bias: Tensor | None = None,
         *,
@@ -68,20 +84,24 @@ def cpu_ops(
         dtype: torch.dtype = torch.float32,
     ) -> LinearWeight:
         if isinstance(weight, StoredLinear):
-            packed = PackedLinear.from_stored(kernels, pool, weight, epilogue=epilogue)
+            packed: LinearWeight = PackedLinear.from_stored(
+                self._table, self._threads, weight, epilogue=epilogue
+            )
         else:
-            packed = pack(parts_of(weight), bias, epilogue, head, dtype)
+            packed = self._pack(parts_of(weight), bias, epilogue, head, dtype)
         if isinstance(packed, PackedLinear):
-            packed.tune(tuning.of_gemm(packed.kind, *packed.shape, packed.group))
+            packed.tune(self._tuning.of_gemm(packed.kind, *packed.shape, packed.group))
         return packed
 
-    def pack(
+    def _pack(
+        self,
         parts: list[Tensor] | list[QuantizedWeight],
         bias: Tensor | None,
         epilogue: Epilogue,
         head: bool,
         dtype: torch.dtype,
     ) -> LinearWeight:
+        kernels, pool, scheme = self._table, self._threads, self._scheme
         tensors = [part for part in parts if isinstance(part, Tensor)]
         quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
         if quantized:
@@ -96,50 +116,61 @@ def cpu_ops(
             kernels, pool, tensors, bias, kind=kind, epilogue=epilogue, group=scheme.group
         )
 
-    def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
+    def embedding(self, ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
         if isinstance(table, PackedLinear):
             return table.lookup(ids)
-        return fused.embedding(ids, table.weight if isinstance(table, DenseWeight) else table)
+        return self.lookup(ids, reference.rows_of(table))
 
     def vocab_embedding(
-        ids: Tensor, table: Tensor | LinearWeight, first: int, vocab: int
+        self, ids: Tensor, table: Tensor | LinearWeight, first: int, vocab: int
     ) -> Tensor:
-        if group is None:
-            return embedding(ids, table)
-        held = table.weight if isinstance(table, DenseWeight) else table
-        return group.vocab_embedding(pool, ids, held, first, vocab)
+        if self._group is None:
+            return self.embedding(ids, table)
+        held = table if isinstance(table, PackedLinear) else reference.rows_of(table)
+        return self._group.vocab_embedding(self._threads, ids, held, first, vocab)
 
-    def linear(x: Tensor, packed: LinearWeight, dtype: torch.dtype | None = None) -> Tensor:
+    def linear(self, x: Tensor, packed: LinearWeight, dtype: torch.dtype | None = None) -> Tensor:
         if isinstance(packed, PackedLinear):
             return packed.forward(x, dtype=dtype)
+        self._note_torch("linear", packed)
         return reference.linear(x, packed, dtype)
 
-    def logits(x: Tensor, packed: LinearWeight) -> Tensor:
+    def logits(self, x: Tensor, packed: LinearWeight) -> Tensor:
         if isinstance(packed, PackedLinear):
             return packed.forward(x, dtype=torch.float32)
+        self._note_torch("logits", packed)
         return reference.logits(x, packed)
 
+    def all_reduce(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        if self._group is None:
+            return reference.all_reduce(x, dtype)
+        return self._group.all_reduce(self._table, self._threads, x, dtype)
+
+    def all_gather(self, x: Tensor, first: int, width: int) -> Tensor:
+        return x if self._group is None else self._group.all_gather(self._threads, x, first, width)
+
+    def lora_add(self, adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable) -> Tensor:
+        return native_lora.lora_add(self._table, self._threads, adapter, y, x, table)
+
     def moe(
+        self,
         x: Tensor,
         experts: Tensor,
         weights: Tensor,
         gate_up: Sequence[LinearWeight],
         down: Sequence[LinearWeight],
     ) -> Tensor:
-        if isinstance(gate_up[0], PackedLinear):
-            return native_moe.moe(kernels, pool, x, experts, weights, gate_up, down)
+        up = [expert for expert in gate_up if isinstance(expert, PackedLinear)]
+        out = [expert for expert in down if isinstance(expert, PackedLinear)]
+        if (len(up), len(out)) == (len(gate_up), len(down)):
+            return native_moe.moe(self._table, self._threads, x, experts, weights, up, out)
+        self._note_torch("moe", gate_up[0])
         return plain_moe.moe(x, experts, weights, gate_up, down)
 
-    @cache
-    def attention_tuning(
-        heads: int, kv_heads: int, head_dim: int, kv_dtype: torch.dtype
-    ) -> AttentionTuning:
-        name = str(kv_dtype).removeprefix("torch.")
-        return tuning.of_attention(heads, kv_heads, head_dim, name)
-
-    def attention(
+    def paged_attention(
+        self,
         q: Tensor,
-        kv: KVCache,
+        cache: KVCache,
         meta: AttentionMetadata,
         scale: float,
         window: int | None = None,
@@ -147,55 +178,33 @@ def cpu_ops(
         causal: bool = True,
     ) -> Tensor:
         _, heads, head_dim = q.shape
-        _, kv_heads, block_size, _ = kv.k.shape
-        if attention_fits(heads, kv_heads, head_dim, block_size, q.dtype):
-            tuned = attention_tuning(heads, kv_heads, head_dim, kv.k.dtype)
-            return native_attention.paged_attention(
-                kernels.handle,
-                pool,
-                q,
-                kv,
-                meta,
-                scale,
-                window,
-                softcap,
-                causal=causal,
-                tuning=tuned,
-            )
-        return paged_attention.paged_attention(q, kv, meta, scale, window, softcap, causal)
+        _, kv_heads, block_size, _ = cache.k.shape
+        misfit = attention_misfit(heads, kv_heads, head_dim, block_size, q.dtype)
+        if misfit is not None:
+            self.torch_reasons["paged_attention"] = misfit
+            return paged_attention.paged_attention(q, cache, meta, scale, window, softcap, causal)
+        name = str(cache.k.dtype).removeprefix("torch.")
+        return native_attention.paged_attention(
+            self._table.handle,
+            self._threads,
+            q,
+            cache,
+            meta,
+            scale,
+            window,
+            softcap,
+            causal=causal,
+            tuning=self._attention_tuning(heads, kv_heads, head_dim, name),
+        )
 
-    return replace(
-        OpTable(),
-        embedding=embedding,
-        add=fused.add,
-        all_reduce=partial(group.all_reduce, kernels, pool) if group else reference.all_reduce,
-        all_gather=partial(group.all_gather, pool) if group else reference.all_gather,
-        vocab_embedding=vocab_embedding,
-        pack_linear=pack_linear,
-        linear=linear,
-        logits=logits,
-        rms_norm=fused.rms_norm,
-        add_rms_norm=fused.add_rms_norm,
-        layer_norm=fused.layer_norm,
-        add_layer_norm=fused.add_layer_norm,
-        rope_kv_write=fused.rope_kv_write,
-        paged_attention=attention,
-        silu_mul=fused.silu_mul,
-        gelu_tanh_mul=fused.gelu_tanh_mul,
-        gelu_mul=fused.gelu_mul,
-        gelu=fused.gelu,
-        gelu_tanh=fused.gelu_tanh,
-        relu=fused.relu,
-        scale=fused.scale,
-        softcap=fused.softcap,
-        lora_add=partial(native_lora.lora_add, kernels, pool),
-        moe=moe,
-        argmax=fused.argmax,
-        sample=sampling.sample,
-        logprobs=sampling.logprobs,
-        provider="cpu",
-        sources=dict.fromkeys(OP_NAMES, f"native {kernels.isa}"),
-        ranks=group.ranks if group else 1,
-        note=f"cpu: native kernels for {kernels.isa}",
-        new_plan=lambda: _native.Plan(pool),
-    )
+    def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
+        return self._sampling.sample(logits, rows)
+
+    def logprobs(
+        self, logits: Tensor, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
+    ) -> list[TokenLogprobs]:
+        return self._sampling.logprobs(logits, rows, tokens, counts)
+
+    def _note_torch(self, op: str, weight: LinearWeight) -> None:
+        dtype = weight.weight.dtype if isinstance(weight, DenseWeight) else None
+        self.torch_reasons[op] = f"weights of {str(dtype).removeprefix('torch.')}"

@@ -1,6 +1,6 @@
 """Where ops compute: the CPU, or an accelerator with memory of its own and copies that take time.
 
-Every tensor of a model and of its steps is made on `OpTable.device`, by name: there is no default
+Every tensor of a model and of its steps is made on `Ops.device`, by name: there is no default
 device anywhere. What stays on the host says so: numpy arrays, `AttentionMetadata.query_start_loc`
 and `seq_lens`, and what ops return to Python.
 """
@@ -161,16 +161,3 @@ class _Sent:
 
 
 CPU = HostDevice()
-
-
-def open_device(name: str) -> Device:
-    """The device of an `EngineConfig`.
-
-    Raises:
-        ConfigError: torch does not have it.
-    """
-    if name == "cpu":
-        return CPU
-    from quire.ops.cuda import CudaDevice
-
-    return CudaDevice()

@@ -23,21 +23,22 @@ MAX_GROUP = 64
 """Most query heads a kv head."""
 
 
-def attention_fits(
+def attention_misfit(
     num_heads: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
-) -> bool:
-    """Whether the kernels compute a model of this shape; the batch plays no part in it.
+) -> str | None:
+    """Return why the kernels do not compute a model of this shape, or None; no batch changes it.
 
     `dtype` is that of queries: float32, bfloat16 or float16.
     """
-    return (
-        dtype in _DTYPE_CODES
-        and block_size in BLOCK_SIZES
-        and 8 <= head_dim <= MAX_HEAD_DIM
-        and head_dim % 8 == 0
-        and num_heads % num_kv_heads == 0
-        and num_heads // num_kv_heads <= MAX_GROUP
-    )
+    if dtype not in _DTYPE_CODES:
+        return f"queries of {str(dtype).removeprefix('torch.')}"
+    if block_size not in BLOCK_SIZES:
+        return f"block_size {block_size}"
+    if not 8 <= head_dim <= MAX_HEAD_DIM or head_dim % 8:
+        return f"head_dim {head_dim}"
+    if num_heads % num_kv_heads or num_heads // num_kv_heads > MAX_GROUP:
+        return f"{num_heads} heads for {num_kv_heads} kv heads"
+    return None
 
 
 def paged_attention(
@@ -76,7 +77,7 @@ def paged_attention(
         [T, num_heads, head_dim] of q's dtype.
 
     Raises:
-        ValueError: shapes, dtypes or layouts that the kernels do not take (`attention_fits`).
+        ValueError: shapes, dtypes or layouts that the kernels do not take (`attention_misfit`).
     """
     k, v, k_scale, v_scale, k_unit, v_unit = cache
     tokens, heads, head_dim = q.shape
@@ -137,8 +138,8 @@ def _check(
     k, v = cache.k, cache.v
     heads, head_dim = q.shape[1], q.shape[2]
     kv_heads, block_size = k.shape[1], k.shape[2]
-    fits = attention_fits(heads, kv_heads, head_dim, block_size, q.dtype)
-    if not fits or not q.is_cpu or not _heads_together(q):
+    misfit = attention_misfit(heads, kv_heads, head_dim, block_size, q.dtype)
+    if misfit or not q.is_cpu or not _heads_together(q):
         raise ValueError(f"q is {_describe(q)}, with {kv_heads} kv heads, blocks of {block_size}")
     if k.shape != v.shape or k.shape[3] != head_dim or k.dtype != v.dtype:
         raise ValueError(f"k is {_describe(k)}, v is {_describe(v)}, q is {_describe(q)}")

@@ -46,14 +46,6 @@ def matrix(name: str, x: Tensor) -> tuple[int, int]:
     return code, cols
 
 
-def head_rows(name: str, x: Tensor, packed: bool = False) -> tuple[int, int]:
-    """`floats` of x [T, heads, D], whose heads are dense; `packed`: one after the other."""
-    code, width = floats(name, x)
-    if x.ndim != 3 or x.stride(2) != 1 or (packed and x.shape[1] > 1 and x.stride(1) != width):
-        raise ValueError(f"{name} is {describe(x)}; wanted [T, heads, D] with dense heads")
-    return code, width
-
-
 def same(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
     if x.shape != other.shape or x.dtype != other.dtype or not x.is_cpu:
         raise misfit(name, x, other_name, other)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire import _native
+from quire.core.config import Activation
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import KVCache
 from quire.ops.native import NativeKernels
@@ -28,7 +29,6 @@ from quire.ops.native_checks import (
     describe,
     floats,
     gain,
-    head_rows,
     indices,
     like,
     matrix,
@@ -36,6 +36,7 @@ from quire.ops.native_checks import (
     same,
     vector,
 )
+from quire.ops.reference import GATED
 from quire.ops.sampling import TokenIds
 
 
@@ -56,34 +57,14 @@ class FusedKernels:
         """Name of the instruction set."""
         return self._kernels.isa
 
-    def embedding(
-        self,
-        ids: Tensor,
-        weight: Tensor,
-        positions: Tensor | None = None,
-        position_weight: Tensor | None = None,
-    ) -> Tensor:
-        """Rows `ids` (int64 [T]) of `weight` [vocab, hidden] → [T, hidden].
-
-        With `positions` (int64 [T]) and `position_weight` [max positions, hidden], their rows are
-        added, and the sum is rounded to the dtype.
-        """
+    def lookup(self, ids: Tensor, weight: Tensor) -> Tensor:
+        """Rows `ids` (int64 [T]) of `weight` [vocab, hidden] → [T, hidden]."""
         code, cols = matrix("weight", weight)
         rows = indices("ids", ids)
-        where = table = stride = limit = 0
-        if position_weight is not None and positions is not None:
-            if indices("positions", positions) != rows:
-                raise misfit("positions", positions, "ids", ids)
-            if matrix("position_weight", position_weight) != (code, cols):
-                raise misfit("position_weight", position_weight, "weight", weight)
-            where, table = positions.data_ptr(), position_weight.data_ptr()
-            stride, limit = position_weight.stride(0), position_weight.shape[0]
-        elif position_weight is not None or positions is not None:
-            raise ValueError("positions and position_weight go together")
         y = weight.new_empty(rows, cols)
         _native.embedding(
             self._kernels, self._pool, code, y.data_ptr(), ids.data_ptr(), weight.data_ptr(),
-            where, table, rows, cols, cols, weight.stride(0), stride, weight.shape[0], limit,
+            0, 0, rows, cols, cols, weight.stride(0), 0, weight.shape[0], 0,
         )  # fmt: skip
         return y
 
@@ -161,17 +142,11 @@ class FusedKernels:
         )  # fmt: skip
         return y, total
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """silu(gate) · up of [..., 2 · width] → [..., width]."""
-        return self._gated(_native.silu_mul, gate_up)
-
-    def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
-        """gelu_tanh(gate) · up of [..., 2 · width] → [..., width]."""
-        return self._gated(_native.gelu_tanh_mul, gate_up)
-
-    def gelu_mul(self, gate_up: Tensor) -> Tensor:
-        """gelu(gate) · up of [..., 2 · width] → [..., width]."""
-        return self._gated(_native.gelu_mul, gate_up)
+    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+        """The function of that name; if it is gated, [..., 2 · width] → [..., width]."""
+        if kind in GATED:
+            return self._gated(getattr(_native, kind), x)
+        return self._unary(getattr(_native, kind), x)
 
     def _gated(self, kernel: _native.Unary, gate_up: Tensor) -> Tensor:
         code, both = floats("gate_up", gate_up)
@@ -185,18 +160,6 @@ class FusedKernels:
             cols, stride,
         )  # fmt: skip
         return y
-
-    def gelu(self, x: Tensor) -> Tensor:
-        """x · Φ(x). At -infinity it is 0, the limit."""
-        return self._unary(_native.gelu, x)
-
-    def gelu_tanh(self, x: Tensor) -> Tensor:
-        """GELU by its tanh approximation (GPT-2's `gelu_new`)."""
-        return self._unary(_native.gelu_tanh, x)
-
-    def relu(self, x: Tensor) -> Tensor:
-        """max(x, 0)."""
-        return self._unary(_native.relu, x)
 
     def scale(self, x: Tensor, factor: float) -> Tensor:
         """x · factor, the factor rounded to x's dtype as well."""
@@ -216,47 +179,6 @@ class FusedKernels:
         )  # fmt: skip
         return y
 
-    def rotary(
-        self, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Rotary position embedding of q [T, heads, D] and k [T, kv_heads, D].
-
-        `cos_sin` is float32 [max_len, rotary_dim]; `positions` int64 [T] picks its rows.
-        """
-        return self._turned("q", q, positions, cos_sin), self._turned("k", k, positions, cos_sin)
-
-    def _turned(self, name: str, x: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
-        code, width = head_rows(name, x)
-        rows, heads = x.shape[:2]
-        rotary_dim = cos_sin_width(cos_sin, width)
-        if indices("positions", positions) != rows:
-            raise misfit("positions", positions, name, x)
-        y = like(x)
-        _native.rotary(
-            self._kernels, self._pool, code, y.data_ptr(), x.data_ptr(), positions.data_ptr(),
-            cos_sin.data_ptr(), rows, heads, width, rotary_dim, heads * width, x.stride(0),
-            x.stride(1), cos_sin.shape[0],
-        )  # fmt: skip
-        return y
-
-    def write_kv(self, k: Tensor, v: Tensor, cache: KVCache, slot_mapping: Tensor) -> None:
-        """Store k and v [T, kv_heads, D] of each token in its slot (int64 [T]) of the cache."""
-        code, width = head_rows("k", k, packed=True)
-        rows, kv_heads = k.shape[:2]
-        if v.shape != k.shape or head_rows("v", v, packed=True)[0] != code:
-            raise misfit("v", v, "k", k)
-        if indices("slot_mapping", slot_mapping) != rows:
-            raise misfit("slot_mapping", slot_mapping, "k", k)
-        check_cache(cache, k.dtype, kv_heads, width)
-        blocks, block_size = cache.k.shape[0], cache.k.shape[2]
-        block_stride, head_stride = cache.k.stride()[:2]
-        _native.rope_kv_write(
-            self._kernels, self._pool, code, 0, 0, k.data_ptr(), v.data_ptr(), 0, k.stride(0),
-            v.stride(0), 0, 0, 0, 0, False, cache.k.data_ptr(), cache.v.data_ptr(), *_held(cache),
-            slot_mapping.data_ptr(), block_size, block_stride, head_stride, rows, 0, kv_heads,
-            width, 0, 0.0, 0, blocks * block_size,
-        )  # fmt: skip
-
     def rope_kv_write(
         self,
         qkv: Tensor,
@@ -273,7 +195,7 @@ class FusedKernels:
     ) -> Tensor:
         """What stands between the qkv product and attention, in one pass over its rows.
 
-        Equal to the bit to splitting, `rms_norm` of each head of q and k, `rotary`, `write_kv`.
+        Equal to the bit to splitting, `rms_norm` of each head of q and k, rotation and storing.
 
         Args:
             qkv: [T, (heads + 2 · kv_heads) · head_dim]; q, then k, then v.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,15 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.op_profile import OpTime
+from quire.ops.interface import SAMPLING_OPS, Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.reference import DenseWeight
-from quire.ops.table import OP_NAMES, OpTable
 
 NATIVE = "native "
 """What the source of a native op begins with."""
-
-_NOT_TIMED = {"pack_linear", "argmax", "sample", "logprobs"}
-"""What is no part of the model's forward pass."""
 
 _KIND_DTYPES = {
     "f32": "float32", "f16": "float16", "bf16": "bfloat16",
@@ -137,19 +133,17 @@ class CallMeter:
 class TimedOps:
     """A table of ops, each timed where it is called."""
 
-    def __init__(self, ops: OpTable, modules: Mapping[int, str]) -> None:
+    def __init__(self, ops: Ops, modules: Mapping[int, str]) -> None:
         self._labels = Labels(modules)
         self._meter = CallMeter()
         self._indices: dict[OpLabel, int] = {}
         self._sources = ops.sources
         self._finish = ops.device.finish  # else a GPU's ops take as long as it takes to queue them
-        names = [name for name in OP_NAMES if name not in _NOT_TIMED]
-        timed: dict[str, Any] = {name: self._timed(name, getattr(ops, name)) for name in names}
         self._plain = ops
-        self._timing = replace(ops, **timed)
+        self._timing = ops.wrapped(self._timed)
 
     @property
-    def table(self) -> OpTable:
+    def table(self) -> Ops:
         """The ops to call now: timed while they are counted or traced."""
         return self._timing if self._meter.active else self._plain
 
@@ -167,6 +161,9 @@ class TimedOps:
         return OpRuns(self._meter.labels, self._meter.runs())
 
     def _timed(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
+        if name in SAMPLING_OPS:  # no part of the model's forward pass
+            return op
+
         def call(*args: Any, **kwargs: Any) -> Any:
             begin = time.monotonic_ns()
             result = op(*args, **kwargs)
@@ -216,10 +213,8 @@ def call_cost(name: str, args: tuple[Any, ...], result: Any) -> tuple[int, int, 
     read = [a for a in args if isinstance(a, Tensor) and a.dim() > 1 and a.shape[0] == rows]
     moved = sum(tensor.nbytes for tensor in (*read, *outputs))
     if name in ("linear", "logits"):
-        packed = args[1]
-        n, k = packed.weight.shape if isinstance(packed, DenseWeight) else packed.shape
-        weight = packed.weight if isinstance(packed, DenseWeight) else packed
-        return rows, moved + weight.nbytes, 2 * rows * n * k
+        n, k = args[1].shape
+        return rows, moved + args[1].nbytes, 2 * rows * n * k
     if name == "paged_attention":
         return rows, *_attention_cost(args, first)
     if name == "embedding":

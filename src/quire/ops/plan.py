@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,10 +27,10 @@ from torch.overrides import TorchFunctionMode
 
 from quire.core.errors import ConfigError
 from quire.ops.arena import Lifetime, assign_offsets
+from quire.ops.interface import Ops
 from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata
 from quire.ops.plan_meter import PlanMeter
-from quire.ops.table import OP_NAMES, OpTable
 
 if TYPE_CHECKING:
     from quire import _native
@@ -105,7 +105,7 @@ class Plan:
     Attributes:
         num_ops: ops in all.
         num_segments: runs of native ops.
-        torch_ops: names of the ops that torch computes.
+        torch_ops: op that torch computes → why.
         arena_bytes: memory of the results, at the most rows.
         meter: what its ops take.
     """
@@ -118,6 +118,7 @@ class Plan:
         result: _View,
         arena: Tensor,
         meter: PlanMeter,
+        torch_ops: dict[str, str],
         keep: list[object],
     ) -> None:
         self._native = native
@@ -132,7 +133,7 @@ class Plan:
         self._keep = keep  # weights and caches, whose addresses the native plan holds
         self.num_ops = len(native) + sum(isinstance(part, _Fallback) for part in parts)
         self.num_segments = sum(isinstance(part, _Segment) for part in parts)
-        self.torch_ops = {label.name for label in meter.fallbacks.labels}
+        self.torch_ops = torch_ops
         self.arena_bytes = arena.numel()
 
     def run(self, inputs: Inputs) -> Tensor:
@@ -194,8 +195,8 @@ class Plan:
 
 
 def record(
-    ops: OpTable,
-    function: Callable[[OpTable], Tensor],
+    ops: Ops,
+    function: Callable[[Ops], Tensor],
     inputs: Inputs,
     max_rows: int,
     modules: Mapping[int, str] | None = None,
@@ -218,7 +219,7 @@ def record(
 class _Recorder:
     """Notes what a function does with a table of ops."""
 
-    def __init__(self, ops: OpTable, inputs: Inputs, modules: Mapping[int, str]) -> None:
+    def __init__(self, ops: Ops, inputs: Inputs, modules: Mapping[int, str]) -> None:
         if ops.new_plan is None:
             raise ConfigError("only native ops can be recorded.", fix="Use --enforce-eager.")
         self._ops = ops
@@ -230,24 +231,28 @@ class _Recorder:
         self._keep: list[object] = []
         self._calls = 0
         self._meter = PlanMeter(self._native, modules, ops.sources)
+        self._torch_ops: dict[str, str] = {}
         self._known: dict[int, _View | _Input] = {
             _storage(t): _Input(i) for i, t in enumerate(self._input_tensors)
         }
 
-    def record(self, function: Callable[[OpTable], Tensor], max_rows: int) -> Plan:
-        names = [name for name in OP_NAMES if name != "pack_linear"]
-        recorded: dict[str, Any] = {
-            name: self._recorded(name, getattr(self._ops, name)) for name in names
-        }
+    def record(self, function: Callable[[Ops], Tensor], max_rows: int) -> Plan:
         with _OnlyOps(self._known):
-            output = function(replace(self._ops, **recorded))
+            output = function(self._ops.wrapped(self._recorded))
         result = self._view(output)
         if not isinstance(result, _View):
             raise ConfigError("what the function returns is not computed by an op.", fix=_FIX)
         self._buffers[result.buffer].last = self._calls
         arena = self._link(max_rows)
         return Plan(
-            self._native, self._parts, self._buffers, result, arena, self._meter, self._keep
+            self._native,
+            self._parts,
+            self._buffers,
+            result,
+            arena,
+            self._meter,
+            self._torch_ops,
+            self._keep,
         )
 
     def _recorded(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
@@ -278,6 +283,7 @@ class _Recorder:
                 output.clone(memory_format=torch.contiguous_format) for output in outputs
             )
             views = tuple(self._new(output, rows_input) for output in outputs)
+            self._torch_ops[name] = self._ops.torch_reasons.get(name, "no native kernel")
             self._parts.append(_Fallback(op, symbols, named, views, rows_input, number))
         else:
             for output in outputs:

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.core.config import Activation
 from quire.ops.metadata import KVCache
 from quire.ops.quantized import QuantizedWeight, Weights, dense, parts_of
 
@@ -39,8 +40,8 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-Epilogue = Literal["none", "silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
-"""The operation that `linear` applies to its result."""
+Epilogue = Literal["none"] | Activation
+"""The activation that `linear` applies to its result."""
 GATED_BY: dict[str, Literal["silu_mul", "gelu_tanh_mul", "gelu_mul"]] = {
     "silu": "silu_mul",
     "gelu_tanh": "gelu_tanh_mul",
@@ -50,12 +51,45 @@ GATED_BY: dict[str, Literal["silu_mul", "gelu_tanh_mul", "gelu_mul"]] = {
 GATED: frozenset[Epilogue] = frozenset(GATED_BY.values())
 
 
+class LinearWeight(Protocol):
+    """What a provider's `pack_linear` makes, for its own `linear` and `logits` alone."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[out, in]."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a product reads."""
+
+
 class DenseWeight(NamedTuple):
     """A linear layer's parameters as the checkpoint has them: [out, in], and [out] or None."""
 
     weight: Tensor
     bias: Tensor | None
     epilogue: Epilogue
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.weight.shape
+        return rows, columns
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes
+
+
+def dense_weight(packed: LinearWeight) -> DenseWeight:
+    """Return a weight of this provider. Raises TypeError for another provider's."""
+    if not isinstance(packed, DenseWeight):
+        raise TypeError(f"torch has no product with a {type(packed).__name__}")
+    return packed
+
+
+def rows_of(table: Tensor | LinearWeight) -> Tensor:
+    """Return the rows of an embedding's table, which `pack_linear` may have made."""
+    return table if isinstance(table, Tensor) else dense_weight(table).weight
 
 
 def pack_linear(
@@ -80,23 +114,24 @@ def pack_linear(
     return DenseWeight(tensors[0] if len(tensors) == 1 else torch.cat(tensors), bias, epilogue)
 
 
-def embedding(ids: Tensor, table: Tensor | DenseWeight) -> Tensor:
+def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
     """Rows `ids` (int64 [T]) of `table` [rows, hidden] → [T, hidden].
 
     The table may be what `pack_linear` made of it: a tied embedding is stored once, as lm_head.
     """
-    return F.embedding(ids, table.weight if isinstance(table, DenseWeight) else table)
+    return F.embedding(ids, rows_of(table))
 
 
-def linear(x: Tensor, packed: DenseWeight, dtype: torch.dtype | None = None) -> Tensor:
+def linear(x: Tensor, packed: LinearWeight, dtype: torch.dtype | None = None) -> Tensor:
     """epilogue(x @ weight.T + bias): [T, in] × [out, in] → [T, out], gated [T, out / 2], of `dtype`
     or x's.
 
     The product goes tile by tile (see the module). The bits are those of the product followed by
     the operation that the epilogue is named after.
     """
-    product = _product(x, packed.weight, packed.bias)
-    y = product if packed.epilogue == "none" else _EPILOGUES[packed.epilogue](product)
+    weight = dense_weight(packed)
+    product = _product(x, weight.weight, weight.bias)
+    y = product if weight.epilogue == "none" else activation(product, weight.epilogue)
     return y if dtype is None else y.to(dtype)
 
 
@@ -113,7 +148,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return (tiles[0] if len(tiles) == 1 else torch.cat(tiles))[:rows]
 
 
-def logits(x: Tensor, packed: DenseWeight) -> Tensor:
+def logits(x: Tensor, packed: LinearWeight) -> Tensor:
     """`linear` as float32: [N, hidden] × [vocab, hidden] → [N, vocab]."""
     return linear(x, packed).float()
 
@@ -124,7 +159,7 @@ def all_reduce(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype)
 
 
-def vocab_embedding(ids: Tensor, table: Tensor | DenseWeight, first: int, vocab: int) -> Tensor:
+def vocab_embedding(ids: Tensor, table: Tensor | LinearWeight, first: int, vocab: int) -> Tensor:
     """`embedding` from a table of `vocab` rows that is dealt out among the ranks of a
     tensor-parallel group: this one's `table` begins with row `first`. Here, where there is one
     rank, it has all."""
@@ -316,7 +351,7 @@ def relu(x: Tensor) -> Tensor:
     return torch.relu(x)
 
 
-_EPILOGUES: dict[Epilogue, Callable[[Tensor], Tensor]] = {
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu_mul": silu_mul,
     "gelu_tanh_mul": gelu_tanh_mul,
     "gelu_mul": gelu_mul,
@@ -324,3 +359,8 @@ _EPILOGUES: dict[Epilogue, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": gelu_tanh,
     "relu": relu,
 }
+
+
+def activation(x: Tensor, kind: Activation) -> Tensor:
+    """The function of that name: [..., cols] → [..., cols], or, where it is gated, half of them."""
+    return _ACTIVATIONS[kind](x)

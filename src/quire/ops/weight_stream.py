@@ -9,15 +9,16 @@ device   [ buffer 0 ] [ buffer 1 ]                 the layer in use, and the nex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from quire.ops import reference
 from quire.ops.device import Accelerator, Event
-from quire.ops.reference import DenseWeight, Epilogue
-from quire.ops.table import LinearWeight, OpTable
+from quire.ops.interface import Ops
+from quire.ops.reference import DenseWeight, Epilogue, LinearWeight, dense_weight
 
 
 @dataclass(slots=True)
@@ -144,12 +145,13 @@ class Slab:
     def nbytes(self) -> int:
         return self._memory.nbytes
 
-    def move(self, layer: int, weight: DenseWeight) -> StreamedWeight:
+    def move(self, layer: int, packed: LinearWeight) -> StreamedWeight:
         """Copy a weight to the next place of its layer; what it lay in before may be freed.
 
         Raises:
             ValueError: the layer has no room left for it.
         """
+        weight = dense_weight(packed)
         w, at = weight.weight, self._next[layer]
         begin, end = self._pieces[layer]
         if at + w.nbytes > end:
@@ -168,11 +170,9 @@ class Slab:
         )
 
 
-def with_streaming(ops: OpTable) -> OpTable:
-    """The same operations, which take weights out of a slab as well."""
+class StreamingOps(Ops):
+    """The operations of a device in torch, which take weights out of a slab as well."""
 
-    def linear(x: Tensor, packed: LinearWeight) -> Tensor:
+    def linear(self, x: Tensor, packed: LinearWeight, dtype: torch.dtype | None = None) -> Tensor:
         weight = packed.on_device() if isinstance(packed, StreamedWeight) else packed
-        return ops.linear(x, weight)
-
-    return replace(ops, linear=linear)
+        return reference.linear(x, weight, dtype)

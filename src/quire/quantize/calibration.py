@@ -7,8 +7,7 @@ that a product is one call, and one that is watched adds to its statistics.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +18,11 @@ from quire.layers.embedding import Embedding
 from quire.layers.layer import Tokens
 from quire.models.builder import Builder
 from quire.models.layout import Layout
-from quire.ops import reference
+from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.paged_attention import KEY_COLUMNS
 from quire.ops.quantized import QuantizedWeight
-from quire.ops.reference import DenseWeight
-from quire.ops.table import OpTable
+from quire.ops.reference import LinearWeight, activation, dense_weight
 
 _BATCH_TOKENS = 2048
 """Computed at once: of a wide feed-forward some tens of MB."""
@@ -88,7 +86,7 @@ class Calibration:
         builder = self._builder(parameters)
         layer = self._layer(builder, index)
         found = {
-            name: InputStatistics.of_width(packed.weight.shape[1])
+            name: InputStatistics.of_width(packed.shape[1])
             for name, packed in builder.linear_weights.items()
         }
         watched = {id(packed): found[name] for name, packed in builder.linear_weights.items()}
@@ -132,12 +130,12 @@ class Calibration:
         )
         return _Batch(positions, meta, embedding.forward(_table({}), ids, positions))
 
-    def _layer(self, builder: Builder, index: int) -> Callable[[OpTable, _Batch], Tensor]:
+    def _layer(self, builder: Builder, index: int) -> Callable[[Ops, _Batch], Tensor]:
         """Build a layer; calling it gives what the next one gets."""
         config, spec = self._config, self._layout.layers[index]
         first, layer = builder.norm(spec[0].before), builder.layer(spec, None)
 
-        def forward(ops: OpTable, batch: _Batch) -> Tensor:
+        def forward(ops: Ops, batch: _Batch) -> Tensor:
             blocks = batch.meta.block_tables.numel()
             shape = blocks, config.num_key_value_heads, batch.meta.block_size, config.head_dim
             cache = KVCache(torch.zeros(shape), torch.zeros(shape))
@@ -179,15 +177,15 @@ def _batches(samples: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
     return batches
 
 
-def _table(watched: Mapping[int, InputStatistics]) -> OpTable:
-    def linear(x: Tensor, packed: DenseWeight) -> Tensor:
+def _table(watched: Mapping[int, InputStatistics]) -> Ops:
+    def linear(x: Tensor, packed: LinearWeight) -> Tensor:
         if (statistics := watched.get(id(packed))) is not None:
             statistics.add(x)
-        product = F.linear(x, packed.weight, packed.bias)
-        activation: Any = None if packed.epilogue == "none" else getattr(reference, packed.epilogue)
-        return product if activation is None else activation(product)
+        weight = dense_weight(packed)
+        product = F.linear(x, weight.weight, weight.bias)
+        return product if weight.epilogue == "none" else activation(product, weight.epilogue)
 
     def embedding(ids: Tensor, table: Tensor) -> Tensor:
         return F.embedding(ids, table).float()
 
-    return replace(OpTable(), linear=linear, embedding=embedding)
+    return Ops().using(linear=linear, embedding=embedding)

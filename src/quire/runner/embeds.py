@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import Column, SchedulerOutput
+from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
-from quire.ops.table import OpTable
 from quire.runner.inputs import StepInputs
 from quire.runner.state import SequenceStates
 
@@ -39,7 +39,7 @@ def given_embeds(states: SequenceStates, step: SchedulerOutput, slots: Column) -
 
 def forward_embeds(
     decoder: Decoder,
-    ops: OpTable,
+    ops: Ops,
     kv_caches: list[KVCache],
     inputs: StepInputs,
     rows: Tensor,

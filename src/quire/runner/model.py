@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from quire.core.config import SchedulerConfig
+from quire.ops.interface import Ops, torch_note
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.op_times import OpMeter, TimedOps
 from quire.ops.plan import record
-from quire.ops.table import OpTable
 from quire.runner.inputs import StepInputs
 from quire.runner.prompt_logprobs import ROWS_AT_ONCE
 
@@ -25,12 +27,14 @@ class Model(Protocol):
     Attributes:
         decoder: what it computes.
         description: for the log.
+        torch_ops: op that torch computes for a native provider → why; empty before a step.
         arena_bytes: memory that it keeps for results.
         meters: who can tell what its ops take, in the order in which they run.
     """
 
     decoder: Decoder
     description: str
+    torch_ops: Mapping[str, str]
     arena_bytes: int
     meters: list[OpMeter]
 
@@ -48,10 +52,12 @@ class EagerModel:
     """Calls ops one by one, as `Decoder` does."""
 
     description = "eager"
+    torch_ops: Mapping[str, str]
     arena_bytes = 0
 
-    def __init__(self, decoder: Decoder, ops: OpTable, kv_caches: list[KVCache]) -> None:
+    def __init__(self, decoder: Decoder, ops: Ops, kv_caches: list[KVCache]) -> None:
         self.decoder = decoder
+        self.torch_ops = ops.torch_reasons
         self._ops = TimedOps(ops, decoder.modules(kv_caches))
         self._kv_caches = kv_caches
         self.meters: list[OpMeter] = [self._ops]
@@ -72,9 +78,6 @@ class PlannedModel:
 
     Their results have the bits of `EagerModel`'s. With `adapters` the step has them as well.
 
-    Attributes:
-        torch_ops: names of the ops that have no native kernel for this model.
-
     Raises:
         ConfigError: the decoder does something that cannot be recorded.
     """
@@ -82,7 +85,7 @@ class PlannedModel:
     def __init__(
         self,
         decoder: Decoder,
-        ops: OpTable,
+        ops: Ops,
         kv_caches: list[KVCache],
         block_size: int,
         limits: SchedulerConfig,
@@ -116,8 +119,8 @@ class PlannedModel:
         plans[-1].precede(plans[0])
         self.meters: list[OpMeter] = [plan.meter for plan in plans]
         self.arena_bytes = sum(plan.arena_bytes for plan in plans)
-        self.torch_ops = set().union(*(plan.torch_ops for plan in plans))
-        slow = f" ({', '.join(sorted(self.torch_ops))} in torch)" if self.torch_ops else ""
+        self.torch_ops: Mapping[str, str] = dict(ChainMap(*(plan.torch_ops for plan in plans)))
+        slow = f" ({torch_note(self.torch_ops)})" if self.torch_ops else ""
         self.description = (
             f"plan: {sum(plan.num_ops for plan in plans)} ops, "
             f"{sum(plan.num_segments for plan in plans)} segments{slow}, "

@@ -14,14 +14,14 @@ from quire.core.messages import TokenLogprobs
 from quire.sampling.sampler import sick_logits
 
 if TYPE_CHECKING:
-    from quire.ops.table import OpTable
+    from quire.ops.interface import Ops
 
 ROWS_AT_ONCE = 64
 """Rows of logits that exist at a time: a long prompt's would be gigabytes."""
 
 
 def prompt_logprobs(
-    ops: OpTable,
+    ops: Ops,
     compute_logits: Callable[[Tensor], Tensor],
     hidden: Tensor,
     targets: NDArray[np.int32],

@@ -33,7 +33,7 @@ from quire.system.stopwatch import Stopwatch
 if TYPE_CHECKING:
     from quire.lora.pool import AdapterPool
     from quire.models.decoder import Decoder
-    from quire.ops.table import OpTable
+    from quire.ops.interface import Ops
 
 
 class ModelRunner:
@@ -64,7 +64,7 @@ class ModelRunner:
         num_blocks: int,
         kv_dtype: torch.dtype,
         decoder: Decoder,
-        ops: OpTable,
+        ops: Ops,
         enforce_eager: bool = False,
         calculate_kv_scales: bool = False,
         grammars: Grammars | None = None,

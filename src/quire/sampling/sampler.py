@@ -20,7 +20,7 @@ from quire.sampling.rng import uniform
 from quire.sampling.state import SamplingState
 
 if TYPE_CHECKING:
-    from quire.ops.table import OpTable
+    from quire.ops.interface import Ops
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Sampler:
         ops: what computes all that.
     """
 
-    def __init__(self, ops: OpTable) -> None:
+    def __init__(self, ops: Ops) -> None:
         self._ops = ops
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> SampleResult:

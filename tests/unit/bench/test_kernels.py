@@ -17,7 +17,7 @@ from quire.bench.main import add_arguments
 from quire.core.config import ModelConfig, RopeConfig
 from quire.core.errors import ConfigError
 from quire.ops.native import available_isas
-from quire.ops.table import load_ops
+from quire.ops.providers import load_ops
 
 SHAPE: dict[str, Any] = {
     "architecture": "llama",

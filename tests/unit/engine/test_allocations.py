@@ -16,8 +16,8 @@ from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.executor.base import Executor
+from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.table import OpTable
 from quire.runner.runner import ModelRunner
 from tests.unit.engine.fakes import engine_config
 from tests.unit.runner.fakes import MODEL
@@ -35,7 +35,7 @@ class Monotone:
 
     def forward(
         self,
-        ops: OpTable,
+        ops: Ops,
         input_ids: Tensor,
         positions: Tensor,
         kv_caches: list[KVCache],
@@ -47,7 +47,7 @@ class Monotone:
     def modules(self, kv_caches: list[KVCache]) -> dict[int, str]:
         return {}
 
-    def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
+    def compute_logits(self, ops: Ops, hidden: Tensor) -> Tensor:
         return torch.zeros(len(hidden), MODEL.vocab_size)
 
 
@@ -66,7 +66,7 @@ class RunnerExecutor(Executor):
             num_blocks=NUM_BLOCKS,
             kv_dtype=torch.float32,
             decoder=Monotone(),  # type: ignore[arg-type]
-            ops=OpTable(),
+            ops=Ops(),
         )
 
     def start(self) -> None: ...

@@ -10,8 +10,8 @@ from quire.layers.embedding import Embedding
 from quire.layers.linear import Linear
 from quire.layers.mlp import MLP
 from quire.layers.norm import LayerNorm, RMSNorm
+from quire.ops.providers import load_ops
 from quire.ops.reference import Epilogue
-from quire.ops.table import load_ops
 
 OPS = load_ops("reference")
 

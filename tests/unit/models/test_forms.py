@@ -13,8 +13,8 @@ from quire.models.forms import rounded_forms
 from quire.models.layout import parameters
 from quire.models.memory import loaded_bytes
 from quire.models.registry import model_config
+from quire.ops.providers import load_ops
 from quire.ops.quantized import QuantizedWeight
-from quire.ops.table import load_ops
 from quire.quant.names import NAMES
 from tests.unit.executor.configs import config
 

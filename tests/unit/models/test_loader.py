@@ -20,7 +20,7 @@ from quire.models.layout import parameters
 from quire.models.parameters import ParameterSource
 from quire.models.registry import architecture, model_config
 from quire.models.stored import StoredParameters
-from quire.ops.table import load_ops
+from quire.ops.providers import load_ops
 
 VOCAB, HIDDEN, WIDTH, HEAD_DIM = 11, 8, 12, 4
 

@@ -20,8 +20,8 @@ from quire.models.layout import parameters
 from quire.models.registry import model_config
 from quire.models.sharded import SharedParameters
 from quire.models.shares import column_run, row_runs, shared_config, shared_model
+from quire.ops.providers import load_ops
 from quire.ops.quantized import QuantizedWeight, dense
-from quire.ops.table import load_ops
 from quire.quant.names import NAMES, RANDOM_ONLY, rounding
 from tests.unit.executor.configs import TINY, config
 

@@ -12,9 +12,9 @@ import torch
 
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.ops.cuda import CudaDevice
-from quire.ops.device import CPU, open_device
+from quire.ops.device import CPU
+from quire.ops.providers import load_ops, open_device
 from quire.ops.quantized import QuantizedWeight
-from quire.ops.table import load_ops
 from tests.fake_device import LAZY, FakeDevice, WrongDeviceError
 
 

@@ -10,10 +10,10 @@ import torch
 
 from quire.core.messages import TokenLogprobs
 from quire.ops.filters import FloatRow
-from quire.ops.table import OpTable
+from quire.ops.interface import Ops
 
 
-def token_logprobs(ops: OpTable, logits: FloatRow, token: int, k: int) -> TokenLogprobs:
+def token_logprobs(ops: Ops, logits: FloatRow, token: int, k: int) -> TokenLogprobs:
     """Of a row between two others."""
     rows = torch.from_numpy(np.stack([logits + 1, logits, logits[::-1]]))
     other, entry = ops.logprobs(rows, [2, 1], [0, token], [3, k])
@@ -22,7 +22,7 @@ def token_logprobs(ops: OpTable, logits: FloatRow, token: int, k: int) -> TokenL
 
 
 @pytest.mark.parametrize("k", [0, 1, 5, 20])
-def test_values_and_order_are_log_softmax(ops: OpTable, k: int) -> None:
+def test_values_and_order_are_log_softmax(ops: Ops, k: int) -> None:
     logits = np.random.default_rng(0).normal(0, 4, 3000).astype(np.float32)
     expected = torch.from_numpy(logits).double().log_softmax(-1)
     entry = token_logprobs(ops, logits, 123, k)
@@ -31,7 +31,7 @@ def test_values_and_order_are_log_softmax(ops: OpTable, k: int) -> None:
     assert entry.rank == 1 + int((expected > expected[123]).sum())
 
 
-def test_ties_share_a_rank_and_are_listed_by_id(ops: OpTable) -> None:
+def test_ties_share_a_rank_and_are_listed_by_id(ops: Ops) -> None:
     logits = np.array([0, 2, 2, 1, 2], dtype=np.float32)
     entry = token_logprobs(ops, logits, 4, 2)
     assert entry.token_ids == [4, 1, 2]
@@ -39,7 +39,7 @@ def test_ties_share_a_rank_and_are_listed_by_id(ops: OpTable) -> None:
     assert token_logprobs(ops, logits, 3, 2).rank == 4
 
 
-def test_ruled_out_tokens_and_a_vocabulary_smaller_than_k(ops: OpTable) -> None:
+def test_ruled_out_tokens_and_a_vocabulary_smaller_than_k(ops: Ops) -> None:
     logits = np.array([0.0, -np.inf], dtype=np.float32)
     entry = token_logprobs(ops, logits, 1, 20)
     assert entry.token_ids == [1, 0, 1]

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from quire.core.op_profile import OpTime
+from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.op_times import TimedOps
 from quire.ops.plan import record
-from quire.ops.table import OpTable, load_ops
+from quire.ops.providers import load_ops
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 64, 4, 2, 16
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
@@ -27,7 +28,7 @@ def _inference_mode() -> Iterator[None]:
 class Layer:
     """One of each kind of operation."""
 
-    def __init__(self, ops: OpTable, window: int | None) -> None:
+    def __init__(self, ops: Ops, window: int | None) -> None:
         self.window = window
         self.embed = torch.randn(50, HIDDEN)
         self.norm = torch.ones(HIDDEN)
@@ -46,7 +47,7 @@ class Layer:
         }  # fmt: skip
 
     def forward(
-        self, ops: OpTable, ids: torch.Tensor, positions: torch.Tensor, meta: AttentionMetadata
+        self, ops: Ops, ids: torch.Tensor, positions: torch.Tensor, meta: AttentionMetadata
     ) -> torch.Tensor:
         residual = ops.embedding(ids, self.embed)
         x = ops.rms_norm(residual, self.norm, 1e-6)
@@ -58,7 +59,7 @@ class Layer:
         x, residual = ops.add_layer_norm(
             ops.linear(x, self.out), residual, self.norm, self.bias, 1e-6
         )
-        return ops.gelu(ops.add(x, residual))
+        return ops.activation(ops.add(x, residual), "gelu")
 
 
 def batch(spans: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
@@ -93,7 +94,7 @@ def test_a_plan_and_calls_count_the_same(window: int | None) -> None:
     assert [(op.module, op.name) for op in native] == [
         ("embed", "embedding"), ("norm", "rms_norm"), ("attn.qkv", "linear"),
         ("attn", "rope_kv_write"), ("attn", "paged_attention"), ("attn.out", "linear"),
-        ("norm", "add_layer_norm"), ("norm", "add"), ("norm", "gelu"),
+        ("norm", "add_layer_norm"), ("norm", "add"), ("norm", "activation"),
     ]  # fmt: skip
     assert [plain(op) for op in native] == [plain(op) for op in called]
     attention = native[4]

@@ -19,7 +19,7 @@ import torch
 from quire.core.config import ProfilerConfig
 from quire.core.errors import ConfigError
 from quire.ops.plan import record
-from quire.ops.table import load_ops
+from quire.ops.providers import load_ops
 from quire.profile import trace_file
 from quire.profile.torch_profiler import TorchProfiler
 
@@ -45,7 +45,7 @@ def recorded(folder: Path, config: ProfilerConfig) -> list[Path]:
         packed, x = ops.pack_linear(torch.randn(32, 32)), torch.randn(1, 32)
         plan = record(
             ops,
-            lambda table: table.relu(table.linear(x, packed)),
+            lambda table: table.activation(table.linear(x, packed), "relu"),
             (x,),
             8,
             {id(packed): "layers.0.mlp.up"},

@@ -14,8 +14,8 @@ from quire.core.batch import BlockRun, ModelOutput, NewSequence, SchedulerOutput
 from quire.core.config import ModelConfig, SchedulerConfig
 from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
+from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.table import OpTable
 from quire.runner.runner import ModelRunner
 
 VOCAB = 61
@@ -51,7 +51,7 @@ class FakeDecoder:
 
     def forward(
         self,
-        ops: OpTable,
+        ops: Ops,
         input_ids: Tensor,
         positions: Tensor,
         kv_caches: list[KVCache],
@@ -81,7 +81,7 @@ class FakeDecoder:
                 hidden[row] = float(seed)
         return hidden[rows]
 
-    def compute_logits(self, ops: OpTable, hidden: Tensor) -> Tensor:
+    def compute_logits(self, ops: Ops, hidden: Tensor) -> Tensor:
         rows = [
             np.random.default_rng(int(seed)).normal(0, 2, VOCAB) for seed in hidden[:, 0].tolist()
         ]
@@ -100,7 +100,7 @@ def make_runner(
         num_blocks=200,
         kv_dtype=torch.float64,
         decoder=decoder or FakeDecoder(),
-        ops=OpTable(),
+        ops=Ops(),
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.core.batch import ModelOutput
-from quire.ops.table import OpTable
+from quire.ops.interface import Ops
 from quire.runner.prompt_logprobs import prompt_logprobs
 from quire.runner.runner import ModelRunner
 from tests.unit.runner.fakes import VOCAB, Driver, FakeDecoder, make_runner
@@ -114,7 +114,7 @@ def test_prompt_logits_exist_a_few_rows_at_a_time() -> None:
 
     hidden = torch.randn(150, 10, generator=torch.Generator().manual_seed(0))
     targets = np.arange(150, dtype=np.int32) % 10
-    entries = prompt_logprobs(OpTable(), compute, hidden, targets, 1)
+    entries = prompt_logprobs(Ops(), compute, hidden, targets, 1)
     assert sizes == [64, 64, 22]
     expected = hidden.double().log_softmax(-1)
     got = [entry.logprobs[0] for entry in entries]

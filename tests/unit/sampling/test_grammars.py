@@ -18,7 +18,7 @@ from quire.core.structured_outputs import (
     StructuredOutputsParams,
     WrittenStructure,
 )
-from quire.ops.table import OpTable
+from quire.ops.interface import Ops
 from quire.sampling import grammars as grammars_module
 from quire.sampling.grammars import COMPILE_THREADS, Grammars, MaskFiller
 from quire.sampling.sampler import Sampler, SamplingBatch
@@ -152,7 +152,7 @@ def test_equal_grammars_are_compiled_once(grammars: Grammars) -> None:
 
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 1.5}, {"top_k": 3}])
 def test_any_logits_give_what_the_schema_asks_for(
-    ops: OpTable, grammars: Grammars, params: dict[str, Any]
+    ops: Ops, grammars: Grammars, params: dict[str, Any]
 ) -> None:
     rng, sampler = np.random.default_rng(0), Sampler(ops)
     filler = MaskFiller(grammars, 1)

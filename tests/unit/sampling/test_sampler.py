@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -16,7 +15,8 @@ from quire.core.refusals import refusal_of
 from quire.core.sampling_params import SamplingParams
 from quire.ops import sampling
 from quire.ops.filters import FloatRow
-from quire.ops.table import OpTable, load_ops
+from quire.ops.interface import Ops
+from quire.ops.providers import load_ops
 from quire.sampling.rng import uniform
 from quire.sampling.sampler import Sampler, SampleResult, SamplingBatch, _no_token
 from quire.sampling.state import SamplingState
@@ -58,12 +58,12 @@ def rows(seed: int, n: int, scale: float = 3.0) -> Tensor:
     )
 
 
-def sample(ops: OpTable, logits: Tensor, states: list[SamplingState]) -> SampleResult:
+def sample(ops: Ops, logits: Tensor, states: list[SamplingState]) -> SampleResult:
     return Sampler(ops).sample(logits, SamplingBatch(states))
 
 
 @pytest.mark.parametrize("params", MENU)
-def test_token_is_the_oracles(ops: OpTable, params: dict[str, Any]) -> None:
+def test_token_is_the_oracles(ops: Ops, params: dict[str, Any]) -> None:
     for seed in range(20):
         logits = rows(seed, 1)
         result = sample(ops, logits, [state(seed=seed, **params)])
@@ -77,7 +77,7 @@ def test_token_is_the_oracles(ops: OpTable, params: dict[str, Any]) -> None:
         assert result.token_ids.tolist() == [expected]
 
 
-def test_a_row_is_bit_identical_alone_and_in_any_batch(ops: OpTable) -> None:
+def test_a_row_is_bit_identical_alone_and_in_any_batch(ops: Ops) -> None:
     n = len(MENU) * 3
     menu = [MENU[i % len(MENU)] for i in range(n)]
     logits = rows(5, n)
@@ -91,7 +91,7 @@ def test_a_row_is_bit_identical_alone_and_in_any_batch(ops: OpTable) -> None:
         assert not batch.errors
 
 
-def test_logits_are_not_changed_and_logprobs_are_the_models_own(ops: OpTable) -> None:
+def test_logits_are_not_changed_and_logprobs_are_the_models_own(ops: Ops) -> None:
     logits = rows(1, 1)
     before = logits.clone()
     result = sample(
@@ -106,7 +106,7 @@ def test_logits_are_not_changed_and_logprobs_are_the_models_own(ops: OpTable) ->
     assert entry.rank > 1
 
 
-def test_tokens_asked_for_by_id_have_the_models_own_log_probabilities(ops: OpTable) -> None:
+def test_tokens_asked_for_by_id_have_the_models_own_log_probabilities(ops: Ops) -> None:
     logits = rows(1, 2) * 40
     logits[1, 9] = -np.inf
     named = [9, 0, 5, 9]
@@ -129,7 +129,7 @@ def test_tokens_asked_for_by_id_have_the_models_own_log_probabilities(ops: OpTab
         {"temperature": 1.3, "top_k": 5, "min_p": 0.02},
     ],
 )
-def test_tokens_follow_the_exact_distribution(ops: OpTable, params: dict[str, Any]) -> None:
+def test_tokens_follow_the_exact_distribution(ops: Ops, params: dict[str, Any]) -> None:
     """Chi-square over 4,000 draws, along positions and along seeds."""
     n = 4000
     logits = rows(9, 1, scale=1.0)[:, :16]
@@ -153,7 +153,7 @@ def test_tokens_follow_the_exact_distribution(ops: OpTable, params: dict[str, An
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("at", [0, 100, VOCAB - 1])
-def test_a_sick_row_is_its_own_error(ops: OpTable, poison: float, at: int) -> None:
+def test_a_sick_row_is_its_own_error(ops: Ops, poison: float, at: int) -> None:
     logits = rows(2, len(MENU))
     healthy = sample(ops, logits, [state(**params) for params in MENU])
     for victim in range(len(MENU)):
@@ -169,7 +169,7 @@ def test_a_sick_row_is_its_own_error(ops: OpTable, poison: float, at: int) -> No
                 assert result.logprobs.get(row) == healthy.logprobs.get(row)
 
 
-def test_minus_infinity_is_fine_unless_it_is_everywhere(ops: OpTable) -> None:
+def test_minus_infinity_is_fine_unless_it_is_everywhere(ops: Ops) -> None:
     logits = torch.full((2, VOCAB), -math.inf)
     logits[0, 77] = -1.0
     for params in ({"temperature": 0.0}, {"temperature": 1.0}):
@@ -179,7 +179,7 @@ def test_minus_infinity_is_fine_unless_it_is_everywhere(ops: OpTable) -> None:
         assert "-inf" in result.errors[1]
 
 
-def test_masks_that_leave_nothing_are_that_requests_error(ops: OpTable) -> None:
+def test_masks_that_leave_nothing_are_that_requests_error(ops: Ops) -> None:
     nothing = {"allowed_token_ids": [5], "bad_words": ["5"], "bad_words_token_ids": [[5]]}
     result = sample(ops, rows(0, 2), [state(**nothing), state(temperature=0.0)])
     assert list(result.errors) == [0]
@@ -189,16 +189,14 @@ def test_masks_that_leave_nothing_are_that_requests_error(ops: OpTable) -> None:
     assert "allowed_token_ids and bad_words" in str(refusal)
 
 
-def test_an_overflow_in_a_penalty_is_that_requests_error(ops: OpTable) -> None:
+def test_an_overflow_in_a_penalty_is_that_requests_error(ops: Ops) -> None:
     logits = rows(0, 2)
     logits[0, 11] = 3e38
     result = sample(ops, logits, [state(repetition_penalty=0.1), state()])
     assert list(result.errors) == [0]
 
 
-def test_a_fault_inside_is_that_requests_error(
-    ops: OpTable, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fault_inside_is_that_requests_error(ops: Ops, caplog: pytest.LogCaptureFixture) -> None:
     wrong = state(temperature=0.0, logit_bias={VOCAB: 1.0})
     unseeded = state(temperature=1.0, seed=None)
     result = sample(ops, rows(0, 3), [wrong, state(temperature=0.0), unseeded])
@@ -224,7 +222,7 @@ def test_plain_greedy_is_an_argmax_and_only_rows_that_need_an_operation_pay() ->
         seen.extend(row + 100 for row in rows)
         return sampling.logprobs(logits, rows, tokens, counts)
 
-    ops = OpTable(argmax=argmax, sample=spy, logprobs=logprobs)
+    ops = Ops().using(argmax=argmax, sample=spy, logprobs=logprobs)
     logits = rows(0, 5)
     sample(ops, logits, [state(temperature=0.0) for _ in range(5)])
     assert not seen
@@ -241,15 +239,15 @@ def test_a_fault_of_the_operation_is_one_rows(caplog: pytest.LogCaptureFixture) 
 
     logits = rows(0, 3)
     states = [state(seed=i) for i in range(3)]
-    result = sample(OpTable(sample=faulty), logits, states)
+    result = sample(Ops().using(sample=faulty), logits, states)
     assert list(result.errors) == [1]
     assert "broken" in result.errors[1]
-    healthy = sample(OpTable(), logits, states)
+    healthy = sample(Ops(), logits, states)
     assert [result.token_ids[i] for i in (0, 2)] == [healthy.token_ids[i] for i in (0, 2)]
     assert len(caplog.records) == 1
 
 
-def test_first_of_equal_logits_wins(ops: OpTable) -> None:
+def test_first_of_equal_logits_wins(ops: Ops) -> None:
     logits = torch.zeros(1, VOCAB)
     logits[0, [300, 7, 299]] = 1.0
     assert sample(ops, logits, [state(temperature=0.0)]).token_ids.tolist() == [7]
@@ -264,7 +262,7 @@ def test_one_of_two_rows_that_cannot_be_sampled_fails_alone(sick: int) -> None:
             raise RuntimeError("no such row")
         return table.sample(logits, rows)
 
-    ops = dataclasses.replace(table, sample=failing)
+    ops = table.using(sample=failing)
     states = [state(seed=seed, temperature=1.0) for seed in range(2)]
     result = sample(ops, rows(0, 2), states)
     assert list(result.errors) == [sick]
@@ -273,7 +271,7 @@ def test_one_of_two_rows_that_cannot_be_sampled_fails_alone(sick: int) -> None:
     assert result.token_ids[1 - sick] == alone.token_ids[1 - sick]
 
 
-def test_a_row_that_its_penalty_makes_infinite_says_so(ops: OpTable) -> None:
+def test_a_row_that_its_penalty_makes_infinite_says_so(ops: Ops) -> None:
     logits = torch.full((1, VOCAB), 3e38)
     row = state(temperature=1.0, repetition_penalty=0.01)
     assert "NaN or infinity" in sample(ops, logits, [row]).errors[0]

@@ -10,7 +10,7 @@ import pytest
 
 from quire.cli.main import main
 from quire.ops.native import available_isas
-from quire.ops.table import load_ops
+from quire.ops.providers import load_ops
 from quire.ops.tuning import load_tuning, tuned_folder
 from quire.tune.kernels import command
 from quire.tune.kernels.search import Found, Subject

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from quire.bench.kernels.case import Call, Case, Variant, copies, noise
 from quire.core.config import ModelConfig
-from quire.ops.reference import GATED, Epilogue
-from quire.ops.table import LinearWeight, OpTable
+from quire.ops.interface import Ops
+from quire.ops.native_gemm import PackedLinear
+from quire.ops.reference import GATED, Epilogue, LinearWeight
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Setting:
     """
 
     model: ModelConfig
-    ops: OpTable
+    ops: Ops
     variant: Variant
     rows: list[int]
     contexts: list[int]
@@ -158,6 +159,7 @@ def quantize(s: Setting) -> Cases:
     dtype = s.variant.torch_dtype
 
     def case(k: int, rows: int, weight: LinearWeight) -> Case:
+        assert isinstance(weight, PackedLinear)
         x = rotated(dtype, rows, k)
         n, unit = len(x), x[0].nbytes
         return s.case(
@@ -219,7 +221,6 @@ def activation(s: Setting) -> Cases:
     m, dtype = s.model, s.variant.torch_dtype
     name = m.activation
     width = m.intermediate_size * (2 if m.gated_mlp else 1)
-    compute = getattr(s.ops, name)
     plain: Callable[[Tensor], Tensor] = {
         "silu_mul": lambda x: F.silu(x[:, : width // 2]) * x[:, width // 2 :],
         "gelu_tanh_mul": lambda x: (
@@ -236,7 +237,7 @@ def activation(s: Setting) -> Cases:
         n, unit = len(x), x[0].nbytes
         return s.case(
             "activation", name, str(width), rows,
-            lambda i: compute(x[i % n]),
+            lambda i: s.ops.activation(x[i % n], name),
             lambda i: plain(x[i % n]),
             moved_bytes=unit + rows * m.intermediate_size * dtype.itemsize, rotated_bytes=n * unit,
         )  # fmt: skip

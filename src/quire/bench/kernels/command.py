@@ -20,8 +20,8 @@ from quire.bench.progress import progress
 from quire.bench.report import Row
 from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError
+from quire.ops.interface import Ops
 from quire.ops.native import available_isas
-from quire.ops.table import OpTable
 from quire.system.hardware import detect
 
 FAMILIES: dict[str, tuple[Callable[[Setting], Cases], tuple[str, ...]]] = {
@@ -64,7 +64,7 @@ class _Bench:
     def __init__(self, args: argparse.Namespace, threads: int) -> None:
         self._args = args
         self._threads = threads
-        self._tables: dict[tuple[str, str | None], OpTable] = {}
+        self._tables: dict[tuple[str, str | None], Ops] = {}
         self._limits = Limits(Reader(threads))
         self._cache_bytes = cache_bytes()
 
@@ -133,7 +133,7 @@ class _Bench:
             "max": {"time_us": max(timed.samples) * 1e6},
         }
 
-    def _ops(self, isa: str, quantization: str | None) -> OpTable:
+    def _ops(self, isa: str, quantization: str | None) -> Ops:
         if isa not in available_isas():
             raise ConfigError(
                 f"--isa {isa}: this machine cannot run it.",

@@ -53,7 +53,7 @@ def _measure(threads: int) -> tuple[timing.Limits, dict[str, Variant]]:
     from quire.bench.kernels import timing
     from quire.bench.kernels.case import Variant
     from quire.ops.native import available_isas
-    from quire.ops.table import load_ops
+    from quire.ops.providers import load_ops
 
     torch.set_num_threads(threads)
     found = timing.Limits(Reader(threads, BUFFER_BYTES))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from quire.core.quantization import QUANTIZATIONS
-from quire.ops.table import LinearWeight, OpTable, load_ops
+from quire.ops.interface import Ops
+from quire.ops.providers import load_ops
+from quire.ops.reference import LinearWeight
 from quire.quant.names import rounding
 
 
-def load_rounded(isa: str, threads: int, quantization: str | None) -> OpTable:
+def load_rounded(isa: str, threads: int, quantization: str | None) -> Ops:
     """The native operations; weights are rounded by the kernels' packing, or before it."""
     if quantization is None or quantization in QUANTIZATIONS:
         return load_ops("cpu", isa, threads, quantization)
@@ -25,4 +26,4 @@ def load_rounded(isa: str, threads: int, quantization: str | None) -> OpTable:
         quantized = rounder.quantize(weight)
         return ops.pack_linear(quantized, *args, head=head, dtype=weight.dtype, **rest)
 
-    return replace(ops, pack_linear=pack_linear)
+    return ops.using(pack_linear=pack_linear)

@@ -14,7 +14,7 @@ from torch import Tensor
 from quire.bench.bandwidth import Reader
 from quire.bench.kernels.case import Call, Case, Variant, noise
 from quire.bench.report import percentile
-from quire.ops.table import OpTable
+from quire.ops.interface import Ops
 
 STABLE_SPREAD = 0.05
 """Middle half of a row's repetitions over their median; beyond it the row is marked unstable."""
@@ -116,7 +116,7 @@ class Limits:
         default_factory=dict
     )
 
-    def add_products(self, ops: OpTable, variant: Variant, *, with_torch: bool) -> None:
+    def add_products(self, ops: Ops, variant: Variant, *, with_torch: bool) -> None:
         """Have `measure` try products of `variant`'s types that fit into the caches.
 
         Args:

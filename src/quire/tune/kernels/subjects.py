@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from quire.ops import native_attention
 from quire.ops.metadata import AttentionMetadata, KVCache, cache_dtype
 from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool
-from quire.ops.table import LinearWeight
+from quire.ops.reference import LinearWeight
 from quire.ops.tuning import (
     AttentionTuning,
     GemmTuning,
@@ -66,13 +67,15 @@ def products(setting: Setting) -> Iterator[Task]:
     packed: list[PackedLinear] = []
     pack = setting.ops.pack_linear
 
-    def remembered(*args: object, **kwargs: object) -> LinearWeight:
-        packed.append(pack(*args, **kwargs))
-        return packed[-1]
+    def remembered(*args: Any, **kwargs: Any) -> LinearWeight:
+        made = pack(*args, **kwargs)
+        assert isinstance(made, PackedLinear)
+        packed.append(made)
+        return made
 
     parts = ranges(setting.rows)
     ends = sorted({end for part in parts for end in part})
-    ops = replace(setting.ops, pack_linear=remembered)
+    ops = setting.ops.using(pack_linear=remembered)
     for cases in product_cases.gemm(replace(setting, rows=ends, ops=ops)):
         weights = packed[:]
         packed.clear()
@@ -105,7 +108,7 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
     dtype = setting.variant.kv_cache_dtype
     kept = setting.variant.torch_dtype if dtype in (None, "auto") else cache_dtype(dtype)
     kv_dtype = str(kept).removeprefix("torch.")
-    ops = replace(setting.ops, paged_attention=attend)
+    ops = setting.ops.using(paged_attention=attend)
     found = [c for group in attention_cases.attention(replace(setting, ops=ops)) for c in group]
     subject = Subject(
         [case.call for case in found],

@@ -7,7 +7,8 @@ import torch
 
 from quire.core.errors import ConfigError
 from quire.ops import reference
-from quire.ops.table import OP_NAMES, OpTable, load_ops
+from quire.ops.interface import OP_NAMES, Ops, torch_note
+from quire.ops.providers import load_ops
 
 
 def test_reference_is_all_reference() -> None:
@@ -24,11 +25,11 @@ def test_every_op_is_callable_and_has_a_source() -> None:
 
 
 @pytest.fixture
-def native() -> OpTable:
+def native() -> Ops:
     return load_ops("cpu")
 
 
-def test_cpu_is_native_but_for_what_runs_once_a_step(native: OpTable) -> None:
+def test_cpu_is_native_but_for_what_runs_once_a_step(native: Ops) -> None:
     assert native.provider == "cpu"
     plain = {op for op, source in native.sources.items() if not source.startswith("native ")}
     assert plain == set()
@@ -38,7 +39,7 @@ def test_cpu_is_native_but_for_what_runs_once_a_step(native: OpTable) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_linear_takes_every_dtype_of_a_model(native: OpTable, dtype: torch.dtype) -> None:
+def test_linear_takes_every_dtype_of_a_model(native: Ops, dtype: torch.dtype) -> None:
     x, weight = torch.randn(3, 24).to(dtype), torch.randn(7, 24).to(dtype)
     y = native.linear(x, native.pack_linear(weight))
     assert y.dtype == dtype
@@ -46,7 +47,7 @@ def test_linear_takes_every_dtype_of_a_model(native: OpTable, dtype: torch.dtype
     assert native.logits(x, native.pack_linear(weight)).dtype == torch.float32
 
 
-def test_int8_weights(native: OpTable) -> None:
+def test_int8_weights(native: Ops) -> None:
     x, weight = torch.randn(3, 64), torch.randn(7, 64)
     int8 = load_ops("cpu", quantization="int8")
     got = int8.linear(x, int8.pack_linear(weight))
@@ -61,12 +62,12 @@ def test_int8_weights(native: OpTable) -> None:
         load_ops("reference", quantization="int8")
 
 
-def test_unknown_isa_is_refused(native: OpTable) -> None:
+def test_unknown_isa_is_refused(native: Ops) -> None:
     with pytest.raises(ConfigError, match="mmx"):
         load_ops("cpu", isa="mmx")
 
 
-def test_forced_isa_is_taken(native: OpTable) -> None:
+def test_forced_isa_is_taken(native: Ops) -> None:
     assert load_ops("cpu", isa="portable").sources["rms_norm"] == "native portable"
 
 
@@ -80,3 +81,21 @@ def test_without_the_native_module(monkeypatch: pytest.MonkeyPatch) -> None:
         load_ops("cpu")
     with pytest.raises(ConfigError):
         load_ops("auto", isa="avx2")
+
+
+def test_torch_is_noted_with_its_reason(native: Ops) -> None:
+    packed = native.pack_linear(torch.ones(2, 3, dtype=torch.float64))
+    native.linear(torch.ones(1, 3, dtype=torch.float64), packed)
+    assert native.torch_reasons == {"linear": "weights of float64"}
+    assert torch_note(native.torch_reasons) == "linear in torch: weights of float64"
+
+
+def test_ops_can_be_replaced(native: Ops) -> None:
+    changed = native.using(scale=lambda x, factor: x)
+    x = torch.ones(2, 2)
+    assert (changed.scale(x, 3.0) is x, changed.sources) == (True, native.sources)
+    assert native.scale(x, 3.0).tolist() == [[3.0, 3.0]] * 2
+    calls: list[str] = []
+    wrapped = native.wrapped(lambda name, op: lambda *args: calls.append(name) or op(*args))
+    wrapped.add(wrapped.scale(x, 2.0), x)
+    assert calls == ["scale", "add"]

@@ -1,0 +1,114 @@
+"""The operations that model code calls. Their signatures stand here once, and mypy checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from quire.ops import reference
+from quire.ops.device import CPU, Device
+from quire.ops.lora import lora_add
+from quire.ops.moe import moe, route
+from quire.ops.paged_attention import paged_attention
+from quire.ops.quantized import QuantizedWeight, Weights, parts_of
+from quire.ops.reference import Epilogue, LinearWeight
+from quire.ops.sampling import argmax, logprobs, sample
+
+if TYPE_CHECKING:
+    from quire import _native
+    from quire.ops.packed_file import StoredLinear
+
+
+class Ops:
+    """All operations in plain torch, on any device; a provider overrides what it computes itself.
+
+    An op's signature is that of its torch function: mypy holds model code and overrides to it.
+    Each is documented there (`ops.reference`, `ops.moe`, `ops.sampling` …).
+
+    Attributes:
+        provider: "reference" or "cpu".
+        sources: op → who computes it: "reference" or "native avx512" …
+        torch_reasons: op → why torch computed it at its last call, where this is not "reference".
+        note: why this provider was chosen, where the choice was "auto".
+        ranks: processes among which layers are split: over which `all_reduce` sums.
+        new_plan: makes an empty plan that these ops can be recorded into (see `ops.plan`); None
+            where nothing is native.
+        device: where they compute: of all their tensors, unless the op says "on the host".
+    """
+
+    embedding = staticmethod(reference.embedding)
+    add = staticmethod(reference.add)
+    linear = staticmethod(reference.linear)
+    logits = staticmethod(reference.logits)
+    all_reduce = staticmethod(reference.all_reduce)
+    all_gather = staticmethod(reference.all_gather)
+    vocab_embedding = staticmethod(reference.vocab_embedding)
+    rms_norm = staticmethod(reference.rms_norm)
+    add_rms_norm = staticmethod(reference.add_rms_norm)
+    layer_norm = staticmethod(reference.layer_norm)
+    add_layer_norm = staticmethod(reference.add_layer_norm)
+    rope_kv_write = staticmethod(reference.rope_kv_write)
+    paged_attention = staticmethod(paged_attention)
+    activation = staticmethod(reference.activation)
+    scale = staticmethod(reference.scale)
+    softcap = staticmethod(reference.softcap)
+    lora_add = staticmethod(lora_add)
+    route = staticmethod(route)
+    moe = staticmethod(moe)
+    argmax = staticmethod(argmax)
+    sample = staticmethod(sample)
+    logprobs = staticmethod(logprobs)
+
+    provider = "reference"
+    note = ""
+    ranks = 1
+    new_plan: Callable[[], _native.Plan] | None = None
+
+    def __init__(self, device: Device = CPU) -> None:
+        self.device = device
+        self.sources = dict.fromkeys(OP_NAMES, "reference")
+        self.torch_reasons: dict[str, str] = {}
+
+    def pack_linear(
+        self,
+        weight: Weights | StoredLinear,
+        bias: Tensor | None = None,
+        *,
+        epilogue: Epilogue = "none",
+        head: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> LinearWeight:
+        """`reference.pack_linear` on the device, of a weight on the host; the bias is there.
+
+        A provider's `StoredLinear` is what it has packed before.
+        """
+        if not isinstance(weight, (Tensor, QuantizedWeight, Sequence)):
+            raise TypeError("torch takes no stored weight")
+        parts: Any = [part.to(self.device.torch) for part in parts_of(weight)]
+        return reference.pack_linear(parts, bias, epilogue=epilogue, head=head, dtype=dtype)
+
+    def using(self, **ops: Callable[..., Any]) -> Self:
+        """Return a copy that calls these in place of its own ops of these names."""
+        assert all(callable(getattr(self, name, None)) for name in ops)
+        changed = copy(self)
+        vars(changed).update(ops)
+        return changed
+
+    def wrapped(self, wrap: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> Self:
+        """Return a copy that calls wrap(name, op) in place of each op of a step."""
+        return self.using(**{name: wrap(name, getattr(self, name)) for name in OP_NAMES})
+
+
+OP_NAMES = tuple(name for name, op in vars(Ops).items() if isinstance(op, staticmethod))
+"""What a step may call: all but `pack_linear`."""
+SAMPLING_OPS = frozenset({"argmax", "sample", "logprobs"})
+"""Those that take logits and return to Python."""
+
+
+def torch_note(torch_ops: Mapping[str, str]) -> str:
+    """Return the ops that torch computes for a native provider, with the reasons, for the log."""
+    return ", ".join(f"{op} in torch: {reason}" for op, reason in sorted(torch_ops.items()))

@@ -1,0 +1,83 @@
+"""Who computes: the provider of operations, and the device, by name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from quire.core.config import OpsProvider
+from quire.core.errors import ConfigError
+from quire.ops.cuda import CudaDevice
+from quire.ops.device import CPU, Device
+from quire.ops.interface import Ops
+from quire.ops.reference import LinearWeight
+from quire.system import env
+
+if TYPE_CHECKING:
+    from quire.ops.packed_file import StoredLinear
+    from quire.ops.rank_group import RankGroup
+
+logger = logging.getLogger(__name__)
+
+
+def open_device(name: str) -> Device:
+    """Return the device of an `EngineConfig`.
+
+    Raises:
+        ConfigError: torch does not have it.
+    """
+    return CPU if name == "cpu" else CudaDevice()
+
+
+def load_ops(
+    provider: OpsProvider = "auto",
+    isa: str | None = None,
+    num_threads: int = 1,
+    quantization: str | None = None,
+    device: Device = CPU,
+    group: RankGroup | None = None,
+) -> Ops:
+    """Return the operations of `provider`; its native kernels have `num_threads` threads.
+
+    Args:
+        provider: "cpu" takes native kernels where there are some; "reference" is plain torch;
+            "auto" is "cpu" where the native module can be imported.
+        quantization: how `pack_linear` quantizes (`core.quantization`); native kernels alone can.
+        isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
+        device: where; native kernels run on the CPU alone.
+        group: the processes that the model is split among; for native kernels alone.
+
+    Raises:
+        ConfigError: the native module or the instruction set was asked for and is not there.
+    """
+    plain = Ops(device)
+    if provider == "reference" or not device.is_host:
+        if quantization is not None:
+            raise ConfigError("the reference ops have no quantized products.", param="quantization")
+        if group is not None:
+            raise ConfigError("the reference ops compute in one process.", param="--ops")
+        return plain
+    isa = isa or env.cpu_isa()
+    try:
+        from quire.ops.cpu import CpuOps
+    except ImportError as error:
+        if provider == "cpu" or isa or quantization or group:
+            raise ConfigError(
+                f"the native kernels cannot be imported: {error}.",
+                fix="Install Quire with its native module, or use --ops reference.",
+                param="--ops",
+            ) from error
+        plain.note = f"reference: the native module cannot be imported ({error})"
+        logger.warning("ops: %s", plain.note)
+        return plain
+    try:
+        return CpuOps(isa, num_threads, quantization, group)
+    except ValueError as error:
+        raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
+
+
+def stored_linears(weights: Mapping[str, LinearWeight]) -> dict[str, StoredLinear]:
+    """Return what can be stored in a file, by name; nothing if not all of them can."""
+    stored = {name: weight.stored for name, weight in weights.items() if hasattr(weight, "stored")}
+    return stored if len(stored) == len(weights) else {}
