@@ -17,6 +17,7 @@ FINAL_TOOLS = ("final_result", "final_answer", "finish", "submit")
 TEXT = "The cat sat on the mat."
 CODE = 'Thought: I know it.\n<code>\nfinal_answer("The cat sat on the mat.")\n</code>'
 """For agents that write Python."""
+_QUOTED = re.compile(r"(?<!\w)'([^'\n]{1,40})'(?!\w)")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Ask:
         forced: a tool must be called; the one of this name, or any if it is empty.
         answered: a result of a tool is in the conversation.
         schema: the text must be JSON of this schema.
+        is_json: the text must be JSON of any kind.
         prompt: all of the conversation's texts.
     """
 
@@ -42,7 +44,13 @@ class Ask:
     forced: str | None = None
     answered: bool = False
     schema: Mapping[str, Any] | None = None
+    is_json: bool = False
     prompt: str = ""
+
+    @property
+    def quoted(self) -> list[str]:
+        """What the prompt has between single quotes."""
+        return _QUOTED.findall(self.prompt)
 
 
 @dataclass(frozen=True)
@@ -67,10 +75,12 @@ def reply(ask: Ask) -> Reply:
     if chosen is None and ask.forced is not None and ask.tools:
         chosen = ask.tools[0]
     if chosen is not None:
-        return Reply(call=chosen, arguments=json.dumps(sample(chosen.schema, chosen.schema)))
+        return Reply(call=chosen, arguments=_instance(chosen.schema, ask))
     schema = ask.schema or _schema_in(ask.prompt)
     if schema is not None:
-        return Reply(json.dumps(sample(schema, schema)))
+        return Reply(_instance(schema, ask))
+    if ask.is_json:
+        return Reply(json.dumps(dict.fromkeys(ask.quoted, "cat")))
     return Reply(CODE if "<code>" in ask.prompt else TEXT)
 
 
@@ -96,7 +106,13 @@ def _schema_in(prompt: str) -> Mapping[str, Any] | None:
     return None
 
 
-def sample(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+def _instance(schema: Mapping[str, Any], ask: Ask) -> str:
+    """Return JSON of a schema; its texts are what the prompt quotes, if it does."""
+    word = ask.quoted[0] if ask.quoted else "cat"
+    return json.dumps(sample(schema, schema, word), ensure_ascii=False)
+
+
+def sample(schema: Any, root: Mapping[str, Any], word: str, depth: int = 0) -> Any:
     """Return an instance of a JSON schema, of the common kinds that frameworks write."""
     if not isinstance(schema, Mapping) or depth > 8:
         return None
@@ -104,24 +120,24 @@ def sample(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
         found: Any = root
         for step in str(schema["$ref"]).removeprefix("#/").split("/"):
             found = found[step]
-        return sample(found, root, depth + 1)
+        return sample(found, root, word, depth + 1)
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
         return schema["enum"][0]
     for union in ("anyOf", "oneOf", "allOf"):
         if schema.get(union):
-            return sample(schema[union][0], root, depth + 1)
+            return sample(schema[union][0], root, word, depth + 1)
     kind = schema.get("type", "object")
     match kind[0] if isinstance(kind, list) else kind:
         case "object":
-            wanted = schema.get("required", ())
             properties = schema.get("properties", {})
-            return {name: sample(properties.get(name), root, depth + 1) for name in wanted}
+            wanted = schema.get("required") or properties
+            return {name: sample(properties.get(name), root, word, depth + 1) for name in wanted}
         case "array":
-            return [sample(schema.get("items", {"type": "string"}), root, depth + 1)]
+            return [sample(schema.get("items", {"type": "string"}), root, word, depth + 1)]
         case "string":
-            return "cat"
+            return word
         case "integer":
             return max(3, schema.get("minimum", 0))
         case "number":

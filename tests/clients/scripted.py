@@ -117,6 +117,18 @@ class ScriptedServer:
         return {}, iter(())
 
 
+def ask_of(path: str, body: dict[str, Any]) -> Ask | None:
+    """Return what matters of a request; None if it is not one that a model answers in a chat."""
+    for end, read in (
+        ("/chat/completions", _chat_ask),
+        ("/messages", _message_ask),
+        ("/responses", _response_ask),
+    ):
+        if path.endswith(end):
+            return read(body)
+    return None
+
+
 def _chat_ask(body: dict[str, Any]) -> Ask:
     tools = [
         Tool(tool["function"]["name"], tool["function"].get("parameters") or {})
@@ -131,6 +143,7 @@ def _chat_ask(body: dict[str, Any]) -> Ask:
         forced=_forced(choice, "function"),
         answered=any(message["role"] == "tool" for message in messages),
         schema=(wanted.get("json_schema") or {}).get("schema"),
+        is_json=wanted.get("type") == "json_object",
         prompt=texts_in(messages),
     )
 
@@ -167,6 +180,7 @@ def _response_ask(body: dict[str, Any]) -> Ask:
         forced=_forced(body.get("tool_choice"), None),
         answered="function_call_output" in prompt,
         schema=wanted.get("schema"),
+        is_json=wanted.get("type") == "json_object",
         prompt=prompt,
     )
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,14 +69,17 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 @contextmanager
-def serving(folder: Path, *flags: str, log_folder: Path | None = None) -> Iterator[Server]:
+def serving(
+    folder: Path, *flags: str, log_folder: Path | None = None, program: Sequence[str] = QUIRE
+) -> Iterator[Server]:
     """Serve the model in `folder` on a free port of this machine, until the end of the block.
 
     Args:
         log_folder: where its output goes; beside the model by default.
+        program: what runs Quire's commands.
     """
     log = (log_folder or folder.parent) / f"serve-{time.monotonic_ns()}.log"
-    command = [*QUIRE, "serve", str(folder), "--port", "0", "--served-model-name", "tiny", *flags]
+    command = [*program, "serve", str(folder), "--port", "0", "--served-model-name", "tiny", *flags]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
     try:
