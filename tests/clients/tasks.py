@@ -22,6 +22,10 @@ WEATHER: dict[str, Any] = {
     },
     "required": ["city"],
 }
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwAD"
+    "hgGAWjR9awAAAABJRU5ErkJggg=="
+)
 CLOSED_WEATHER = {**WEATHER, "required": ["city", "unit"], "additionalProperties": False}
 
 

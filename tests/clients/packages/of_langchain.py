@@ -9,7 +9,7 @@ from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
-from tests.clients.tasks import QUESTION, SYSTEM, Cat, add, get_weather
+from tests.clients.tasks import PIXEL, QUESTION, SYSTEM, Cat, add, get_weather
 
 
 def scenarios(url: str) -> Iterator[Callable[[], object]]:
@@ -49,6 +49,14 @@ def _of_model(model: Any) -> Iterator[Callable[[], object]]:
         again = able.invoke([*asked, first, result])
         able.invoke([*asked, first, result, again, HumanMessage("And in Rome?")])
 
+    def image() -> None:
+        able = model.bind_tools([get_weather])
+        first = able.invoke(asked)
+        [call] = first.tool_calls
+        part = {"type": "image", "base64": PIXEL.partition(",")[2], "mime_type": "image/png"}
+        result = ToolMessage([part], tool_call_id=call["id"], name=call["name"])
+        able.invoke([*asked, first, result])
+
     def forced() -> None:
         model.bind_tools([get_weather], tool_choice="any").invoke(asked)
         model.bind_tools([get_weather], tool_choice="get_weather").invoke(asked)
@@ -59,4 +67,4 @@ def _of_model(model: Any) -> Iterator[Callable[[], object]]:
     def parts() -> None:
         model.invoke([HumanMessage([{"type": "text", "text": QUESTION}])])
 
-    yield from (invoke, stream, tools, forced, structured, parts)
+    yield from (invoke, stream, tools, image, forced, structured, parts)

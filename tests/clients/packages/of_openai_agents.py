@@ -12,12 +12,13 @@ from agents import (
     OpenAIChatCompletionsModel,
     OpenAIResponsesModel,
     Runner,
+    ToolOutputImage,
     function_tool,
     set_tracing_disabled,
 )
 from openai import AsyncOpenAI
 
-from tests.clients.tasks import QUESTION, SYSTEM, Cat, add, get_weather
+from tests.clients.tasks import PIXEL, QUESTION, SYSTEM, Cat, add, get_weather
 
 
 def scenarios(url: str) -> Iterator[Callable[[], object]]:
@@ -70,7 +71,14 @@ def _of_model(kind: Any, url: str) -> Iterator[Callable[[], object]]:
     def typed() -> None:
         run(agent(output_type=Cat))
 
+    def image() -> None:
+        def look() -> ToolOutputImage:
+            """Look at the cat."""
+            return ToolOutputImage(image_url=PIXEL)
+
+        run(agent(tools=[function_tool(look)]))
+
     def handoff() -> None:
         run(agent(handoffs=[agent(handoff_description="Knows dogs.")]))
 
-    yield from (plain, functions, settings, streamed, typed, handoff)
+    yield from (plain, functions, settings, streamed, typed, image, handoff)

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
+from pydantic_ai import Agent, BinaryContent, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from tests.clients.tasks import QUESTION, SYSTEM, Cat, add, get_weather
+from tests.clients.tasks import PIXEL, QUESTION, SYSTEM, Cat, add, get_weather
 
 
 def scenarios(url: str) -> Iterator[Callable[[], object]]:
@@ -62,10 +62,19 @@ def _of_model(make: Callable[[], Any]) -> Iterator[Callable[[], object]]:
 
         asyncio.run(consume())
 
+    def image() -> None:
+        def look() -> BinaryContent:
+            """Look at the cat."""
+            return BinaryContent.from_data_uri(PIXEL)
+
+        agent(tools=[look]).run_sync(QUESTION)
+
     def settings() -> None:
         wanted: Any = {"temperature": 0.5, "max_tokens": 64, "parallel_tool_calls": False}
         agent(tools=[add]).run_sync(QUESTION, model_settings=wanted)
 
     yield from (plain, functions, typed_by_tool, typed_by_prompt, streamed, settings)
+    if make.__name__ != "chat":  # there the image goes into a message of the user
+        yield image
     if make.__name__ != "messages":  # the package asks Anthropic's own models alone for it
         yield typed_natively
