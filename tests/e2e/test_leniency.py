@@ -99,7 +99,7 @@ def test_completions_and_responses(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "word"),
     [
-        ({"use_beam_search": True}, "use_beam_search", "beam_search"),
+        ({"use_beam_search": True, "stream": True}, "stream", "not streamed"),
         ({"mirostat": 2}, "mirostat", "compatibility.md"),
         ({"xtc_probability": 0.5}, "xtc_probability", "compatibility.md"),
         ({"repeat_penalty": 1.3}, "repeat_penalty", "repetition_penalty"),

@@ -101,7 +101,7 @@ def test_row_5_bad_utf8_and_huge_integers(server: Server, path: str) -> None:
     [
         ({"temprature": 1}, "temprature", "did you mean temperature"),
         ({"max-tokens": 1}, "max-tokens", "did you mean max_tokens"),
-        ({"use_beam_search": True}, "use_beam_search", "not supported"),
+        ({"use_beam_search": True, "top_k": 3}, "top_k", "Beam search"),
         ({"max_tokens": "5"}, "max_tokens", "str"),
         ({"max_tokens": 5.5}, "max_tokens", "float"),
         ({"stream": "yes"}, "stream", "str"),

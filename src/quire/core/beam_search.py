@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -14,6 +14,9 @@ from quire.core.typed import check_types
 
 MAX_WIDTH = MAX_LOGPROBS // 2
 """A step looks at twice as many continuations of each beam, of which some may end the text."""
+
+MAX_PENALTY = 10.0
+"""A larger power of a length could be infinite."""
 
 
 class BeamSearchParams(msgspec.Struct, metaclass=NamedFields, kw_only=True):
@@ -32,7 +35,10 @@ class BeamSearchParams(msgspec.Struct, metaclass=NamedFields, kw_only=True):
     """Do not end where the model does."""
     length_penalty: float = 1.0
     """Scores are log-probabilities over length ** length_penalty, the prompt counted in: 0 is the
-    likeliest text, more favours longer ones."""
+    likeliest text, more favours longer ones. In [-10, 10]."""
+    early_stopping: bool | Literal["never"] = False
+    """True: end as soon as `beam_width` texts have ended. Else the search goes on to its end, and
+    no better text is missed."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -42,6 +48,12 @@ class BeamSearchParams(msgspec.Struct, metaclass=NamedFields, kw_only=True):
                 raise InvalidRequestError(
                     f"{name} is {value}; it must be in [1, {most}].", param=name
                 )
+        if not -MAX_PENALTY <= self.length_penalty <= MAX_PENALTY:
+            raise InvalidRequestError(
+                f"length_penalty is {self.length_penalty}; it must be in "
+                f"[-{MAX_PENALTY:g}, {MAX_PENALTY:g}].",
+                param="length_penalty",
+            )
 
 
 @dataclass(slots=True)

@@ -6,14 +6,78 @@ computes little more than a token for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 
 from quire.core.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from quire.core.errors import QuireError
 from quire.core.outputs import RequestOutput
-from quire.core.sampling_params import SamplingParams
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
 
 Generate = Callable[[list[list[int]], SamplingParams], list[RequestOutput]]
+
+
+class BeamSearch:
+    """The search behind one prompt, a step at a time, whoever computes the steps.
+
+    Args:
+        prompt: token ids, with room for `max_tokens` more.
+
+    Attributes:
+        live: what the next step is to continue; empty at the end.
+    """
+
+    def __init__(
+        self, prompt: list[int], params: BeamSearchParams, eos_token_ids: Collection[int]
+    ) -> None:
+        self.live = [BeamSearchSequence(prompt)]
+        self._params = params
+        self._ends = () if params.ignore_eos else eos_token_ids
+        self._ended: list[BeamSearchSequence] = []
+        self._num_steps = 0
+
+    def advance(self, outputs: Sequence[RequestOutput]) -> None:
+        """Take a step's outputs, those of `one_token`, one of each live beam."""
+        width = self._params.beam_width
+        likeliest = [
+            (beam.cum_logprob + found, token, beam)
+            for beam, output in zip(self.live, outputs, strict=True)
+            for token, found in _continuations(output)
+        ]
+        likeliest.sort(key=lambda entry: -entry[0])
+        going = (entry for entry in likeliest if entry[1] not in self._ends)
+        self.live = [_longer(*entry, None) for entry in islice(going, width)]
+        self._ended += [_longer(*entry, "stop") for entry in likeliest if entry[1] in self._ends]
+        self._ended = self._best(self._ended)
+        self._num_steps += 1
+        if self._params.early_stopping is True and len(self._ended) == width:
+            self.live = []
+        elif self._num_steps == self._params.max_tokens:
+            for beam in self.live:
+                beam.finish_reason = "length"
+            self._ended, self.live = self._best(self._ended + self.live), []
+
+    def best(self) -> list[BeamSearchSequence]:
+        """The best texts, the best first."""
+        return self._ended
+
+    def _best(self, found: list[BeamSearchSequence]) -> list[BeamSearchSequence]:
+        return sorted(found, key=self._score, reverse=True)[: self._params.beam_width]
+
+    def _score(self, beam: BeamSearchSequence) -> float:
+        length = len(beam.tokens) - (beam.finish_reason == "stop")  # its end is no part of it
+        return beam.cum_logprob / float(length**self._params.length_penalty)
+
+
+def one_token(params: BeamSearchParams) -> SamplingParams:
+    """What each step asks of each beam."""
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=1,
+        logprobs=2 * params.beam_width,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
 
 
 def beam_search(
@@ -28,53 +92,35 @@ def beam_search(
         generate: prompts and parameters → outputs, in their order.
         prompts: token ids, with room for `max_tokens` more.
     """
-    width = params.beam_width
-    one = SamplingParams(temperature=0.0, max_tokens=1, logprobs=2 * width, detokenize=False)
-    ends = () if params.ignore_eos else eos_token_ids
-    live = [[BeamSearchSequence(list(prompt))] for prompt in prompts]
-    ended: list[list[BeamSearchSequence]] = [[] for _ in prompts]
-    for _ in range(params.max_tokens):
-        beams = [beam for each in live for beam in each]
-        if not beams:
-            break
-        outputs = iter(generate([beam.tokens for beam in beams], one))
-        for index, each in enumerate(live):
-            longer = [new for beam in each for new in _continued(beam, next(outputs), ends)]
-            ended[index] += [new for new in longer if new.finish_reason]
-            going = [new for new in longer if not new.finish_reason]
-            live[index] = sorted(going, key=lambda beam: -beam.cum_logprob)[:width]
-    return [
-        _best(done + [_at_length(beam) for beam in each], params)
-        for done, each in zip(ended, live, strict=True)
-    ]
+    searches = [BeamSearch(list(prompt), params, eos_token_ids) for prompt in prompts]
+    while beams := [beam.tokens for search in searches for beam in search.live]:
+        advance_all(searches, generate(beams, one_token(params)))
+    return [BeamSearchOutput(search.best()) for search in searches]
 
 
-def _continued(
-    beam: BeamSearchSequence, output: RequestOutput, ends: Collection[int]
-) -> list[BeamSearchSequence]:
-    """The beam with each of the likeliest next tokens."""
+def advance_all(searches: Sequence[BeamSearch], outputs: Sequence[RequestOutput]) -> None:
+    """Take a step's outputs of all beams of all searches, in their order."""
+    rest = iter(outputs)
+    for search in searches:
+        if search.live:
+            search.advance([*islice(rest, len(search.live))])
+
+
+def _continuations(output: RequestOutput) -> Iterator[tuple[int, float]]:
+    """The likeliest next tokens, and their log-probabilities."""
     completion = output.outputs[0]
     if completion.logprobs is None or completion.finish_reason == "error":
         raise QuireError(f"A step of the search failed: {completion.stop_reason}")
-    return [
-        BeamSearchSequence(
-            [*beam.tokens, token],
-            beam.cum_logprob + found.logprob,
-            finish_reason="stop" if token in ends else None,
-            stop_reason=token if token in ends else None,
-        )
-        for token, found in completion.logprobs[0].items()
-    ]
+    return ((token, found.logprob) for token, found in completion.logprobs[0].items())
 
 
-def _at_length(beam: BeamSearchSequence) -> BeamSearchSequence:
-    beam.finish_reason = "length"
-    return beam
-
-
-def _best(found: list[BeamSearchSequence], params: BeamSearchParams) -> BeamSearchOutput:
-    def score(beam: BeamSearchSequence) -> float:
-        length = len(beam.tokens) - (beam.finish_reason == "stop")  # its end is no part of it
-        return beam.cum_logprob / float(length**params.length_penalty)
-
-    return BeamSearchOutput(sorted(found, key=score, reverse=True)[: params.beam_width])
+def _longer(
+    cum_logprob: float, token: int, beam: BeamSearchSequence, reason: str | None
+) -> BeamSearchSequence:
+    """The beam with one more token."""
+    return BeamSearchSequence(
+        [*beam.tokens, token],
+        cum_logprob,
+        finish_reason=reason,
+        stop_reason=None if reason is None else token,
+    )

@@ -126,9 +126,12 @@ class Sampler:
             return
         tokens = result.token_ids[list(counts)].tolist()
         entries = self._ops.logprobs(logits, list(counts), tokens, list(counts.values()))
-        for row, entry in zip(counts, entries, strict=True):
+        for row, found in zip(counts, entries, strict=True):
+            entry = found
             named = batch.states[row].params.logprob_token_ids
-            result.logprobs[row] = _with_named(entry, logits[row], named) if named else entry
+            if named:
+                entry = _with_named(entry, logits[row], list(named))
+            result.logprobs[row] = entry
 
 
 def _with_named(entry: TokenLogprobs, logits: Tensor, named: list[int]) -> TokenLogprobs:

@@ -55,13 +55,22 @@ def test_longer_ones_may_be_favoured() -> None:
     assert longest[-1] == ([2, END], 0.04, "stop")
 
 
+def test_an_early_stop_takes_the_first_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NEXT, (), {1: 0.6, END: 0.4})
+    monkeypatch.setitem(NEXT, (1,), {END: 0.9, 3: 0.1})
+    one = {"beam_width": 1, "length_penalty": 0.0}
+    assert found(**one, early_stopping=True) == [([END], 0.4, "stop")]
+    assert found(**one) == [([1, END], 0.54, "stop")]
+
+
 def test_ends_may_be_gone_past() -> None:
     with pytest.raises(KeyError):  # the table ends there
         found(ignore_eos=True, max_tokens=4)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("beam_width", 0), ("beam_width", 11), ("max_tokens", 0)]
+    ("name", "value"),
+    [("beam_width", 0), ("beam_width", 11), ("max_tokens", 0), ("length_penalty", 11.0)],
 )
 def test_what_is_out_of_range_is_named(name: str, value: int) -> None:
     with pytest.raises(InvalidRequestError, match=name):

@@ -10,12 +10,14 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.core.beam_search import BeamSearchParams
 from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.frontend.output.stream import OutputSink
 from quire.server.body import read_request
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.notices import all_notices
+from quire.server.openai.beams import search, search_params
 from quire.server.openai.calls import at_fault
 from quire.server.openai.conversation import chat_prompt, echoed, template_of
 from quire.server.openai.forms import plain_form
@@ -61,6 +63,7 @@ async def create_chat_completion(request: Request) -> Response:
     answer = _Answer(
         call,
         reading,
+        search_params(request, body, call.params, server.engine.default_sampling_params),
         UsageCounter.of_stream(body.stream_options, force=server.force_include_usage),
         body=body,
         echoed=echoed(body),
@@ -103,18 +106,28 @@ class ChatAnswer:
 
     call: Generation
     reading: Reading
+    beams: BeamSearchParams | None = None
     used: UsageCounter = field(default_factory=UsageCounter)
 
     async def final(self) -> RequestOutput:
         """The whole output, counted; see `FinalOutputs.all`."""
-        final = FinalOutputs(1)
-        try:
-            await self.submit(final.sink)
-            [output] = await final.all()
-        finally:
-            self.close()
+        if self.beams is not None:
+            [output] = await self.searched(self.beams)
+        else:
+            final = FinalOutputs(1)
+            try:
+                await self.submit(final.sink)
+                [output] = await final.all()
+            finally:
+                self.close()
         self.used.add(0, output)
         return output
+
+    async def searched(self, beams: BeamSearchParams) -> list[RequestOutput]:
+        try:
+            return await search(self.call, beams, self.call.params.n)
+        except InvalidRequestError as error:
+            raise await self.call.explained(error) from None
 
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
         try:

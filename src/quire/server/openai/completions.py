@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.core.beam_search import BeamSearchParams
 from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.core.sampling_params import SamplingParams
@@ -19,6 +20,7 @@ from quire.server.body import read_request
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import invalid
 from quire.server.notices import Warnings, all_notices
+from quire.server.openai.beams import search, search_params
 from quire.server.openai.generation import (
     FinalOutputs,
     Generation,
@@ -58,14 +60,17 @@ async def create_completion(request: Request) -> Response:
     body = await read_request(request, CompletionRequest)
     model = server.served_name(body.model)
     check_stream_options(request, body)
-    params = completion_params(body, server.live_engine().default_sampling_params)
+    defaults = server.live_engine().default_sampling_params
+    params = completion_params(body, defaults)
     params = limited(params, body.thinking_token_budget, server.parsers)
     prompts = _prompts(body)
     if body.suffix:
         params, prompts = _filling_in(body.suffix, body, params, prompts, server)
-    if len(prompts) * params.n > MAX_SEQUENCES:
+    beams = search_params(request, body, params, defaults)
+    each = params.n if beams is None else beams.beam_width
+    if len(prompts) * each > MAX_SEQUENCES:
         raise invalid(
-            f"{len(prompts)} prompts with n = {params.n} are {len(prompts) * params.n} "
+            f"{len(prompts)} prompts with n = {each} are {len(prompts) * each} "
             f"completions; one request may ask for {MAX_SEQUENCES}.",
             "prompt",
         )
@@ -79,7 +84,10 @@ async def create_completion(request: Request) -> Response:
         notices=all_notices(request),
     )
     answer = _Answer(
-        call, body, UsageCounter.of_stream(body.stream_options, force=server.force_include_usage)
+        call,
+        body,
+        beams,
+        UsageCounter.of_stream(body.stream_options, force=server.force_include_usage),
     )
     return await respond(answer, request, stream=bool(body.stream))
 
@@ -157,6 +165,7 @@ class _Answer:
 
     call: Generation
     body: CompletionRequest
+    beams: BeamSearchParams | None
     used: UsageCounter = field(default_factory=UsageCounter)
     offsets: dict[int, int] = field(default_factory=dict)
     """Characters told in logprobs so far, by choice."""
@@ -169,12 +178,7 @@ class _Answer:
 
     async def complete(self) -> CompletionResponse:
         """The whole answer."""
-        final = FinalOutputs(len(self.call.prompts))
-        try:
-            await self.submit(final.sink)
-            outputs = await final.all()
-        finally:
-            self.close()
+        outputs = await self.outputs()
         choices: list[CompletionChoice] = []
         warnings: Warnings = UNSET
         for prompt, output in enumerate(outputs):
@@ -185,6 +189,25 @@ class _Answer:
         answer.warnings = warnings
         answer.usage = self.used.usage()
         return answer
+
+    async def outputs(self) -> list[RequestOutput]:
+        """The final output of each prompt."""
+        if self.beams is not None:
+            try:
+                return await search(self.call, self.beams, self.n)
+            except InvalidRequestError as error:
+                raise await self.call.explained(error) from None
+        final = FinalOutputs(len(self.call.prompts))
+        try:
+            await self.submit(final.sink)
+            return await final.all()
+        finally:
+            self.close()
+
+    @property
+    def n(self) -> int:
+        """Choices of each prompt."""
+        return self.body.n or 1
 
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
         for prompt in range(len(self.call.prompts)):
@@ -204,7 +227,7 @@ class _Answer:
         self.take(prompt, output)
         if len(output.outputs) == 1:
             completion = output.outputs[0]
-            known = self.texts.get(prompt * self.call.params.n + completion.index)
+            known = self.texts.get(prompt * self.n + completion.index)
             more = completion.logprobs or completion.finish_reason or self.wants_more
             if known is not None and self.begun and not more:
                 return known.encode(completion.text) if completion.text else b""
@@ -223,6 +246,9 @@ class _Answer:
                 completion.text, completion.token_ids = "", []
                 completion.logprobs = None if completion.logprobs is None else []
         self.used.add(prompt, output)
+        if len(completions(output)) > self.n:
+            output.outputs.sort(key=lambda each: -(each.cumulative_logprob or 0))
+            output.outputs = [replace(o, index=i) for i, o in enumerate(output.outputs[: self.n])]
 
     def chunk(self, choice: CompletionChoice, output: RequestOutput) -> CompletionResponse:
         chunk = self.response([choice])
@@ -264,7 +290,7 @@ class _Answer:
         positions = self.prompt_positions.get(prompt, [])
         result = []
         for completion in completions(output):
-            index = prompt * self.call.params.n + completion.index
+            index = prompt * self.n + completion.index
             first = index not in self.offsets
             echo = bool(first and self.body.echo)
             choice = CompletionChoice(
@@ -291,7 +317,8 @@ class _Answer:
         output: RequestOutput,
     ) -> CompletionLogprobs | None:
         offset = self.offsets.setdefault(index, 0)
-        if completion.logprobs is None:
+        wanted = self.body.logprobs is not None or self.body.logprob_token_ids
+        if not wanted or completion.logprobs is None:
             return None
         first = output.prompt_token_ids[0]
         result, self.offsets[index] = completion_logprobs(

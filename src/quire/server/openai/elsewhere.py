@@ -90,17 +90,16 @@ SAMPLERS: Rules = {
     "guidance_scale": refused("There is no classifier-free guidance.", 1),
     "cfg_scale": refused("There is no classifier-free guidance.", 1),
     "negative_prompt": refused("There is no classifier-free guidance."),
-    # Beam search.
-    "use_beam_search": refused("Use LLM.beam_search of the Python package.", False),
-    "num_beams": refused("Use LLM.beam_search of the Python package.", 1),
-    "length_penalty": refused("It belongs to beam search.", 1),
-    "early_stopping": ignored("It belongs to beam search, which is off."),
+    "num_beams": refused("Send use_beam_search and n to /v1/chat/completions.", 1),
     "diversity_penalty": refused("It belongs to beam search.", 0),
 }
 
 _NO_SUCH = "This API has no such field; /v1/chat/completions has."
 
 CHAT_SAMPLING: Rules = {
+    "use_beam_search": refused(_NO_SUCH, False),
+    "length_penalty": refused(_NO_SUCH, 1),
+    "early_stopping": ignored("It belongs to beam search, which is off."),
     "messages": _instead("input"),
     "prompt": _instead("input"),
     "max_tokens": _instead("max_output_tokens"),
@@ -151,7 +150,6 @@ COMMON: Rules = {
 }
 
 COMPLETION: Rules = {
-    "best_of": refused("Send n, and choose among the answers.", 1),
     "messages": refused("Send the conversation to /v1/chat/completions."),
     "tools": refused("Tools belong to /v1/chat/completions."),
     "tool_choice": refused("Tools belong to /v1/chat/completions.", "none", "auto"),
@@ -170,7 +168,7 @@ CHAT: Rules = {
     "input": _instead("messages"),
     "prompt": _instead("messages"),
     "suffix": refused("/v1/completions has texts."),
-    "best_of": refused("Send n, and choose among the answers.", 1),
+    "best_of": refused("Send n, and choose among the answers; or use_beam_search.", 1),
     "modalities": refused(_TEXT_ONLY, ["text"]),
     "audio": refused(_TEXT_ONLY),
     "prediction": ignored("It would make the answer faster at most."),

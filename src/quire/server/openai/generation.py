@@ -74,6 +74,14 @@ class Generation:
         self.options = replace(self.options, lora_request=adapter)
         self.fingerprint = self.server.fingerprint(adapter)
 
+    def submit_one(
+        self, prompt: Prompt, params: SamplingParams, sink: OutputSink
+    ) -> Awaitable[None]:
+        """Start any prompt in the place of the request's own, as `submit` does."""
+        request_id = engine_request_id(self.id)
+        self._request_ids.append(request_id)
+        return self.server.engine.submit(prompt, params, request_id, sink, self.options)
+
     def submit(self, prompt: int, sink: OutputSink) -> Awaitable[None]:
         """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`.
 
@@ -83,11 +91,7 @@ class Generation:
         """
         if prompt == 0:
             self.server.check_queue()
-        request_id = engine_request_id(self.id)
-        self._request_ids.append(request_id)
-        return self.server.engine.submit(
-            self.prompts[prompt], self.params, request_id, sink, self.options
-        )
+        return self.submit_one(self.prompts[prompt], self.params, sink)
 
     async def explained(self, error: InvalidRequestError) -> InvalidRequestError:
         """Return the error with the field at fault under the client's name."""
@@ -112,6 +116,7 @@ class Generation:
         """Abort what still runs."""
         for request_id in self._request_ids:
             self.server.engine.close(request_id)
+        self._request_ids.clear()
 
 
 class Answer(StreamedAnswer, Protocol):

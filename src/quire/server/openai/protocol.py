@@ -109,6 +109,10 @@ class CommonRequest(Strict):
     """Report the log-probabilities of these tokens, too."""
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    """Beam search: see `core.beam_search`."""
     thinking_token_budget: int | None = None
     """Most tokens of reasoning, whose end is then forced."""
     priority: int | None = None
@@ -148,7 +152,7 @@ class CompletionRequest(CommonRequest, kw_only=True):
     """What comes behind the completion, for models that were trained to fill in text."""
 
     best_of: int | None = None
-    """As many as n."""
+    """Completions to compute; the n with the highest cumulative log-probability are returned."""
 
     rules: ClassVar[Rules] = elsewhere.COMPLETION
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from quire.core.sampling_params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
+from quire.core.sampling_params import MAX_LOGPROBS, MAX_N, RequestOutputKind, SamplingParams
 from quire.server.errors import invalid, not_supported
 from quire.server.notices import ignore
 from quire.server.openai.protocol import ChatRequest, CommonRequest, CompletionRequest
@@ -42,9 +42,12 @@ _SAME_NAME = (
 
 def completion_params(request: CompletionRequest, defaults: Mapping[str, Any]) -> SamplingParams:
     """Raises `InvalidRequestError` or `ApiError`, naming the field at fault."""
-    if request.best_of not in (None, request.n or 1):
-        raise not_supported("best_of", "Send n, and choose among the answers.")
     fields = _fields(request, defaults)
+    if not request.use_beam_search and wants_best(request):
+        if request.stream:
+            raise not_supported("stream", "The best of best_of answers are known at their end.")
+        fields["n"] = request.best_of
+        fields["logprobs"] = 0
     if request.max_tokens is not None:
         fields["max_tokens"] = 1 if echoes_alone(request) else request.max_tokens
     if request.logprobs is not None:
@@ -52,6 +55,22 @@ def completion_params(request: CompletionRequest, defaults: Mapping[str, Any]) -
         if request.echo and request.prompt_logprobs is None:
             fields["prompt_logprobs"] = request.logprobs
     return SamplingParams(**fields)
+
+
+def wants_best(request: CompletionRequest) -> bool:
+    """Whether more answers are computed than are returned.
+
+    Raises:
+        ApiError: 400, if fewer are.
+    """
+    n, best_of = request.n or 1, request.best_of
+    if best_of is None:
+        return False
+    if not n <= best_of <= MAX_N:
+        raise invalid(
+            f"best_of is {best_of}; it must be at least n, {n}, and at most {MAX_N}.", "best_of"
+        )
+    return best_of > n
 
 
 def echoes_alone(request: CompletionRequest) -> bool:
