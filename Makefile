@@ -6,7 +6,7 @@ SHELL := bash
 PYTHON ?= python3
 # A package index for torch alone, such as one with CPU-only wheels; empty means pip's own choice.
 TORCH_INDEX ?=
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist loadfile
 BENCH_ARGS ?=
 CPU_BARS_ARGS ?=
 SOAK_ARGS ?=
@@ -27,7 +27,7 @@ INSTALL := $(PIP) --config-settings=cmake.define.QUIRE_WERROR=ON --editable
 TORCH := $(shell sed -n 's/^torch==/&/p' constraints.txt)
 NATIVE := CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: help demo test newcomer soak soak-worlds soak-server fuzz truth mutants sanitize lint format bench cpu-bars web clean
+.PHONY: help demo test test-all newcomer soak soak-worlds soak-server fuzz truth mutants sanitize lint format bench cpu-bars web clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -36,8 +36,11 @@ demo: $(VENV)/.quire  ## Install Quire and let its built-in model tell a story
 	@echo "==> A story from the built-in model: quire complete"
 	@$(BIN)/quire complete --chat --temperature 0 --max-tokens 500 "Tell me a story."
 
-test: $(VENV)/.quire-dev  ## Install the development tools and run all tests
+test: $(VENV)/.quire-dev  ## Install the development tools and run the tests: each kind of proof once
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-all: $(VENV)/.quire-dev  ## Run the repetitions too, on random examples (QUIRE_TEST_SEED=N repeats a run)
+	@QUIRE_TEST_SEED=$${QUIRE_TEST_SEED:-$$RANDOM} $(BIN)/python -m pytest -m "" $(PYTEST_ARGS)
 
 newcomer: $(VENV)/.quire  ## Run forty things that a new user types, and write docs/newcomer.md
 	@$(BIN)/python -m tools.newcomer --output docs/newcomer.md

@@ -11,7 +11,9 @@ import hypothesis
 import pytest
 
 # A busy machine is no fault of what is tested.
-hypothesis.settings.register_profile("quire", deadline=None)
+# `make test` draws the same examples every time; `make test-all` sets a seed.
+SEEDED = "QUIRE_TEST_SEED" in os.environ
+hypothesis.settings.register_profile("quire", deadline=None, derandomize=not SEEDED)
 hypothesis.settings.load_profile("quire")
 
 # What somebody has exported (an API key, a proxy, a log level, a width) must not change a result.
@@ -21,6 +23,8 @@ _KEPT = re.compile(
 )
 for name in filter(lambda name: not _KEPT.fullmatch(name), list(os.environ)):
     del os.environ[name]
+
+os.environ.setdefault("QUIRE_TEST_SEED", "0")
 
 # Several pytest workers share the cores; a thread pool in each would have them wait in turns.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

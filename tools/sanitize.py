@@ -91,6 +91,7 @@ def main(arguments: list[str]) -> int:
     module = build(kind)
     command = [
         *(sys.executable, "-m", "pytest", "-p", "tools.native_module", f"--native={module}"),
+        *("-m", ""),  # every case
         "--capture=sys",  # a finding is written past Python, and ends the process
         *(*TESTS[kind], *rest),
     ]

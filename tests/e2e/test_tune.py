@@ -8,9 +8,12 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.serving import QUIRE
 
 
+@pytest.mark.slow  # unit/tune/test_study.py kills searches without servers
 def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     study, output = tmp_path / "study", tmp_path / "best.yaml"
     load = ["--num-prompts", "4", "--input-len", "8", "--output-len", "4"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def test_each_request_gets_the_answer_it_gets_alone(random: Random) -> None:
     combinations.case(random)
 
 
+@pytest.mark.slow
 def test_the_worlds_are_worth_it() -> None:
     """They preempt, share prefixes, and have steps that fail."""
     outcomes = replay.run("tests.fuzz.combinations", combinations.case, 25, seed=0)

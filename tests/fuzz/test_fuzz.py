@@ -20,13 +20,16 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.CRITICAL, logger=name)
 
 
-@pytest.mark.parametrize("seed", range(PARTS))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.slow if seed else []) for seed in range(PARTS)]
+)
 async def test_fuzzed_requests_leave_the_engine_alive(seed: int) -> None:
     statuses = await http.fuzz(REQUESTS // PARTS, seed)
     assert statuses[200] > 100
     assert statuses[400] > 1000
 
 
+@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("module", "cases", "outcome"),
     [
@@ -36,7 +39,10 @@ async def test_fuzzed_requests_leave_the_engine_alive(seed: int) -> None:
         (schemas, 400, "exact"),
     ],
 )
-def test_whatever_is_said_is_read_or_refused(module: Any, cases: int, outcome: str) -> None:
+def test_whatever_is_said_is_read_or_refused(
+    module: Any, cases: int, outcome: str, share: float
+) -> None:
+    cases = int(cases * share)
     outcomes = replay.run(module.__name__, module.case, cases, seed=0)
     assert outcomes[outcome] > cases // 50
 

@@ -55,6 +55,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         )
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("isa", available_isas() + emulated_isas())
 def test_as_near_to_float32_as_transformers(case: Case, isa: str) -> None:
     ops = load_ops("cpu", isa=isa)

@@ -36,6 +36,7 @@ def embeddings(llm: LLM, prompts: Any, **options: Any) -> np.ndarray:
 KINDS = ["bert", "distilbert", "modernbert", "roberta", "xlm-roberta", "llama", "qwen3"]
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["CLS", "MEAN", "LAST"])
 def test_embeddings(kind: str, how: str, tmp_path: Path) -> None:
@@ -49,6 +50,7 @@ def test_embeddings(kind: str, how: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(vector, expected.numpy(), atol=TOLERANCE)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("ops", ["cpu", "reference"])
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("kind", ["bert", "distilbert", "modernbert", "roberta", "qwen3"])

@@ -15,6 +15,8 @@ from quire.ops.reference import quantize_heads
 from quire.quant.names import NAMES, RANDOM_ONLY
 from tests.kernels.fused_common import new_generator
 
+pytestmark = pytest.mark.matrix
+
 N, K, ROWS = 256, 1024, 16
 
 

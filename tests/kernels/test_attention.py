@@ -298,6 +298,7 @@ def test_ragged_batches(
         assert_attended(world, isa, outs, spans, window)
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("given", [*SHAPES[:4], *SHAPES[10:14]], ids=str)
 def test_capped_scores(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
@@ -319,6 +320,7 @@ def test_capped_scores(
         assert_same_bits(alone[0], whole[99])
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1], SHAPES[10], SHAPES[13]], ids=str)
 def test_long_contexts(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
@@ -330,6 +332,7 @@ def test_long_contexts(
         assert_attended(world, isa, world.run(isa, pools[1], spans, window), spans, window)
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("given", SHAPES, ids=str)
 def test_a_token_is_the_same_in_every_batch_and_chunking(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
@@ -352,6 +355,7 @@ def test_a_token_is_the_same_in_every_batch_and_chunking(
             assert_same_bits(alone[0], whole[position])
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("given", [SHAPES[0], SHAPES[1], SHAPES[10], SHAPES[13]], ids=str)
 def test_a_token_is_the_same_alone_in_a_long_context(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
@@ -366,6 +370,7 @@ def test_a_token_is_the_same_alone_in_a_long_context(
             assert_same_bits(alone[0], whole[position - first])
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("given", SHAPES[:13], ids=str)
 def test_threads_that_share_a_sequence_change_nothing(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]

@@ -31,6 +31,8 @@ from tests.kernels.fused_common import (
     pools,
 )
 
+pytestmark = pytest.mark.matrix
+
 # exp(-t) overflows where t < -88.7, and the result is then 0 instead of less than this times x.
 UNDERFLOW = 2.0**-127
 

@@ -14,6 +14,8 @@ from tests.kernels.fused_common import (
     pools,
 )
 
+pytestmark = pytest.mark.matrix
+
 
 @each_isa
 @each_dtype

@@ -18,6 +18,8 @@ from tests.kernels.fused_common import (
     pools,
 )
 
+pytestmark = pytest.mark.matrix
+
 EPS = 1e-5
 
 

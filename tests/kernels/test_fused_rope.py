@@ -21,6 +21,8 @@ from tests.kernels.fused_common import (
     new_kernels,
 )
 
+pytestmark = pytest.mark.matrix
+
 EPS = 1e-6
 MAX_LEN = 300
 BLOCK_SIZE = 16

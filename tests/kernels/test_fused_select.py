@@ -7,6 +7,8 @@ import torch
 
 from tests.kernels.fused_common import each_isa, new_generator, new_kernels, pick
 
+pytestmark = pytest.mark.matrix
+
 PIECE = 16384  # columns that one task of argmax looks at
 COLS = [1, 2, 5, 16, 31, 33, 100, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 7]
 INF = float("inf")

@@ -18,6 +18,8 @@ from quire.ops.reference import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
 
+pytestmark = pytest.mark.matrix
+
 KINDS: tuple[WeightKind, ...] = ("f32", "f16", "bf16", "s8", "s8_a16")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 POOLS = {threads: Pool(threads) for threads in (1, 2)}

@@ -17,6 +17,8 @@ from quire.ops.reference import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own
 
+pytestmark = pytest.mark.matrix
+
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
 ISAS = available_isas() + emulated_isas()
 CODES = [torch.float8_e4m3fn, torch.float8_e5m2]

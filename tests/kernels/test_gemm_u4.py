@@ -19,6 +19,8 @@ from quire.ops.reference import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
 
+pytestmark = pytest.mark.matrix
+
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
 ISAS = available_isas() + emulated_isas()
 GROUPS = (32, 64, 128)

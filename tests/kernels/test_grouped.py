@@ -18,6 +18,8 @@ from quire.ops.native_gemm import PackedLinear, Pool
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.test_gemm_u4 import EPS32, quantize
 
+pytestmark = pytest.mark.matrix
+
 POOLS = {threads: Pool(threads) for threads in (1, 2)}
 ISAS = available_isas() + emulated_isas()
 KINDS = [*map(str, BITS), "book"]

@@ -22,6 +22,8 @@ from tests.kernels.fused_common import (
     pick,
 )
 
+pytestmark = pytest.mark.matrix
+
 POOLS = {threads: _native.Pool(threads) for threads in (1, 2, 3)}
 
 

@@ -23,6 +23,8 @@ from tests.kernels.fused_common import (
     pick,
 )
 
+pytestmark = pytest.mark.matrix
+
 KINDS: dict[torch.dtype, WeightKind] = {
     torch.float32: "f32",
     torch.bfloat16: "bf16",

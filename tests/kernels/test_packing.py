@@ -14,6 +14,8 @@ from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from tests.kernels.fused_common import assert_same_bits, draw, each_dtype, new_generator
 
+pytestmark = pytest.mark.matrix
+
 KINDS: tuple[WeightKind, ...] = typing.get_args(WeightKind)
 POOL = Pool(2)
 SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (40, 300), (257, 1023)]

@@ -14,10 +14,12 @@ import torch
 
 from quire.ops.native_gemm import Pool
 
+RANDOM = random.Random(0)
+
 
 def count(pool: Pool, tasks: int) -> torch.Tensor:
     counts = torch.zeros(tasks + 2, dtype=torch.int64)
-    pool.count_tasks(counts.data_ptr(), tasks, random.random() < 0.5)
+    pool.count_tasks(counts.data_ptr(), tasks, RANDOM.random() < 0.5)
     assert counts[tasks:].tolist() == [0, 0]
     return counts[:tasks]
 
@@ -27,7 +29,7 @@ def test_every_task_runs_once(threads: int) -> None:
     pool = Pool(threads)
     assert pool.threads == threads
     for _ in range(300):
-        tasks = random.choice([0, 1, 2, 3, threads, random.randrange(200), 5000])
+        tasks = RANDOM.choice([0, 1, 2, 3, threads, RANDOM.randrange(200), 5000])
         assert bool((count(pool, tasks) == 1).all())
 
 

@@ -18,6 +18,8 @@ from tests.kernels.fused_common import (
     pick,
 )
 
+pytestmark = pytest.mark.matrix
+
 EPS = 1e-5
 CODES = {
     torch.float32: _native.FLOAT32,

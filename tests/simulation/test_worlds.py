@@ -12,11 +12,16 @@ from tests.simulation.world import World, run_world
 
 SEEDS = 2_000
 BATCHES = 40
+FAST = 10
+"""Batches in `make test`; tools/mutants runs the same."""
 FAILED_ONCE: list[int] = [3, 733842, 1006968, 1000211]
 """Seeds that found a bug; they run for ever."""
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+REST = [pytest.param(batch, marks=pytest.mark.slow) for batch in range(FAST, BATCHES)]
+
+
+@pytest.mark.parametrize("batch", [*range(FAST), *REST])
 def test_random_worlds(batch: int) -> None:
     size = SEEDS // BATCHES
     results = [failure(seed) for seed in range(batch * size, (batch + 1) * size)]
