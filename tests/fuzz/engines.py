@@ -60,6 +60,9 @@ MODELS: dict[str, dict[str, Any]] = {
     | {"query_pre_attn_scalar": 16, "layer_types": _SLIDES},
     "gpt2": {"model_type": "gpt2", "n_positions": 2048},
     "opt": {"model_type": "opt"},
+    "olmo2": {"model_type": "olmo2"},
+    "starcoder2": {"model_type": "starcoder2", "sliding_window": WINDOW},
+    "stablelm": {"model_type": "stablelm", "use_qkv_bias": True},
     "embedded": {},
 }
 """config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""

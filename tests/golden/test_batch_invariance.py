@@ -49,6 +49,9 @@ CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("llama", "float32", "fp8_e4m3", "reference"),
     ("qwen2-sliding-tied", "bfloat16", "bfloat16", "cpu"),
     ("gemma", "float16", "float16", "cpu"),
+    ("olmo2", "bfloat16", "bfloat16", "cpu"),
+    ("starcoder2", "bfloat16", "int8", "cpu"),
+    ("stablelm", "float32", "float32", "cpu"),
 ]
 
 

@@ -33,6 +33,10 @@ MODELS = [
     "gemma2",
     "gemma3",
     "gpt2",
+    "olmo2",
+    "starcoder2",
+    "stablelm",
+    "stablelm-biases",
 ]
 
 

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings(
 NUM_TOKENS = 24
 TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
+    "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
     "opt": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
     "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
 }
@@ -90,6 +91,7 @@ def answers(
 
 MODELS = [
     "llama", "qwen2", "qwen3", "mistral", "gpt2", "opt", "phi3", "gemma", "gemma2", "gemma3",
+    "olmo2", "starcoder2", "stablelm",
 ]  # fmt: skip
 
 

@@ -31,7 +31,9 @@ from tests.golden import (
 )
 from tests.golden.harness import torch_ops
 from tests.golden.tiny_models import TINY_MODELS, make_tiny
+from tests.truth import choices
 from tests.unit.executor.configs import TINY
+from tests.unit.models import test_absent_keys
 
 DECODERS = {
     key for name, key in HF_CLASSES.items() if task({"architectures": [name]}) == "generate"
@@ -61,6 +63,10 @@ def test_every_suite_has_every_decoder(suite: str) -> None:
 def test_the_fuzzer_has_every_decoder() -> None:
     found = {shape["model_type"] for shape in engines.MODELS.values() if shape}
     assert found == DECODERS
+
+
+def test_every_architecture_is_held_against_transformers_reading() -> None:
+    assert set(choices.ARCHITECTURES) == set(test_absent_keys.CONFIGS) == set(ARCHITECTURES.names())
 
 
 def test_every_encoder_is_tested() -> None:

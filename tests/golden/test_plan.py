@@ -112,6 +112,9 @@ CASES = [
     ("gemma2", BFLOAT16, BFLOAT16, None),
     ("gemma2", FLOAT32, INT8, "int8"),
     ("gemma3", BFLOAT16, BFLOAT16, "int4_g32"),
+    ("olmo2", BFLOAT16, INT8, "int8"),
+    ("starcoder2", FLOAT16, FLOAT16, None),
+    ("stablelm-biases", BFLOAT16, BFLOAT16, "int8"),
 ]
 
 

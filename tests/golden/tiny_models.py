@@ -139,6 +139,14 @@ TINY_MODELS: dict[str, TinyModel] = {
             "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "olmo2": TinyModel("olmo2", {"rms_norm_eps": 0.01}),
+    "olmo2-mha-tied": TinyModel("olmo2", {"num_key_value_heads": 4, "tie_word_embeddings": True}),
+    "starcoder2": TinyModel("starcoder2", {"sliding_window": 20}),
+    "starcoder2-no-biases": TinyModel(
+        "starcoder2", {"use_bias": False, "tie_word_embeddings": False, "hidden_act": "relu"}
+    ),
+    "stablelm": TinyModel("stablelm", {"head_dim": 16}),
+    "stablelm-biases": TinyModel("stablelm", {"use_qkv_bias": True, "partial_rotary_factor": 0.5}),
     "gpt2": TinyModel("gpt2"),
     "opt": TinyModel("opt", {"ffn_dim": 96}),
     "opt-untied-gelu": TinyModel(

@@ -194,6 +194,30 @@ def test_fused_is_what_it_fuses(
 
 @each_isa
 @each_dtype
+@pytest.mark.parametrize("wide", [False, True], ids=["rounded", "float32 gain"])
+def test_norms_over_all_heads(isa: str, dtype: torch.dtype, wide: bool) -> None:
+    """To the bit those of the normed parts; v and what lies beside the rows are left alone."""
+    kernels, generator = new_kernels(isa), new_generator()
+    for shape, rows in product(SHAPES, (0, 1, 37)):
+        widths = [n * shape.head_dim for n in (shape.heads, shape.kv_heads, shape.kv_heads)]
+        weights = [draw(generator, torch.float32 if wide else dtype, width) for width in widths[:2]]
+        step = new_step(generator, dtype, shape, rows, norms=False)
+        parts = zip(step.qkv.split(widths, dim=-1), weights, strict=False)
+        normed = [kernels.rms_norm(part, weight, EPS) for part, weight in parts]
+        plain = step._replace(qkv=torch.cat([*normed, step.qkv[:, -widths[2] :]], dim=-1))
+        room = step.qkv._base
+        assert room is not None
+        before, width = room.clone(), step.qkv.shape[1]
+        cache, expected = (new_cache(dtype, shape) for _ in range(2))
+        full = step._replace(q_norm=weights[0], k_norm=weights[1])
+        assert_same_bits(fused(kernels, full, cache, shape), fused(kernels, plain, expected, shape))
+        assert_same_cache(cache, expected)
+        assert_same_bits(room[:, :2], before[:, :2])
+        assert_same_bits(room[:, 2 + width - widths[2] :], before[:, 2 + width - widths[2] :])
+
+
+@each_isa
+@each_dtype
 @pytest.mark.parametrize("held", [None, (torch.int8, True)], ids=str)
 def test_wide_norms_of_heads(
     isa: str, dtype: torch.dtype, held: tuple[torch.dtype, bool] | None

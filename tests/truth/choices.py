@@ -102,6 +102,28 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "qwen2": Architecture("Qwen2", _QWEN),
     "qwen3": Architecture("Qwen3", _QWEN | {"attention_bias": _FLAG}),
+    "olmo2": Architecture("Olmo2", _GATED | {"attention_bias": _FLAG}),
+    "starcoder2": Architecture(
+        "Starcoder2",
+        {k: v for k, v in _GATED.items() if k not in ("rms_norm_eps", "hidden_act")}
+        | {
+            "norm_epsilon": _EPS,
+            "hidden_act": ("gelu_pytorch_tanh", "gelu", "relu", ABSENT),
+            "use_bias": _FLAG,
+            "sliding_window": _WINDOW,
+        },
+    ),
+    "stablelm": Architecture(
+        "StableLm",
+        {k: v for k, v in _GATED.items() if k != "rms_norm_eps"}
+        | {
+            "layer_norm_eps": _EPS,
+            "head_dim": (ABSENT,),  # Transformers' attention has no such key here
+            "use_qkv_bias": _FLAG,
+            "qk_layernorm": (*[ABSENT] * 8, False, True),
+            "use_parallel_residual": (*[ABSENT] * 8, False, True),
+        },
+    ),
     "phi3": Architecture("Phi3", _GATED | {"sliding_window": _WINDOW}),
     "gemma": Architecture("Gemma", _GEMMA | {"hidden_act": _GELUS}),
     "gemma2": Architecture("Gemma2", _GEMMA2 | {"attn_logit_softcapping": (8.0, None, ABSENT)}),
@@ -248,8 +270,10 @@ def _rope(rng: Random, kind: str, config: Config) -> Config:
     if head_dim in (ABSENT, None):
         usual = config.get("hidden_size", 64) // config.get("num_attention_heads", 4)
         head_dim = {"qwen3": 128, "gemma": 256, "gemma2": 256, "gemma3_text": 256}.get(kind, usual)
-    partial = rng.choice((0.5, 1.0)) if kind == "phi3" and rng.random() < 0.4 else ABSENT
-    rotary = head_dim if partial is ABSENT else int(head_dim * partial)
+    usual_part = 0.25 if kind == "stablelm" else 1.0
+    rotates_parts = kind in ("phi3", "stablelm")
+    partial = rng.choice((0.5, 1.0)) if rotates_parts and rng.random() < 0.4 else ABSENT
+    rotary = int(head_dim * (usual_part if partial is ABSENT else partial))
     table, top = scaling(rng, rotary, "longrope" if kind == "phi3" else "")
     fields = _nested(rng, kind, table) if ARCHITECTURES[kind].rope == "nested" else {}
     if not fields:

@@ -22,6 +22,9 @@ _ARCHITECTURES = {
     "gemma": ("gemma", "GemmaForCausalLM"),
     "gemma2": ("gemma2", "Gemma2ForCausalLM"),
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
+    "olmo2": ("olmo2", "Olmo2ForCausalLM"),
+    "stablelm": ("stablelm", "StableLmForCausalLM"),
+    "starcoder2": ("starcoder2", "Starcoder2ForCausalLM"),
 }
 _DTYPES = {"F32": "float32", "F16": "float16"}
 _NO_TOKEN = 0xFFFFFFFF
@@ -55,6 +58,13 @@ class _Metadata:
         value = self._get(key, default)
         if value is not default and (type(value) not in (int, float) or not math.isfinite(value)):
             raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not a number")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """Whether the key is there and true."""
+        value = self._get(key, False)
+        if type(value) is not bool:
+            raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not true or false")
         return value
 
     def text(self, key: str, default: Any = _MISSING) -> Any:
@@ -120,6 +130,8 @@ def hf_config(file: GGUFFile) -> dict[str, Any]:
     config = common | _llama(meta)
     if model_type == "phi3":
         return config | _phi3(meta, config)
+    if model_type in ("stablelm", "starcoder2"):
+        return _layer_normed(meta, config)
     if model_type.startswith("gemma"):
         return config | _gemma(meta, config)
     return config
@@ -171,11 +183,13 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
             fix="Quire has no such architecture; use another model.",
         )
     rotary_dim = meta.integer("rope.dimension_count", head_dim)
-    if rotary_dim != head_dim and meta.architecture != "phi3":
+    if rotary_dim != head_dim and meta.architecture not in ("phi3", "stablelm"):
         raise UnsupportedModelError(
             f"{meta.file.path.name}: {rotary_dim} of {head_dim} elements of a head are rotated.",
             fix="Quire rotates whole heads in this architecture; use another model.",
         )
+    layer_norms = meta.architecture in ("stablelm", "starcoder2")
+    norm = "layer_norm" if layer_norms else "layer_norm_rms"
     config = {
         "attention_bias": "blk.0.attn_q.bias" in meta.file.tensors,
         "head_dim": head_dim,
@@ -186,7 +200,7 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_hidden_layers": meta.integer("block_count"),
         "num_key_value_heads": meta.integer("attention.head_count_kv", heads),
-        "rms_norm_eps": meta.number("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": meta.number(f"attention.{norm}_epsilon"),
         "rope_theta": meta.number("rope.freq_base", 10000.0),
         "rope_scaling": _rope_scaling(meta, head_dim),
     }
@@ -208,10 +222,27 @@ def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
     rotary_dim = meta.integer("rope.dimension_count", head_dim)
     scaling = config["rope_scaling"] or {}
     trained = {k: scaling[k] for k in ("original_max_position_embeddings",) if k in scaling}
-    if rotary_dim == head_dim:
-        return trained
+    return trained if rotary_dim == head_dim else trained | _rotated_part(rotary_dim, head_dim)
+
+
+def _rotated_part(rotary_dim: int, head_dim: int) -> dict[str, Any]:
     # A hair above the quotient, so that head_dim times it is never rounded below rotary_dim.
-    return trained | {"partial_rotary_factor": math.nextafter(rotary_dim / head_dim, 1.0)}
+    return {"partial_rotary_factor": min(1.0, math.nextafter(rotary_dim / head_dim, 2.0))}
+
+
+def _layer_normed(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
+    """Of architectures that call a Llama's fields by other names."""
+    eps, bias = config.pop("rms_norm_eps"), config.pop("attention_bias")
+    if meta.architecture == "starcoder2":
+        gelu = {"hidden_act": "gelu_pytorch_tanh"}
+        return config | gelu | {"norm_epsilon": eps, "use_bias": bias}
+    head_dim = config["head_dim"]
+    return config | {
+        "layer_norm_eps": eps,
+        "use_qkv_bias": bias,
+        "use_parallel_residual": meta.flag("use_parallel_residual"),
+        **_rotated_part(meta.integer("rope.dimension_count", head_dim), head_dim),
+    }
 
 
 def _gemma(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,11 @@ from quire.core.errors import UnsupportedModelError
 from quire.core.rope import yarn_magnitude
 
 ARCHITECTURES = {
-    name: name for name in ("llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gpt2")
+    name: name
+    for name in (
+        *("llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gpt2"),
+        *("olmo2", "stablelm", "starcoder2"),
+    )
 }
 ARCHITECTURES |= {"mistral": "llama", "gemma3_text": "gemma3"}
 """`ModelConfig.architecture` → GGUF's."""
@@ -167,6 +171,7 @@ def _gpt2(model: ModelConfig) -> dict[str, Value]:
 
 def _llama(model: ModelConfig) -> dict[str, Value]:
     assert model.rope is not None
+    norm = "layer_norm" if model.norm == "layer_norm" else "layer_norm_rms"
     keys: dict[str, Value] = {
         "context_length": model.max_position_embeddings,
         "embedding_length": model.hidden_size,
@@ -177,7 +182,7 @@ def _llama(model: ModelConfig) -> dict[str, Value]:
         "attention.head_count_kv": model.num_key_value_heads,
         "attention.key_length": model.head_dim,
         "attention.value_length": model.head_dim,
-        "attention.layer_norm_rms_epsilon": model.norm_eps,
+        f"attention.{norm}_epsilon": model.norm_eps,
         "rope.dimension_count": model.rope.rotary_dim,
         "rope.freq_base": model.rope.theta,
         **_rope_scaling(model.rope),

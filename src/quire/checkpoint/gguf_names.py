@@ -73,6 +73,14 @@ _GEMMA2_BLOCK = _BLOCK | {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_OLMO2_BLOCK = {k: v for k, v in _BLOCK.items() if not k.endswith("_norm")} | {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_STARCODER2_BLOCK = {k: v for k, v in _BLOCK.items() if k != "ffn_gate"} | {
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
 _GPT2 = Names(
     top={
         "token_embd": "transformer.wte",
@@ -102,6 +110,9 @@ NAMES: dict[str, Names] = {
     "gemma2": Names(_TOP, _GEMMA2_BLOCK, norms_plus_one=True),
     "gemma3": Names(_TOP, _GEMMA2_BLOCK | _HEAD_NORMS, norms_plus_one=True),
     "gpt2": _GPT2,
+    "olmo2": Names(_TOP, _OLMO2_BLOCK | _HEAD_NORMS),
+    "stablelm": Names(_TOP, _BLOCK),
+    "starcoder2": Names(_TOP, _STARCODER2_BLOCK),
 }
 """By GGUF's `general.architecture`."""
 

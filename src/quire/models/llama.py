@@ -34,6 +34,7 @@ def parse(
     head_dim: int | None = None,
     kv_heads: int | None = None,
     norm_eps: float = 1e-6,
+    partial: float | None = None,
     bos: int | None = None,
     eos: int | None = None,
     **differences: Any,
@@ -42,13 +43,16 @@ def parse(
 
     Args:
         head_dim, kv_heads, norm_eps, bos, eos: what absent fields mean (see `hf.heads`).
+        partial: see `models.rope.rope`.
         differences: a sister architecture's fields.
     """
     if config.get("head_dim") is not None:
         head_dim = hf.integer(config, "head_dim")
     shape = hf.shape(config, head_dim, kv_heads)
     max_len = shape["max_position_embeddings"]
-    rope = differences.pop("rope", None) or ropes.rope(config, shape["head_dim"], max_len)
+    rope = differences.pop("rope", None) or ropes.rope(
+        config, shape["head_dim"], max_len, partial=partial
+    )
     if "activation" not in differences and hf.activation(config, "hidden_act", "silu") != "silu":
         raise UnsupportedModelError(
             f"config.json: hidden_act is {config['hidden_act']!r}; Quire gates with silu only.",

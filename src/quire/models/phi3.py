@@ -35,7 +35,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         norm_eps=1e-5,
         bos=1,
         eos=32000,
-        rope=ropes.rope(renamed, head_dim, max_len, partial=True, trained=_TRAINED_LENGTH),
+        rope=ropes.rope(renamed, head_dim, max_len, partial=1.0, trained=_TRAINED_LENGTH),
         sliding_window=hf.optional(config, "sliding_window", None),
     )
 

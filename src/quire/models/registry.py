@@ -19,9 +19,12 @@ _DECODERS = {
     "Llama": "llama",
     "Mistral": "mistral",
     "OPT": "opt",
+    "Olmo2": "olmo2",
     "Phi3": "phi3",
     "Qwen2": "qwen2",
     "Qwen3": "qwen3",
+    "StableLm": "stablelm",
+    "Starcoder2": "starcoder2",
 }
 _ENCODERS = {
     "Bert": "bert",

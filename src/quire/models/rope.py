@@ -52,7 +52,12 @@ _FACTOR_BOUNDS = 1e-6, 1e9
 
 
 def rope(
-    hf: HFConfig, head_dim: int, max_len: int, *, partial: bool = False, trained: int | None = None
+    hf: HFConfig,
+    head_dim: int,
+    max_len: int,
+    *,
+    partial: float | None = None,
+    trained: int | None = None,
 ) -> RopeConfig:
     """The one RoPE of all layers.
 
@@ -60,7 +65,8 @@ def rope(
         hf: config.json.
         head_dim: elements of a head.
         max_len: the config's max_position_embeddings.
-        partial: whether the architecture can rotate a part of each head.
+        partial: the part of each head that is rotated where the config does not say; None is an
+            architecture that rotates whole heads.
         trained: what an absent top-level `original_max_position_embeddings` means; None is
             `max_len`.
 
@@ -342,14 +348,14 @@ def _warn_overwritten(params: dict[str, Any], older: dict[str, Any], layers: str
 
 
 def _parsed(
-    params: dict[str, Any], kind: str, head_dim: int, max_len: int, *, partial: bool = False
+    params: dict[str, Any], kind: str, head_dim: int, max_len: int, *, partial: float | None = None
 ) -> RopeConfig:
     """Check every field of one RoPE and give those that its scaling reads."""
     theta = number(params, "rope_theta", default=DEFAULT_THETA)
     if theta < 1 or (theta == 1 and kind == "yarn"):
         raise wrong("rope_theta", params["rope_theta"], "greater than 1")
-    part = number(params, "partial_rotary_factor", default=1.0)
-    if part != 1.0 and not partial:
+    part = number(params, "partial_rotary_factor", default=partial or 1.0)
+    if part != 1.0 and partial is None:
         raise UnsupportedModelError(
             f"config.json: partial_rotary_factor is {part:g}; this architecture rotates whole "
             "heads.",

@@ -195,14 +195,15 @@ class FusedKernels:
     ) -> Tensor:
         """What stands between the qkv product and attention, in one pass over its rows.
 
-        Equal to the bit to splitting, `rms_norm` of each head of q and k, rotation and storing.
+        Equal to the bit to splitting, `rms_norm` of q and k, rotation and storing. Norms wider than
+        a head are computed first, in place.
 
         Args:
             qkv: [T, (heads + 2 · kv_heads) · head_dim]; q, then k, then v.
             positions: int64 [T].
             cos_sin: float32 [max_len, rotary_dim]; None does not turn.
-            q_norm: [head_dim] weight of the norm of each head of q (see `rms_norm`); None does
-                not normalize.
+            q_norm: weight of the norm (see `rms_norm`) of each head of q [head_dim], or of all
+                [heads · head_dim]; None does not normalize.
             k_norm: the same for k, of the same dtype.
             eps: of the norms.
             cache: receives k and v; [blocks, kv_heads, block_size, head_dim] each, of qkv's
@@ -222,6 +223,12 @@ class FusedKernels:
             if indices(name, index) != rows:
                 raise misfit(name, index, "qkv", qkv)
         check_cache(cache, qkv.dtype, kv_heads, head_dim)
+        if q_norm is not None and len(q_norm) != head_dim:
+            self._norm_part("q_norm", q_norm, eps, qkv, 0, heads * head_dim)
+            q_norm = None
+        if k_norm is not None and len(k_norm) != head_dim:
+            self._norm_part("k_norm", k_norm, eps, qkv, heads * head_dim, kv_heads * head_dim)
+            k_norm = None
         turn = rotary_dim = max_len = 0
         if cos_sin is not None:
             rotary_dim, max_len = cos_sin_width(cos_sin, head_dim), cos_sin.shape[0]
@@ -250,6 +257,18 @@ class FusedKernels:
             blocks * block_size,
         )  # fmt: skip
         return q
+
+    def _norm_part(
+        self, name: str, weight: Tensor, eps: float, x: Tensor, first: int, cols: int
+    ) -> None:
+        """`rms_norm` of the columns [first, first + cols) of x, in place."""
+        code, _ = matrix("qkv", x)
+        wide = gain(name, weight, x, cols)
+        address, stride = x.data_ptr() + first * x.itemsize, x.stride(0)
+        _native.rms_norm(
+            self._kernels, self._pool, code, address, address, weight.data_ptr(), len(x), cols,
+            stride, stride, eps, wide,
+        )  # fmt: skip
 
     def argmax(self, logits: Tensor) -> tuple[TokenIds, FloatRow]:
         """The largest of each row of float32 [rows, vocab] and its first index.

@@ -288,17 +288,18 @@ def rope_kv_write(
 ) -> Tensor:
     """What stands between the qkv product and attention.
 
-    Splits qkv [T, (heads + 2 · kv_heads) · head_dim] into q, k and v, normalizes each head of q
-    and k by the weights q_norm and k_norm [head_dim] if given, turns both by `cos_sin` (see
-    `rotary`) if given, stores k and v, and returns q [T, heads, head_dim].
+    Splits qkv [T, (heads + 2 · kv_heads) · head_dim] into q, k and v, normalizes q and k by the
+    weights q_norm and k_norm if given, each head [head_dim] or all at once [heads · head_dim],
+    turns both by `cos_sin` (see `rotary`) if given, stores k and v, and returns q [T, heads,
+    head_dim]. May change qkv.
     """
     rows = qkv.view(qkv.shape[0], -1, head_dim)
     parts: tuple[Tensor, Tensor, Tensor] = rows.split((heads, kv_heads, kv_heads), dim=1)
     q, k, v = parts
     if q_norm is not None:
-        q = rms_norm(q, q_norm, eps)
+        q = rms_norm(q.reshape(len(q), -1, len(q_norm)), q_norm, eps).view(q.shape)
     if k_norm is not None:
-        k = rms_norm(k, k_norm, eps)
+        k = rms_norm(k.reshape(len(k), -1, len(k_norm)), k_norm, eps).view(k.shape)
     if cos_sin is not None:
         q, k = rotary(q, k, positions, cos_sin)
     write_kv(k, v, cache, slot_mapping)

@@ -57,6 +57,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi3": _LLAMA
     | {"sliding_window": 20, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 64}
     | {"rope_scaling": None},
+    "olmo2": _LLAMA | _BIAS,
+    "starcoder2": {k: v for k, v in _LLAMA.items() if k not in ("rms_norm_eps", "head_dim")}
+    | {"norm_epsilon": 1e-3, "hidden_act": "relu", "use_bias": False, "sliding_window": 20},
+    "stablelm": {k: v for k, v in _LLAMA.items() if k not in ("rms_norm_eps", "head_dim")}
+    | {"layer_norm_eps": 1e-3, "use_qkv_bias": True, "hidden_size": 512},
     "gemma": _GEMMA | {"hidden_act": "gelu_pytorch_tanh"},
     "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA2
@@ -113,14 +118,16 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
     found = {
         "num_key_value_heads": get("num_key_value_heads", default=heads),
         "head_dim": get("head_dim", default=None) or config.hidden_size // heads,
-        "norm_eps": get("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
+        "norm_eps": get(
+            "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"
+        ),
         "activation": "gelu_tanh" if activation in _TANH else activation,
         "token_types": get("type_vocab_size", default=0),
         "attention_softcap": get("attn_logit_softcapping"),
         "logits_softcap": get("final_logit_softcapping"),
         "windows": [window if kind == "sliding_attention" else None for kind in types],
-        "qkv_bias": get("attention_bias", "enable_bias"),
-        "mlp_bias": get("mlp_bias", "enable_bias"),
+        "qkv_bias": get("attention_bias", "enable_bias", "use_bias", "use_qkv_bias"),
+        "mlp_bias": get("mlp_bias", "enable_bias", "use_bias"),
         "norm_bias": get("norm_bias"),
         "classifier_bias": get("classifier_bias"),
         "classifier_activation": get("classifier_activation"),

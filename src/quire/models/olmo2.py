@@ -1,0 +1,37 @@
+"""OLMo 2: Llama with norms only behind attention and feed-forward, and over all of q and of k."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.config import ModelConfig
+from quire.models import hf, llama
+from quire.models.architecture import Architecture
+
+NAMES = replace(
+    llama.NAMES,
+    layer={
+        **llama.NAMES.layer,
+        "attn_post_norm": ("post_attention_layernorm",),
+        "mlp_post_norm": ("post_feedforward_layernorm",),
+    },
+)
+
+
+def parse(config: hf.HFConfig) -> ModelConfig:
+    hf.only(config, "sliding_window", None, "attention to all tokens before")  # OLMo 3's
+    bias = hf.boolean(config, "attention_bias", default=False)
+    return llama.parse(
+        config,
+        architecture="olmo2",
+        norm_eps=1e-5,
+        eos=50279,
+        norms=("attn_post_norm", "mlp_post_norm", "norm"),
+        norm_gain="float32",
+        qk_norm="full",
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+ARCHITECTURE = Architecture(parse, NAMES)

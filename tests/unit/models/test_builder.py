@@ -1,0 +1,76 @@
+"""Layers that are made of declarations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
+
+from quire.models.builder import Builder
+from quire.models.layout import Layout, NormSpec, parameters
+from quire.ops.interface import Ops
+from quire.ops.quantized import QuantizedWeight
+from tests.unit.executor.configs import TINY
+
+
+class One:
+    """A source of one tensor, whatever is asked for."""
+
+    dtype = torch.bfloat16
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self._value = value
+
+    def has(self, name: str) -> bool:
+        return False
+
+    def parts(self, name: str) -> list[torch.Tensor] | list[QuantizedWeight]:
+        return [self._value]
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._value
+
+
+@pytest.mark.parametrize(
+    ("gain", "theirs"),
+    [("rounded", LlamaRMSNorm), ("float32", Olmo2RMSNorm), ("plus_one", GemmaRMSNorm)],
+)
+def test_gains_multiply_as_in_transformers(gain: Any, theirs: Any) -> None:
+    """To the bit, in bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+    weight = (1.0 + 0.2 * torch.randn(64, generator=generator)).bfloat16()
+    x = torch.randn(50, 64, generator=generator).bfloat16()
+    oracle = theirs(64, eps=1e-6).bfloat16()
+    oracle.weight.data = weight
+    model, ops = replace(TINY, norm_gain=gain, norm_eps=1e-6), Ops()
+    norm = Builder(model, One(weight), 8, ops).norm(NormSpec("norm", 64))
+    assert torch.equal(norm.forward(ops, x), oracle(x))
+
+
+def test_norms_stand_where_the_config_says() -> None:
+    model = replace(
+        TINY, norms=("attn_post_norm", "mlp_norm"), missing_norms=("layers.1.mlp_norm",)
+    )
+    names = [p.name for p in parameters(model) if p.kind == "norm"]
+    assert names == [
+        "layers.0.attn_post_norm.weight", "layers.0.mlp_norm.weight",
+        "layers.1.attn_post_norm.weight",
+    ]  # fmt: skip
+    attention, mlp = Layout(model).layers[1]
+    assert (attention.before, mlp.before, mlp.after, mlp.total) == (None,) * 4
+    assert attention.after == NormSpec("layers.1.attn_post_norm", model.hidden_size)
+
+
+def test_norms_of_q_and_k_are_as_wide_as_a_head_or_all() -> None:
+    def widths(how: Any) -> list[tuple[int, ...]]:
+        found = parameters(replace(TINY, qk_norm=how, num_hidden_layers=1))
+        return [p.shape for p in found if ".attn.q_norm" in p.name or ".attn.k_norm" in p.name]
+
+    assert widths(None) == []
+    assert widths("head") == [(8,), (8,)]
+    assert widths("full") == [(32,), (16,)]
