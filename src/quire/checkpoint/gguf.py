@@ -134,7 +134,7 @@ def split_files(path: Path) -> list[Path]:
     if int(match["number"]) != 1:
         raise CheckpointError(
             f"{path.name} is one of {count} files of a model.",
-            fix="Name the first, which ends in -00001-of-….gguf; the others are found beside it.",
+            fix="Name the first file (…-00001-of-….gguf), with the others in the same folder.",
         )
     names = split_names(path.name)
     missing = [name for name in names if not path.with_name(name).is_file()]

@@ -291,7 +291,9 @@ def _rope_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any] | None:
         raise _no_such_scaling(meta, "rope.scaling.attn_factor", sharper)
     own_factors = ROPE_FACTORS in meta.file.tensors or LONG_FACTORS in meta.file.tensors
     if own_factors and factor != 1.0:
-        raise _no_such_scaling(meta, "rope.scaling.factor", factor, " beside a tensor of factors")
+        raise _no_such_scaling(
+            meta, "rope.scaling.factor", factor, " together with a tensor of factors"
+        )
     if ROPE_FACTORS in meta.file.tensors:
         return _llama3_scaling(meta, head_dim, sharper)
     if LONG_FACTORS in meta.file.tensors:

@@ -234,7 +234,7 @@ def _present(folder: Path, names: list[str], by: str) -> list[Path]:
         raise CheckpointError(
             f"{len(missing)} of {len(names)} shards named by {by} are missing: "
             f"{', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}.",
-            fix="Download the model again; what is there already is kept.",
+            fix="Download the model again; complete files are not downloaded twice.",
         )
     return [folder / name for name in names]
 

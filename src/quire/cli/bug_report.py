@@ -54,14 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the .zip to write (default: quire-bug-report-DATE.zip, here)",
     )
-    parser.add_argument("--url", metavar="URL", help="also ask this running server how it is")
+    parser.add_argument("--url", metavar="URL", help="include the state of this running server")
     parser.add_argument(
         "--log",
         type=Path,
         action="append",
         default=[],
         metavar="FILE",
-        help="also take the end of this log; may be repeated",
+        help="include the end of this log; repeatable",
     )
     serve.add_arguments(parser)
 

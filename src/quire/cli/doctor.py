@@ -51,14 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="measure what the memory and the products give, in some seconds; keep everything else "
-        "off the machine",
+        help="measure memory bandwidth and product rates, some seconds; stop other programs first",
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", help="of `quire serve` (default: %(default)s)"
+        "--host", default="127.0.0.1", help="address of `quire serve` (default: %(default)s)"
     )
     parser.add_argument(
-        "--port", type=int, default=8000, metavar="N", help="of `quire serve` (default: 8000)"
+        "--port", type=int, default=8000, metavar="N", help="port of `quire serve` (default: 8000)"
     )
 
 

@@ -33,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="with --url: how long to watch it (default: %(default)s)",
+        help="with --url: seconds to watch it (default: %(default)s)",
     )
-    add("--profile", type=Path, metavar="FILE", help="what --save-profile wrote")
+    add("--profile", type=Path, metavar="FILE", help="read a file of --save-profile")
     add(
         "--measure",
         action="store_true",
-        help="measure this machine's limits again; keep everything else off it for some seconds",
+        help="measure this machine's limits again, some seconds; stop other programs first",
     )
     load = parser.add_argument_group("load of an offline run").add_argument
     for name, (default, text) in _LOAD.items():
@@ -54,20 +54,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prove(
         "--prove",
         action="store_true",
-        help="run the engine as it is and with each change, in turns, and report what was gained; "
-        "of a server, by servers started beside it with a load like its own",
+        help="measure each change: run the engine without and with it, in turns; with --url, start "
+        "servers with the same load",
     )
     prove(
         "--repetitions",
         type=int,
         default=3,
         metavar="N",
-        help="of each pair (default: %(default)s)",
+        help="repetitions per pair (default: %(default)s)",
     )
     results = parser.add_argument_group("results").add_argument
     results("--json", type=Path, metavar="FILE", help="write the report")
     results("--plot", type=Path, metavar="FILE", help="draw the roofline, as PNG")
-    results("--save-profile", type=Path, metavar="FILE", help="keep the evidence")
+    results("--save-profile", type=Path, metavar="FILE", help="write the evidence, for --profile")
     add_engine_flags(parser)
 
 
@@ -129,7 +129,7 @@ def _check(namespace: argparse.Namespace) -> None:
         source = "--url" if namespace.url else "--profile"
         if flags := engine_flags_from(engine_args_from(namespace)):
             raise ConfigError(
-                f"{', '.join(flags)} cannot change the engine that {source} tells of.",
+                f"{', '.join(flags)} cannot change the engine of {source}.",
                 fix="Leave them out.",
                 param=flags[0].partition("=")[0],
             )

@@ -19,14 +19,13 @@ def add_lora_flags(http: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=[],
         metavar="NAME=DIR",
-        help='adapters to serve, each a model of its own; as JSON too: {"name": …, "path": …}',
+        help='adapters to serve, each as a model; also as JSON: {"name": …, "path": …}',
     )
     http.add_argument(
         "--lora-dir",
         "--lora_dir",
         metavar="DIR",
-        help="let clients load and unload adapters that lie in this folder "
-        "(/v1/load_lora_adapter; default: they may not)",
+        help="folder from which clients may load adapters (/v1/load_lora_adapter; default: none)",
     )
 
 

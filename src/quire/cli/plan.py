@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="measure this machine's limits first, in some seconds; keep everything else off it",
+        help="measure this machine's limits first, some seconds; stop other programs first",
     )
     add_config_flag(parser)
     add_engine_flags(parser)
@@ -109,7 +109,7 @@ def _memory(report: Fit) -> Iterator[str]:
     for name, size, note in rows:
         yield f"  {name:<12}{_size(size):>12}  {note}".rstrip()
     if report.host_tiers:
-        yield f"  {'host tiers':<12}{_size(report.host_tiers):>12}  beside that budget"
+        yield f"  {'host tiers':<12}{_size(report.host_tiers):>12}  in addition"
 
 
 def _blocks(report: Fit) -> str:

@@ -28,26 +28,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     run_group = parser.add_argument_group("run")
     for flag, default, text in (
-        ("--input-len", 128, "tokens a prompt"),
-        ("--output-len", 32, "tokens generated for each; 1 profiles the prompts alone"),
+        ("--input-len", 128, "tokens per prompt"),
+        ("--output-len", 32, "tokens generated per prompt; 1 profiles prompts only"),
         ("--num-prompts", 4, "prompts, all at once"),
     ):
         text += " (default: %(default)s)"
         run_group.add_argument(flag, type=_positive, default=default, metavar="N", help=text)
     out = parser.add_argument_group("output")
-    out.add_argument(
-        "--layerwise", action="store_true", help="a table of all modules, each under its parent"
-    )
+    out.add_argument("--layerwise", action="store_true", help="print all modules as a tree")
     out.add_argument("--json", type=Path, metavar="FILE", help="both tables, nested")
     out.add_argument(
         "--csv", type=Path, metavar="FILE", help="the table of modules, or of operations"
     )
     out.add_argument(
-        "--trace", type=Path, metavar="DIR", help="run again, into a trace for Perfetto"
+        "--trace", type=Path, metavar="DIR", help="run again and write a trace for Perfetto"
     )
     out.add_argument(
         "--python", type=Path, metavar="DIR",
-        help="run again under cProfile: the front end's thread and the core's; for pstats",
+        help="run again under cProfile, front end and core; for pstats",
     )  # fmt: skip
     add_engine_flags(parser)
 

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="a request a line: custom_id, url and body, for completions, chats, responses, "
-        "embeddings, scores and rankings",
+        help="one request per line with custom_id, url and body: completions, chats, responses, "
+        "embeddings, scores, rankings",
     )
     files.add_argument(
         "-o",
@@ -38,13 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="an answer a line, as they come; `custom_id` tells whose",
+        help="one answer per line, in order of completion, with its custom_id",
     )
     files.add_argument(
         "--resume",
         action="store_true",
-        help="keep the answers that the output file has, and ask for the others only; it is "
-        "written anew otherwise",
+        help="skip requests that succeeded in the output file; without it the file is overwritten",
     )
     add_answer_flags(files)
     add_chat_template_flag(files)
@@ -78,7 +77,7 @@ def run(namespace: argparse.Namespace) -> int:
     try:
         return asyncio.run(_run(args, namespace, done))
     except KeyboardInterrupt:
-        print("interrupted; --resume goes on where it ended", file=sys.stderr)
+        print("interrupted; --resume continues", file=sys.stderr)
         raise
 
 

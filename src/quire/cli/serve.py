@@ -45,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--api_key",
         action="append",
         metavar="KEY",
-        help="clients must send it as a bearer token; may be repeated; QUIRE_API_KEY if unset",
+        help="key that clients send as a bearer token; repeatable (default: QUIRE_API_KEY)",
     )
     http.add_argument(
         "--allow-no-key",
         action="store_true",
-        help="listen beyond this machine although no API key is set",
+        help="listen beyond this machine without an API key",
     )
     add_answer_flags(http)
     http.add_argument(
@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=1024,
         metavar="N",
-        help="requests that may wait beyond the --max-num-seqs that run; more are refused with "
-        "429 and Retry-After (default: %(default)s)",
+        help="length of the queue beyond --max-num-seqs; further requests get 429 with Retry-After "
+        "(default: %(default)s)",
     )
     http.add_argument(
         "--max-stored-responses",
@@ -75,33 +75,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=1024,
         metavar="N",
-        help="answers of /v1/responses that are kept, in memory, to be asked for and to go on "
-        "from (default: %(default)s)",
+        help="answers of /v1/responses to store in memory; 0 stores none (default: %(default)s)",
     )
     http.add_argument(
         "--enable-auto-tool-choice",
         "--enable_auto_tool_choice",
         action="store_true",
-        help="accepted as vLLM's; it is so wherever the format is known",
+        help="accepted for vLLM; always on if the format is known",
     )
     http.add_argument(
         "--strict-fields",
         "--strict_fields",
         action="store_true",
-        help="refuse requests with fields that have no effect; by default these are ignored and "
-        "reported in `warnings`",
+        help="refuse fields without effect; by default they are ignored and reported in `warnings`",
     )
     http.add_argument(
         "--enable-force-include-usage",
         "--enable_force_include_usage",
         action="store_true",
-        help="report usage at the end of every stream, also without stream_options",
+        help="report usage at the end of every stream, even without stream_options",
     )
     http.add_argument(
         "--trust-request-chat-template",
         "--trust_request_chat_template",
         action="store_true",
-        help="let requests bring a chat_template of their own; it runs in the tokenizer's sandbox",
+        help="accept chat_template in requests; it runs in the tokenizer's sandbox",
     )
     http.add_argument(
         "--root-path",
@@ -109,8 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_prefix,
         default="",
         metavar="PATH",
-        help="prefix under which a proxy serves this server, such as /llm; it may strip the "
-        "prefix or not (default: none)",
+        help="path prefix of a proxy, such as /llm, stripped by it or not (default: none)",
     )
     http.add_argument(
         "--shutdown-timeout",
@@ -118,8 +115,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=25.0,
         metavar="S",
-        help="seconds that requests under way may take to end after SIGTERM or SIGINT; then they "
-        "end with an error (default: %(default)s)",
+        help="seconds for requests in progress after SIGTERM or SIGINT; then they fail "
+        "(default: %(default)s)",
     )
     add_lora_flags(http)
     _add_tls_flags(http)
@@ -202,21 +199,21 @@ def add_answer_flags(group: argparse._ArgumentGroup) -> None:
         "--served_model_name",
         nargs="+",
         metavar="NAME",
-        help="what clients may put in `model`; the first goes into responses (default: MODEL)",
+        help="names that clients may use as `model`; answers have the first (default: MODEL)",
     )
     group.add_argument(
         "--tool-call-parser",
         "--tool_call_parser",
         metavar="NAME",
         help="format of the model's tool calls: hermes, llama3_json, pythonic, mistral, granite, "
-        "deepseek_v3, qwen3_coder, openai, or none (default: what the chat template shows)",
+        "deepseek_v3, qwen3_coder, openai, or none (default: from the chat template)",
     )
     group.add_argument(
         "--reasoning-parser",
         "--reasoning_parser",
         metavar="NAME",
         help="format of its reasoning: qwen3, deepseek_r1, granite, mistral, openai_gptoss, or "
-        "none (default: what the chat template shows)",
+        "none (default: from the chat template)",
     )
 
 
@@ -251,7 +248,7 @@ def _add_tls_flags(http: argparse._ArgumentGroup) -> None:
         type=int,
         choices=(0, 1, 2),
         default=0,
-        help="clients' certificates: 0 not asked for, 1 checked where there is one, 2 required "
+        help="clients' certificates: 0 not requested, 1 checked if present, 2 required "
         "(default: %(default)s)",
     )
 
@@ -275,7 +272,7 @@ def _add_cors_flags(http: argparse._ArgumentGroup) -> None:
         "--allow-credentials",
         "--allow_credentials",
         action="store_true",
-        help="let these send cookies and keys of the browser's own",
+        help="allow these origins to send the browser's cookies and credentials",
     )
 
 

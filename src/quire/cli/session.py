@@ -52,23 +52,28 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
         "--max_tokens",
         type=int,
         metavar="N",
-        help=f"most tokens to generate (default: {DEFAULT_MAX_TOKENS}; in a chat, what there is "
-        "room for)",
+        help=f"most tokens to generate (default: {DEFAULT_MAX_TOKENS}; in a chat, the rest of the "
+        "context)",
     )
     group.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
     group.add_argument("--top-p", "--top_p", type=float, metavar="X")
     group.add_argument("--top-k", "--top_k", type=int, metavar="N")
     group.add_argument("--min-p", "--min_p", type=float, metavar="X")
     group.add_argument("--repetition-penalty", "--repetition_penalty", type=float, metavar="X")
-    group.add_argument("--stop", action="append", metavar="TEXT", help="may be repeated")
     group.add_argument(
-        "--ignore-eos", "--ignore_eos", action="store_true", help="do not end where the model does"
+        "--stop", action="append", metavar="TEXT", help="text that ends the answer; repeatable"
+    )
+    group.add_argument(
+        "--ignore-eos",
+        "--ignore_eos",
+        action="store_true",
+        help="continue after the model's end token",
     )
     parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
-        help="log how the engine starts (default: warnings alone, unless QUIRE_LOG_LEVEL is set)",
+        help="log the start of the engine (default: only warnings, unless QUIRE_LOG_LEVEL is set)",
     )
 
 

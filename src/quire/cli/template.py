@@ -15,7 +15,7 @@ def add_chat_template_flag(parser: argparse._ActionsContainer) -> None:
         "--chat_template",
         type=Path,
         metavar="FILE",
-        help="Jinja template in place of the model's own",
+        help="Jinja template instead of the model's",
     )
 
 

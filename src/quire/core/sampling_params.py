@@ -242,7 +242,7 @@ def _check(p: SamplingParams) -> None:
     _check_tokens(p)
     if p.structured_outputs is not None and p.min_tokens:
         raise InvalidRequestError(
-            "min_tokens does not go with structured_outputs: what is complete cannot go on.",
+            "min_tokens does not work with structured_outputs: a complete text cannot continue.",
             fix="Ask for a longer text in the schema or grammar.",
             param="min_tokens",
         )

@@ -92,8 +92,8 @@ class VllmMethods(NotThere, ABC):
         """
         if mode != "abort":
             raise InvalidRequestError(
-                f"mode is {mode!r}; only 'abort' is there.",
-                fix="Wait for the requests under way, then sleep.",
+                f"mode is {mode!r}; only 'abort' is supported.",
+                fix="Wait for the requests in progress, then sleep.",
                 param="mode",
             )
         await self._started()

@@ -34,7 +34,7 @@ class Scoring:
         if config.task == "classify":
             if model.num_labels != 1:
                 raise InvalidRequestError(
-                    f"This model tells {model.num_labels} classes apart; a score is one number.",
+                    f"This model has {model.num_labels} classes; a score needs one.",
                     fix="Ask for /classify, or serve a reranker.",
                     param="model",
                 )

@@ -1,7 +1,7 @@
-"""The engine's arguments: what a user writes, under vLLM's names.
+"""The engine's arguments, under vLLM's names.
 
-The text under each field becomes the help of its command-line flag. `resolve.engine` makes the
-frozen `EngineConfig` of them.
+The text under each field is the help of its command-line flag. `resolve.engine` turns them into a
+frozen `EngineConfig`.
 """
 
 from __future__ import annotations
@@ -29,163 +29,162 @@ if TYPE_CHECKING:
 class EngineArgs:
     """The engine's flags, under vLLM's names.
 
-    The constructor also takes the other names that vLLM has: see docs/from-vllm.md.
+    The constructor also accepts vLLM's other names: see docs/from-vllm.md.
 
     Raises:
-        ConfigError: a name is unknown, or asks for what Quire does not do.
+        ConfigError: a name is unknown, or asks for something that Quire does not do.
     """
 
     model: str = "embedded"
-    """Hugging Face directory, .gguf file, hub id, or a built-in name: `embedded`,
-    `embedded-draft`; with --load-format dummy also a preset such as `qwen3-0.6b`."""
+    """Model to serve: Hugging Face folder, .gguf file, hub id or built-in name. Built-in
+    names: `embedded`, `embedded-draft`; with --load-format dummy also presets such as
+    `qwen3-0.6b`."""
     tokenizer: str | None = None
-    """Tokenizer directory, file or hub id; the model's own if unset."""
+    """Tokenizer folder, file or hub id. Unset: the model's own."""
     hf_overrides: str | None = None
-    """Fields of config.json to read in place of the model's own, as JSON; null takes one away:
+    """Fields that replace those of config.json, as JSON. null removes a field. Example:
     '{"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}'."""
     revision: str | None = None
     """Branch, tag or commit of a hub id."""
     download_dir: str | None = None
-    """Folder for hub downloads; Hugging Face's cache if unset."""
+    """Folder for hub downloads. Unset: Hugging Face's cache."""
     load_format: LoadFormat = "auto"
     """`dummy` fills the weights with random numbers, to measure speed without files."""
     dtype: DTypeName = "auto"
-    """Type of weights and activations; `auto` is the checkpoint's; `half` and `float` are vLLM's
-    other names of float16 and float32."""
+    """Type of weights and activations. `auto` is the checkpoint's; `half` and `float` are float16
+    and float32."""
     quantization: str | None = None
-    """Round linear weights to fewer bits while loading. Unset: as the checkpoint has them.
+    """Round linear weights to fewer bits while loading. Unset: as in the checkpoint.
     `int8_w8a16` (int8 weights) and `fp8`, `fp8_e5m2`, `fp8_block` multiply bfloat16 activations.
     All others round activations to 8 bits per row, which costs about 1 % of each product: `int8`;
-    `int4` (= `int4_g128`), `int4_g64`, `int4_g32`, a scale and an offset per group, the output
+    `int4` (= `int4_g128`), `int4_g64`, `int4_g32`, one scale and one offset per group, output
     projection in 6 bits; `gptq`, `awq`, `mxfp4`, `nvfp4`, `nf4`, `fp4`; GGUF's `q4_0` … `q8_0`,
     `q2_k` … `q6_k`, `iq4_nl`, `iq4_xs`. Choose `int8_w8a16` if that loss matters: it decodes as
-    fast as `int8`, and reads prompts as fast as bfloat16. A quantized checkpoint accepts its own
-    method's name only."""
+    fast as `int8`, and reads prompts as fast as bfloat16. A quantized checkpoint accepts only its
+    own method's name."""
     kv_cache_dtype: Literal["auto", "bf16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"] = (
         "auto"
     )
-    """Type of keys and values: `auto` is the dtype's. Types of 8 bits hold twice the tokens of
-    16-bit types. `int8`, with one scale per token and head, is the most exact: keys and values are
-    off by about 0.7 %. `fp8` (`fp8_e4m3`, 3 %) and `fp8_e5m2` (5 %) take the checkpoint's scales
+    """Type of keys and values in the KV cache. `auto` is the dtype's. 8-bit types hold nearly twice
+    the tokens of 16-bit types. `int8`, with one scale per token and head, is the most exact: an
+    error of about 0.7 %. `fp8` (`fp8_e4m3`, 3 %) and `fp8_e5m2` (5 %) use the checkpoint's scales
     of a layer, or 1."""
     calculate_kv_scales: bool = False
-    """Give an fp8 KV cache a scale a token and head, computed from it, as int8 has, in place of
-    the checkpoint's."""
+    """Compute fp8 KV-cache scales per token and head, as int8 does. By default the
+    checkpoint's scales are used."""
     runner: Literal["auto", "generate", "pooling"] = "auto"
-    """What the model is for: to `generate` text, or `pooling`, which gives embeddings and scores;
-    `auto` is what its files say."""
+    """Task of the model: `generate` text, or `pooling` for embeddings and scores. `auto` follows
+    the model's files."""
     convert: Literal["auto", "none", "embed", "classify"] = "auto"
-    """With a pooling runner, what a model that was made for something else becomes: `embed` gives
-    its hidden states, `classify` wants a classification head among its weights."""
+    """Use a generating model for pooling. `embed` returns its hidden states; `classify` needs a
+    classification head among its weights."""
     pooler_config: str | None = None
-    """How a pooling model pools, as JSON: `pooling_type` (LAST, CLS, MEAN), `normalize`,
-    `use_activation`; what is unset is as the model's files say."""
+    """Pooling settings as JSON: `pooling_type` (LAST, CLS, MEAN), `normalize`,
+    `use_activation`. Unset fields follow the model's files."""
     seed: int = 0
-    """Seeds dummy weights and requests that bring no seed of their own."""
+    """Seed of dummy weights and of requests without a seed."""
     max_model_len: int | None = None
-    """Longest sequence, prompt and output together. Unset, `auto` or -1: the model's own limit, or
-    less, where the memory does not hold the KV cache of a sequence of that length."""
+    """Maximum length of a sequence, prompt and output together. Unset, `auto` or -1: the
+    model's own limit, or less if the memory cannot hold one such sequence."""
     block_size: int = 16
-    """Tokens in a KV-cache block: 8, 16 or 32."""
+    """Tokens per KV-cache block: 8, 16 or 32."""
     gpu_memory_utilization: float | None = None
-    """Share of the device's memory (of the machine's RAM, on a CPU) that weights and KV cache may
-    use. Unset: 0.9 of a GPU's memory, 0.5 of the RAM, which others use as well."""
+    """Share of the device's memory for weights and KV cache. On a CPU this is the RAM.
+    Unset: 0.9 of a GPU's memory, 0.5 of the RAM, because other programs use the RAM too."""
     kv_cache_memory_bytes: int | None = None
     """Size of the KV cache in bytes; overrides --gpu-memory-utilization."""
     num_gpu_blocks_override: int | None = None
     """Number of KV-cache blocks; overrides both."""
     enable_prefix_caching: bool = True
-    """Reuse the KV blocks of prompts that begin alike."""
+    """Reuse KV blocks of prompts with the same prefix."""
     prefix_caching_hash_algo: Literal["auto", "sha256", "xxhash"] = "auto"
-    """Hash of KV blocks: `sha256`, which no prompt can be made to deceive; `xxhash`, four times as
-    fast, with a secret seed drawn at each start; `auto` is `xxhash` where its package is there."""
+    """Hash of KV blocks. `sha256` has no known collisions; `xxhash` is four times as
+    fast, with a secret seed drawn at each start; `auto` is `xxhash` if its package is installed."""
     cpu_offload_gb: float = 0.0
-    """GiB of weights, the last layers' first, that stay in a mapped file on disk, or with a GPU in
-    host memory: a larger model, or a larger KV cache, in the same memory. They are read ahead of
-    their use at each step, from the disk where memory does not hold them beside all else; then the
-    disk decides the speed, or with a GPU the bus."""
+    """GiB of weights to leave in a mapped file on disk (with a GPU: host memory). Takes the
+    last layers first. Use it for a model or a KV cache that does not fit otherwise. Each step reads
+    these weights ahead of their use. If they do not fit into free memory either, the disk (with a
+    GPU: the bus) limits the speed."""
     swap_space: float = 0.0
-    """GiB of host memory for the KV blocks of preempted requests, which then go on where they were;
-    without it they are computed again. On a CPU a larger KV cache does more for the same memory."""
+    """GiB of host memory for the KV blocks of preempted requests. They then continue where they
+    were; without it they compute again. On a CPU a larger KV cache is a better use of memory."""
     preemption_mode: PreemptionMode = "auto"
-    """What happens to the KV blocks of a preempted request: `swap` (to --swap-space, while there is
-    room), `recompute`, or what is predicted to take less time."""
+    """Treatment of a preempted request's KV blocks: `swap`, `recompute` or `auto`. `swap`
+    uses --swap-space while it has room; `auto` takes what is predicted to be faster."""
     kv_offloading_size: float = 0.0
-    """GiB of host memory for blocks that the prefix cache had to give up; they are found like the
-    others, and copied back. Memory is taken as it is filled."""
+    """GiB of host memory for blocks that the prefix cache evicts. They are found and copied
+    back. Memory is allocated as it fills."""
     kv_offloading_dir: str | None = None
-    """Folder for blocks that --kv-offloading-size had to give up; each engine makes one of its own
+    """Folder for blocks that --kv-offloading-size evicts. Each engine creates its own folder
     in it, and removes it when it ends."""
     kv_offloading_disk_size: float = 16.0
-    """GiB that the files in --kv-offloading-dir may take."""
+    """Maximum GiB of files in --kv-offloading-dir."""
     max_num_seqs: int = 64
-    """Most sequences in one step."""
+    """Maximum number of sequences in one step."""
     max_num_batched_tokens: int | None = None
-    """Most tokens in one step; longer prompts are computed in chunks. Unset: 2048, and while
-    others decode as many as --max-itl-stretch allows."""
+    """Token budget of a step; longer prompts run in chunks. Unset: 2048, or less
+    while other requests decode (see --max-itl-stretch)."""
     max_itl_stretch: float | None = None
-    """With --max-num-batched-tokens unset: how many times as long a step may take, as predicted
-    from the steps before, because prompts are computed beside requests that decode. Lower keeps
-    their tokens coming evenly, higher answers new requests sooner; `inf` is no bound. Where more
-    prompts wait than requests decode, so many times longer. Unset: 1.5 when serving, and no bound
-    offline, where nobody watches."""
+    """How much longer prompts may make a step while other requests decode. It is a factor of
+    the predicted time, and applies if --max-num-batched-tokens is unset. Lower it for steady
+    tokens, raise it for faster first tokens; `inf` removes the limit. If more prompts wait than
+    requests decode, the limit grows in proportion. Unset: 1.5 when serving, no limit offline."""
     scheduling_policy: Policy = "fcfs"
-    """Order of the queue: `fcfs`, first come first served; `priority`, by the request's priority,
-    of which a higher one also takes the place of a running request of a lower one; `lpm`, whoever
-    has the longest prefix in the cache, though nobody is overtaken by more than 31 others."""
+    """Order of the queue: `fcfs`, `priority` or `lpm`. `fcfs`: first come, first served.
+    `priority`: by the request's priority; a higher one may preempt running requests of a lower one.
+    `lpm`: longest cached prefix first; at most 31 later requests overtake a request."""
     async_scheduling: bool = False
-    """Schedule a step, and tell of the one before, while another is computed. Worth it where the
-    device is not the CPU that does this work; a request may wait a step longer to begin."""
+    """Schedule the next step while the current one runs. Helps if the device is not the
+    CPU; a request may then start one step later."""
     num_scheduler_steps: int = 1
-    """Tokens to generate for everyone before the scheduler is asked again, while nobody waits."""
+    """Decode steps per scheduler call while no request waits."""
     step_timeout: float | None = None
-    """Seconds that a step may take, before the engine core is taken to be stuck: its stacks are
-    logged, and another core takes its place; 0 is never. Unset: ten times what the longest step is
-    predicted to take, at least 60."""
+    """Seconds after which a running step counts as stuck. The engine core's stacks are then logged,
+    and another core starts; 0 disables this. Unset: ten times the predicted longest step, at least
+    60."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model computes: `cuda` is the first GPU, by the reference kernels in plain torch;
-    `auto` takes it where there is one that torch can use."""
+    """Device of the model: `auto`, `cpu` or `cuda`. `cuda` is the first GPU, with reference ops in
+    plain torch; `auto` uses it if torch can."""
     ops: OpsProvider = "auto"
-    """Kernels: `cpu` (native), `reference` (plain torch), or the best for this machine."""
+    """Kernels: `cpu` (native), `reference` (plain torch), or `auto`, the best for this machine."""
     enforce_eager: bool = False
     """Call ops one by one instead of replaying them from a plan; the results are the same."""
     num_threads: int | None = None
-    """Threads that compute; if unset, every core this process may use (one for a tiny model)."""
+    """Compute threads. Unset: one per core that this process may use (one for a tiny model)."""
     tensor_parallel_size: int = 1
-    """Processes that share each layer among them, its heads and its inner width, a part of the
-    cores each. For machines whose cores have their own memory (NUMA); on others one process is
-    faster."""
+    """Processes that share each layer, each with its own part of the cores. Use it on
+    machines with several memory nodes (NUMA); otherwise one process is faster."""
     pack_cache_bytes: int = 20 * 2**30
-    """Most bytes of packed weights to keep on disk, in the folder `packed` of QUIRE_CACHE_DIR, so
-    that the next start is faster; 0 keeps none."""
+    """Maximum bytes of packed weights on disk, which make the next start faster. They are in
+    the folder `packed` of QUIRE_CACHE_DIR; 0 stores none."""
     enable_prompt_embeds: bool = False
-    """Take prompts as embeddings, `prompt_embeds`, beside texts and token ids."""
+    """Accept prompts of embeddings (`prompt_embeds`)."""
     enable_lora: bool = False
-    """Serve low-rank adapters (LoRA) beside the model, many in one batch."""
+    """Serve LoRA adapters, many in one batch."""
     max_loras: int = 1
-    """Most adapters in one step."""
+    """Maximum number of adapters in one step."""
     max_lora_rank: int = 16
-    """Highest rank that an adapter may have."""
+    """Highest rank of an adapter."""
     max_cpu_loras: int | None = None
-    """Most adapters in memory; the others are read again when somebody asks for them. Unset: as
-    many as --max-loras."""
+    """Maximum number of adapters in memory; others are read again on demand. Unset: as many as
+    --max-loras."""
     tokenizer_pool_size: int = 1
-    """Processes that tokenize long prompts and render chats, beside the server's own; 0: threads of
-    the server do, and Python lets only one of them run at a time. The offline engine has none."""
+    """Processes that tokenize long prompts and render chats. 0 uses threads of the server, of
+    which Python runs only one at a time. Raise it if `quire explain` reports `tokenization`."""
     otlp_traces_endpoint: str | None = None
-    """URL of an OpenTelemetry collector that takes traces by HTTP, such as
-    http://localhost:4318/v1/traces: each request becomes a trace, part of the client's where it
-    sends `traceparent`. Needs the extra `otel`."""
+    """URL of an OpenTelemetry collector (HTTP), such as http://localhost:4318/v1/traces.
+    Each request becomes a trace, and joins the client's if it sends `traceparent`. Needs the extra
+    `otel`."""
     generation_config: Literal["auto", "vllm"] = "auto"
-    """`auto`: unset sampling values come from the model's generation_config.json; `vllm`: not."""
+    """Source of unset sampling values: `auto` reads generation_config.json, `vllm` does not."""
     profiler_config: ProfilerConfig | None = None
-    """What start_profile records, as JSON, or a field a flag:
-    --profiler-config.torch_profiler_dir=DIR. Unset, the VLLM_TORCH_PROFILER_DIR of the environment
-    turns torch's profiler on."""
+    """What start_profile records, as JSON. Fields work as flags too:
+    --profiler-config.torch_profiler_dir=DIR. Unset: the environment's VLLM_TORCH_PROFILER_DIR turns
+    torch's profiler on."""
 
     enable_sleep_mode: bool = False
-    """Offer POST /sleep and /wake_up and GET /is_sleeping over HTTP: a server that sleeps frees its
-    weights and KV cache. In Python, `sleep` and `wake_up` work in any case."""
+    """Offer POST /sleep, POST /wake_up and GET /is_sleeping. A sleeping server frees its
+    weights and KV cache. In Python, `sleep` and `wake_up` always work."""
 
     @staticmethod
     def add_cli_args(parser: ArgumentParser) -> ArgumentParser:
@@ -197,13 +196,13 @@ class EngineArgs:
 
     @staticmethod
     def from_cli_args(args: Namespace) -> EngineArgs:
-        """Return what the flags of `add_cli_args` spell; other names are passed over."""
+        """Return what the flags of `add_cli_args` spell; ignore other names."""
         from quire.resolve.flags import engine_args_from
 
         return engine_args_from(args)
 
     def memory_share(self, device: DeviceType) -> float:
-        """`gpu_memory_utilization`, or what it is on this device where it is unset."""
+        """Return `gpu_memory_utilization`, or its default on this device."""
         if self.gpu_memory_utilization is not None:
             return self.gpu_memory_utilization
         return 0.9 if device == "cuda" else 0.5

@@ -70,7 +70,7 @@ def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str
         notes.append(f"max_model_len {limits.max_model_len}: the model's own limit.")
         return config
     notes.append(
-        f"max_model_len {length}: of the model's {limits.max_model_len}, as many tokens as the "
-        "memory holds beside the weights. `quire plan` says what would make it longer."
+        f"max_model_len {length} of the model's {limits.max_model_len}: memory holds no more "
+        "tokens next to the weights. `quire plan` lists flags that allow more."
     )
     return replace(config, scheduler=replace(limits, max_model_len=length))

@@ -61,7 +61,7 @@ def memory_budget(
     if host >= usable:
         raise ConfigError(
             f"--swap-space and --kv-offloading-size ask for {gib(host)} of host memory; "
-            f"{AVAILABLE_SHARE:.0%} of what is free now are {gib(usable)}, for the model as well.",
+            f"{AVAILABLE_SHARE:.0%} of the free memory is {gib(usable)}, model included.",
             fix="Lower them, or free memory.",
             param="kv_offloading_size" if args.kv_offloading_size else "swap_space",
         )
@@ -70,7 +70,7 @@ def memory_budget(
         there = hardware.gpu.memory_bytes
         budget = int(part * there)
         share = f"{part:.0%} of {gib(there)} on the GPU"
-        notes.append(f"memory budget {gib(budget)}: {share}, what is in use there now included.")
+        notes.append(f"memory budget {gib(budget)}: {share}, including memory in use.")
         return budget
     budget = int(part * hardware.memory_bytes)
     usable -= host
@@ -78,9 +78,9 @@ def memory_budget(
     if budget > usable:
         notes.append(
             f"memory budget {gib(usable)}: {share} would be {gib(budget)}, but "
-            f"{AVAILABLE_SHARE:.0%} of what is free now, {gib(hardware.available_bytes)}, "
-            + (f"beside {gib(host)} for the host tiers, " if host else "")
-            + "is less."
+            f"{AVAILABLE_SHARE:.0%} of the free {gib(hardware.available_bytes)}"
+            + (f", minus {gib(host)} for the host tiers," if host else "")
+            + " is less."
         )
         return usable
     notes.append(f"memory budget {gib(budget)}: {share}.")
@@ -88,5 +88,5 @@ def memory_budget(
 
 
 def gib(num_bytes: int) -> str:
-    """Such as "1.5 GiB"."""
+    """Return a size such as "1.5 GiB"."""
     return f"{num_bytes / GIB:.1f} GiB"

@@ -46,11 +46,11 @@ def yarn_warning(model: ModelConfig) -> str | None:
         return None
     trained, factor = own.params["original_max_position_embeddings"], own.params["factor"]
     return (
-        f"YaRN stretches positions {factor:g} times at every length, so that prompts below the "
-        f"{trained:,} tokens it was trained at are answered less well too. Where none is longer: "
-        f"{_written(trained, None)}; where some are: "
+        f"YaRN stretches positions {factor:g} times at every length. This lowers the quality of "
+        f"prompts below the trained {trained:,} tokens. If no prompt is longer: "
+        f"{_written(trained, None)}; if some are: "
         f"{_written(trained, {'rope_type': 'dynamic', 'factor': factor})}, "
-        "which leaves short ones as they are."
+        "which does not change short prompts."
     )
 
 

@@ -291,7 +291,7 @@ def _arguments(
                 param="max_num_batched_tokens",
             )
         changes["max_num_batched_tokens"] = tokens or max(STEP_TOKENS, longest, args.max_num_seqs)
-        notes.append("Every prompt is computed in one step, and nothing is kept of it.")
+        notes.append("Every prompt runs in one step, and its KV blocks are not cached.")
     return replace(args, **changes)
 
 

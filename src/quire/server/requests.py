@@ -38,7 +38,7 @@ async def request_timeline(request: Request) -> Response:
     if not found:
         raise ApiError(
             HTTPStatus.NOT_FOUND,
-            f"No request {asked!r} is known; those under way are, and the last {MAX_FINISHED}.",
+            f"There is no request {asked!r} in progress or among the last {MAX_FINISHED}.",
             param="id",
             code="request_not_found",
         )

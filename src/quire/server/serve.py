@@ -267,7 +267,7 @@ def _announce(
     phases = {**phases, "other": total - sum(phases.values()), "start-up": total}
     width = max(map(len, phases))
     lines = [f"  {name:<{width}}  {seconds:6.2f} s" for name, seconds in phases.items()]
-    lines += [f"  beside them: {name} {seconds:.2f} s" for name, seconds in engine.beside.items()]
+    lines += [f"  in parallel: {name} {seconds:.2f} s" for name, seconds in engine.beside.items()]
     lines.append(f"Serving {model} (context {engine.max_model_len} tokens) on {url}/v1")
     with contextlib.suppress(OSError):  # a log that cannot be written is no reason not to serve
         print("\n".join(lines), file=sys.stderr, flush=True)

@@ -107,7 +107,7 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(
-            f"{path.name} cannot be read.", fix="It belongs beside vocab.json; download it again."
+            f"{path.name} cannot be read.", fix="It belongs next to vocab.json; download it again."
         ) from error
     if lines[0].startswith("#version"):
         lines = lines[1:]

@@ -217,7 +217,7 @@ def _mark_end(messages: list[dict[str, Any]], end: str) -> None:
     if not isinstance(content, str):
         raise InvalidRequestError(
             "continue_final_message needs a last message with content.",
-            fix="Give the text to go on with.",
+            fix="Give the text to continue.",
             param="messages",
         )
     messages[-1]["content"] = content + end

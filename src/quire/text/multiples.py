@@ -25,8 +25,8 @@ def too_many_remainders(schema: Any) -> str | None:
     if all(map(_fits, groups)):
         return None
     return (
-        f"multipleOf may be {MAX_REMAINDERS} at most, without its decimal point; so may be the "
-        "least common multiple of those that allOf, anyOf, oneOf or $ref join"
+        f"multipleOf may be {MAX_REMAINDERS} at most, without its decimal point; also the least "
+        "common multiple of those that allOf, anyOf, oneOf or $ref join"
     )
 
 

@@ -74,7 +74,7 @@ def test_sleeping_takes_no_request_and_drops_the_cache(engine: LLMEngine) -> Non
     answer = ask().outputs[0].text
     assert ask().num_cached_tokens == 16
     engine.add_request("r", prompt, params)
-    with pytest.raises(InvalidRequestError, match="1 requests are under way"):
+    with pytest.raises(InvalidRequestError, match="1 requests are in progress"):
         engine.sleep()
     steps(engine)
     with pytest.raises(InvalidRequestError, match="level is 3; it must be 1 or 2"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given
@@ -38,7 +39,7 @@ def test_every_field_has_help() -> None:
     shown = " ".join(parser.format_help().split())
     for field in FIELDS:
         assert "--" + field.name.replace("_", "-") in shown
-    assert "Tokens in a KV-cache block: 8, 16 or 32. (default: 16)" in shown
+    assert "Tokens per KV-cache block: 8, 16 or 32. (default: 16)" in shown
     assert "--max_model_len" not in shown
 
 
@@ -129,3 +130,12 @@ def test_field_docs_need_a_string_right_below() -> None:
         bare: int = 2
 
     assert field_docs(Example) == {"documented": "One line."}
+
+
+def test_each_flags_help_begins_with_a_short_sentence() -> None:
+    parser = argparse.ArgumentParser()
+    add_engine_flags(parser)
+    for action in parser._actions:
+        if action.help and action.help is not argparse.SUPPRESS:
+            first = re.split(r"[.;:]\s", action.help)[0]
+            assert len(first.split()) <= 15, f"{action.option_strings[0]}: {first}"

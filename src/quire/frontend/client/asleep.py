@@ -83,6 +83,6 @@ def check_idle(num_unfinished: int) -> None:
     """Raise `InvalidRequestError` where requests are under way, which sleep would end."""
     if num_unfinished:
         raise InvalidRequestError(
-            f"{num_unfinished} requests are under way, and sleep would end them.",
+            f"{num_unfinished} requests are in progress, and sleep would end them.",
             fix="Let them finish, or abort them.",
         )

@@ -166,13 +166,13 @@ class Supervisor:
         if self.state is not CoreState.READY or self._spare is not None:
             return
         if detect().available_bytes < STAND_BY_BYTES:
-            logger.info("no engine core stands by: less than 1 GiB of memory is free")
+            logger.info("no standby engine core: less than 1 GiB of memory is free")
             return
         spare = self._connect()
         try:
             spare.prepare()
         except OSError as error:
-            logger.warning("no engine core stands by: %s", error)
+            logger.warning("no standby engine core: %s", error)
         else:
             self._spare = spare
 

@@ -298,7 +298,7 @@ class InputProcessor:
         checked = self.bounded(prompt, SamplingParams(max_tokens=max_tokens))
         if isinstance(checked, np.ndarray):
             raise InvalidRequestError(
-                "A search goes on from tokens, and embeddings are none.", param="prompt_embeds"
+                "Beam search needs tokens, not embeddings.", param="prompt_embeds"
             )
         tokens = checked if isinstance(checked, list) else tokenize(self.tokenizer, checked)
         room = self._max_tokens(len(tokens), SamplingParams(max_tokens=None))

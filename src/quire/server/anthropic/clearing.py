@@ -49,7 +49,7 @@ class Cleared:
         """Edit the conversation.
 
         Raises:
-            ApiError: 400 where it would have to be summarized.
+            ApiError: 400 where it needs a summary.
         """
         for index, edit in enumerate(wanted.edits or ()):
             match edit:
@@ -62,8 +62,8 @@ class Cleared:
                     if await self._num_tokens() > limit:
                         raise invalid(
                             f"The prompt has {await self._num_tokens()} tokens, more than {limit}, "
-                            "and would have to be summarized. The server does not summarize; "
-                            "the client has to.",
+                            "and needs a summary. The server does not summarize; "
+                            "the client must.",
                             f"context_management.edits[{index}]",
                         )
 

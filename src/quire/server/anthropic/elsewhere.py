@@ -18,7 +18,7 @@ THINKING: Rules = {
 }
 
 OUTPUT_CONFIG: Rules = {
-    "task_budget": ignored("The model is not told of a budget."),
+    "task_budget": ignored("The model does not see a budget."),
 }
 
 TOOL: Rules = {
@@ -49,7 +49,7 @@ COUNT: Rules = {
     "anthropic_version": ignored("There is one version of the API."),
     "anthropic_beta": ignored("Every feature is on."),
     "betas": ignored("Every feature is on."),
-    "compaction": refused("The server summarizes nothing; the client has to."),
+    "compaction": refused("The server does not summarize; the client must."),
 }
 
 MESSAGES: Rules = {

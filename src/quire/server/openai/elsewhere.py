@@ -172,7 +172,7 @@ CHAT: Rules = {
     "modalities": refused(_TEXT_ONLY, ["text"]),
     "audio": refused(_TEXT_ONLY),
     "prediction": ignored("It would make the answer faster at most."),
-    "verbosity": ignored("The model was not told how long to answer; say it in a message."),
+    "verbosity": ignored("The model does not see this; ask for the length in a message."),
     "web_search_options": refused("The server searches nothing."),
     "moderation": refused("The server moderates nothing."),
     "media_io_kwargs": refused(_TEXT_ONLY),

@@ -39,7 +39,7 @@ def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None
         return None
     name, *others = found
     if others:
-        raise invalid(f"{name} and {others[0]} both say what the text has to be.", others[0])
+        raise invalid(f"{name} and {others[0]} both set the format of the text.", others[0])
     try:
         wanted = StructuredOutputsParams(**found[name])
         field = f"{name}.{wanted.kind}" if name == "structured_outputs" else _NAMES.get(name, name)

@@ -163,8 +163,8 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
         )
     if structured and not (_wants_json(body) and parsers.tools.marked):
         raise invalid(
-            "this structure of the text and tools exclude each other, unless tool_choice is none; "
-            "a response_format in JSON and tools do not, if calls are JSON between marks.",
+            "tools do not work with this structure, unless tool_choice is none; they work with "
+            "a JSON response_format if calls are JSON between marks.",
             "tools",
         )
     return Reading(

@@ -145,7 +145,7 @@ async def retrieve_response(request: Request) -> Response:
         return _json(stored.response)
     if making is None or making.events is None:
         raise invalid(
-            "Only a response with background = true and stream = true tells its events again.",
+            "Only responses with background = true and stream = true replay their events.",
             "stream",
         )
     after = query.starting_after
@@ -231,7 +231,7 @@ def _check(request: Request, body: ResponsesRequest, store: ResponseStore) -> No
     if body.store and not store.max_responses:
         ignore(request, "store", "This server keeps no responses (--max-stored-responses 0).")
     if body.background and not _stores(body, store):
-        raise invalid("A response in the background has to be stored.", "background")
+        raise invalid("A background response must be stored.", "background")
 
 
 def _stores(body: ResponsesRequest, store: ResponseStore) -> bool:

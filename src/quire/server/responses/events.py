@@ -58,7 +58,7 @@ class EventLog:
         """
         if number < self._first:
             raise invalid(
-                f"The events before number {self._first} are not kept any more; start after "
+                f"Events before number {self._first} are no longer stored; start after "
                 f"{self._first}, or ask for the response without stream.",
                 "starting_after",
             )

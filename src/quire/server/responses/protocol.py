@@ -42,7 +42,7 @@ class TextConfig(Strict):
     format: TextFormat | None = None
 
     rules: ClassVar[Rules] = {
-        "verbosity": ignored("The model was not told how long to answer; say it in a message.")
+        "verbosity": ignored("The model does not see this; ask for the length in a message.")
     }
 
 

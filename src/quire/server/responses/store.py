@@ -84,8 +84,8 @@ class ResponseStore:
         if found is None:
             raise ApiError(
                 HTTPStatus.NOT_FOUND,
-                f"There is no response {response_id!r}; the latest {self.max_responses} are kept "
-                "that were not created with store = false.",
+                f"There is no stored response {response_id!r}; the server stores the latest "
+                f"{self.max_responses}, except those with store = false.",
                 param=param,
                 code="response_not_found",
             )

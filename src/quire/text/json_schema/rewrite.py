@@ -210,7 +210,7 @@ def _without_deep_references(
         if reference == "#" or not reference.startswith("#/") or _NAMED.fullmatch(reference):
             return reference
         if scope.opaque:
-            raise SchemaError(f"$ref {reference!r} beside a nested $id")
+            raise SchemaError(f"$ref {reference!r} with a nested $id")
         if reference not in names:
             names[reference] = name = f"{_MOVED}{len(names)}"
             target = scope.target(reference)
