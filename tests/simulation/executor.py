@@ -90,6 +90,7 @@ class _Sequence:
 
     Attributes:
         num_told: tokens of the prompt, where their log-probabilities are wanted.
+        num_computed: tokens whose fingerprints are in the slots; None until the first step.
     """
 
     def __init__(self, new: NewSequence) -> None:
@@ -104,6 +105,7 @@ class _Sequence:
         self.slots = np.zeros(0, dtype=np.int64)
         self._states = np.zeros(0, dtype=np.uint64)
         self._known = 0
+        self.num_computed: int | None = None
 
     def add_block(self, position: int, block: int, block_size: int) -> None:
         """Hold `block` at this position of the table; what was skipped is held no more."""
@@ -143,6 +145,8 @@ class ModelledExecutor(Executor):
 
     Args:
         window: tokens that the model attends to, the newest included; None is all.
+        accepts: given the most tokens that an entry may yield, how many it yields. The others leave
+            rubbish in the KV slots, as drafts that are rejected do.
         fails: asked before each step; True makes the step raise, after the KV slots were
             spoilt, as a kernel that crashes half-way would.
         corrupts: asked before each block is loaded from the host tier; True is damage.
@@ -157,6 +161,7 @@ class ModelledExecutor(Executor):
         clock: VirtualClock,
         cost: StepCost = NOMINAL,
         window: int | None = None,
+        accepts: Callable[[int], int] = lambda most: most,
         fails: Callable[[SchedulerOutput], bool] = lambda batch: False,
         corrupts: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -166,6 +171,7 @@ class ModelledExecutor(Executor):
         self._clock = clock
         self._cost = cost
         self._window = window
+        self._accepts = accepts
         self._fails = fails
         self._host = ModelledHostTier(corrupts)
         self._sequences: dict[str, _Sequence] = {}
@@ -202,7 +208,7 @@ class ModelledExecutor(Executor):
             self._undone.update(new.request_id for new in batch.new_sequences)
             self._last = ModelledStep(self._clock, begin, error=StepSkippedError())
             return self._last
-        seconds = batch.num_steps * step_seconds(self._cost, batch) + self._copy_seconds(batch)
+        seconds = batch.width * step_seconds(self._cost, batch) + self._copy_seconds(batch)
         self._last = ModelledStep(self._clock, begin + seconds)
         for request_id in batch.removed:
             if request_id in self._undone:  # the scheduler still names those of a failed step
@@ -217,6 +223,7 @@ class ModelledExecutor(Executor):
         try:
             self._last.output = self._run(batch)
             self._last.output.times = StepTimes(model=seconds)
+            self._last.output.num_passes = batch.width
         except ForwardError as error:
             self._last.error = error
             self._forget_new(batch)
@@ -248,47 +255,72 @@ class ModelledExecutor(Executor):
             if position < held or (position > held and self._window is None):
                 raise ViolationError(f"{batch.request_ids[entry]} has a hole in its block table")
             sequence.add_block(position, block, self._block_size)
-        starts, counts = batch.num_computed_tokens.tolist(), batch.num_scheduled_tokens.tolist()
         sequences = [self._sequences[name] for name in batch.request_ids]
+        asked = zip(sequences, batch.num_computed_tokens.tolist(), strict=True)
+        starts = [self._start(*entry) for entry in asked]
+        counts = batch.num_scheduled_tokens.tolist()
+        most = [1] * len(starts) if batch.max_new_tokens is None else batch.max_new_tokens.tolist()
         rows = list(zip(sequences, starts, counts, strict=True))
         if self._fails(batch):
-            for sequence, start, count in rows:
-                end = start + count * batch.num_steps
+            for (sequence, start, count), number in zip(rows, most, strict=True):
+                end = start + count + max(number - 1, 0)
                 self._slots[sequence.slots[start:end]] = _SPOILT
             for (sequence, _, _), held in zip(rows, before, strict=True):
                 sequence.num_blocks = held  # they are brought again
             raise ForwardError(failed_loads, 0.0) from RuntimeError("the modelled step failed")
-        sampled = self._compute(rows)
-        for step in range(1, batch.num_steps):
-            more = self._compute([(sequence, start + step, 1) for sequence, start, _ in rows])
-            sampled = [had + new for had, new in zip(sampled, more, strict=True)]
+        self._compute(rows)
+        sampled = [self._sample(*row, number) for row, number in zip(rows, most, strict=True)]
         return ModelOutput(
             token_columns(sampled),
             prompt_logprobs=_prompt_logprobs(batch.request_ids, rows),
             failed_loads=failed_loads,
         )
 
-    def _compute(self, rows: list[tuple[_Sequence, int, int]]) -> list[list[int]]:
+    def _start(self, sequence: _Sequence, asked: int) -> int:
+        """Where an entry begins, of which a step says where it would if all tokens had come."""
+        if sequence.num_computed is None:
+            sequence.num_computed = asked
+        if sequence.num_computed > asked:
+            raise ViolationError("tokens are computed twice")
+        return sequence.num_computed
+
+    def _compute(self, rows: list[tuple[_Sequence, int, int]]) -> None:
         # As in a layer: everyone writes, then everyone reads.
         for sequence, start, count in rows:
-            end = start + count
-            slots = self._held(sequence, start, end)
-            self._slots[slots] = sequence.states(end)[start:]
-        sampled: list[list[int]] = []
+            if start + count > len(sequence.tokens):
+                raise ViolationError("tokens are computed that nobody has sampled")
+            self._write(sequence, start, start + count)
         for sequence, start, count in rows:
-            end = start + count
-            states = sequence.states(end)
-            begin = 0 if self._window is None else max(0, start - self._window + 1)
-            held = self._slots[self._held(sequence, begin, end)]
-            wrong = np.flatnonzero(held != states[begin:])
-            if len(wrong):
-                raise ViolationError(f"position {begin + wrong[0]} holds another prefix")
-            if end < len(sequence.tokens):
-                sampled.append([])
-                continue
-            sequence.tokens.append(int(states[-1]) % self._vocab_size)
-            sampled.append([sequence.tokens[-1]])
-        return sampled
+            self._read(sequence, start, start + count)
+
+    def _sample(self, sequence: _Sequence, start: int, count: int, most: int) -> list[int]:
+        """The tokens that follow the computed ones; each but the last is computed, too."""
+        end = start + count
+        sequence.num_computed = end
+        if end < len(sequence.tokens):
+            return []
+        number = self._accepts(most)
+        for i in range(number):
+            if i:
+                self._write(sequence, end, end + 1)
+                self._read(sequence, end, end + 1)
+                end += 1
+            sequence.tokens.append(int(sequence.states(end)[-1]) % self._vocab_size)
+        self._slots[self._held(sequence, end, start + count + most - 1)] = _SPOILT
+        sequence.num_computed = len(sequence.tokens) - 1
+        return sequence.tokens[len(sequence.tokens) - number :]
+
+    def _write(self, sequence: _Sequence, start: int, end: int) -> None:
+        self._slots[self._held(sequence, start, end)] = sequence.states(end)[start:]
+
+    def _read(self, sequence: _Sequence, start: int, end: int) -> None:
+        """Everything that the tokens from `start` on attend to is there."""
+        states = sequence.states(end)
+        begin = 0 if self._window is None else max(0, start - self._window + 1)
+        held = self._slots[self._held(sequence, begin, end)]
+        wrong = np.flatnonzero(held != states[begin:])
+        if len(wrong):
+            raise ViolationError(f"position {begin + wrong[0]} holds another prefix")
 
     def _held(self, sequence: _Sequence, begin: int, end: int) -> NDArray[np.int64]:
         """The slots of these positions."""

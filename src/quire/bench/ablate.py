@@ -31,7 +31,6 @@ class Switch:
     """An optimisation: fields of `EngineArgs` without it and with it.
 
     Attributes:
-        call: utility of the engine that turns it off or on where no flag does; given a bool.
         published: what others report of theirs, which is not the same machine or model.
     """
 
@@ -39,7 +38,6 @@ class Switch:
     on: Mapping[str, Any]
     measure: str
     published: str = ""
-    call: str | None = None
 
 
 SWITCHES = {
@@ -49,7 +47,6 @@ SWITCHES = {
     "multi-step": Switch(
         {"num_scheduler_steps": 1}, {"num_scheduler_steps": 8}, "tpot_ms", "28 % (vLLM 0.6, GPU)"
     ),
-    "persistent-batch": Switch({}, {}, "tpot_ms", "24 % (vLLM 0.6, GPU)", call="keep_batches"),
     "plan": Switch({"enforce_eager": True}, {"enforce_eager": False}, "tpot_ms"),
     "int8-kv-cache": Switch({"kv_cache_dtype": "auto"}, {"kv_cache_dtype": "int8"}, "tpot_ms"),
     "prefix-caching": Switch(
@@ -76,9 +73,7 @@ def _ablate(args: argparse.Namespace, name: str, switch: Switch, done: Callable[
             for side, fields in (("off", dict(switch.off)), ("on", dict(switch.on)))
         }
         types = sides["off"].types
-        for side, engine in sides.items():
-            if switch.call is not None:
-                engine.llm.call(switch.call, side == "on")
+        for engine in sides.values():
             measure(engine, args, [args.seed, 0])
         for repetition in range(args.repetitions):
             turns = ("off", "on") if repetition % 2 else ("on", "off")

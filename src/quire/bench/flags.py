@@ -13,7 +13,7 @@ KERNEL_FAMILIES = (
     *("lora", "moe", "sampling", "pack"),
 )
 ABLATIONS = (
-    *("async-scheduling", "multi-step", "persistent-batch", "plan", "int8-kv-cache"),
+    *("async-scheduling", "multi-step", "plan", "int8-kv-cache"),
     *("prefix-caching", "chunked-prefill"),
 )
 PEER_NAMES = ("transformers", "vllm", "llama-cpp-python", "torch")

@@ -83,24 +83,26 @@ class BlockCopies:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """One step as parallel columns, an entry a sequence.
+    """One step as parallel columns, one entry per sequence.
 
     The runner first drops `removed`, then adds `new_sequences`, then writes `new_blocks` into
     the block tables, and computes tokens [num_computed_tokens[i], + num_scheduled_tokens[i]) of
-    entry i. A step may be scheduled before the one ahead of it has been computed: the runner
-    then has one token less of some sequences than the step asks for, until that one is done.
+    entry i. An entry whose last token is among them yields up to `max_new_tokens[i]` tokens.
+
+    A step may be scheduled before the steps ahead of it are computed. Then `num_computed_tokens`
+    assumes that they yield all tokens that they may. The runner knows how many they yielded, and
+    begins there.
 
     Attributes:
-        request_ids: the very list of the step before, where nobody has come or gone; never
-            changed, so that what was looked up for it stays valid.
         num_scheduled_tokens, num_computed_tokens: int64 [B].
         new_blocks: int64 [3, K]: entry, position in its block table, block. A new sequence
             brings all its blocks.
         removed: finished, aborted or preempted since the last step.
-        total_num_scheduled_tokens: over all entries and steps.
+        total_num_scheduled_tokens: of all entries, with the new tokens that are computed as well.
         block_copies: to be done before anything is computed; None for nothing.
-        num_steps: above 1, every entry has one token to compute, and goes on by itself until
-            it has sampled so many; its blocks are there for all of them.
+        max_new_tokens: int64 [B], and the blocks hold all of them but the last; None is one each.
+        batch_version: two steps in a row with the same one have the same `request_ids`, so that
+            what was looked up for them stays valid. 0 equals nothing, not even itself.
     """
 
     step: int
@@ -111,13 +113,19 @@ class SchedulerOutput:
     new_sequences: list[NewSequence]
     removed: list[str]
     total_num_scheduled_tokens: int
-    num_steps: int = 1
     block_copies: BlockCopies | None = None
+    max_new_tokens: Column | None = None
+    batch_version: int = 0
 
     @property
     def empty(self) -> bool:
         """Whether nothing is computed; `removed` may still have something to tell."""
         return not self.request_ids
+
+    @property
+    def width(self) -> int:
+        """The most tokens that any entry may yield, at least 1."""
+        return 1 if self.max_new_tokens is None else int(self.max_new_tokens.max(initial=1))
 
 
 class StepTimes(NamedTuple):
@@ -133,8 +141,8 @@ class ModelOutput:
     """What one step computed, in the order of `SchedulerOutput.request_ids`.
 
     Attributes:
-        sampled_token_ids: int64 [B, steps], new tokens of each entry from the left; -1 where
-            there is none: a prompt that is not finished yet, or a row that failed.
+        sampled_token_ids: int64 [B, W], new tokens of each entry from the left, then -1: none
+            of a prompt that is not finished yet, or of a row that failed.
         logprobs: per request id, one `TokenLogprobs` a sampled token, where asked for.
         prompt_logprobs: per request id, one `TokenLogprobs` for each prompt token computed this
             step that predicts a following prompt token, where asked for.
@@ -143,6 +151,7 @@ class ModelOutput:
         errors: per request id, why its row could not be sampled (a NaN logit, say); such
             an entry has no sampled tokens and the request ends with `FinishReason.ERROR`.
         times: where the step's time went.
+        num_passes: how often the model ran.
         copy_seconds: what `block_copies` took; 0 is not known.
         failed_loads: KV blocks that what `block_copies` asked for could not be loaded into.
     """
@@ -153,8 +162,15 @@ class ModelOutput:
     pooled: dict[str, bytes] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     times: StepTimes = field(default_factory=StepTimes)
+    num_passes: int = 1
     copy_seconds: float = 0.0
     failed_loads: list[int] = field(default_factory=list)
+
+
+def total_tokens(scheduled: Column, max_new_tokens: Column | None) -> int:
+    """`SchedulerOutput.total_num_scheduled_tokens`."""
+    more = 0 if max_new_tokens is None else int(np.maximum(max_new_tokens - 1, 0).sum())
+    return int(scheduled.sum()) + more
 
 
 def block_columns(runs: Sequence[BlockRun]) -> Column:

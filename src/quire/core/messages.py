@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice, repeat
 from typing import Any, Literal
 
 import msgspec
@@ -201,16 +202,18 @@ class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     times: CoreTimes | None = None
     request_ids: list[str] = []
     new_token_ids: list[int] = []
-    """Equally many for each of `request_ids`, one request after the other."""
+    """Of each of `request_ids`, one request after the other."""
     events: list[RequestEvent] = []
     """What happened since the last outputs, in order; mostly nothing."""
+    num_new_tokens: list[int] = []
+    """How many each of `request_ids` has; empty: one."""
 
     def each(self) -> Iterator[CoreOutput]:
         """Every request's output, plain ones first."""
-        if self.request_ids:
-            count = len(self.new_token_ids) // len(self.request_ids)
-            for i, request_id in enumerate(self.request_ids):
-                yield CoreOutput(request_id, self.new_token_ids[i * count : (i + 1) * count])
+        tokens = iter(self.new_token_ids)
+        counts = self.num_new_tokens or repeat(1)
+        for request_id, count in zip(self.request_ids, counts, strict=False):
+            yield CoreOutput(request_id, [*islice(tokens, count)])
         yield from self.outputs
 
 

@@ -7,7 +7,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -84,7 +83,6 @@ class EngineCore:
         self._in_flight: deque[_InFlight] = deque()
         self._compiling = Compiling()
         self._rejected: list[CoreOutput] = []
-        self._keeps_batches = True
         self._retired: set[int] = set()
         """Adapters that were unloaded, and are still in use."""
         self._last_embeds: bytes | None = None
@@ -213,13 +211,12 @@ class EngineCore:
         """Schedule a step and set it going."""
         batch = self.scheduler.schedule(self._clock(), self.config.num_scheduler_steps)
         self.watch.lap("schedule")
-        asked = batch if self._keeps_batches else replace(batch, request_ids=[*batch.request_ids])
         if self.config.async_scheduling:
             ahead = self._in_flight[-1].submitted if self._in_flight else None
-            step = self.executor.submit(asked, ahead)
+            step = self.executor.submit(batch, ahead)
             self._in_flight.append(_InFlight(batch, step.result, step))
         else:
-            self._in_flight.append(_InFlight(batch, partial(self.executor.execute, asked)))
+            self._in_flight.append(_InFlight(batch, partial(self.executor.execute, batch)))
 
     def _end(self) -> StepOutputs:
         """Take in the oldest step in flight, once it has been computed."""
@@ -283,7 +280,6 @@ class EngineCore:
             "reset_prefix_cache": self.scheduler.reset_prefix_cache,
             "check_integrity": self.scheduler.check_integrity,
             "kv_snapshot": partial(kv_snapshot, self.scheduler.kv),
-            "keep_batches": self._keep_batches,
             "remove_lora": self._remove_lora,
         }
         if method not in utilities:
@@ -303,12 +299,6 @@ class EngineCore:
         self._retired -= free
         for lora_int_id in free:
             self.executor.call("remove_lora", [lora_int_id])
-
-    def _keep_batches(self, keep: bool) -> None:
-        """Whether the runner may keep what it holds of a batch (rows, block tables, sampling
-        settings, tensors) while nobody comes or goes; else it makes all of it anew each step.
-        For measuring what that gains: the tokens are the same."""
-        self._keeps_batches = keep
 
     def shutdown(self) -> None:
         self.executor.shutdown()

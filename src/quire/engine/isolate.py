@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.batch import ModelOutput, SchedulerOutput, total_tokens
 from quire.executor.base import ForwardError
 
 
@@ -27,7 +27,7 @@ def compute_apart(
         Exception: what `compute` raised beside `ForwardError`.
     """
     output = ModelOutput(
-        np.full((len(step.request_ids), step.num_steps), -1, dtype=np.int64),
+        np.full((len(step.request_ids), step.width), -1, dtype=np.int64),
         copy_seconds=error.copy_seconds,
         failed_loads=error.failed_loads,
     )
@@ -88,7 +88,8 @@ def _part(step: SchedulerOutput, entries: list[int]) -> SchedulerOutput:
     place[entries] = np.arange(len(entries))
     new_blocks = step.new_blocks[:, place[step.new_blocks[0]] >= 0]
     new_blocks[0] = place[new_blocks[0]]
-    scheduled = step.num_scheduled_tokens[entries]
+    scheduled, most = step.num_scheduled_tokens[entries], step.max_new_tokens
+    most = None if most is None else most[entries]
     return replace(
         step,
         request_ids=names,
@@ -97,6 +98,8 @@ def _part(step: SchedulerOutput, entries: list[int]) -> SchedulerOutput:
         new_blocks=new_blocks,
         new_sequences=[new for new in step.new_sequences if new.request_id in set(names)],
         removed=[],
-        total_num_scheduled_tokens=int(scheduled.sum()) * step.num_steps,
+        total_num_scheduled_tokens=total_tokens(scheduled, most),
         block_copies=None,
+        max_new_tokens=most,
+        batch_version=0,
     )

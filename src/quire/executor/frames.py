@@ -89,6 +89,7 @@ class Step(msgspec.Struct, tag=True, array_like=True):
 
     number: int
     step: int
+    batch_version: int
     request_ids: list[str] | None
     num_scheduled_tokens: bytes
     num_computed_tokens: bytes
@@ -96,14 +97,15 @@ class Step(msgspec.Struct, tag=True, array_like=True):
     new_sequences: list[Sequence]
     removed: list[str]
     total_num_scheduled_tokens: int
-    num_steps: int
     block_copies: BlockCopies | None
+    max_new_tokens: bytes | None
 
     @classmethod
     def of(cls, number: int, batch: SchedulerOutput, *, same_requests: bool) -> Step:
         return cls(
             number,
             batch.step,
+            batch.batch_version,
             None if same_requests else batch.request_ids,
             batch.num_scheduled_tokens.tobytes(),
             batch.num_computed_tokens.tobytes(),
@@ -111,8 +113,8 @@ class Step(msgspec.Struct, tag=True, array_like=True):
             [_sequence(new) for new in batch.new_sequences],
             batch.removed,
             batch.total_num_scheduled_tokens,
-            batch.num_steps,
             batch.block_copies,
+            None if batch.max_new_tokens is None else batch.max_new_tokens.tobytes(),
         )
 
     def batch(self, request_ids: list[str]) -> SchedulerOutput:
@@ -126,8 +128,9 @@ class Step(msgspec.Struct, tag=True, array_like=True):
             [_new_sequence(new) for new in self.new_sequences],
             self.removed,
             self.total_num_scheduled_tokens,
-            self.num_steps,
             self.block_copies,
+            None if self.max_new_tokens is None else column(self.max_new_tokens),
+            self.batch_version,
         )
 
 

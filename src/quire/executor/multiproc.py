@@ -66,7 +66,7 @@ class MultiprocExecutor(UniprocExecutor):
         self._when_lost = on_lost
         super().__init__(shares[0], self._team)
         self._number = 0
-        self._told: list[str] | None = None
+        self._told = 0
 
     def start(self) -> None:
         try:
@@ -91,9 +91,9 @@ class MultiprocExecutor(UniprocExecutor):
 
     def execute(self, batch: SchedulerOutput) -> ModelOutput:
         self._number += 1
-        same = batch.request_ids is self._told
+        same = batch.batch_version == self._told != 0
         self._team.tell(Step.of(self._number, batch, same_requests=same))
-        self._told = batch.request_ids
+        self._told = batch.batch_version
         try:
             output = self._worker.execute_together(self._number, batch)
         except Exception as error:

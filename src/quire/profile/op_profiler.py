@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from quire.core.batch import SchedulerOutput, StepTimes
+from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.op_profile import OpProfile
 from quire.ops.op_times import OpMeter
 
@@ -38,17 +38,17 @@ class OpProfiler:
         self._first_waited = self._waited()
         self._count(on=True)
 
-    def note(self, batch: SchedulerOutput, seconds: float, times: StepTimes) -> None:
+    def note(self, batch: SchedulerOutput, seconds: float, output: ModelOutput) -> None:
         """A step has been computed."""
-        seen = self._profile
+        seen, times, passes = self._profile, output.times, output.num_passes
         context = int((batch.num_computed_tokens + batch.num_scheduled_tokens).sum())
         self._profile = OpProfile(
-            steps=seen.steps + batch.num_steps,
+            steps=seen.steps + passes,
             wall_seconds=seen.wall_seconds + seconds,
             model_seconds=seen.model_seconds + times.model,
             tokens=seen.tokens + batch.total_num_scheduled_tokens,
-            num_seqs=seen.num_seqs + len(batch.request_ids) * batch.num_steps,
-            context_tokens=seen.context_tokens + context * batch.num_steps,
+            num_seqs=seen.num_seqs + len(batch.request_ids) * passes,
+            context_tokens=seen.context_tokens + context * passes,
             ops=[],
             prepare_seconds=seen.prepare_seconds + times.prepare,
             sample_seconds=seen.sample_seconds + times.sample,

@@ -94,7 +94,7 @@ class Profiling:
         with self._trace.step(_step_name(batch)) if self._trace else nullcontext():
             output = execute(batch)
         if self._ops.active:
-            self._ops.note(batch, time.monotonic() - begin, output.times)
+            self._ops.note(batch, time.monotonic() - begin, output)
         return output
 
     def call(self, method: str, args: Sequence[Any]) -> Any:

@@ -83,7 +83,7 @@ class StepInputBuilder:
         self._block_tables = device.array(states.block_tables.shape, np.int32)
         self._adapter = device.array((max_num_batched_tokens,), np.int64)
         self._row_adapter = device.array((max_seqs,), np.int64)
-        self._batch: list[str] = []
+        self._version = 0
         self._sizes = (0, 0, 0, 0, 0)
         self._on_host: tuple[Tensor, ...] = ()
         self._staged = device.stage(())
@@ -132,11 +132,11 @@ class StepInputBuilder:
         return self._inputs(total, num_seqs, len(last), samples, adapted=adapted)
 
     def _update_tables(self, step: SchedulerOutput, slots: Column) -> None:
-        if step.request_ids is self._batch:
+        if step.batch_version == self._version != 0:
             entries, positions, blocks = step.new_blocks
             self._block_tables[entries, positions] = blocks
             return
-        self._batch = step.request_ids
+        self._version = step.batch_version
         counts = self._states.num_blocks[slots].tolist()
         # Row by row: indexing with all slots at once makes a copy that grows with the context.
         for row, (slot, count) in enumerate(zip(slots.tolist(), counts, strict=True)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import compress
+from dataclasses import replace
+from itertools import compress, count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,7 +110,9 @@ class ModelRunner:
         )
         self._sampler = Sampler(ops)
         self._masks = MaskFiller(grammars, scheduler.max_num_seqs)
-        self._sampled: list[str] = []
+        self._sampled = 0
+        self._versions = count(-1, -1)
+        """Of batches that are parts of a step, below all of the scheduler's."""
         self._batch = SamplingBatch([])
 
     @torch.inference_mode()
@@ -130,20 +133,23 @@ class ModelRunner:
         slots = states.begin(step)
         if self._backing is not None and step.new_blocks.size:
             self._backing.reach(int(step.new_blocks[2].max()))
-        num_tokens = states.num_tokens[slots]
+        num_tokens, computed = states.num_tokens[slots], states.num_computed[slots]
+        if np.any(computed != step.num_computed_tokens):
+            step = replace(step, num_computed_tokens=computed)
         try:
             output = self._compute(step, slots)
-            if step.num_steps > 1:
-                self._go_on(step, slots, output)
+            if step.max_new_tokens is not None:
+                self._go_on(step, slots, step.max_new_tokens, output)
         except BaseException:
             self._masks.end()
             states.num_tokens[slots] = num_tokens
             states.undo(step)
-            self._sampled = []
+            self._sampled = 0
             raise
-        # A step scheduled behind this one counts on the tokens even of rows that gave none.
-        samples = step.num_computed_tokens + step.num_scheduled_tokens == num_tokens
-        states.num_tokens[slots] = num_tokens + samples * step.num_steps
+        # A row that should have sampled and did not computes its last token again.
+        ends = computed + step.num_scheduled_tokens
+        last = states.num_tokens[slots] - 1
+        states.num_computed[slots] = np.where(ends == num_tokens, last, ends)
         output.times = StepTimes(**self._watch.seconds)
         return output
 
@@ -182,17 +188,25 @@ class ModelRunner:
             return forward_embeds(decoder, self._ops, self.kv_caches, inputs, rows, given)
         return self.model.forward(inputs, rows)
 
-    def _go_on(self, step: SchedulerOutput, slots: Column, output: ModelOutput) -> None:
-        """The rest of several steps, after the first one's `output`; who ends is left out."""
-        columns = np.full((len(slots), step.num_steps), -1, dtype=np.int64)
+    def _go_on(
+        self, step: SchedulerOutput, slots: Column, most: Column, output: ModelOutput
+    ) -> None:
+        """Compute further tokens, after the first ones' `output`, up to `most` of each entry.
+
+        An entry that ends or fails yields no more. What fails here fails again as the first token
+        of the next step, which reports it.
+        """
+        columns = np.full((len(slots), step.width), -1, dtype=np.int64)
         columns[:, :1] = output.sampled_token_ids
         output.sampled_token_ids = columns
-        entries, names = np.arange(len(slots)), step.request_ids
-        for number in range(1, step.num_steps):
+        entries, names, version = np.arange(len(slots)), step.request_ids, step.batch_version
+        for number in range(1, step.width):
             tokens = columns[entries, number - 1].tolist()
-            going = [self._goes_on(*row) for row in zip(slots.tolist(), tokens, strict=True)]
-            if not all(going):
+            alive = [self._goes_on(*row) for row in zip(slots.tolist(), tokens, strict=True)]
+            going = np.array(alive) & (most[entries] > number)
+            if not going.all():
                 entries, slots, names = entries[going], slots[going], list(compress(names, going))
+                version = next(self._versions)
             if not names:
                 return
             following = SchedulerOutput(
@@ -204,10 +218,11 @@ class ModelRunner:
                 new_sequences=[],
                 removed=[],
                 total_num_scheduled_tokens=len(names),
+                batch_version=version,
             )
             result = self._compute(following, slots)
+            output.num_passes += 1
             columns[entries, number] = result.sampled_token_ids[:, 0]
-            output.errors |= result.errors
             for name, entry in result.logprobs.items():
                 output.logprobs[name] += entry
 
@@ -225,7 +240,7 @@ class ModelRunner:
         """A token for every sequence whose last token was computed; a row of logits each."""
         names, entries = step.request_ids, np.flatnonzero(samples)
         self._masks.end()
-        result = self._sampler.sample(logits, self._sampling_batch(names, slots[entries]))
+        result = self._sampler.sample(logits, self._sampling_batch(step, slots[entries]))
         tokens = result.token_ids
         for row, error in result.errors.items():
             output.errors[names[entries[row]]] = error
@@ -243,13 +258,14 @@ class ModelRunner:
         wanted = [slot for slot in slots.tolist() if slot in states.followed]
         self._masks.begin({slot: states.sampling[slot] for slot in wanted})
 
-    def _sampling_batch(self, names: list[str], slots: Column) -> SamplingBatch:
-        """The states in `slots`, which are those of `names` or of some of them."""
-        if names is self._sampled and len(slots) == len(names):
+    def _sampling_batch(self, step: SchedulerOutput, slots: Column) -> SamplingBatch:
+        """The states in `slots`, which are those of the step's sequences or of some of them."""
+        everyone = len(slots) == len(step.request_ids)
+        if everyone and step.batch_version == self._sampled != 0:
             return self._batch
         batch = SamplingBatch([self.states.sampling[slot] for slot in slots.tolist()])
-        if len(slots) == len(names):
-            self._sampled, self._batch = names, batch
+        if everyone:
+            self._sampled, self._batch = step.batch_version, batch
         return batch
 
     def _wants_prompt_logprobs(self, slots: Column) -> bool:

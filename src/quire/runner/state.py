@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NEVER = 2**40
 """Beyond any position."""
+UNSET = -1
+"""Until the step that brings a sequence says how many of its tokens are computed."""
 
 
 class SequenceStates:
@@ -39,6 +41,7 @@ class SequenceStates:
         block_tables: int32 [max_num_seqs, blocks of max_model_len tokens]; entries past a
             sequence's own are valid block numbers, but mean nothing.
         num_tokens, num_blocks: int64 [max_num_seqs].
+        num_computed: int64 [max_num_seqs], tokens whose keys and values are in the cache.
         sampling: slot in use → what the sampler keeps of the sequence.
         prompt_logprobs: slot → how many a prompt token, of sequences that came without output
             and ask for them.
@@ -66,6 +69,7 @@ class SequenceStates:
         self.block_tables = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
         self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self.num_blocks = np.zeros(max_num_seqs, dtype=np.int64)
+        self.num_computed = np.zeros(max_num_seqs, dtype=np.int64)
         self.sampling: dict[int, SamplingState] = {}
         self.prompt_logprobs: dict[int, int] = {}
         self.followed: set[int] = set()
@@ -78,7 +82,7 @@ class SequenceStates:
         self.with_adapter: set[int] = set()
         self._slots: dict[str, int] = {}
         self._free = list(range(max_num_seqs))[::-1]
-        self._batch: list[str] = []
+        self._version = 0
         self._batch_slots = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -113,16 +117,17 @@ class SequenceStates:
             ValueError: the step contradicts what the runner holds: the scheduler has a bug.
             QuireError: a new sequence's adapter cannot be loaded.
         """
-        if step.request_ids is not self._batch or step.new_sequences or step.removed:
+        if step.batch_version != self._version or step.new_sequences or step.removed:
+            self._version = 0
+        if not self._version:
             self._check_names(step)
-            self._batch = []
         try:
-            slots = self._place(step) if not self._batch else self._batch_slots
+            slots = self._batch_slots if self._version else self._place(step)
             self._check_rows(step, slots)
         except Exception:
             self.remove([new.request_id for new in step.new_sequences])
             raise
-        self._batch, self._batch_slots = step.request_ids, slots
+        self._version, self._batch_slots = step.batch_version, slots
         entries, positions, blocks = step.new_blocks
         if len(blocks):
             self.block_tables[slots[entries], positions] = blocks
@@ -135,14 +140,17 @@ class SequenceStates:
         Blocks that it brought stay in the tables, where they mean nothing until they are brought
         again.
         """
-        self._batch = []
+        self._version = 0
         self.remove([new.request_id for new in step.new_sequences])
 
     def _place(self, step: SchedulerOutput) -> Column:
         """Add the step's new sequences; every entry's slot."""
         for new in step.new_sequences:
             self._add(new)
-        return np.array([self._slots[name] for name in step.request_ids], dtype=np.int64)
+        slots = np.array([self._slots[name] for name in step.request_ids], dtype=np.int64)
+        new_rows = self.num_computed[slots] == UNSET
+        self.num_computed[slots[new_rows]] = step.num_computed_tokens[new_rows]
+        return slots
 
     def append(self, slots: Column, tokens: Column) -> None:
         """Append a sampled token to each of these sequences."""
@@ -172,6 +180,7 @@ class SequenceStates:
         self.token_ids[slot, :count] = new.token_ids
         self.num_tokens[slot] = count
         self.num_blocks[slot] = 0
+        self.num_computed[slot] = UNSET
         self.sampling[slot] = SamplingState(
             new.sampling_params,
             self.token_ids[slot],
@@ -214,14 +223,16 @@ class SequenceStates:
                 raise ValueError(f"sequence {name!r} is unknown")
 
     def _check_rows(self, step: SchedulerOutput, slots: Column) -> None:
-        scheduled, computed = step.num_scheduled_tokens, step.num_computed_tokens
+        scheduled, computed = step.num_scheduled_tokens, self.num_computed[slots]
         wrong = (scheduled <= 0) | (computed + scheduled > self.num_tokens[slots])
+        wrong |= computed > step.num_computed_tokens
         if wrong.any():
             entry = int(wrong.argmax())
-            start, end = computed[entry], computed[entry] + scheduled[entry]
+            start = step.num_computed_tokens[entry]
             raise ValueError(
                 f"sequence {step.request_ids[entry]!r} has {self.num_tokens[slots[entry]]} tokens, "
-                f"but tokens {start} to {end} are asked for"
+                f"{computed[entry]} of them computed, "
+                f"but tokens {start} to {start + scheduled[entry]} are asked for"
             )
         entries, positions, _ = step.new_blocks
         if (positions >= self.block_tables.shape[1]).any():

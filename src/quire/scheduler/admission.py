@@ -14,6 +14,7 @@ from quire.kv.manager import NO_BLOCK, KVCacheManager, Stored
 from quire.scheduler.loading import Loading
 from quire.scheduler.queue import REACH, WaitingQueue
 from quire.scheduler.running import Admitted, RunningBatch
+from quire.scheduler.steps import Steps
 from quire.scheduler.tier_cost import TierCost
 
 
@@ -27,6 +28,7 @@ class Admission:
         running: RunningBatch,
         waiting: WaitingQueue,
         loading: Loading,
+        steps: Steps,
         tier_cost: TierCost | None,
     ) -> None:
         self._max_num_seqs = limits.max_num_seqs
@@ -35,12 +37,11 @@ class Admission:
         self._running = running
         self._waiting = waiting
         self._loading = loading
+        self._steps = steps
         self._tier_cost = tier_cost
         self._whole_prompts = limits.whole_prompts
 
-    def admit(
-        self, step: int, budget: int, now: float, victims: Sequence[Request]
-    ) -> list[Admitted]:
+    def admit(self, budget: int, now: float, victims: Sequence[Request]) -> list[Admitted]:
         """Admit requests while there are tokens, seats and blocks left.
 
         A request is admitted only if all of the tokens it has now would fit beside what the
@@ -49,21 +50,18 @@ class Admission:
         bring none or one that is there.
 
         Args:
-            step: its number.
-            victims: preempted for this step. One may have a token in flight, without which it
-                would not be itself.
+            victims: preempted for this step. They wait for the next one.
         """
         aside: list[Request] = []
         adapters = self._adapters()
         try:
-            return self._admit(step, budget, now, victims, adapters, aside)
+            return self._admit(budget, now, victims, adapters, aside)
         finally:
             for request in aside:
                 self._waiting.push(request)
 
     def _admit(
         self,
-        step: int,
         budget: int,
         now: float,
         victims: Sequence[Request],
@@ -88,19 +86,20 @@ class Admission:
                 self._waiting.take(request)
                 aside.append(request)
                 continue
+            # Without its tokens in flight it would not be itself.
+            if request in victims or self._steps.count_of(request):
+                break
             prefix = kv.find_prefix(request)
             stored = self._find_stored(request, prefix)
             if stored is not None:
-                if request in victims or loadable <= 0:
-                    break
-                if not self._load(step, request, stored, reserved, now):
+                if loadable <= 0 or not self._load(request, stored, reserved, now):
                     break
                 adapters.add(request.lora_int_id)
                 loadable -= stored.num_loads * block_size
                 seats -= 1
                 reserved += kv.blocks_missing(request)
                 continue
-            if request in victims or not kv.can_admit(request, prefix, reserved):
+            if not kv.can_admit(request, prefix, reserved):
                 break
             if self._whole_prompts and request.num_tokens > budget:
                 break
@@ -147,14 +146,14 @@ class Admission:
         )
         return stored if pays else None
 
-    def _load(self, step: int, request: Request, stored: Stored, reserved: int, now: float) -> bool:
+    def _load(self, request: Request, stored: Stored, reserved: int, now: float) -> bool:
         """Admit the next in line with blocks to be loaded, if it fits and nobody loads the same."""
         shared = [block for block in stored.blocks if block >= 0]
         if stored.arriving or not self._kv.can_admit(request, shared, reserved):
             return False
         self._waiting.take(request)
         self._note_begin(request, stored.num_tokens, now)
-        self._loading.begin(step, request, stored)
+        self._loading.begin(self._steps.number, request, stored)
         return True
 
     def _note_begin(self, request: Request, num_cached: int, now: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import compress
+from itertools import chain, compress
 
 from quire.core.batch import ModelOutput
 from quire.core.messages import CoreOutput, StepOutputs, TokenLogprobs
@@ -36,9 +36,7 @@ class Results:
     def take_in(self, flight: InFlight, result: ModelOutput, outputs: StepOutputs) -> None:
         """Append what was sampled, and enter what there is to say into `outputs`."""
         sampled, names = result.sampled_token_ids, flight.step.request_ids
-        told = set(flight.told)
-        if self._running.num_departed > flight.num_departed:
-            told.update(i for i, request in enumerate(flight.requests) if not request.running)
+        told = {*flight.told, *flight.departed}
         for column in (result.errors, result.logprobs, result.prompt_logprobs, result.pooled):
             if column:
                 told.update(i for i, name in enumerate(names) if name in column)
@@ -47,9 +45,7 @@ class Results:
         stops = self._running.stop_ids
         if not stops.keys().isdisjoint(tokens):
             told.update(i // width for i, token in enumerate(tokens) if token in stops)
-        some, plain = sampled[:, 0] >= 0, sampled[:, -1] >= 0
-        if width > 1:
-            told.update((some & ~plain).nonzero()[0].tolist())
+        plain = sampled[:, 0] >= 0
         plain[list(told)] = False
         arrays = flight.token_ids
         if not plain.all():
@@ -60,8 +56,11 @@ class Results:
             for token_ids, token in zip(arrays, tokens, strict=True):
                 token_ids.append(token)
         else:
-            for i, token_ids in enumerate(arrays):
-                token_ids.extend(tokens[i * width : (i + 1) * width])
+            rows = [[token for token in row if token >= 0] for row in sampled[plain].tolist()]
+            for token_ids, row in zip(arrays, rows, strict=True):
+                token_ids.extend(row)
+            tokens = [*chain.from_iterable(rows)]
+            outputs.num_new_tokens = [*map(len, rows)]
         outputs.request_ids, outputs.new_token_ids = names, tokens
         for entry in sorted(told):
             request = flight.requests[entry]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from dataclasses import dataclass
-from itertools import compress, pairwise
+from itertools import compress, count, pairwise
 
 import numpy as np
 
@@ -31,17 +31,18 @@ class RunningBatch:
     Attributes:
         requests, request_ids, token_ids: lists in that order. They are replaced, never changed,
             when anybody comes or goes: a step that was made with them may keep them.
+        versions: numbers that no batch has had yet.
+        version: changes when anybody comes or goes.
         stop_ids: tokens that may end anybody here, with how many they may end.
-        num_departed: how many have left since the start.
         quiet: steps to come in which everyone decodes one token and nothing else happens:
             nobody needs a block, fills one or reaches its limit, if nobody comes or goes.
 
     Numbers, int64 [n], views that hold until anybody comes or goes:
 
-        num_tokens: tokens of the request, with those that steps in flight will sample.
-        num_pending: how many of them the step scheduled last samples.
-        num_computed: computed, once the steps in flight are.
-        scheduled: how many of those in the step that is being made, in each of its steps.
+        num_tokens: tokens of the request, with all that steps in flight may yield.
+        num_pending: how many those are.
+        num_computed: computed, once the steps in flight have yielded them.
+        scheduled: how many the step that is being made computes before it samples.
         limit: the number of tokens at which it ends.
         capacity: tokens that its blocks hold.
         entered: tokens in blocks that are in the prefix cache.
@@ -56,7 +57,8 @@ class RunningBatch:
         self.request_ids: list[str] = []
         self.token_ids: list[array[int]] = []
         self.stop_ids: Counter[int] = Counter()
-        self.num_departed = 0
+        self.versions = count(1)
+        self.version = next(self.versions)
         self._view()
 
     def __len__(self) -> int:
@@ -94,14 +96,35 @@ class RunningBatch:
         more = np.minimum(np.cumsum(wanted - first), budget - int(first.sum()))
         return first + np.diff(more, prepend=0)
 
-    def steps_at_once(self, wanted: Column, num_steps: int, max_model_len: int) -> int:
-        """How many steps, up to `num_steps`, everyone can go without being scheduled again."""
-        if not len(self) or wanted.max() != 1:
-            return 1
-        decoding = wanted > 0
-        left = int((self.limit - self.num_tokens)[decoding].max())
-        room = max_model_len - int(self.num_tokens[decoding].max())
-        return max(1, min(num_steps, left, room))
+    def certain(self) -> Column:
+        """Tokens that are known and computed, once the steps in flight are, whatever they yield."""
+        known: Column = np.minimum(self.num_tokens - self.num_pending, self.num_computed)
+        return known
+
+    def resumes_at(self) -> Column:
+        """The first token that the next step may have to compute: the last one that is known, if
+        the steps in flight yield nothing."""
+        first: Column = np.minimum(self.num_tokens - self.num_pending - 1, self.num_computed)
+        return first
+
+    def further_tokens(self, wanted: Column, num_tokens: int) -> Column | None:
+        """The tokens that a step may yield of each request after its first, if it may yield
+        `num_tokens`; None unless everyone decodes."""
+        if wanted.max() != 1:
+            return None
+        left: Column = np.minimum(self.limit - self.num_tokens, num_tokens)
+        return np.maximum(left - 1, 0, out=left)
+
+    def rows_of(self, requests: list[Request]) -> Column:
+        """The row of each of these requests, -1 of those that are not here."""
+        rows = {request: row for row, request in enumerate(self.requests)}
+        return np.array([rows.get(request, -1) for request in requests], dtype=np.int64)
+
+    def take_back(self, row: int, num_tokens: int) -> None:
+        """A step yielded so many tokens less than it might have."""
+        self.num_tokens[row] -= num_tokens
+        self.num_computed[row] -= num_tokens
+        self.quiet = 0
 
     def blocks_missing(self, num_tokens: Column) -> Column:
         """Blocks that each request needs for its first `num_tokens` tokens beside its own."""
@@ -166,12 +189,12 @@ class RunningBatch:
         self._columns[:, : kept.shape[1]] = kept
         self._replace(list(compress(self.requests, keep)))
 
-    def check_integrity(self, *, in_flight: bool) -> None:
+    def check_integrity(self) -> None:
         """Assert that the numbers agree with the requests and with each other."""
         assert self.request_ids == [r.request_id for r in self.requests]
         orders = [r.order for r in self.requests]
         assert orders == sorted(orders), "running is out of order"
-        known = self.num_tokens - (self.num_pending if in_flight else 0)
+        known = self.num_tokens - self.num_pending
         assert known.tolist() == [r.num_tokens for r in self.requests], "tokens were miscounted"
         assert (self.num_computed <= self.capacity).all(), "a request has no blocks for its tokens"
         assert (self.num_computed < self.num_tokens).all(), "a request ran ahead"
@@ -181,7 +204,6 @@ class RunningBatch:
         assert stops == self.stop_ids, "stop tokens were miscounted"
 
     def _leave(self, request: Request) -> None:
-        self.num_departed += 1
         for token in request.stop_ids:
             self.stop_ids[token] -= 1
             if not self.stop_ids[token]:
@@ -191,4 +213,5 @@ class RunningBatch:
         self.requests = requests
         self.request_ids = [request.request_id for request in requests]
         self.token_ids = [request.token_ids for request in requests]
+        self.version = next(self.versions)
         self._view()

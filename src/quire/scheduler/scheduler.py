@@ -11,6 +11,7 @@ from itertools import count
 
 from quire.core.batch import (
     BlockRun,
+    Column,
     ModelOutput,
     SchedulerOutput,
 )
@@ -57,16 +58,17 @@ class Scheduler:
         self.waiting = self._line()
         self._loading = Loading(self.kv, config.max_num_batched_tokens)
         self._tier_cost = TierCost(cost, cache.block_size) if cost and self.kv.tier else None
+        self._steps = Steps(self.kv, self.running)
         self._admission = Admission(
             config,
             self.kv,
             self.running,
             self.waiting,
             self._loading,
+            self._steps,
             self._tier_cost,
         )
         self._results = Results(self.kv, self.running, self._finish)
-        self._steps = Steps(self.kv, self.running)
         self._events = Events()
         self._budget: StepBudget | None = None
         if cost is not None and config.max_itl_stretch is not None:
@@ -132,7 +134,7 @@ class Scheduler:
 
         Args:
             num_steps: decode steps to take at once. They are taken while nobody waits and
-                everyone decodes; rows that end on the way compute tokens that nobody gets.
+                everyone decodes.
         """
         running = self.running
         self._steps.begin(now)
@@ -142,11 +144,11 @@ class Scheduler:
         victims = self._make_way()
         preempted = self._num_preemptions
         budget = self._choose_budget()
-        steps, blocks = self._schedule_running(num_steps, budget)
+        further, blocks = self._schedule_running(num_steps, budget)
         admitted: list[Admitted] = []
         if self._num_preemptions == preempted:
             budget -= int(running.scheduled.sum())
-            admitted = self._admission.admit(self._steps.number, budget, now, victims)
+            admitted = self._admission.admit(budget, now, victims)
             for request, num_tokens in self._loading.begun(self._steps.number):
                 self._events.note("load", request, num_tokens)
         if admitted:
@@ -156,7 +158,7 @@ class Scheduler:
             moved = running.add(admitted)
             if moved is not None:
                 blocks = [(moved[row], first, table) for row, first, table in blocks]
-        return self._steps.issue(steps, blocks, admitted)
+        return self._steps.issue(further, blocks, admitted)
 
     def update(self, step: SchedulerOutput, result: ModelOutput, now: float) -> StepOutputs:
         """Take in what the oldest step in flight computed: append tokens, end requests."""
@@ -167,7 +169,7 @@ class Scheduler:
             self._events.note("load_failed", request)
             self.waiting.push(request)
         if self._budget is not None and any(result.times):
-            seconds = sum(result.times) / step.num_steps
+            seconds = sum(result.times) / result.num_passes
             self._budget.observe(step.num_scheduled_tokens, step.num_computed_tokens, seconds)
         if self._tier_cost is not None and step.block_copies is not None:
             self._tier_cost.observe(step.block_copies, result.copy_seconds)
@@ -175,6 +177,7 @@ class Scheduler:
         if flight.requests:
             before = len(self.requests)
             self._results.take_in(flight, result, outputs)
+            self._steps.reconcile(flight, result.sampled_token_ids)
             if len(self.requests) < before:
                 self.running.remove_finished()
         return self._told(outputs)
@@ -243,34 +246,38 @@ class Scheduler:
         waiting = min(len(self.waiting), seats) + len(self._loading)
         return self._budget.tokens(wanted, self.running.num_computed, waiting)
 
-    def _schedule_running(self, num_steps: int, budget: int) -> tuple[int, list[BlockRun]]:
+    def _schedule_running(
+        self, num_steps: int, budget: int
+    ) -> tuple[Column | None, list[BlockRun]]:
         """Give running requests their tokens, preempting the last in line while blocks lack.
 
         Returns:
-            Steps to take, and blocks by row; the tokens are in `running.scheduled`.
+            Tokens that each may yield after its first, and blocks by row; the tokens to compute
+            are in `running.scheduled`.
         """
         running, pool = self.running, self.kv.pool
         if not len(running):
-            return 1, []
+            return None, []
         if self.kv.window is not None:
             self._slide(self.kv.window)
         while True:
             wanted = running.wanted()
             running.scheduled[:] = scheduled = running.share(wanted, budget)
-            steps = 1
+            ends = running.num_computed + scheduled
+            further = None
             if num_steps > 1 and not self.waiting and not len(self._loading):
-                steps = running.steps_at_once(wanted, num_steps, self.config.max_model_len)
-            missing = running.blocks_missing(running.num_computed + scheduled * steps)
+                further = running.further_tokens(wanted, num_steps)
+            missing = running.blocks_missing(ends if further is None else ends + further)
             total = int(missing.sum())
-            if total > pool.num_free and steps > 1:
-                steps = 1
-                missing = running.blocks_missing(running.num_computed + scheduled)
+            if total > pool.num_free and further is not None:
+                further = None
+                missing = running.blocks_missing(ends)
                 total = int(missing.sum())
             if total <= pool.num_free:
                 break
             self._preempt_last()
         if not total:
-            return steps, []
+            return further, []
         rows = missing.nonzero()[0]
         counts = missing[rows]
         running.capacity[rows] += counts * self.kv.block_size
@@ -279,12 +286,12 @@ class Scheduler:
         for row, number in zip(rows.tolist(), counts.tolist(), strict=True):
             part = [next(new) for _ in range(number)]
             blocks.append((row, self.kv.extend(running.requests[row], part), part))
-        return steps, blocks
+        return further, blocks
 
     def _slide(self, window: int) -> None:
         """Give back the blocks that no token from here on attends to."""
         running = self.running
-        first = (running.num_computed - window + 1) // self.kv.block_size
+        first = (running.resumes_at() - window + 1) // self.kv.block_size
         for row in (first > running.slid).nonzero()[0].tolist():
             begin, end = int(running.slid[row]), int(first[row])
             self.kv.slide(running.requests[row], begin, end)
@@ -305,10 +312,10 @@ class Scheduler:
         running = self.running
         request, num_computed = running.requests[-1], int(running.num_computed[-1])
         if sound:
-            pending = running.num_pending[-1] if self._steps.in_flight else 0
-            self.kv.enter(request, min(int(running.num_tokens[-1] - pending), num_computed))
-            if self._should_swap(request, num_computed):
-                self.kv.swap_out(request, num_computed)
+            self.kv.enter(request, int(running.certain()[-1]))
+            swapped = int(running.resumes_at()[-1])
+            if self._should_swap(request, swapped):
+                self.kv.swap_out(request, swapped)
         running.pop()
         self.kv.free(request)
         request.status = RequestStatus.PREEMPTED
@@ -390,7 +397,8 @@ class Scheduler:
         """Assert every invariant that holds between steps; for tests, simulation and idle time."""
         self.kv.check_integrity()
         running = self.running
-        running.check_integrity(in_flight=bool(self._steps.in_flight))
+        running.check_integrity()
+        self._steps.check_integrity()
         waiting = self.waiting.requests()
         assert len(waiting) == len(self.waiting), "waiting requests were miscounted"
         everyone = [r.request_id for r in running.requests + waiting + self._loading.requests()]

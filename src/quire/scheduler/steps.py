@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 
 import numpy as np
@@ -13,17 +13,18 @@ import numpy as np
 from quire.core.batch import (
     BlockCopies,
     BlockRun,
+    Column,
     NewSequence,
     SchedulerOutput,
     block_columns,
+    total_tokens,
 )
 from quire.core.request import Request
 from quire.kv.manager import KVCacheManager
 from quire.scheduler.running import Admitted, RunningBatch
 
 NO_BLOCKS = block_columns([])
-MAX_IN_FLIGHT = 2
-"""Steps that are scheduled and not taken in: the one that runs, and the one behind it."""
+EVERYONE = slice(None)
 
 
 @dataclass(slots=True)
@@ -31,9 +32,12 @@ class InFlight:
     """A step that has been scheduled and not taken in yet, its columns in the step's order.
 
     Attributes:
+        may_yield: int64 [B], the most tokens of each entry.
         told: entries of which there will be more to say than their token.
         entered: blocks that entered the prefix cache for it: wrong, should it fail.
-        num_departed: how many requests had stopped running when it was scheduled.
+        version: of the running batch when it was scheduled.
+        rows: where its entries are in the running batch of that version, or now, once landed.
+        departed: entries that are not there any more when it lands.
         begun: when it was scheduled.
         prefills: entries that have sampled nothing since they were admitted.
     """
@@ -41,11 +45,14 @@ class InFlight:
     step: SchedulerOutput
     requests: list[Request]
     token_ids: list[array[int]]
+    may_yield: Column
     told: list[int]
     entered: list[int]
-    num_departed: int
+    version: int
+    rows: slice | Column
     begun: float
     prefills: list[int]
+    departed: list[int] = field(default_factory=list)
 
 
 class Steps:
@@ -70,27 +77,38 @@ class Steps:
 
     def begin(self, now: float) -> None:
         """Begin to make step `number`."""
-        assert len(self.in_flight) < MAX_IN_FLIGHT, "take in a step before scheduling another"
         self.number += 1
         self._begun = now
         self._kv.entered = []
 
+    def count_of(self, request: Request) -> int:
+        """How many steps in flight compute tokens of `request`."""
+        return sum(request in flight.requests for flight in self.in_flight)
+
     def issue(
-        self, num_steps: int, blocks: Sequence[BlockRun], admitted: Sequence[Admitted]
+        self, further: Column | None, blocks: Sequence[BlockRun], admitted: Sequence[Admitted]
     ) -> SchedulerOutput:
-        """The step that `running.scheduled` says; its tokens count as computed from now."""
+        """The step that `running.scheduled` says; its tokens count as computed from now.
+
+        Args:
+            further: tokens that each request may yield after its first; None for none.
+        """
         running = self._running
         scheduled = running.scheduled
         active = scheduled > 0
         everyone = np.count_nonzero(active) == len(active)
         computed = running.num_computed.copy()
-        running.num_computed += scheduled if num_steps == 1 else scheduled * num_steps
-        self._enter_full_blocks(num_steps)
+        running.num_computed += scheduled
         samples = running.num_computed >= running.num_tokens
         if not everyone:
             samples &= active
-        np.multiply(samples, num_steps, out=running.num_pending)
-        running.num_tokens += running.num_pending
+        may_yield = samples.astype(np.int64)
+        if further is not None:
+            running.num_computed += further
+            may_yield += further
+        self._enter_full_blocks()
+        running.num_pending += may_yield
+        running.num_tokens += may_yield
         # Who gets a full `CoreOutput`: with the first token, and with the last one possible.
         fresh = running.untold > 0
         told = (running.num_tokens >= running.limit) | fresh
@@ -98,15 +116,18 @@ class Steps:
         running.untold[samples] = 0
         requests, names, tokens = running.requests, running.request_ids, running.token_ids
         new_blocks = block_columns(blocks)
+        version, rows = running.version, EVERYONE
         if not everyone:
             new_blocks[0] = (np.cumsum(active) - 1)[new_blocks[0]]
+            version, rows = next(running.versions), active.nonzero()[0]
             scheduled, computed, told = scheduled[active], computed[active], told[active]
-            fresh, keep = fresh[active], active.tolist()
+            fresh, may_yield, keep = fresh[active], may_yield[active], active.tolist()
             requests, names = list(compress(requests, keep)), list(compress(names, keep))
             tokens = list(compress(tokens, keep))
         running.quiet = 0
-        if num_steps == 1 and len(running) and np.count_nonzero(samples) == len(samples):
+        if further is None and len(running) and np.count_nonzero(samples) == len(samples):
             running.count_quiet(self._kv.window)
+        max_new_tokens = None if further is None else may_yield
         return self._launch(
             SchedulerOutput(
                 step=self.number,
@@ -116,27 +137,26 @@ class Steps:
                 new_blocks=new_blocks,
                 new_sequences=[_new_sequence(new.request) for new in admitted],
                 removed=[],
-                total_num_scheduled_tokens=int(scheduled.sum()) * num_steps,
-                num_steps=num_steps,
+                total_num_scheduled_tokens=total_tokens(scheduled, max_new_tokens),
                 block_copies=self._copies(),
+                max_new_tokens=max_new_tokens,
+                batch_version=version,
             ),
             requests,
             tokens,
+            may_yield,
+            rows,
             told.nonzero()[0].tolist(),
             fresh.nonzero()[0].tolist(),
         )
 
-    def _enter_full_blocks(self, num_steps: int) -> None:
+    def _enter_full_blocks(self) -> None:
         """Enter blocks whose tokens are known and computed once this step is.
 
-        Tokens that are still to be sampled, here or by the step ahead, are in no block's hash.
+        Tokens that are still to be sampled, here or by a step ahead, are in no block's hash.
         """
         running = self._running
-        ready = running.num_computed
-        if self.in_flight:
-            ready = np.minimum(ready, running.num_tokens - running.num_pending)
-        elif num_steps > 1:
-            ready = np.minimum(ready, running.num_tokens)
+        ready = running.certain()
         for row in (ready - running.entered >= self._kv.block_size).nonzero()[0].tolist():
             running.entered[row] = self._kv.enter(running.requests[row], int(ready[row]))
 
@@ -147,20 +167,25 @@ class Steps:
         computed = running.num_computed.copy()
         running.num_computed += 1
         running.num_tokens += 1
+        running.num_pending += 1
+        ones = np.ones_like(computed)
         return self._launch(
             SchedulerOutput(
                 step=self.number,
                 request_ids=running.request_ids,
-                num_scheduled_tokens=np.ones_like(computed),
+                num_scheduled_tokens=ones,
                 num_computed_tokens=computed,
                 new_blocks=NO_BLOCKS,
                 new_sequences=[],
                 removed=[],
                 total_num_scheduled_tokens=len(running),
                 block_copies=self._copies(),
+                batch_version=running.version,
             ),
             running.requests,
             running.token_ids,
+            ones,
+            EVERYONE,
             [],
             [],
         )
@@ -171,7 +196,55 @@ class Steps:
         assert flight.step is step, "steps are taken in as they were scheduled"
         self.num_done = step.step
         self.num_tokens = step.total_num_scheduled_tokens
+        running = self._running
+        if flight.version == running.version:
+            running.num_pending[flight.rows] -= flight.may_yield
+        else:
+            rows = flight.rows = running.rows_of(flight.requests)
+            here = rows >= 0
+            flight.departed = (~here).nonzero()[0].tolist()
+            running.num_pending[rows[here]] -= flight.may_yield[here]
         return flight
+
+    def reconcile(self, flight: InFlight, sampled: Column) -> None:
+        """Take back the tokens that a step, which has just landed, might have yielded and did not.
+
+        The steps behind it were scheduled with them. The runner begins those where it really is.
+        The blocks stay with the request, which needs them for its next tokens.
+
+        Args:
+            sampled: see `ModelOutput.sampled_token_ids`.
+        """
+        missing = flight.may_yield - np.count_nonzero(sampled >= 0, axis=1)
+        if not missing.any():
+            return
+        running, rows = self._running, flight.rows
+        for entry in missing.nonzero()[0].tolist():
+            request = flight.requests[entry]
+            if not request.running:
+                continue
+            row = entry if isinstance(rows, slice) else int(rows[entry])
+            running.take_back(row, int(missing[entry]))
+            if entry in flight.prefills and missing[entry] == flight.may_yield[entry]:
+                self._expect_first_token(request, row)
+
+    def _expect_first_token(self, request: Request, row: int) -> None:
+        """The step that might have sampled a request's first token did not: the next one may."""
+        self._running.untold[row] = 1
+        for flight in self.in_flight:
+            if request in flight.requests:
+                entry = flight.requests.index(request)
+                flight.told.append(entry)
+                flight.prefills.append(entry)
+
+    def check_integrity(self) -> None:
+        """Assert that the tokens that each request is waiting for are those of its steps."""
+        running = self._running
+        pending = np.zeros(len(running), dtype=np.int64)
+        for flight in self.in_flight:
+            rows = running.rows_of(flight.requests)
+            np.add.at(pending, rows[rows >= 0], flight.may_yield[rows >= 0])
+        assert (pending == running.num_pending).all(), "tokens in flight were miscounted"
 
     def _copies(self) -> BlockCopies | None:
         return self._kv.tier.take_copies() if self._kv.tier else None
@@ -181,6 +254,8 @@ class Steps:
         step: SchedulerOutput,
         requests: list[Request],
         token_ids: list[array[int]],
+        may_yield: Column,
+        rows: slice | Column,
         told: list[int],
         prefills: list[int],
     ) -> SchedulerOutput:
@@ -192,9 +267,11 @@ class Steps:
                 step,
                 requests,
                 token_ids,
+                may_yield,
                 told,
                 self._kv.entered,
-                self._running.num_departed,
+                self._running.version,
+                rows,
                 self._begun,
                 prefills,
             )

@@ -12,7 +12,7 @@ from quire.simulate.clock import VirtualClock
 
 
 def step_seconds(cost: StepCost, batch: SchedulerOutput) -> float:
-    """What `cost` predicts for this batch; for one of its steps, where it has several."""
+    """What `cost` predicts for the first pass of this batch."""
     computed, scheduled = batch.num_computed_tokens, batch.num_scheduled_tokens
     pairs = scheduled * computed + scheduled * (scheduled + 1) // 2
     return cost.seconds(
@@ -37,11 +37,10 @@ class LengthExecutor(Executor):
         self._clock = clock
         self._cost = cost
         self._free_at = 0.0
-        # A step ahead, there may be rows of sequences that have ended, beside their successors.
-        self._lengths = np.zeros(2 * max_num_seqs, dtype=np.int64)
-        self._unused = list(range(2 * max_num_seqs))
+        self._lengths = np.zeros(max_num_seqs, dtype=np.int64)
+        self._unused = list(range(max_num_seqs))
         self._row: dict[str, int] = {}
-        self._ids: list[str] = []
+        self._version = 0
         self._rows = np.zeros(0, dtype=np.int64)
 
     @property
@@ -69,10 +68,10 @@ class LengthExecutor(Executor):
         """Begin a step; it ends when its result is asked for, at the earliest."""
         output = ModelOutput(self._sample(batch))
         host = self._cost.host_seconds(len(batch.request_ids))
-        device = batch.num_steps * (step_seconds(self._cost, batch) - host)
+        device = batch.width * (step_seconds(self._cost, batch) - host)
         self._clock.advance(host)
         self._free_at = max(self._clock(), self._free_at) + device
-        output.times = StepTimes(model=device)
+        output.times, output.num_passes = StepTimes(model=device), batch.width
         return _Pending(output, self._clock, self._free_at)
 
     def _sample(self, batch: SchedulerOutput) -> NDArray[np.int64]:
@@ -81,14 +80,15 @@ class LengthExecutor(Executor):
         for new in batch.new_sequences:
             row = self._row[new.request_id] = self._unused.pop()
             self._lengths[row] = len(new.token_ids)
-        if batch.request_ids is not self._ids:
-            self._ids = batch.request_ids
-            self._rows = np.array([self._row[name] for name in self._ids], dtype=np.int64)
+        if batch.batch_version != self._version:
+            self._version, names = batch.batch_version, batch.request_ids
+            self._rows = np.array([self._row[name] for name in names], dtype=np.int64)
         lengths = self._lengths[self._rows]
         samples = batch.num_computed_tokens + batch.num_scheduled_tokens >= lengths
-        self._lengths[self._rows] = lengths + samples * batch.num_steps
-        tokens = np.where(samples, 0, -1)
-        return np.repeat(tokens[:, None], batch.num_steps, axis=1)
+        most = batch.max_new_tokens
+        yields = samples if most is None else samples * most
+        self._lengths[self._rows] = lengths + yields
+        return np.where(np.arange(batch.width) < yields[:, None], 0, -1)
 
 
 class _Pending:

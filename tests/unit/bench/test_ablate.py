@@ -15,8 +15,6 @@ from quire.bench.flags import ABLATIONS
 from quire.bench.main import add_arguments
 from quire.core.outputs import RequestMetrics
 
-CALLS: list[tuple[Any, ...]] = []
-
 
 class FakeEngine:
     """Its tokens take 2 ms each; 1 ms with several scheduler steps; a prefix 3 ms unless cached."""
@@ -27,9 +25,7 @@ class FakeEngine:
     def __init__(self, args: argparse.Namespace) -> None:
         self.seconds = 0.002 if args.num_scheduler_steps == 1 else 0.001
         self.caching = args.enable_prefix_caching
-        self.llm = SimpleNamespace(
-            stats=SimpleNamespace(observer=None), call=lambda *call: CALLS.append(call)
-        )
+        self.llm = SimpleNamespace(stats=SimpleNamespace(observer=None))
         self.seen: set[int] = set()
 
     def generate(self, prompts: list[list[int]], output_len: int) -> list[RequestMetrics]:
@@ -71,9 +67,3 @@ def test_every_switch_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     found = rows(monkeypatch, "--repetitions", "2")
     assert tuple(found) == ABLATIONS == tuple(ablate.SWITCHES)
     assert found["prefix-caching"]["gain"] == pytest.approx(2.0)
-
-
-def test_what_has_no_flag_is_switched_by_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    CALLS.clear()
-    rows(monkeypatch, "--switch", "persistent-batch")
-    assert CALLS == [("keep_batches", False), ("keep_batches", True)]

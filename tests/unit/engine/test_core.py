@@ -229,23 +229,22 @@ def test_utility_calls() -> None:
         core.call("reboot", [])
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_a_batch_is_kept_unless_told_otherwise(keep: bool) -> None:
-    batches: list[list[str]] = []
+def test_a_batch_has_a_version_until_somebody_comes_or_goes() -> None:
+    batches: list[tuple[int, list[str]]] = []
 
     def note(batch: SchedulerOutput) -> bool:
-        batches.append(batch.request_ids)
+        batches.append((batch.batch_version, batch.request_ids))
         return False
 
     core = make(steps=note)
-    core.call("keep_batches", [keep])
     core.add(ask("a", max_tokens=8))
-    told = finish(core)["a"]
-    assert [token for output in told for token in output.new_token_ids] == modelled_tokens(
-        [1] * 10, 8, VOCAB
-    )
-    decoding = [ids for ids in batches if ids]
-    assert len({id(ids) for ids in decoding}) == (1 if keep else len(decoding))
+    core.add(ask("b", max_tokens=4))
+    finish(core)
+    names = dict(batches)
+    assert 0 not in names
+    assert [*names.values()] == [["a", "b"], ["a"]]
+    assert all(ids == names[version] for version, ids in batches)
+    assert len(batches) == 8
 
 
 def test_times_cover_the_cores_clock() -> None:

@@ -80,7 +80,7 @@ def tokens_of(executor: Executor) -> list[int]:
         output = executor.execute(next_step(batch.request_ids, computed))
         tokens += output.sampled_token_ids.flatten().tolist()
     tokens += (
-        executor.execute(next_step(batch.request_ids, 6, num_steps=2))
+        executor.execute(next_step(batch.request_ids, 6, max_new_tokens=np.array([2])))
         .sampled_token_ids.flatten()
         .tolist()
     )

@@ -150,7 +150,11 @@ class Driver:
                 self._known.add(name)
                 added.append(
                     NewSequence(
-                        name, list(self.tokens[name]), self.prompt[name], self.params[name], (1,)
+                        name,
+                        list(self.tokens[name]),
+                        self.prompt[name],
+                        self.params[name],
+                        eos_token_ids=(1,),
                     )
                 )
             needed = -(-(self.computed[name] + count * num_steps) // self.block_size)
@@ -167,7 +171,7 @@ class Driver:
             new_sequences=added,
             removed=removed,
             total_num_scheduled_tokens=sum(counts.values()) * num_steps,
-            num_steps=num_steps,
+            max_new_tokens=np.full(len(counts), num_steps) if num_steps > 1 else None,
         )
 
     def step(self, counts: dict[str, int], num_steps: int = 1) -> ModelOutput:
@@ -182,8 +186,10 @@ class Driver:
             strict=True,
         )
         for name, count, sampled in rows:
-            self.computed[name] += count * batch.num_steps
-            self.tokens[name] += [token for token in sampled if token >= 0]
+            new = [token for token in sampled if token >= 0]
+            self.tokens[name] += new
+            computed = self.computed[name] + count + max(0, len(new) - 1)
+            self.computed[name] = min(computed, len(self.tokens[name]) - 1)
             self.logprobs.setdefault(name, []).extend(output.logprobs.get(name, []))
             entries = output.prompt_logprobs.get(name, [])
             self.prompt_logprobs.setdefault(name, []).extend(entries)

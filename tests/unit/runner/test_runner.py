@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -247,7 +248,6 @@ def test_several_steps_at_once_give_what_single_ones_give() -> None:
 
 
 def test_who_ends_on_the_way_is_not_computed_any_more() -> None:
-    """A row is counted on for all steps all the same: one may be scheduled behind them."""
     usual = decoding()
     usual.step(dict.fromkeys(prompts(), 1), 6)
     stop = usual.output("0")[2]
@@ -263,11 +263,49 @@ def test_who_ends_on_the_way_is_not_computed_any_more() -> None:
     assert (output.sampled_token_ids[0] >= 0).sum() == 2
     states = driver.runner.states
     (slots,) = np.nonzero(states.num_tokens)
-    lengths = sorted(len(prompt) + 7 for prompt in prompts().values())
-    assert sorted(states.num_tokens[slots].tolist()) == lengths
+    assert sorted(states.num_tokens[slots].tolist()) == sorted(map(len, driver.tokens.values()))
+    assert (states.num_computed[slots] == states.num_tokens[slots] - 1).all()
+
+
+def test_a_step_scheduled_ahead_begins_where_the_runner_is() -> None:
+    """It was scheduled as if every token had come that might have."""
+    usual = decoding()
+    usual.step(dict.fromkeys(prompts(), 1), 6)
+    stop = usual.output("0")[2]
+    driver = decoding(stop_token_ids=[stop])
+    driver.step(dict.fromkeys(prompts(), 1), 6)
+    lengths = {name: len(tokens) for name, tokens in driver.tokens.items()}
+    batch = driver.schedule(dict.fromkeys(prompts(), 1))
+    late = [8 - len(driver.output(name)) for name in prompts()]
+    assert max(late) > 0
+    batch = replace(batch, num_computed_tokens=batch.num_computed_tokens + late)
+    driver.update(batch, driver.runner.execute(batch))
+    for name, prompt in prompts().items():
+        assert len(driver.tokens[name]) == lengths[name] + 1
+        if "min_tokens" not in PARAMS[int(name)]:
+            lone = alone(name, prompt, len(driver.output(name)))
+            assert driver.output(name) == lone.output(name)
+
+
+def test_entries_yield_up_to_their_own_number_of_tokens() -> None:
+    usual = decoding()
+    usual.step(dict.fromkeys(prompts(), 1), 6)
+    driver = decoding()
+    batch = driver.schedule(dict.fromkeys(prompts(), 1), 6)
+    most = np.array([1, 6, 2, 1, 3, 4])
+    output = driver.runner.execute(replace(batch, max_new_tokens=most))
+    assert num_sampled(output) == most.tolist()
+    assert output.num_passes == 6
+    driver.update(batch, output)
+    for name in prompts():
+        assert driver.output(name) == usual.output(name)[: len(driver.output(name))]
+    driver.step(dict.fromkeys(prompts(), 1))
+    for name, prompt in prompts().items():
+        assert driver.output(name) == alone(name, prompt, len(driver.output(name))).output(name)
 
 
 def test_a_row_that_gets_sick_on_the_way_ends_alone() -> None:
+    """It yields what came before; the next step meets the sick row first, and reports it."""
     calls = 0
 
     def spoil(logits: Tensor) -> None:
@@ -275,15 +313,19 @@ def test_a_row_that_gets_sick_on_the_way_ends_alone() -> None:
         calls += len(logits) == 6  # not the prompts
         if calls == 3 and len(logits) == 6:
             logits[1] = torch.nan
+        if len(logits) == 1 and calls > 3:
+            logits[0] = torch.nan
 
     usual = decoding()
     usual.step(dict.fromkeys(prompts(), 1), 5)
     driver = decoding(make_runner(FakeDecoder(spoil)))
     output = driver.step(dict.fromkeys(prompts(), 1), 5)
-    assert list(output.errors) == ["1"]
+    assert not output.errors
     assert num_sampled(output) == [5, 2, 5, 5, 5, 5]
     for name in prompts():
         assert usual.output(name)[: len(driver.output(name))] == driver.output(name)
+    calls = 4
+    assert list(driver.step({"1": 1}).errors) == ["1"]
 
 
 def test_a_fault_on_the_way_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:

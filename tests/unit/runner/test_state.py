@@ -50,6 +50,7 @@ def test_a_sequences_life() -> None:
     assert states.token_ids[a, :9].tolist() == list(range(9))
     assert states.block_tables[a, :2].tolist() == [5, 3]
     states.append(np.array([a, b]), np.array([31, 32]))
+    states.num_computed[[a, b]] = 9, 2
     assert states.begin(step({"b": (2, 1, []), "a": (9, 1, [])})).tolist() == [b, a]
     assert states.num_tokens[[a, b]].tolist() == [10, 3]
     assert states.token_ids[b, 2] == 32
@@ -84,7 +85,8 @@ def test_undo_leaves_no_trace() -> None:
         (step({"c": (0, 1, [1])}, [new("c", *range(33))]), "max_model_len"),
         (step({"c": (0, 1, [1])}, [new("c")]), "max_model_len"),
         (step({"c": (0, 1, [1, 2, 3, 4, 5])}, [new("c", 1)]), "5 blocks"),
-        (step({"a": (2, 2, [])}), "are asked for"),
+        (step({"a": (0, 4, [])}), "0 to 4 are asked for"),
+        (step({"a": (-1, 1, [])}), "0 of them computed"),
         (step({"a": (0, 0, [])}), "are asked for"),
         (step({}, [new("b", 1), new("c", 1)]), "slots are free"),
     ],

@@ -1,4 +1,4 @@
-"""A step scheduled while the one ahead of it runs, and several steps at once.
+"""Steps scheduled while others run, which yield any number of the tokens that they may.
 
 The modelled executor's KV slots betray a block that was shared, freed or entered wrongly.
 """
@@ -6,12 +6,13 @@ The modelled executor's KV slots betray a block that was shared, freed or entere
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from quire.core.batch import SchedulerOutput
-from quire.core.config import CacheConfig, Policy, SchedulerConfig
+from quire.core.config import CacheConfig, Policy, SchedulerConfig, TierConfig
 from quire.core.messages import StepOutputs
 from quire.core.options import RequestOptions
 from quire.core.request import FinishReason, Request
@@ -22,22 +23,36 @@ from quire.simulate.clock import VirtualClock
 from tests.simulation.executor import ModelledExecutor, modelled_tokens
 
 VOCAB = 13
+SEEDS = 50
 
 
 class Pipeline:
     """A scheduler and an executor, with up to `depth` steps in flight."""
 
-    def __init__(self, rng: Random, depth: int, num_steps: int) -> None:
+    def __init__(self, rng: Random, depth: int, num_steps: int, accepts: Accepts) -> None:
         self.rng = rng
         self.depth = depth
         self.num_steps = num_steps
         block_size, num_blocks = rng.choice([8, 16]), rng.randint(4, 30)
         self.capacity = block_size * num_blocks
         seats = rng.randint(1, 8)
-        limits = SchedulerConfig(400, seats, rng.randint(seats, 100), rng.choice(POLICIES))
+        limits = SchedulerConfig(
+            400,
+            seats,
+            rng.randint(seats, 100),
+            rng.choice(POLICIES),
+            preemption_mode=rng.choice(["recompute", "swap"]),
+        )
         caching = rng.random() < 0.8
         window = rng.choice([None, rng.randint(1, 60)])
-        cache = CacheConfig(block_size, num_blocks, caching, sliding_window=window)
+        slots = rng.choice([0, rng.randint(1, 20)])
+        cache = CacheConfig(
+            block_size,
+            num_blocks,
+            caching,
+            sliding_window=window,
+            tiers=TierConfig(slots, slots and rng.randint(0, 20)),
+        )
         self.scheduler = Scheduler(limits, cache)
         self.executor = ModelledExecutor(
             num_blocks=num_blocks,
@@ -45,6 +60,7 @@ class Pipeline:
             vocab_size=VOCAB,
             clock=VirtualClock(),
             window=window,
+            accepts=lambda most: accepts(rng, most),
             fails=lambda batch: rng.random() < self.failures,
         )
         self.failures = rng.choice([0.0, 0.0, 0.05])
@@ -56,7 +72,7 @@ class Pipeline:
     def step(self) -> None:
         if self.scheduler.has_unfinished():
             batch = self.scheduler.schedule(0.0, self.num_steps)
-            self.steps_at_once = max(self.steps_at_once, batch.num_steps)
+            self.steps_at_once = max(self.steps_at_once, batch.width)
             ahead = self.steps[-1][1] if self.steps else None
             self.steps.append((batch, self.executor.submit(batch, ahead)))
         while len(self.steps) >= self.depth or (self.steps and not self.scheduler.has_unfinished()):
@@ -79,12 +95,27 @@ class Pipeline:
 
 
 POLICIES: list[Policy] = ["fcfs", "priority", "lpm"]
+Accepts = Callable[[Random, int], int]
+"""How many tokens an entry yields that may yield so many."""
 
 
-def run(seed: int, depth: int, num_steps: int) -> Pipeline:
+def all_of(rng: Random, most: int) -> int:
+    return most
+
+
+def any_of(rng: Random, most: int) -> int:
+    return rng.randint(0, most)
+
+
+def some_of(rng: Random, most: int) -> int:
+    """At least one, as with drafts that are verified."""
+    return rng.randint(1, most)
+
+
+def run(seed: int, depth: int, num_steps: int, accepts: Accepts = all_of) -> Pipeline:
     """A random load; everybody must get exactly what is theirs."""
     rng = Random(seed)
-    line = Pipeline(rng, depth, num_steps)
+    line = Pipeline(rng, depth, num_steps, accepts)
     stem = [rng.randrange(VOCAB) for _ in range(40)]
     requests: dict[str, Request] = {}
     aborted = set()
@@ -134,12 +165,25 @@ def run(seed: int, depth: int, num_steps: int) -> Pipeline:
     return line
 
 
-@pytest.mark.parametrize(("depth", "num_steps"), [(1, 1), (2, 1), (1, 4), (2, 4)])
-def test_everybody_gets_what_is_theirs(depth: int, num_steps: int) -> None:
+@pytest.mark.parametrize(
+    ("depth", "num_steps", "accepts"),
+    [
+        (1, 1, all_of),
+        (2, 1, all_of),
+        (1, 4, all_of),
+        (2, 4, all_of),
+        (1, 1, any_of),
+        (4, 1, all_of),
+        (1, 4, some_of),
+        (2, 4, any_of),
+        (4, 6, any_of),
+    ],
+)
+def test_everybody_gets_what_is_theirs(depth: int, num_steps: int, accepts: Accepts) -> None:
     lines = []
-    for seed in range(50):
+    for seed in range(SEEDS):
         try:
-            lines.append(run(seed, depth, num_steps))
+            lines.append(run(seed, depth, num_steps, accepts))
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {error!r}") from error
     assert sum(line.scheduler.stats().num_preemptions for line in lines) > 20

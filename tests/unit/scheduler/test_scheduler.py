@@ -50,13 +50,13 @@ def step(
 
 
 def sampled(s: Scheduler, batch: SchedulerOutput, token: int, **result: Any) -> ModelOutput:
-    """What every row whose last token is computed would sample: `token`, in each step."""
+    """What every row whose last token is computed may sample: `token`, as often as it may."""
     ends = (batch.num_computed_tokens + batch.num_scheduled_tokens).tolist()
     rows = zip(batch.request_ids, ends, strict=True)
     done = [name in s.requests and end >= s.requests[name].num_tokens for name, end in rows]
-    return ModelOutput(
-        token_columns([[token if d else -1] * batch.num_steps for d in done]), **result
-    )
+    most = [1] * len(done) if batch.max_new_tokens is None else batch.max_new_tokens.tolist()
+    tokens = [[token] * count if d else [] for d, count in zip(done, most, strict=True)]
+    return ModelOutput(token_columns(tokens), **result)
 
 
 def test_a_step_fills_its_budget_with_one_long_prompt_after_another() -> None:
@@ -422,9 +422,9 @@ def test_fewer_steps_at_once_rather_than_a_preemption() -> None:
     for _ in range(2):
         batch = s.schedule(0.0, num_steps=2)
         s.update(batch, sampled(s, batch, 5), 0.0)
-        if batch.num_steps == 1:
+        if batch.width == 1:
             break
-    assert batch.num_steps == 1
+    assert batch.width == 1
     assert s.stats().num_preemptions == 0
 
 
@@ -475,7 +475,7 @@ def test_a_row_may_end_before_the_others_of_several_steps() -> None:
         s.add(request(name, 4, max_tokens=50))
     step(s)
     batch = s.schedule(0.0, num_steps=2)
-    assert batch.num_steps == 2
+    assert batch.width == 2
     requests = dict(s.requests)
     s.update(batch, ModelOutput(token_columns([[6, -1], [7, 8]])), 0.0)
     assert list(requests["a"].token_ids[4:]) == [5, 6]
@@ -488,7 +488,7 @@ def test_several_steps_at_once_are_all_computed() -> None:
     step(s)
     for start in (4, 7, 10):
         batch = s.schedule(0.0, num_steps=3)
-        assert batch.num_steps == 3
+        assert batch.width == 3
         assert batch.num_computed_tokens.tolist() == [start]
         assert batch.num_scheduled_tokens.tolist() == [1]
         assert batch.total_num_scheduled_tokens == 3
@@ -505,12 +505,12 @@ def test_several_steps_at_once_may_take_the_last_block_and_outlast_some() -> Non
     step(s)  # b has its second block now
     batch = s.schedule(0.0, num_steps=4)
     assert batch.request_ids == ["b", "c"]
-    assert batch.num_steps == 4
+    assert batch.width == 4
     tight = make(num_blocks=2)
     tight.add(request("b", BLOCK - 1, max_tokens=17))
     step(tight)
     batch = tight.schedule(0.0, num_steps=4)
-    assert batch.num_steps == 4
+    assert batch.width == 4
     assert tight.kv.pool.num_free == 0
 
 
