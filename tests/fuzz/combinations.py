@@ -12,7 +12,6 @@ import json
 import logging
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -71,28 +70,21 @@ class Engine:
 
     def ask(self, name: str, asked: Asked, kind: RequestOutputKind) -> None:
         adapter = self._adapter(asked.adapter) if asked.adapter else None
-        request = self.llm._input.process(
-            name,
-            self._prompt(asked),
-            _sampling(asked, kind),
-            arrival_time=time.monotonic(),
-            options=RequestOptions(asked.priority, asked.salt, adapter),
-        )
-        self.llm._output.add(request)
+        options = RequestOptions(asked.priority, asked.salt, adapter)
+        engine, sink = self.llm._engine, self.llm._outputs
+        params = _sampling(asked, kind)
+        self.llm._loop.run(engine.submit(self._prompt(asked), params, name, sink, options))
         self.outputs[name] = []
-        for child in request.children:
-            self.core.add(child)
 
     def leave(self, name: str) -> None:
         """The client of a request, which may have ended, goes away."""
-        ids, last = self.llm._output.abort(name, time.monotonic())
-        self.core.abort(ids)
-        if last is not None:
+        self.llm._loop.run(self.llm._engine.abort(name))
+        for last in self.llm._take():
             self.outputs[name].append(last)
 
     def step(self, number: int = 0) -> None:
-        if self.core.has_work():
-            for output in self.llm._step():
+        if self.llm._client.step():
+            for output in self.llm._take():
                 self.outputs[output.request_id].append(output)
                 if output.finished:
                     self.ended[output.request_id] = number
@@ -101,8 +93,7 @@ class Engine:
     def unload(self, number: int) -> None:
         """Whoever asks for the adapter from now on has it loaded anew."""
         if adapter := self._adapters.pop(number, None):
-            self.llm._adapters.forget(adapter.lora_int_id)
-            self.llm.call("remove_lora", adapter.lora_int_id)
+            self.llm._loop.run(self.llm._engine.remove_lora(adapter.lora_int_id))
 
     def fail_at(self, calls: list[int]) -> None:
         """Have these forward passes raise, every other one once it has computed all."""
@@ -132,7 +123,7 @@ class Engine:
             if not folder.exists():
                 _write_adapter(folder, self.llm.model_config, number)
             wanted = LoRARequest(f"a{number}", next(self._loads), str(folder))
-            self._adapters[number] = self.llm._adapter(wanted)
+            self._adapters[number] = self.llm._loop.run(self.llm._engine.add_lora(wanted))
         return self._adapters[number]
 
 

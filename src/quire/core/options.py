@@ -21,6 +21,8 @@ class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults
     """The adapter to compute with."""
     trace_headers: dict[str, str] | None = None
     """W3C Trace Context headers that make the request part of the client's trace."""
+    arrival_time: float | None = None
+    """On the monotonic clock; None is when the engine gets the request."""
 
 
 NO_OPTIONS = RequestOptions()

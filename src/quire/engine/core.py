@@ -14,7 +14,10 @@ from quire.core.batch import ModelOutput, SchedulerOutput, StepTimes
 from quire.core.config import CacheConfig, EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError
 from quire.core.messages import (
+    AbortRequests,
     AddRequest,
+    Call,
+    CallResult,
     CoreOutput,
     CoreTimes,
     Ready,
@@ -95,6 +98,22 @@ class EngineCore:
             phases=self.executor.phases,
             facts=self.executor.facts,
         )
+
+    def handle(self, message: AddRequest | AbortRequests | Call) -> StepOutputs | CallResult | None:
+        """Take a message in; return the answer, if there is one before the next step."""
+        match message:
+            case AddRequest():
+                self.add(message)
+            case AbortRequests():
+                self.abort(message.request_ids)
+                if not self.has_work():  # no step will report that the blocks are free
+                    return self.report([])
+            case Call():
+                try:
+                    return CallResult(message.call_id, self.call(message.method, message.args))
+                except Exception as error:  # the caller's to handle
+                    return CallResult(message.call_id, error=f"{type(error).__name__}: {error}")
+        return None
 
     def add(self, message: AddRequest) -> None:
         """Queue a request; one that can never run is answered in the next step.

@@ -28,8 +28,6 @@ from quire.core.errors import QuireError
 from quire.core.log import setup_logging
 from quire.core.messages import (
     BAD_FRAME,
-    AbortRequests,
-    AddRequest,
     Call,
     CallResult,
     CoreFailed,
@@ -132,24 +130,13 @@ class CoreServer:
 
     def _handle(self, message: CoreInput) -> None:
         match message:
-            case AddRequest():
-                self._core.add(message)
-            case AbortRequests():
-                self._core.abort(message.request_ids)
-                if not self._core.has_work():  # no step will tell that the blocks are free
-                    self._send(self._core.report([]))
-            case Call():
-                self._send(self._call(message))
             case Shutdown():
                 self._stopping = True
-
-    def _call(self, message: Call) -> CallResult:
-        if message.method == "num_bad_frames":
-            return CallResult(message.call_id, self.num_bad_frames)
-        try:
-            return CallResult(message.call_id, self._core.call(message.method, message.args))
-        except Exception as error:  # the caller's to handle
-            return CallResult(message.call_id, error=f"{type(error).__name__}: {error}")
+            case Call(method="num_bad_frames"):
+                self._send(CallResult(message.call_id, self.num_bad_frames))
+            case _:
+                if (answer := self._core.handle(message)) is not None:
+                    self._send(answer)
 
 
 def main(

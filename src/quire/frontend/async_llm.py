@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,15 +16,15 @@ from quire.core.errors import EngineDeadError, QuireError
 from quire.core.lora import LoRARequest
 from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutputs
 from quire.core.options import NO_OPTIONS, RequestOptions
-from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.core.pooling_params import PoolingParams
-from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.async_vllm import LateStart, VllmMethods
 from quire.frontend.client.asleep import Asleep
 from quire.frontend.client.calls import CoreCalls
 from quire.frontend.client.core_client import CoreClient, ProcessClient
 from quire.frontend.client.profiling import ProfilingClient
+from quire.frontend.client.start import begin, start
 from quire.frontend.client.supervisor import Supervisor
 from quire.frontend.client.watchdog import TICKS, Watchdog
 from quire.frontend.input.input_processor import InputProcessor, Prompt
@@ -35,8 +34,7 @@ from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.served_model import sampling_defaults
 from quire.frontend.lag import LoopLag
 from quire.frontend.output.output_processor import OutputProcessor
-from quire.frontend.output.pooling_output import check_task, pooled_output
-from quire.frontend.output.stream import OutputSink, OutputStream
+from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.timeline import Timelines
 from quire.frontend.output.tracing import request_tracer
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
@@ -111,9 +109,7 @@ class AsyncLLM(VllmMethods):
         Raises:
             QuireError: whatever is wrong with the arguments, the model or the machine.
         """
-        from quire.frontend.client.start import start
-
-        return await start(args, core)
+        return await start(cls, args, core or ProcessClient.begun())
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLM:
@@ -122,13 +118,10 @@ class AsyncLLM(VllmMethods):
         Raises:
             QuireError: the arguments or the model's files are wrong.
         """
-        from quire.frontend.client.start import start_later
-
-        return start_later(engine_args)
-
-    def start_with_first_use(self, configured: float) -> None:
-        """Have the first use wait for the core that was configured then."""
-        self._late_start = LateStart(lambda: self.start_core(configured))
+        begun = begin(cls, engine_args, ProcessClient.begun())
+        engine = begun.engine
+        engine._late_start = LateStart(lambda: engine.start_core(begun.resolved_at))
+        return engine
 
     def use_pool(self, pool: TokenizerPool) -> None:
         """Have `pool` tokenize what would hold up the event loop; before `start_core`."""
@@ -137,15 +130,8 @@ class AsyncLLM(VllmMethods):
     async def start_core(self, configured: float | None = None) -> Ready:
         """Start the core, or wait for that which was configured then; `start` calls this."""
         configured = configured or time.monotonic()
-        self.stats.front.watch_loop()
-        self._lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
-        limit = self.resolved.config.step_timeout
-        self._watchdog = Watchdog(
-            limit,
-            busy=lambda: self.is_ready and bool(self.num_unfinished or self._calls),
-            stuck=lambda: self._core.end_stuck(limit),
-            hung=lambda: self._core.client.suspects.hung(TICKS),
-        )
+        if self._core.client.separate:
+            self._begin_to_watch()
         try:
             await self._intake.start()
             ready = await self._core.start()
@@ -161,6 +147,18 @@ class AsyncLLM(VllmMethods):
             self.shutdown()
             raise
         return ready
+
+    def _begin_to_watch(self) -> None:
+        """Measure how late the event loop is, and notice a core that is stuck."""
+        self.stats.front.watch_loop()
+        self._lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
+        limit = self.resolved.config.step_timeout
+        self._watchdog = Watchdog(
+            limit,
+            busy=lambda: self.is_ready and bool(self.num_unfinished or self._calls),
+            stuck=lambda: self._core.end_stuck(limit),
+            hung=lambda: self._core.client.suspects.hung(TICKS),
+        )
 
     @property
     def model_config(self) -> ModelConfig:
@@ -180,6 +178,12 @@ class AsyncLLM(VllmMethods):
     def max_num_seqs(self) -> int:
         """Most sequences of one step."""
         return self.resolved.config.scheduler.max_num_seqs
+
+    @property
+    def input_processor(self) -> InputProcessor:
+        """What makes requests of prompts; there once the core is ready."""
+        assert self._intake.processor is not None
+        return self._intake.processor
 
     @property
     def is_ready(self) -> bool:
@@ -206,61 +210,6 @@ class AsyncLLM(VllmMethods):
         """Sequences under way beyond those that one batch holds; less than 0: seats are free."""
         arriving = self._intake.num_arriving + self._intake.num_abandoned
         return arriving + self._output.num_sequences - self.max_num_seqs
-
-    async def generate(
-        self,
-        prompt: Prompt,
-        sampling_params: SamplingParams | None = None,
-        request_id: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        lora_request: LoRARequest | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs of one request, as `sampling_params.output_kind` asks; the last is `finished`.
-
-        Closing the generator, or cancelling the task that reads it, aborts the request. A slow
-        consumer gets several steps in one output. An unknown adapter is loaded first.
-
-        Raises:
-            InvalidRequestError: before anything is computed.
-            EngineDeadError: the core has died.
-        """
-        params = sampling_params or SamplingParams(**self.default_sampling_params)
-        request_id = request_id or uuid.uuid4().hex
-        stream = OutputStream(params.output_kind)
-        headers = dict(trace_headers) if trace_headers else None
-        options = RequestOptions(priority, cache_salt, lora_request, headers)
-        await self.submit(prompt, params, request_id, stream, options)
-        try:
-            finished = False
-            while not finished:
-                output = await stream.get()
-                finished = output.finished
-                yield output
-        finally:
-            self.close(request_id, stream)
-
-    async def encode(
-        self,
-        prompt: PoolingPrompt,
-        pooling_params: PoolingParams | None = None,
-        request_id: str | None = None,
-        priority: int = 0,
-        trace_headers: Mapping[str, str] | None = None,
-    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
-        """The one output of a prompt in a pooling model; raises as `generate`."""
-        params = pooling_params or PoolingParams()
-        config = check_task(self.resolved.config.pooling, "score")
-        request_id = request_id or uuid.uuid4().hex
-        stream = OutputStream(RequestOutputKind.FINAL_ONLY)
-        headers = dict(trace_headers) if trace_headers else None
-        options = RequestOptions(priority, trace_headers=headers)
-        await self.submit(prompt, params, request_id, stream, options)
-        try:
-            yield pooled_output(config, params, await stream.get())
-        finally:
-            self.close(request_id, stream)
 
     async def submit(
         self,

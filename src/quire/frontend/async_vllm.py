@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
+from quire.core.lora import LoRARequest
 from quire.core.messages import Ready
+from quire.core.options import NO_OPTIONS, RequestOptions
+from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
+from quire.core.pooling_params import PoolingParams
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.client.asleep import Asleep
 from quire.frontend.client.supervisor import Supervisor
+from quire.frontend.input.input_processor import Prompt
+from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.not_there import NotThere
+from quire.frontend.output.pooling_output import check_task, pooled_output
+from quire.frontend.output.stream import OutputSink, OutputStream
 from quire.metrics.stats import EngineStats
+from quire.resolve.engine import Resolved
 from quire.text.tokenizer import Tokenizer
 from quire.text.user_tokenizer import UserTokenizer
 
@@ -34,6 +45,8 @@ class LateStart:
 class VllmMethods(NotThere, ABC):
     """What an asynchronous engine does under vLLM's names."""
 
+    resolved: Resolved
+    default_sampling_params: dict[str, Any]
     tokenizer: Tokenizer
     stats: EngineStats
     _core: Supervisor
@@ -52,6 +65,74 @@ class VllmMethods(NotThere, ABC):
 
     @abstractmethod
     def on_new_core(self, ready: Ready) -> None: ...
+
+    @abstractmethod
+    async def submit(
+        self,
+        prompt: Prompt | PoolingPrompt,
+        params: SamplingParams | PoolingParams,
+        request_id: str,
+        sink: OutputSink,
+        options: RequestOptions = NO_OPTIONS,
+    ) -> None: ...
+
+    @abstractmethod
+    def close(self, request_id: str, sink: OutputSink | None = None) -> None: ...
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        lora_request: LoRARequest | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs of one request, as `sampling_params.output_kind` asks; the last is `finished`.
+
+        Closing the generator, or cancelling the task that reads it, aborts the request. A slow
+        consumer gets several steps in one output. An unknown adapter is loaded first.
+
+        Raises:
+            InvalidRequestError: before anything is computed.
+            EngineDeadError: the core has died.
+        """
+        params = sampling_params or SamplingParams(**self.default_sampling_params)
+        request_id = request_id or uuid.uuid4().hex
+        stream = OutputStream(params.output_kind)
+        headers = dict(trace_headers) if trace_headers else None
+        options = RequestOptions(priority, cache_salt, lora_request, headers)
+        await self.submit(prompt, params, request_id, stream, options)
+        try:
+            finished = False
+            while not finished:
+                output = await stream.get()
+                finished = output.finished
+                yield output
+        finally:
+            self.close(request_id, stream)
+
+    async def encode(
+        self,
+        prompt: PoolingPrompt,
+        pooling_params: PoolingParams | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+        trace_headers: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """The one output of a prompt in a pooling model; raises as `generate`."""
+        params = pooling_params or PoolingParams()
+        config = check_task(self.resolved.config.pooling, "score")
+        request_id = request_id or uuid.uuid4().hex
+        stream = OutputStream(RequestOutputKind.FINAL_ONLY)
+        headers = dict(trace_headers) if trace_headers else None
+        options = RequestOptions(priority, trace_headers=headers)
+        await self.submit(prompt, params, request_id, stream, options)
+        try:
+            yield pooled_output(config, params, await stream.get())
+        finally:
+            self.close(request_id, stream)
 
     @property
     def is_running(self) -> bool:

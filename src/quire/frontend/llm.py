@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self, cast
 
+from msgspec.structs import replace
 from tqdm import tqdm
 
 from quire.core.beam_search import BeamSearchOutput, BeamSearchParams
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import EngineDeadError, InvalidRequestError
 from quire.core.log import setup_logging
 from quire.core.lora import LoRARequest
 from quire.core.options import RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.frontend.arrivals import Arrivals
 from quire.frontend.beam_search import beam_search
 from quire.frontend.each import one_each
 from quire.frontend.input.input_processor import Prompt
-from quire.frontend.interrupt import deferred_interrupt
+from quire.frontend.interrupt import Interrupt, deferred_interrupt
 from quire.frontend.llm_engine import LLMEngine
-from quire.frontend.llm_pooling import PoolingMethods, UseTqdm
+from quire.frontend.llm_pooling import Asked, PoolingMethods, UseTqdm
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.resolve.engine import engine_args
 
@@ -56,7 +56,7 @@ class LLM(LLMEngine, PoolingMethods):
         setup_logging()
         args = engine_args(model, fields)
         if args.max_itl_stretch is None:  # nobody watches the tokens come: long steps are best
-            args = replace(args, max_itl_stretch=math.inf)
+            args = dataclasses.replace(args, max_itl_stretch=math.inf)
         super().__init__(args)
         self._ids = itertools.count()
 
@@ -90,31 +90,16 @@ class LLM(LLMEngine, PoolingMethods):
                 asked for.
             priority: one each, lower first, under the priority policy.
 
-        Texts become tokens while the first of them run already.
-
         Raises:
-            InvalidRequestError: for the first prompt that cannot be served. None has run then,
-                unless it is a text that turns out to have too many tokens: those before it may
-                have, and are dropped.
+            InvalidRequestError: for the first prompt that cannot be served; none has run then.
         """
         many = _as_list(prompts)
         params = self._params(sampling_params, len(many))
         given = [0] * len(many) if priority is None else priority
         priorities = one_each("priority", given, int, len(many))
-        for prompt, wanted in zip(many, params, strict=True):
-            self._input.check(prompt, wanted)
-        adapters = self._find_adapters(lora_request, len(many))
-        ids = [str(next(self._ids)) for _ in many]
-        options = [
-            RequestOptions(priority, lora_request=adapter)
-            for priority, adapter in zip(priorities, adapters, strict=True)
-        ]
-        requests = list(zip(ids, many, params, options, strict=True))
-        scheduler = self.resolved.config.scheduler
-        if scheduler.policy == "priority":
-            requests.sort(key=lambda request: request[-1].priority)
-        arrivals = Arrivals(self._input, requests, scheduler.max_num_batched_tokens)
-        return self._run(ids, arrivals, use_tqdm)
+        adapters = one_each("lora_request", lora_request, LoRARequest, len(many), optional=True)
+        options = map(RequestOptions, priorities, itertools.repeat(None), adapters)
+        return self._run(list(zip(many, params, options, strict=True)), use_tqdm)
 
     def chat(
         self,
@@ -144,19 +129,16 @@ class LLM(LLMEngine, PoolingMethods):
                 fix="Leave it out.",
                 param="chat_template_content_format",
             )
-        from quire.text.chat import chat_to_token_ids
-
         first = messages[0] if messages else None
         conversations: Any = [messages] if isinstance(first, dict) else messages
         prompts: list[Prompt] = [
-            chat_to_token_ids(
-                self.tokenizer,
+            ChatPrompt(
                 list(conversation),
                 chat_template=chat_template,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                tools=tools,
                 kwargs=chat_template_kwargs,
+                tools=tools,
             )
             for conversation in conversations
         ]
@@ -189,49 +171,49 @@ class LLM(LLMEngine, PoolingMethods):
         each = one_each("sampling_params", given, SamplingParams, count)
         return [p.replace(output_kind=RequestOutputKind.FINAL_ONLY) for p in each]
 
-    def _find_adapters(
-        self, given: LoRARequest | Sequence[LoRARequest | None] | None, count: int
-    ) -> list[LoRARequest | None]:
-        """One a prompt, each of them loaded."""
-        each = one_each("lora_request", given, LoRARequest, count, optional=True)
-        return [None if wanted is None else self._adapter(wanted) for wanted in each]
-
-    def _run(
-        self,
-        ids: list[str],
-        arrivals: Arrivals,
-        use_tqdm: UseTqdm,
-    ) -> list[RequestOutput]:
+    def _run(self, requests: Sequence[Asked], use_tqdm: UseTqdm) -> list[RequestOutput]:
         """Step until every request has its final output; on any exception, abort them all."""
         self._check_awake()
+        self._check_structures(requests)
         self._core.watch.lap("idle")
+        ids = [str(next(self._ids)) for _ in requests]
         done: dict[str, RequestOutput] = {}
-        start = self.stats.generation_tokens
         with _Progress(len(ids), use_tqdm) as bar, deferred_interrupt() as interrupt:
             try:
-                while arrivals or self._output.num_unfinished:
+                self._loop.run(self._submit(ids, requests, interrupt))
+                while self.has_unfinished_requests():
                     interrupt.check()
-                    begun = self.stats.generation_tokens > start
-                    self._take(arrivals, begun=begun)
-                    for output in self._step():
+                    if not self._client.step():
+                        raise EngineDeadError("The core is idle, but requests are waiting.")
+                    for output in self._take():
                         done[output.request_id] = output
                         bar.advance(output)
-                while self._core.has_work():  # a step begun for some who have ended since
-                    self._step()
+                while self._client.step():  # a step begun for requests that have ended since
+                    pass
             finally:
-                self._abort_all()
+                self._engine.abort_all()
+                self._take()
         return [done[request_id] for request_id in ids]
 
-    def _take(self, arrivals: Arrivals, *, begun: bool) -> None:
-        """Hand the core what arrives before the next step."""
-        if not arrivals:
-            return
-        with self.stats.front.tokenizing():
-            for request in arrivals.take(begun=begun, idle=not self._core.has_work()):
-                self._enter(request)
+    def _check_structures(self, requests: Sequence[Asked]) -> None:
+        """Have new structures checked while Ctrl-C is immediate, for it takes a while."""
+        for _, params, _ in requests:
+            if isinstance(params, SamplingParams) and (wanted := params.structured_outputs):
+                self._loop.run(self._engine.check_structure(wanted))
 
-    def _abort_all(self) -> None:
-        self.abort_request(self._output.request_ids())
+    async def _submit(
+        self, ids: Sequence[str], requests: Sequence[Asked], interrupt: Interrupt
+    ) -> None:
+        """Send all requests to the core, those of the highest priority first."""
+        order = list(range(len(ids)))
+        if self.resolved.config.scheduler.policy == "priority":
+            order.sort(key=lambda i: requests[i][2].priority)
+        now = time.monotonic()
+        for i in order:
+            interrupt.check()
+            prompt, params, options = requests[i]
+            options = replace(options, arrival_time=now)
+            await self._engine.submit(prompt, params, ids[i], self._outputs, options)
 
 
 class _Progress:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 
-from quire.core.options import NO_OPTIONS
+from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import (
     ClassificationOutput,
     EmbeddingOutput,
@@ -19,16 +18,18 @@ from quire.core.outputs import (
     ScoringOutput,
 )
 from quire.core.pooling_params import PoolingParams
-from quire.frontend.arrivals import Arrivals
+from quire.core.sampling_params import SamplingParams
 from quire.frontend.each import one_each
-from quire.frontend.input.input_processor import InputProcessor
-from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
+from quire.frontend.input.input_processor import Prompt
+from quire.frontend.input.pooling_input import PoolingPrompt, TextPair
 from quire.frontend.output.pooling_output import check_task, instructed, pooled_output
 from quire.frontend.scoring import Scoring, paired
 from quire.resolve.engine import Resolved
 
 Prompts = PoolingPrompt | Sequence[PoolingPrompt]
 Params = PoolingParams | Sequence[PoolingParams] | None
+Asked = tuple[Prompt | PoolingPrompt, SamplingParams | PoolingParams, RequestOptions]
+"""A request as `_run` takes it."""
 UseTqdm = bool | Callable[..., Any]
 """Whether to show a bar, or what makes one."""
 
@@ -37,13 +38,9 @@ class PoolingMethods(ABC):
     """What a pooling model offers; `LLM` runs the requests."""
 
     resolved: Resolved
-    _input: InputProcessor
-    _ids: itertools.count[int]
 
     @abstractmethod
-    def _run(
-        self, ids: list[str], arrivals: Arrivals, use_tqdm: UseTqdm
-    ) -> list[RequestOutput]: ...
+    def _run(self, requests: Sequence[Asked], use_tqdm: UseTqdm) -> list[RequestOutput]: ...
 
     def encode(
         self,
@@ -66,20 +63,13 @@ class PoolingMethods(ABC):
                 is answered.
         """
         config = check_task(self.resolved.config.pooling, pooling_task or "score")
-        pooling, many = PoolingInput(self._input), _as_list(prompts)
+        many = _as_list(prompts)
         given = PoolingParams() if pooling_params is None else pooling_params
         each = one_each("pooling_params", given, PoolingParams, len(many))
         if (kept := truncate_prompt_tokens) is not None:
             each = [msgspec.structs.replace(one, truncate_prompt_tokens=kept) for one in each]
-        for prompt, params in zip(many, each, strict=True):
-            pooling.check(prompt, params)
-        ids = [str(next(self._ids)) for _ in many]
-        requests = [
-            (id_, prompt, params, NO_OPTIONS)
-            for id_, prompt, params in zip(ids, many, each, strict=True)
-        ]
-        limit = self.resolved.config.scheduler.max_num_batched_tokens
-        outputs = self._run(ids, Arrivals(pooling, requests, limit), use_tqdm)
+        requests = [(*asked, NO_OPTIONS) for asked in zip(many, each, strict=True)]
+        outputs = self._run(requests, use_tqdm)
         return [
             pooled_output(config, params, output)
             for params, output in zip(each, outputs, strict=True)

@@ -104,6 +104,6 @@ def joined(front: FrontTimes, core: CoreTimes | None, queue: float) -> dict[str,
         "update": core.update,
         "core_send": 0.0 if offline else core.send,
         "detokenize": core.send if offline else front.detokenize,
-        "send": front.send,
+        "send": 0.0 if offline else front.send,
         "idle": core.idle,
     }

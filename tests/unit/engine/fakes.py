@@ -160,16 +160,11 @@ def ready(num_blocks: int = NUM_BLOCKS) -> Ready:
 
 
 def input_processor(num_blocks: int = NUM_BLOCKS, **generation_config: Any) -> InputProcessor:
-    return InputProcessor(
-        resolved(**generation_config),
-        ByteTokenizer(),
-        ready(num_blocks),
-        check_structure,
-    )
+    return InputProcessor(resolved(**generation_config), ByteTokenizer(), ready(num_blocks))
 
 
 def check_structure(wanted: StructuredOutputsParams) -> WrittenStructure:
-    """Here, where `Structures` and `GrammarProcess` ask another process."""
+    """Here, where `Structures` asks another process."""
     return checked(byte_tokenizer(), wanted, {}, {})
 
 

@@ -14,6 +14,7 @@ from quire.core.errors import EngineDeadError, EngineSleepingError, InvalidReque
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.async_vllm import LateStart
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.input import intake
 from quire.resolve.arguments import EngineArgs
@@ -304,7 +305,7 @@ async def test_sleep_ends_the_core_and_wake_up_starts_one() -> None:
 async def test_an_engine_starts_with_its_first_use() -> None:
     connect = partial(ProcessClient, FAKE_CORE)
     engine = AsyncLLM(resolved(), ByteTokenizer(), EngineArgs(), connect)
-    engine.start_with_first_use(0.0)
+    engine._late_start = LateStart(engine.start_core)
     try:
         answers = await asyncio.gather(*(collect(engine, p, max_tokens=2) for p in "abc"))
         assert [text(outputs[-1:]) for outputs in answers] == ["bc", "cd", "de"]

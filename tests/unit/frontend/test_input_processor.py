@@ -14,6 +14,7 @@ from quire.frontend.input.served_model import sampling_defaults
 from tests.unit.engine.fakes import (
     EOS,
     ByteTokenizer,
+    check_structure,
     input_processor,
     ready,
     resolved,
@@ -128,8 +129,9 @@ def test_bad_words_are_tokenized_with_and_without_a_space() -> None:
 
 def test_the_first_completion_brings_the_written_structure() -> None:
     """The core keeps what it compiles of it, for the others."""
-    params = SamplingParams(n=2, structured_outputs=StructuredOutputsParams(regex="a+"))
-    first, second = process("a", params).children
+    wanted = StructuredOutputsParams(regex="a+")
+    params = SamplingParams(n=2, structured_outputs=wanted)
+    first, second = process("a", params, written=check_structure(wanted)).children
     written = first.sampling_params.written_structure
     assert written is not None
     assert "a+" in written.grammars

@@ -14,7 +14,7 @@ from quire.core.options import RequestOptions
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
-from quire.frontend.input.known_adapters import AdapterClient, KnownAdapters
+from quire.frontend.input.known_adapters import AdapterClient
 from quire.resolve.engine import engine_args, resolve
 from quire.system.hardware import detect
 from tests.unit.engine.fakes import EchoExecutor, engine_config
@@ -95,8 +95,12 @@ def test_who_waits_for_an_adapter_holds_up_nobody() -> None:
     assert {o.request_id: o.stop_reason for o in outputs.each()}["a"] == "it has gone"
 
 
-def known(**changes: Any) -> KnownAdapters:
-    return KnownAdapters(engine_config(**{"lora": LoRAConfig(), **changes}))
+async def no_call(*_: Any) -> Any:
+    raise AssertionError
+
+
+def known(**changes: Any) -> AdapterClient:
+    return AdapterClient(engine_config(**{"lora": LoRAConfig(), **changes}), no_call)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The offline front end over the echo model, and over a real one where it is at hand."""
 
+import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,16 +12,19 @@ import pytest
 from quire.core.errors import ConfigError, EngineDeadError, InvalidRequestError
 from quire.core.messages import StepOutputs
 from quire.core.sampling_params import SamplingParams
-from quire.frontend import llm_engine
+from quire.frontend.client import in_process, start
 from quire.frontend.llm import LLM
+from quire.frontend.workers.grammar_pool import GrammarPool
+from quire.frontend.workers.structures import Structures
 from tests.unit.engine.fakes import ByteTokenizer, load_echo, resolved
+from tests.unit.frontend.test_structures import FAKE, asked
 
 
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[LLM]:
-    monkeypatch.setattr(llm_engine, "resolve", lambda *_: resolved(temperature=0.5))
-    monkeypatch.setattr(llm_engine, "load_tokenizer", lambda _: ByteTokenizer())
-    monkeypatch.setattr(llm_engine, "load_core", load_echo)
+    monkeypatch.setattr(start, "resolve", lambda *_: resolved(temperature=0.5))
+    monkeypatch.setattr(start, "load_tokenizer", lambda _: ByteTokenizer())
+    monkeypatch.setattr(in_process, "load_core", load_echo)
     with LLM("echo") as engine:
         yield engine
 
@@ -75,39 +80,11 @@ def test_a_bad_prompt_runs_none(llm: LLM) -> None:
     assert texts(llm, "a", SamplingParams(max_tokens=1)) == ["b"]
 
 
-def test_texts_become_tokens_while_the_first_run(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenized = []
-    encode = llm._input.tokenizer.encode
-
-    def counted(text: str, add_special_tokens: bool = True) -> list[int]:
-        tokenized.append(text)
-        return encode(text, add_special_tokens)
-
-    step = llm._core.step
-    at_first_token = []
-
-    def watched() -> StepOutputs | None:
-        outputs = step()
-        if outputs is not None and (outputs.outputs or outputs.request_ids):
-            at_first_token.append(len(tokenized))
-        return outputs
-
-    monkeypatch.setattr(llm._input.tokenizer, "encode", counted)
-    monkeypatch.setattr(llm._core, "step", watched)
-    prompts = [chr(97 + i % 20) * (1 + i % 9) for i in range(256)]
-    found = texts(llm, prompts, SamplingParams(max_tokens=3))
-    assert 0 < at_first_token[0] < 0.1 * 256
-    assert tokenized == prompts
-    monkeypatch.undo()
-    ids = [{"prompt_token_ids": [*p.encode()]} for p in prompts]
-    assert found == texts(llm, ids, SamplingParams(max_tokens=3))
-
-
-def test_a_text_of_too_many_tokens_ends_the_call_and_leaves_the_engine_clean(llm: LLM) -> None:
+def test_a_text_of_too_many_tokens_runs_none(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="at least 300,"):
         llm.generate([*["a"] * 40, "a" * 300])
     assert not llm._core.has_work()
-    assert llm.stats.generation_tokens > 0  # those before it had begun
+    assert llm.stats.generation_tokens == 0
     assert texts(llm, "a", SamplingParams(max_tokens=1)) == ["b"]
 
 
@@ -173,3 +150,29 @@ def test_after_shutdown(llm: LLM) -> None:
     llm.shutdown()
     with pytest.raises(EngineDeadError, match="shut down"):
         llm.generate("a")
+
+
+async def test_a_thread_that_runs_an_event_loop(llm: LLM) -> None:
+    """As a notebook does: the loop waits, and goes on with the same task."""
+    task, other = asyncio.current_task(), asyncio.create_task(asyncio.sleep(0, "other"))
+    assert texts(llm, "a", SamplingParams(max_tokens=2)) == ["bc"]
+    assert asyncio.current_task() is task
+    assert await other == "other"
+
+
+def test_a_structure_that_ends_its_process_is_the_caller_s_error(llm: LLM) -> None:
+    llm._engine._intake.structures = Structures(GrammarPool(command=(sys.executable, "-c", FAKE)))
+
+    def ask(regex: str) -> list[str]:
+        params = SamplingParams(max_tokens=2, structured_outputs=asked(regex))
+        return texts(llm, ["a", "b"], params)
+
+    assert ask("good") == ["bc", "cd"]
+    with pytest.raises(InvalidRequestError, match=r"regex cannot be served: .*SIGABRT"):
+        ask("abort")
+    with pytest.raises(KeyboardInterrupt):
+        ask("interrupt")
+    assert not llm._core.has_work()
+    with pytest.raises(InvalidRequestError, match="it is wrong"):  # not the other's answer
+        ask("wrong")
+    assert ask("good") == ["bc", "cd"]

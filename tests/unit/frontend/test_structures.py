@@ -45,7 +45,7 @@ def check(wanted):
         case "sleep":
             time.sleep(600)
         case "interrupt":
-            os.kill(os.getppid(), 12)  # SIGUSR2, as Ctrl-C while somebody waits for the answer
+            os.kill(os.getppid(), 2)  # SIGINT: Ctrl-C while somebody waits for the answer
             time.sleep(600)
         case "memory":
             bytearray(2**31)

@@ -19,7 +19,7 @@ from quire.checkpoint.source import ModelSource
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError
-from quire.core.messages import AbortRequests, AddRequest, Call, CallResult, CoreInput, Ready
+from quire.core.messages import CoreInput, Ready, Shutdown
 from quire.engine.core import EngineCore
 from quire.executor.base import ForwardError
 from quire.frontend.async_llm import AsyncLLM
@@ -66,8 +66,11 @@ class LoopClient:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    separate = True
     prepared = True
     suspects: Any = SimpleNamespace(keys=(), hung=lambda: False)
+
+    def configure(self, config: EngineConfig) -> None: ...
 
     def prepare(self) -> None: ...
 
@@ -82,16 +85,9 @@ class LoopClient:
         return self.core.ready()
 
     def send(self, message: CoreInput) -> None:
-        match message:
-            case AddRequest():
-                self.core.add(message)
-            case AbortRequests():
-                self.core.abort(message.request_ids)
-                if not self.core.has_work():
-                    self._on_message(self.core.report([]))
-            case Call():
-                value = self.core.call(message.method, message.args)
-                self._on_message(CallResult(message.call_id, value))
+        assert not isinstance(message, Shutdown)
+        if (answer := self.core.handle(message)) is not None:
+            self._on_message(answer)
         self._wake.set()
 
     def die(self) -> None:

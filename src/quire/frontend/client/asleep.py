@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from quire.core.errors import EngineSleepingError, InvalidRequestError
 
@@ -60,16 +59,6 @@ class Asleep:
         was_asleep = bool(self._parts)
         self._parts -= {*(PARTS if tags is None else tags)}
         return was_asleep and not self._parts
-
-
-class SleepingCore:
-    """Stands where an `EngineCore` was: whatever is asked of it raises `EngineSleepingError`."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise sleeping_error("wake_up()")
-
-    def shutdown(self) -> None:
-        """There is nothing to free."""
 
 
 def sleeping_error(call: str) -> EngineSleepingError:

@@ -63,12 +63,18 @@ class CoreClient(Protocol):
     """Starts a core, sends it messages, hands on what it says.
 
     Attributes:
+        separate: the core has a process of its own. It may be lost alone, so it is watched, and
+            another stands by.
         suspects: whose structure it was at when it was lost; there once it is started.
         patience: seconds that `shutdown` waits for the core to end by itself.
     """
 
+    separate: bool
     suspects: Suspects
     patience: float
+
+    def configure(self, config: EngineConfig) -> None:
+        """Begin to load the model ahead of `start`, if the core can."""
 
     def prepare(self) -> None:
         """Begin what can be done ahead of `start`, without holding up anybody."""
@@ -101,6 +107,8 @@ class ProcessClient:
     It is the line to one process: whoever wants another makes another client. All methods but
     `begin`, `configure`, `prepare` and `shutdown` belong to the event loop that `start` ran in.
     """
+
+    separate = True
 
     def __init__(self, command: Sequence[str] = CORE_COMMAND) -> None:
         self.num_bad_frames = 0

@@ -158,9 +158,10 @@ class Supervisor:
     def _on_ready(self) -> None:
         self.state, self.error = CoreState.READY, None
         self._ready_since = time.monotonic()
-        loop = asyncio.get_running_loop()
-        delay = 0.0 if self.num_restarts else STAND_BY_SECONDS
-        self._preparing = loop.call_later(delay, self._prepare_spare)
+        if self.client.separate:
+            delay = 0.0 if self.num_restarts else STAND_BY_SECONDS
+            loop = asyncio.get_running_loop()
+            self._preparing = loop.call_later(delay, self._prepare_spare)
 
     def _prepare_spare(self) -> None:
         if self.state is not CoreState.READY or self._spare is not None:

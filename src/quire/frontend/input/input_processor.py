@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -52,9 +52,6 @@ _OWN_FIELDS = {
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
 
 
-StructureCheck = Callable[[StructuredOutputsParams], WrittenStructure | None]
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessedRequest:
     """A valid request: what the front end remembers, and a message a sequence for the core."""
@@ -77,20 +74,11 @@ class InputProcessor:
     Safe to call from several threads.
 
     Args:
-        structure_check: writes a structure for the core, and raises for one that cannot be
-            served; None where that is done elsewhere (see `Structures`).
-
     Attributes:
         model, pooling: what is served; `pooling_input` makes the requests of a pooling model.
     """
 
-    def __init__(
-        self,
-        resolved: Resolved,
-        tokenizer: Tokenizer,
-        ready: Ready,
-        structure_check: StructureCheck | None = None,
-    ) -> None:
+    def __init__(self, resolved: Resolved, tokenizer: Tokenizer, ready: Ready) -> None:
         config = resolved.config
         check_vocabulary(config, tokenizer)
         self.tokenizer = tokenizer
@@ -99,7 +87,6 @@ class InputProcessor:
         self._config = config
         self._seed = config.seed
         self._num_drawn = itertools.count()
-        self._structure_check = structure_check
         self.max_model_len = config.scheduler.max_model_len
         self.eos_token_ids = eos_token_ids(resolved, tokenizer)
         self.on_ready(ready)
@@ -186,7 +173,7 @@ class InputProcessor:
                 "Embeddings have no log-probabilities: they stand for no token.",
                 param="prompt_logprobs",
             )
-        written = self._check_params(params) or written
+        self._check_params(params)
         check_options(options)
         if bad_words is None and params.bad_words:
             bad_words = word_tokens(self.tokenizer, params.bad_words)
@@ -217,12 +204,6 @@ class InputProcessor:
             for index in range(params.n)
         ]
         return ProcessedRequest(request_id, text, token_ids, params, arrival_time, children)
-
-    def check(self, prompt: Prompt, params: SamplingParams) -> None:
-        """Raise what `process` would, but for what only the prompt's tokens can tell."""
-        self.check_task()
-        self.checked(prompt)
-        self._check_params(params)
 
     @property
     def max_pooled_tokens(self) -> int:
@@ -360,8 +341,8 @@ class InputProcessor:
             )
         return min(wanted, room)
 
-    def _check_params(self, params: SamplingParams) -> WrittenStructure | None:
-        """Raise for a field that cannot be served; return the structure, if it is written here."""
+    def _check_params(self, params: SamplingParams) -> None:
+        """Raise `InvalidRequestError` for a field that cannot be served."""
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(
                 f"sampling_params must be SamplingParams, not {_kind(params)}.",
@@ -383,19 +364,19 @@ class InputProcessor:
                 raise InvalidRequestError(
                     f"{name} is the engine's own.", fix=f"Use {instead}.", param=name
                 )
-        if params.structured_outputs is None:
-            return None
-        return self.check_structure(params.structured_outputs)
+        if params.structured_outputs is not None:
+            self.check_structure(params.structured_outputs)
 
-    def check_structure(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
-        """Raise `InvalidRequestError` where an output cannot be held to this, as far as is told
-        here."""
+    def check_structure(self, wanted: StructuredOutputsParams) -> None:
+        """Raise `InvalidRequestError` if this model can follow no structure.
+
+        `Structures` checks the structure itself.
+        """
         if not self.eos_token_ids:
             raise InvalidRequestError(
                 "The model has no end-of-sequence token, without which no structure can end.",
                 param=wanted.field or "structured_outputs",
             )
-        return None if self._structure_check is None else self._structure_check(wanted)
 
     def _check_ids(self, name: str, ids: Collection[Any]) -> None:
         if set(map(type, ids)) <= {int} and min(ids) >= 0 and max(ids) < self.model.vocab_size:

@@ -122,7 +122,7 @@ class Intake:
         options: RequestOptions,
     ) -> ProcessedRequest:
         assert self.processor is not None, "the engine was not started"
-        processor, arrival = self.processor, time.monotonic()
+        processor, arrival = self.processor, _arrival(options)
         processor.check_task()
         written = None
         if (wanted := params.structured_outputs) is not None:
@@ -182,7 +182,7 @@ class Intake:
     ) -> ProcessedRequest:
         assert self.processor is not None, "the engine was not started"
         pooling = PoolingInput(self.processor)
-        place: dict[str, Any] = {"arrival_time": time.monotonic(), "options": options}
+        place: dict[str, Any] = {"arrival_time": _arrival(options), "options": options}
         if self._pool is not None and _is_long(prompt):
             checked = pooling.check(prompt, params)
             assert isinstance(checked, PooledText)
@@ -219,3 +219,7 @@ def _is_long(prompt: Prompt | PoolingPrompt) -> bool:
 
 def _has_embeds(prompt: Prompt) -> bool:
     return isinstance(prompt, dict) and "prompt_embeds" in prompt
+
+
+def _arrival(options: RequestOptions) -> float:
+    return time.monotonic() if options.arrival_time is None else options.arrival_time

@@ -21,10 +21,11 @@ POLL_SECONDS = 0.005
 MAX_ID = 2**63 - 1
 
 
-class KnownAdapters:
+class AdapterClient:
     """Those that the core has loaded, by their `lora_int_id`, until they are removed."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, call: Call) -> None:
+        self._call = call
         self._enabled = config.lora is not None
         self._known: dict[int, LoRARequest] = {}
 
@@ -74,28 +75,6 @@ class KnownAdapters:
         adapter = message.options.lora_request
         return None if adapter is None or adapter.lora_int_id in self else adapter.lora_int_id
 
-    def _check(self, wanted: LoRARequest) -> None:
-        if not self._enabled:
-            raise InvalidRequestError(
-                "This engine serves no adapters.", fix="Start it with --enable-lora."
-            )
-        if type(wanted.lora_int_id) is not int or not 1 <= wanted.lora_int_id <= MAX_ID:
-            raise InvalidRequestError(
-                f"lora_int_id is {wanted.lora_int_id!r}; it must be a positive integer.",
-                param="lora_int_id",
-            )
-        for name in ("lora_name", "lora_path"):
-            if not isinstance(value := getattr(wanted, name), str) or not value:
-                raise InvalidRequestError(f"{name} is {value!r}; it must be a text.", param=name)
-
-
-class AdapterClient(KnownAdapters):
-    """The same, of a core in another process."""
-
-    def __init__(self, config: EngineConfig, call: Call) -> None:
-        super().__init__(config)
-        self._call = call
-
     async def add(self, wanted: LoRARequest) -> LoRARequest:
         """Load an adapter, beside the steps; what is loaded already costs nothing.
 
@@ -125,3 +104,17 @@ class AdapterClient(KnownAdapters):
             return False
         await self._call("remove_lora", lora_int_id)
         return True
+
+    def _check(self, wanted: LoRARequest) -> None:
+        if not self._enabled:
+            raise InvalidRequestError(
+                "This engine serves no adapters.", fix="Start it with --enable-lora."
+            )
+        if type(wanted.lora_int_id) is not int or not 1 <= wanted.lora_int_id <= MAX_ID:
+            raise InvalidRequestError(
+                f"lora_int_id is {wanted.lora_int_id!r}; it must be a positive integer.",
+                param="lora_int_id",
+            )
+        for name in ("lora_name", "lora_path"):
+            if not isinstance(value := getattr(wanted, name), str) or not value:
+                raise InvalidRequestError(f"{name} is {value!r}; it must be a text.", param=name)

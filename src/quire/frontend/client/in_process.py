@@ -1,0 +1,83 @@
+"""An engine core in this process, with the interface of a client of another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineDeadError, QuireError
+from quire.core.messages import AbortRequests, AddRequest, Call, CoreInput, Ready
+from quire.engine.process import load_core
+from quire.engine.suspects import Suspects
+from quire.frontend.client.core_client import DeathHandler, MessageHandler
+from quire.system.heap import return_memory
+
+if TYPE_CHECKING:
+    from quire.engine.core import EngineCore
+
+
+class InProcessClient:
+    """Computes a step when `step` is called; answers everything else inside `send`.
+
+    May be started again after `end`.
+    """
+
+    separate = False
+    prepared = True
+    suspects: Suspects
+    """Not set: such a core is not lost alone."""
+    patience = 0.0
+
+    def __init__(self) -> None:
+        self._core: EngineCore | None = None
+
+    @property
+    def core(self) -> EngineCore:
+        """The core. Raises EngineDeadError if there is none."""
+        if self._core is None:
+            raise EngineDeadError("The engine core is not loaded.")
+        return self._core
+
+    def configure(self, config: EngineConfig) -> None:
+        """Nothing: the model is loaded by `start`."""
+
+    def prepare(self) -> None:
+        """Nothing."""
+
+    async def start(
+        self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
+    ) -> Ready:
+        """Load the model, in this thread."""
+        self._core, ready = load_core(config)
+        self._on_message = on_message
+        return ready
+
+    def send(self, message: CoreInput) -> None:
+        assert isinstance(message, AddRequest | AbortRequests | Call)
+        if (answer := self.core.handle(message)) is not None:
+            self._on_message(answer)
+
+    def step(self) -> bool:
+        """Compute one step and hand its outputs on; False if there is nothing to do."""
+        outputs = self.core.step()
+        if outputs is None:
+            return False
+        self._on_message(outputs)
+        self.core.watch.lap("send")
+        return True
+
+    def end_stuck(self, error: QuireError) -> None:
+        raise error
+
+    async def discard(self) -> None:
+        self.shutdown()
+
+    async def end(self) -> None:
+        self.shutdown()
+        return_memory()
+
+    def shutdown(self) -> None:
+        """Free the model and the KV cache. Harmless when repeated."""
+        if self._core is not None:
+            self._core.shutdown()
+            self._core = None

@@ -1,0 +1,67 @@
+"""An event loop that runs only while a caller waits for a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
+
+from quire.core.errors import EngineDeadError
+
+T = TypeVar("T")
+
+
+class SyncLoop:
+    """Runs coroutines to their end, for callers that are no coroutines. For one thread.
+
+    The thread may run another event loop, as notebooks do: that one waits meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns; Ctrl-C cancels it.
+
+        Raises:
+            EngineDeadError: after `close`.
+        """
+        if self._loop.is_closed():
+            work.close()
+            raise EngineDeadError("The engine has been shut down.")
+        with _without_running_loop():
+            task = self._loop.create_task(work)
+            try:
+                return self._loop.run_until_complete(task)
+            except BaseException:
+                if not task.done():
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        self._loop.run_until_complete(task)
+                raise
+
+    def close(self) -> None:
+        """Close the loop, after what is due in it. Harmless when repeated."""
+        if not self._loop.is_closed():
+            self.run(asyncio.sleep(0))  # transports close in the loop's next turn
+            self._loop.close()
+
+
+@contextlib.contextmanager
+def _without_running_loop() -> Iterator[None]:
+    """Hide the event loop that this thread runs, if any: asyncio allows one per thread."""
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        yield
+        return
+    task = asyncio.current_task(loop)
+    if task is not None:
+        asyncio.tasks._leave_task(loop, task)
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        if task is not None:
+            asyncio.tasks._enter_task(loop, task)

@@ -1,0 +1,56 @@
+"""An event loop that runs only while a caller waits."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from quire.core.errors import EngineDeadError
+from quire.frontend.sync_loop import SyncLoop
+
+
+async def answer(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+def test_results_and_errors_come_back() -> None:
+    loop = SyncLoop()
+    assert loop.run(answer(3)) == 3
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        loop.run(fail())
+    loop.close()
+    loop.close()
+    with pytest.raises(EngineDeadError, match="shut down"):
+        loop.run(answer(3))
+
+
+def test_ctrl_c_cancels_the_work() -> None:
+    loop, ended = SyncLoop(), []
+
+    async def wait() -> None:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(wait())
+    assert ended == [True]
+    assert loop.run(answer(3)) == 3
+    loop.close()
+
+
+async def test_inside_another_loop() -> None:
+    outer, loop = asyncio.get_running_loop(), SyncLoop()
+    assert loop.run(answer(3)) == 3
+    assert asyncio.get_running_loop() is outer
+    assert await asyncio.wait_for(answer(4), 5) == 4
+    loop.close()
