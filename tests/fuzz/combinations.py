@@ -79,12 +79,12 @@ class Engine:
     def leave(self, name: str) -> None:
         """The client of a request, which may have ended, goes away."""
         self.llm._loop.run(self.llm._engine.abort(name))
-        for last in self.llm._take():
+        for last in self.llm._outputs.take():
             self.outputs[name].append(last)
 
     def step(self, number: int = 0) -> None:
         if self.llm._client.step():
-            for output in self.llm._take():
+            for output in self.llm._outputs.take():
                 self.outputs[output.request_id].append(output)
                 if output.finished:
                     self.ended[output.request_id] = number

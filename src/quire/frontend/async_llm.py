@@ -6,16 +6,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
-from quire.core.config import ModelConfig
 from quire.core.errors import EngineDeadError, QuireError
-from quire.core.lora import LoRARequest
 from quire.core.messages import AbortRequests, Call, CallResult, Ready, StepOutputs
 from quire.core.options import NO_OPTIONS, RequestOptions
+from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
@@ -35,7 +34,6 @@ from quire.frontend.input.served_model import sampling_defaults
 from quire.frontend.lag import LoopLag
 from quire.frontend.output.output_processor import OutputProcessor
 from quire.frontend.output.stream import OutputSink
-from quire.frontend.output.timeline import Timelines
 from quire.frontend.output.tracing import request_tracer
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
@@ -65,6 +63,7 @@ class AsyncLLM(VllmMethods):
         facts: what the core runs on (see `messages.Ready`).
         draining: whether `drain` was called.
         profiling: the core's profilers.
+        timelines: what happened to the requests under way, and to the latest that have ended.
     """
 
     def __init__(
@@ -74,6 +73,7 @@ class AsyncLLM(VllmMethods):
         args: EngineArgs,
         connect: Callable[[], CoreClient] = ProcessClient,
         first: CoreClient | None = None,
+        pool: TokenizerPool | None = None,
     ) -> None:
         self.resolved = resolved
         self.args = args
@@ -89,12 +89,12 @@ class AsyncLLM(VllmMethods):
         self._core = Supervisor(connect, resolved.config, self._on_message, self, first)
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
+        self.timelines = self._output.timelines
         if (lora := resolved.config.lora) is not None:
             self.stats.max_loras, self.stats.adapters = lora.max_loras, self._output.adapters
-        self._intake = Intake(self.stats.front, tokenizer, self.model_config)
-        self._sinks: dict[str, OutputSink] = {}
-        self._lag: LoopLag | None = None
+        self._intake = Intake(self.stats.front, tokenizer, self.model_config, pool)
         self._watchdog: Watchdog | None = None
+        self._timers: list[LoopLag | Watchdog] = []
         self._calls = CoreCalls(self._send_call)
         self.profiling = ProfilingClient(resolved.config.profiler, self.call)
         self._adapters = AdapterClient(resolved.config, self.call)
@@ -123,10 +123,6 @@ class AsyncLLM(VllmMethods):
         engine._late_start = LateStart(lambda: engine.start_core(begun.resolved_at))
         return engine
 
-    def use_pool(self, pool: TokenizerPool) -> None:
-        """Have `pool` tokenize what would hold up the event loop; before `start_core`."""
-        self._intake.use_pool(pool)
-
     async def start_core(self, configured: float | None = None) -> Ready:
         """Start the core, or wait for that which was configured then; `start` calls this."""
         configured = configured or time.monotonic()
@@ -135,23 +131,17 @@ class AsyncLLM(VllmMethods):
         try:
             await self._intake.start()
             ready = await self._core.start()
+            self.on_new_core(ready)
         except BaseException:
             self.shutdown()
             raise
         self.phases = {"spawn": max(0.0, ready.began - configured), **ready.phases}
-        self.facts = ready.facts
-        self.stats.on_ready(ready.num_gpu_blocks)
-        try:
-            self._intake.processor = InputProcessor(self.resolved, self.tokenizer, ready)
-        except QuireError:
-            self.shutdown()
-            raise
         return ready
 
     def _begin_to_watch(self) -> None:
         """Measure how late the event loop is, and notice a core that is stuck."""
         self.stats.front.watch_loop()
-        self._lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
+        lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
         limit = self.resolved.config.step_timeout
         self._watchdog = Watchdog(
             limit,
@@ -159,25 +149,13 @@ class AsyncLLM(VllmMethods):
             stuck=lambda: self._core.end_stuck(limit),
             hung=lambda: self._core.client.suspects.hung(TICKS),
         )
-
-    @property
-    def model_config(self) -> ModelConfig:
-        return self.resolved.config.model
-
-    @property
-    def max_model_len(self) -> int:
-        return self.resolved.config.scheduler.max_model_len
+        self._timers = [lag, self._watchdog]
 
     @property
     def max_total_tokens(self) -> int:
         """Most tokens of a prompt and its answer: the context, or the KV cache if that is less."""
         processor = self._intake.processor
         return self.max_model_len if processor is None else processor.max_total_tokens
-
-    @property
-    def max_num_seqs(self) -> int:
-        """Most sequences of one step."""
-        return self.resolved.config.scheduler.max_num_seqs
 
     @property
     def input_processor(self) -> InputProcessor:
@@ -194,11 +172,6 @@ class AsyncLLM(VllmMethods):
     def error(self) -> QuireError | None:
         """`EngineRestartingError` until a lost core is replaced; `EngineDeadError` for ever."""
         return self._core.error
-
-    @property
-    def timelines(self) -> Timelines:
-        """What happened to the requests under way, and to the latest that have ended."""
-        return self._output.timelines
 
     @property
     def num_unfinished(self) -> int:
@@ -236,8 +209,7 @@ class AsyncLLM(VllmMethods):
             raise self._core.error
         if adapter is not None:
             self._adapters.find(adapter)  # it may have been removed meanwhile
-        self._output.add(request)
-        self._sinks[request_id] = sink
+        self._output.add(request, sink)
         try:
             for child in request.children:
                 self._core.client.send(child)
@@ -251,9 +223,8 @@ class AsyncLLM(VllmMethods):
 
         With `sink`, another request that has taken the id since is left alone.
         """
-        if sink is None or self._sinks.get(request_id) is sink:
-            self._sinks.pop(request_id, None)
-            self._abort(request_id)
+        if sink is None or self._output.sink(request_id) is sink:
+            self._end(request_id)
 
     async def drain(self, seconds: float) -> None:
         """Be ready no more, and let requests under way end, for so many seconds; then end them."""
@@ -267,15 +238,6 @@ class AsyncLLM(VllmMethods):
                 break
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
-    async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End requests; their consumers get what there is, with finish reason "abort"."""
-        for each in [request_id] if isinstance(request_id, str) else request_id:
-            self._abort(each)
-
-    def abort_all(self) -> None:
-        for request_id in self._output.request_ids():
-            self._abort(request_id)
-
     async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
         """A prompt's tokens, off the event loop; of a conversation the template writes them all."""
         return await self._intake.tokenize(self.tokenizer, prompt, add_special_tokens)
@@ -288,45 +250,28 @@ class AsyncLLM(VllmMethods):
         """Raise what `submit` would for this alone."""
         await self._intake.structures.check(wanted)
 
-    async def call(self, method: str, *args: Any) -> Any:
-        """Run one of the core's utility methods, between two steps.
-
-        Raises:
-            InvalidRequestError: the method failed.
-        """
-        await self._started()
-        return await self._calls.call(method, *args)
-
-    async def add_lora(self, lora_request: LoRARequest) -> LoRARequest:
-        """Load an adapter; see `AdapterClient.add`."""
-        return await self._adapters.add(lora_request)
-
-    async def remove_lora(self, lora_int_id: int) -> bool:
-        """Take no more requests for an adapter; see `AdapterClient.remove`."""
-        return await self._adapters.remove(lora_int_id)
-
-    async def start_profile(self) -> None:
-        await self.profiling.start()
-
-    async def stop_profile(self) -> list[str]:
-        return await self.profiling.stop()
-
     def shutdown(self) -> None:
         """Stop the core; requests under way fail. Harmless when repeated."""
         self._core.shutdown()
-        for timer in (self._lag, self._watchdog):
-            if timer is not None:
-                timer.stop()
+        for timer in self._timers:
+            timer.stop()
         self._intake.shutdown()
         if self._tracer is not None:
             self._tracer.shutdown()
 
-    def _abort(self, request_id: str) -> None:
+    def _end(self, request_id: str) -> RequestOutput | None:
+        """Drop a request here and in the core; return its last output, if it was here."""
         ids, output = self._output.abort(request_id, time.monotonic())
         if ids:
             with contextlib.suppress(EngineDeadError):
                 self._core.client.send(AbortRequests(ids))
-        if output is not None and (sink := self._sinks.pop(request_id, None)):
+        return output
+
+    def _abort(self, request_id: str) -> None:
+        """End a request, whose consumer gets what there is."""
+        sink = self._output.sink(request_id)
+        output = self._end(request_id)
+        if sink is not None and output is not None:
             sink.put(output)
 
     def _send_call(self, call: Call) -> None:
@@ -337,9 +282,8 @@ class AsyncLLM(VllmMethods):
 
     def _watch(self) -> None:
         """There is work: see how late the event loop is, and whether the core still lives."""
-        for timer in (self._lag, self._watchdog):
-            if timer is not None:
-                timer.start()
+        for timer in self._timers:
+            timer.start()
 
     def _on_message(self, message: StepOutputs | CallResult) -> None:
         if self._watchdog is not None:
@@ -347,17 +291,8 @@ class AsyncLLM(VllmMethods):
         if isinstance(message, CallResult):
             self._calls.answer(message)
             return
-        front = self.stats.front
-        start = time.thread_time()
-        step = self._output.process(message)
-        processed = time.thread_time()
-        for reply in step.replies():
+        for reply in self._output.process(message).replies():
             self._core.client.send(reply)
-        for output in step.outputs:
-            if sink := self._sinks.get(output.request_id):
-                sink.put(output)
-        front.detokenize += processed - start
-        front.send += time.thread_time() - processed
 
     def on_lost(self, error: QuireError) -> None:
         """Retry requests that gave nothing yet; fail the others, and those of a fatal structure."""
@@ -390,7 +325,9 @@ class AsyncLLM(VllmMethods):
         """Take in what another core has said of itself."""
         self.stats.on_ready(ready.num_gpu_blocks)
         self.facts = ready.facts
-        if self._intake.processor is not None:
+        if self._intake.processor is None:
+            self._intake.processor = InputProcessor(self.resolved, self.tokenizer, ready)
+        else:
             self._intake.processor.on_ready(ready)
 
     def on_dead(self, error: QuireError) -> None:
@@ -400,6 +337,7 @@ class AsyncLLM(VllmMethods):
 
     def _fail(self, request_id: str, error: QuireError) -> None:
         """End a request that the core will not finish."""
+        sink = self._output.sink(request_id)
         self._output.abort(request_id, time.monotonic(), str(error))
-        if sink := self._sinks.pop(request_id, None):
+        if sink is not None:
             sink.fail(error)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from quire.core.config import ModelConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
 from quire.core.lora import LoRARequest
 from quire.core.messages import Ready
@@ -16,10 +17,14 @@ from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutpu
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.client.asleep import Asleep
+from quire.frontend.client.calls import CoreCalls
+from quire.frontend.client.profiling import ProfilingClient
 from quire.frontend.client.supervisor import Supervisor
 from quire.frontend.input.input_processor import Prompt
+from quire.frontend.input.known_adapters import AdapterClient
 from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.not_there import NotThere
+from quire.frontend.output.output_processor import OutputProcessor
 from quire.frontend.output.pooling_output import check_task, pooled_output
 from quire.frontend.output.stream import OutputSink, OutputStream
 from quire.metrics.stats import EngineStats
@@ -49,7 +54,11 @@ class VllmMethods(NotThere, ABC):
     default_sampling_params: dict[str, Any]
     tokenizer: Tokenizer
     stats: EngineStats
+    profiling: ProfilingClient
+    _adapters: AdapterClient
+    _calls: CoreCalls
     _core: Supervisor
+    _output: OutputProcessor
     _asleep: Asleep
     _late_start: LateStart | None
 
@@ -58,10 +67,7 @@ class VllmMethods(NotThere, ABC):
     def error(self) -> QuireError | None: ...
 
     @abstractmethod
-    async def call(self, method: str, *args: Any) -> Any: ...
-
-    @abstractmethod
-    def abort_all(self) -> None: ...
+    def _abort(self, request_id: str) -> None: ...
 
     @abstractmethod
     def on_new_core(self, ready: Ready) -> None: ...
@@ -134,6 +140,28 @@ class VllmMethods(NotThere, ABC):
         finally:
             self.close(request_id, stream)
 
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests; their consumers get what there is, with finish reason "abort"."""
+        for each in [request_id] if isinstance(request_id, str) else request_id:
+            self._abort(each)
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return self.resolved.config.model
+
+    def abort_all(self) -> None:
+        for request_id in self._output.request_ids():
+            self._abort(request_id)
+
+    @property
+    def max_model_len(self) -> int:
+        return self.resolved.config.scheduler.max_model_len
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Most sequences of one step."""
+        return self.resolved.config.scheduler.max_num_seqs
+
     @property
     def is_running(self) -> bool:
         """Whether the engine can take requests, now or once it is awake."""
@@ -152,6 +180,15 @@ class VllmMethods(NotThere, ABC):
         if self.errored:
             raise self.dead_error
 
+    async def call(self, method: str, *args: Any) -> Any:
+        """Run one of the core's utility methods, between two steps.
+
+        Raises:
+            InvalidRequestError: the method failed.
+        """
+        await self._started()
+        return await self._calls.call(method, *args)
+
     async def get_tokenizer(self) -> UserTokenizer:
         return UserTokenizer(self.tokenizer)
 
@@ -159,6 +196,20 @@ class VllmMethods(NotThere, ABC):
         """Forget all prefixes: prompts are computed anew. Return True."""
         await self.call("reset_prefix_cache")
         return True
+
+    async def add_lora(self, lora_request: LoRARequest) -> LoRARequest:
+        """Load an adapter; see `AdapterClient.add`."""
+        return await self._adapters.add(lora_request)
+
+    async def remove_lora(self, lora_int_id: int) -> bool:
+        """Take no more requests for an adapter; see `AdapterClient.remove`."""
+        return await self._adapters.remove(lora_int_id)
+
+    async def start_profile(self) -> None:
+        await self.profiling.start()
+
+    async def stop_profile(self) -> list[str]:
+        return await self.profiling.stop()
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Free the weights and the KV cache, until `wake_up`; requests raise meanwhile.

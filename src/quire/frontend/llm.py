@@ -174,7 +174,8 @@ class LLM(LLMEngine, PoolingMethods):
     def _run(self, requests: Sequence[Asked], use_tqdm: UseTqdm) -> list[RequestOutput]:
         """Step until every request has its final output; on any exception, abort them all."""
         self._check_awake()
-        self._check_structures(requests)
+        # A process checks new structures: that takes a while, so Ctrl-C must be immediate here.
+        self._loop.run(self._check_structures(requests))
         self._core.watch.lap("idle")
         ids = [str(next(self._ids)) for _ in requests]
         done: dict[str, RequestOutput] = {}
@@ -185,21 +186,20 @@ class LLM(LLMEngine, PoolingMethods):
                     interrupt.check()
                     if not self._client.step():
                         raise EngineDeadError("The core is idle, but requests are waiting.")
-                    for output in self._take():
+                    for output in self._outputs.take():
                         done[output.request_id] = output
                         bar.advance(output)
                 while self._client.step():  # a step begun for requests that have ended since
                     pass
             finally:
                 self._engine.abort_all()
-                self._take()
+                self._outputs.take()
         return [done[request_id] for request_id in ids]
 
-    def _check_structures(self, requests: Sequence[Asked]) -> None:
-        """Have new structures checked while Ctrl-C is immediate, for it takes a while."""
+    async def _check_structures(self, requests: Sequence[Asked]) -> None:
         for _, params, _ in requests:
             if isinstance(params, SamplingParams) and (wanted := params.structured_outputs):
-                self._loop.run(self._engine.check_structure(wanted))
+                await self._engine.check_structure(wanted)
 
     async def _submit(
         self, ids: Sequence[str], requests: Sequence[Asked], interrupt: Interrupt

@@ -143,7 +143,7 @@ class LLMEngine(NotThere):
         """Compute one step; return the outputs that it gives, none where nothing is to be done."""
         self._check_awake()
         self._client.step()
-        return [self._finished(output) for output in self._take()]
+        return [self._finished(output) for output in self._outputs.take()]
 
     def has_unfinished_requests(self) -> bool:
         return self._engine.num_unfinished > 0
@@ -244,14 +244,6 @@ class LLMEngine(NotThere):
     def _check_awake(self) -> None:
         if self._engine.error is not None:
             raise self._engine.error
-
-    def _take(self) -> list[RequestOutput]:
-        """The outputs since the last call."""
-        outputs = self._outputs.take()
-        for output in outputs:
-            if output.finished:
-                self._engine.close(output.request_id)
-        return outputs
 
     def _finished(self, output: RequestOutput) -> EngineOutput:
         params = self._pooling_params.pop(output.request_id, None)

@@ -54,13 +54,14 @@ def begin(
         tokenized_at = time.monotonic()
         for note in resolved.notes:
             logger.info(note)
-        engine = kind(resolved, tokenizer, args, connect, core)
+        pool = None
+        if core.separate and (size := args.tokenizer_pool_size):
+            vocab_size = resolved.config.model.vocab_size
+            pool = TokenizerPool(size, resolved.tokenizer_path, vocab_size)
+        engine = kind(resolved, tokenizer, args, connect, core, pool)
     except BaseException:
         core.shutdown()
         raise
-    if core.separate and (size := args.tokenizer_pool_size):
-        vocab_size = resolved.config.model.vocab_size
-        engine.use_pool(TokenizerPool(size, resolved.tokenizer_path, vocab_size))
     return Begun(engine, began, resolved_at, tokenized_at)
 
 

@@ -40,20 +40,22 @@ class Intake:
         structures: which of them may be asked for.
     """
 
-    def __init__(self, front: FrontTimes, tokenizer: Tokenizer, model: ModelConfig) -> None:
+    def __init__(
+        self,
+        front: FrontTimes,
+        tokenizer: Tokenizer,
+        model: ModelConfig,
+        pool: TokenizerPool | None = None,
+    ) -> None:
         self.processor: InputProcessor | None = None
         self.num_arriving = 0
         self.structures = Structures.of_model(tokenizer, model.eos_token_ids)
         self._front = front
         self._tokenizer = tokenizer
         self._threads = DaemonThreads(TOKENIZER_THREADS, "tokenizer")
-        self._pool: TokenizerPool | None = None
+        self._pool = pool
         self._last_words: tuple[list[str], list[list[int]]] = [], []
         self._turn = asyncio.Lock()
-
-    def use_pool(self, pool: TokenizerPool) -> None:
-        """Have `pool` tokenize what would hold up the event loop; before `start`."""
-        self._pool = pool
 
     async def start(self) -> None:
         """Start the pool, if there is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from dataclasses import dataclass, field
 
 from quire.core.errors import InvalidRequestError
@@ -15,6 +16,7 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.input.input_processor import ProcessedRequest
 from quire.frontend.output.request_state import RequestState
 from quire.frontend.output.sequence import SequenceState, position_logprobs
+from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.timeline import Timelines
 from quire.frontend.output.tracing import EndedRequest, RequestTracer
 from quire.metrics.stats import EngineStats, LoraUse
@@ -28,7 +30,7 @@ class ProcessedStep:
     """What follows from one step.
 
     Attributes:
-        outputs: to hand out.
+        outputs: of all requests that have one.
         aborts: sequences that the core must drop, because a stop string ended them.
         probes: sequences that the core must add (see `RequestState.new_probe`).
     """
@@ -89,7 +91,7 @@ class OutputProcessor:
     def request_ids(self) -> list[str]:
         return list(self._requests)
 
-    def add(self, request: ProcessedRequest) -> None:
+    def add(self, request: ProcessedRequest, sink: OutputSink | None = None) -> None:
         """Expect outputs for a request, and give each of its `children` the core's id.
 
         Raises:
@@ -99,7 +101,7 @@ class OutputProcessor:
             raise InvalidRequestError(
                 f"request id {request.request_id!r} is in use.", param="request_id"
             )
-        state = RequestState(request, self._tokenizer)
+        state = RequestState(request, self._tokenizer, sink)
         salt, adapter = request.options.cache_salt, request.options.lora_request
         if adapter is not None:  # such a prefix is another
             salt = f"{salt or ''} {adapter.lora_int_id}"
@@ -113,12 +115,29 @@ class OutputProcessor:
             )
             state.timelines.append(timeline)
 
+    def sink(self, request_id: str) -> OutputSink | None:
+        """Return where a request's outputs go; None if it is not here."""
+        state = self._requests.get(request_id)
+        return None if state is None else state.sink
+
     def process(self, step: StepOutputs) -> ProcessedStep:
-        """Take in one step; at most one `RequestOutput` a request comes back."""
+        """Take in one step: at most one `RequestOutput` per request, put into its sink."""
+        start = time.thread_time()
+        result, sinks = self._process(step)
+        processed = time.thread_time()
+        for sink, output in zip(sinks, result.outputs, strict=True):
+            if sink is not None:
+                sink.put(output)
+        front = self._stats.front
+        front.detokenize += processed - start
+        front.send += time.thread_time() - processed
+        return result
+
+    def _process(self, step: StepOutputs) -> tuple[ProcessedStep, list[OutputSink | None]]:
         self._stats.recent.begin_step(step.timestamp)
         for event in step.events:
             self.timelines.note(event)
-        result = ProcessedStep()
+        result, sinks = ProcessedStep(), list[OutputSink | None]()
         touched: dict[str, list[SequenceState]] = {}
         for output in step.each():
             entry = self._sequences.get(output.request_id)
@@ -144,8 +163,9 @@ class OutputProcessor:
                 state.held = True
             elif state.num_running == 0 or state.kind is not RequestOutputKind.FINAL_ONLY:
                 result.outputs.append(state.output(sequences))
+                sinks.append(state.sink)
         self._stats.on_step(step.stats, step.timestamp, step.times)
-        return result
+        return result, sinks
 
     def structure(self, request_id: str) -> StructuredOutputsParams | None:
         """What a request's output is held to."""

@@ -10,6 +10,7 @@ from quire.core.request import EMBEDDED, FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.input.input_processor import ProcessedRequest
 from quire.frontend.output.sequence import SequenceState
+from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.timeline import Timeline
 from quire.text.stop import StopStrings
 from quire.text.tokenizer import Tokenizer
@@ -22,6 +23,7 @@ class RequestState:
         num_running: sequences that have not ended, and the probe while there is one.
         lacks_prompt: the prompt's log-probabilities are wanted and have not come. Outputs wait.
         held: outputs have waited.
+        sink: takes the outputs; None if the caller does.
         probe: computes the prompt's log-probabilities once more (see `new_probe`).
     """
 
@@ -38,11 +40,15 @@ class RequestState:
         "request",
         "retried",
         "sequences",
+        "sink",
         "timelines",
     )
 
-    def __init__(self, request: ProcessedRequest, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, request: ProcessedRequest, tokenizer: Tokenizer, sink: OutputSink | None
+    ) -> None:
         self.request = request
+        self.sink = sink
         self.kind = request.params.output_kind
         self.retried = False
         self.metrics = RequestMetrics(arrival_time=request.arrival_time)
