@@ -10,7 +10,8 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 from quire.bench.report import Row
-from quire.profile.devices import Device, devices
+from quire.profile.device_reading import Device
+from quire.profile.devices import devices
 
 
 class EnergyMeter:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import fmean
 
-from quire.profile.devices import DeviceReading
+from quire.profile.device_reading import DeviceReading
 
 _SENSORS = {"coretemp", "k10temp", "zenpower", "cpu_thermal"}
 """The hwmon drivers that measure a CPU."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from quire.profile.devices import DeviceReading
+from quire.profile.device_reading import DeviceReading
 
 
 def gpus() -> list[Gpu]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError
 from quire.quantize.recipe import COMPRESSED, GGUF, SCHEMES, Recipe
-from quire.resolve.flags import parse_size
+from quire.resolve.field_flags import parse_size
 
 if TYPE_CHECKING:
     from quire.quantize.job import Job, Progress

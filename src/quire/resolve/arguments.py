@@ -18,6 +18,7 @@ from quire.core.config import (
     PreemptionMode,
     ProfilerConfig,
 )
+from quire.resolve.field_flags import add_flags, arguments_from
 from quire.resolve.vllm_arguments import takes_vllm_names
 
 if TYPE_CHECKING:
@@ -189,17 +190,13 @@ class EngineArgs:
     @staticmethod
     def add_cli_args(parser: ArgumentParser) -> ArgumentParser:
         """Add one flag for each field to `parser`; return it."""
-        from quire.resolve.flags import add_engine_flags
-
-        add_engine_flags(parser)
+        add_flags(EngineArgs, parser)
         return parser
 
     @staticmethod
     def from_cli_args(args: Namespace) -> EngineArgs:
         """Return what the flags of `add_cli_args` spell; ignore other names."""
-        from quire.resolve.flags import engine_args_from
-
-        return engine_args_from(args)
+        return arguments_from(EngineArgs, args)
 
     def memory_share(self, device: DeviceType) -> float:
         """Return `gpu_memory_utilization`, or its default on this device."""

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from quire import __version__
 from quire.core.errors import EngineSleepingError
 from quire.frontend.fingerprint import fingerprint
-from quire.profile.devices import Device
+from quire.profile.device_reading import Device
 from quire.server.adapters import ServedAdapters
 from quire.server.anthropic.messages import count_tokens, create_message
 from quire.server.contract import OF_ENGINE, contract

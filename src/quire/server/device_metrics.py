@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from quire.profile.devices import Device, DeviceReading
+from quire.profile.device_reading import Device, DeviceReading
 
 _LABELS = ("device", "kind", "name")
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.metrics.prometheus import MetricsCollector
 from quire.metrics.stats import EngineStats
-from quire.profile.devices import Device
+from quire.profile.device_reading import Device
 from quire.server.device_metrics import DeviceCollector
 
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from quire import __version__
-from quire.resolve.flags import module_docs
+from quire.resolve.field_flags import module_docs
 from quire.server.contract import EVENTS, JSON, Contract, contract, contract_of
 from quire.server.middleware import OPEN_PATH, ApiKeyMiddleware
 

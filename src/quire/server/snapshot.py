@@ -13,7 +13,8 @@ from quire.frontend.output.timeline import Lane, Timelines
 from quire.kv.snapshot import BlockMap, KVSnapshot, PrefixTree
 from quire.metrics.histogram import Percentiles
 from quire.metrics.stats import EngineStats
-from quire.profile.devices import Device, DeviceReading, devices
+from quire.profile.device_reading import Device, DeviceReading
+from quire.profile.devices import devices
 from quire.server.engine import Engine
 from quire.server.state import ServerState
 

@@ -9,7 +9,7 @@ import pytest
 
 from quire.bench.energy import EnergyMeter, is_here
 from quire.bench.report import print_table
-from quire.profile.devices import DeviceReading
+from quire.profile.device_reading import DeviceReading
 
 
 class FakeDevice:

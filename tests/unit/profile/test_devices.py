@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from quire.profile.cpu_device import Cpu
-from quire.profile.devices import DeviceReading, devices
+from quire.profile.device_reading import DeviceReading
+from quire.profile.devices import devices
 from quire.profile.nvml import Gpu, gpus
 from tests.unit.profile.fake_machine import (
     GPU_ANSWERS,

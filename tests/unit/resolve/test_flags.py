@@ -11,13 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import (
-    add_engine_flags,
-    engine_args_from,
-    engine_flags_from,
-    field_docs,
-    parse_size,
-)
+from quire.resolve.field_flags import field_docs, parse_size
+from quire.resolve.flags import add_engine_flags, engine_args_from, engine_flags_from
 
 FIELDS = dataclasses.fields(EngineArgs)
 

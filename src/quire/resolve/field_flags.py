@@ -1,0 +1,222 @@
+"""Command-line flags made from a dataclass of arguments, so that the two cannot drift apart."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import itertools
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from quire.core.config import ProfilerConfig
+from quire.resolve.profiler import parse_profiler_config
+from quire.resolve.vllm_flags import add_foreign_flags, foreign_notes, foreign_values
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Arguments = TypeVar("Arguments", bound="DataclassInstance")
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_PROFILER = "profiler_config."
+_SHORT = {"tensor_parallel_size": ["-tp"], "quantization": ["-q"]}
+"""vLLM's short spellings."""
+_UNITS = (
+    {"": 1, "B": 1, "kB": 1000}
+    | _BINARY
+    | _DECIMAL
+    | {f"{letter}iB": factor for letter, factor in _BINARY.items()}
+    | {f"{letter.upper()}B": factor for letter, factor in _DECIMAL.items()}
+)
+
+
+def add_flags(
+    kind: type[Any],
+    parser: argparse.ArgumentParser,
+    *,
+    exclude: frozenset[str] = frozenset(),
+    defaults: Mapping[str, Any] | None = None,
+) -> None:
+    """Add one flag for each field of a dataclass to `parser`, in a group "engine".
+
+    A field `max_model_len` becomes `--max-model-len`; `--max_model_len` is accepted too. A
+    boolean field also gets `--no-…`, a `Literal` becomes choices, and a field whose name ends in
+    `_bytes` takes sizes such as `4GiB` (see `parse_size`).
+
+    Args:
+        exclude: fields that get no flag; `arguments_from` leaves them at their defaults.
+        defaults: defaults that differ from the dataclass's own.
+    """
+    group = parser.add_argument_group("engine")
+    docs = field_docs(kind)
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if field.name in exclude:
+            continue
+        default = (defaults or {}).get(field.name, field.default)
+        flag = "--" + field.name.replace("_", "-")
+        aliases = ["--" + field.name] if "_" in field.name else []
+        aliases += _SHORT.get(field.name, [])
+        text = docs.get(field.name, "").replace("%", "%%")
+        if hints[field.name] is bool:
+            _add_switch(group, field.name, flag, aliases, text, default=bool(default))
+            continue
+        if field.name == "profiler_config":
+            _add_dotted(group)
+        options = value_options(field.name, hints[field.name])
+        if default is not None:
+            text += " (default: %(default)s)"
+        group.add_argument(flag, dest=field.name, default=default, help=text, **options)
+        for alias in aliases:
+            group.add_argument(
+                alias,
+                dest=field.name,
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+                **options,
+            )
+    add_foreign_flags(parser)
+
+
+def arguments_from(kind: type[Arguments], namespace: argparse.Namespace) -> Arguments:
+    """The arguments that the parsed flags spell; of other names in `namespace` only vLLM's are
+    read, and those that have no effect here are told on stderr.
+
+    Raises:
+        ConfigError: the profiler's are wrong, or one of vLLM's cannot be heeded.
+    """
+    for note in foreign_notes(foreign_values(vars(namespace))):
+        print(f"note: {note}", file=sys.stderr)
+    names = {field.name for field in dataclasses.fields(kind)}
+    values = {name: value for name, value in vars(namespace).items() if name in names}
+    whole = values.get("profiler_config")
+    parts = {
+        name.removeprefix(_PROFILER): value
+        for name, value in vars(namespace).items()
+        if name.startswith(_PROFILER)
+    }
+    if whole is not None or parts:
+        config = parse_profiler_config(whole or {})
+        values["profiler_config"] = parse_profiler_config(dataclasses.asdict(config) | parts)
+    return kind(**values)
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """The string literal under each field of a class, on one line; {} where there is no source."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except OSError:
+        return {}
+    return _docs_in(typing.cast(ast.ClassDef, tree.body[0]))
+
+
+def module_docs(module: types.ModuleType) -> dict[str, dict[str, str]]:
+    """`field_docs` of all of a module's classes, by their names."""
+    try:
+        tree = ast.parse(inspect.getsource(module))
+    except OSError:
+        return {}
+    return {node.name: _docs_in(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _docs_in(definition: ast.ClassDef) -> dict[str, str]:
+    docs: dict[str, str] = {}
+    for node, following in itertools.pairwise(definition.body):
+        if (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+            and isinstance(following.value.value, str)
+        ):
+            docs[node.target.id] = " ".join(following.value.value.split())
+    return docs
+
+
+def parse_size(text: str) -> int:
+    """Bytes from "4096", "4GiB", "4G" (both 4·2³⁰), "4GB" or "4g" (both 4·10⁹).
+
+    Raises:
+        argparse.ArgumentTypeError: for anything else, and where it is no whole number of bytes.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    factor = _UNITS.get(match[2]) if match else None
+    if match is None or factor is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size; write bytes, or for example 512MiB, 4GiB or 4GB"
+        )
+    size = float(match[1]) * factor if "." in match[1] else int(match[1]) * factor
+    if size != int(size):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of bytes")
+    return int(size)
+
+
+def _parse_tokens(text: str) -> int:
+    """A number of tokens: "4096", "4K" (4 · 2¹⁰) or "4k" (4 · 10³)."""
+    return parse_size(text) if text[-1:] in ("k", "K") else int(text)
+
+
+def _parse_length(text: str) -> int:
+    return -1 if text == "auto" else _parse_tokens(text)
+
+
+def _add_switch(
+    group: argparse._ArgumentGroup,
+    name: str,
+    flag: str,
+    aliases: list[str],
+    text: str,
+    *,
+    default: bool,
+) -> None:
+    """A boolean: `--flag` with help, and `--no-flag` and the underscored spellings without."""
+    off = "--no-" + flag.removeprefix("--")
+    text += f" (default: {'on' if default else 'off'}; {off if default else flag} to change)"
+    group.add_argument(flag, dest=name, action="store_true", default=default, help=text)
+    hidden: dict[str, Any] = {"dest": name, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+    if aliases:
+        group.add_argument(*aliases, action="store_true", **hidden)
+    offs = [off] + [f"--no_{alias.removeprefix('--')}" for alias in aliases]
+    group.add_argument(*offs, action="store_false", **hidden)
+
+
+def _add_dotted(group: argparse._ArgumentGroup) -> None:
+    """A flag `--profiler-config.FIELD` for each field of a `ProfilerConfig`."""
+    for field in dataclasses.fields(ProfilerConfig):
+        flag = f"--profiler-config.{field.name}"
+        group.add_argument(
+            flag, flag.replace("_", "-"), dest=_PROFILER + field.name,
+            default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+        )  # fmt: skip
+
+
+def value_options(name: str, hint: Any) -> dict[str, Any]:
+    """Argparse's `type`, `choices` and `metavar` for a field's annotation."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    if typing.get_origin(hint) is typing.Literal:
+        return {"choices": list(typing.get_args(hint))}
+    convert: Callable[[str], Any]
+    if hint is int:
+        size = name.endswith("_bytes")
+        convert, metavar = (parse_size, "SIZE") if size else (int, "N")
+        if name == "max_model_len":
+            convert = _parse_length
+        elif name == "max_num_batched_tokens":
+            convert = _parse_tokens
+    elif hint is float:
+        convert, metavar = float, "X"
+    elif hint is str:
+        convert, metavar = str, name.rpartition("_")[2].upper()
+    elif hint is ProfilerConfig:
+        convert, metavar = str, "JSON"
+    else:
+        raise TypeError(f"{name}: no flag can be made for {hint!r}")
+    return {"type": convert, "metavar": metavar}
