@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 NO_PARENT = -1
 
@@ -160,8 +160,14 @@ class BlockPool:
         """The idle blocks, the least recently used first."""
         return [block for block in self._idle if not self._ref_count[block]]
 
-    def check_integrity(self) -> None:
-        """Assert that the lines, the counts and the prefix cache agree."""
+    def check_integrity(self, tables: Mapping[str, list[int]]) -> None:
+        """Assert that lines, counts, prefix cache and `tables` agree: blocks by request."""
+        users: Counter[int] = Counter()
+        for name, table in tables.items():
+            assert len(table) == len(set(table)), f"{name} holds a block twice"
+            users.update(table)
+        for block, count in enumerate(self._ref_count):
+            assert count == users[block], f"block {block} has {users[block]} users, not {count}"
         free = [*self._blank, *self._unused()]
         assert len(free) == len(set(free)) == self.num_free, "free count is wrong"
         assert all(self._ref_count[block] == 0 for block in free), "a block is free and in use"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from quire.core.batch import BlockLoad
@@ -74,17 +74,13 @@ class KVCacheManager:
         self.entered: list[int] = []
         self.window = config.sliding_window
         self._max_chunk = max_chunk
-        self._tables: dict[str, list[int]] = {}
+        self.tables: dict[str, list[int]] = {}
         self._num_entered: dict[str, int] = {}
         self._arriving: set[bytes] = set()
 
     def table(self, request_id: str) -> list[int]:
         """The block table of a request that holds blocks."""
-        return self._tables[request_id]
-
-    def tables(self) -> Mapping[str, list[int]]:
-        """All block tables, by request."""
-        return self._tables
+        return self.tables[request_id]
 
     def find_prefix(self, request: Request) -> list[int]:
         """The blocks that already hold the longest known prefix of `request`.
@@ -136,12 +132,12 @@ class KVCacheManager:
 
     def blocks_missing(self, request: Request) -> int:
         """Blocks that a request which holds some still needs for the tokens it has now."""
-        held = len(_held(self._tables[request.request_id]))
+        held = len(_held(self.tables[request.request_id]))
         return max(0, self.most_blocks(request.num_tokens) - held)
 
     def num_own(self, request: Request) -> int:
         """Blocks that would be free if `request` gave its own back."""
-        blocks = _held(self._tables[request.request_id])
+        blocks = _held(self.tables[request.request_id])
         return sum(self.pool.ref_count(block) == 1 for block in blocks)
 
     def admit(self, request: Request, prefix: list[int], num_tokens: int) -> list[int]:
@@ -153,7 +149,7 @@ class KVCacheManager:
         self.pool.share(_held(prefix))
         missing = -(-num_tokens // self.block_size) - len(prefix)
         table = prefix + self.pool.allocate(missing)
-        self._tables[request.request_id] = table
+        self.tables[request.request_id] = table
         self._num_entered[request.request_id] = len(prefix)
         if self.caching:
             self.prefix_queries += request.num_tokens
@@ -229,7 +225,7 @@ class KVCacheManager:
         table = [next(new) if block == TO_LOAD else block for block in stored.blocks]
         table += new
         to_load = [index for index, block in enumerate(stored.blocks) if block == TO_LOAD]
-        self._tables[request.request_id] = table
+        self.tables[request.request_id] = table
         entered = to_load[0] if to_load else len(stored.blocks)
         self._num_entered[request.request_id] = NEVER if stored.private else entered
         if self.caching:
@@ -260,13 +256,13 @@ class KVCacheManager:
     def can_swap_out(self, request: Request, num_tokens: int) -> bool:
         """Whether the host tier has room for a request's first `num_tokens` tokens."""
         return self.tier is not None and self.tier.has_room(
-            len(_held(self._tables[request.request_id][: -(-num_tokens // self.block_size)]))
+            len(_held(self.tables[request.request_id][: -(-num_tokens // self.block_size)]))
         )
 
     def swap_out(self, request: Request, num_tokens: int) -> None:
         """Keep a request's first `num_tokens` tokens in the host tier, which has room for them."""
         assert self.tier is not None
-        table = self._tables[request.request_id][: -(-num_tokens // self.block_size)]
+        table = self.tables[request.request_id][: -(-num_tokens // self.block_size)]
         # The window has moved on since blocks were given back: with those it has left, the request
         # would come back holding more than `most_blocks`, by which it is let in.
         first = max(table.count(NO_BLOCK), self.first_needed(num_tokens))
@@ -285,7 +281,7 @@ class KVCacheManager:
         Returns:
             The position of the first one in the table.
         """
-        table = self._tables[request.request_id]
+        table = self.tables[request.request_id]
         position = len(table)
         table += blocks
         return position
@@ -302,7 +298,7 @@ class KVCacheManager:
         known = self._num_entered[request.request_id]
         if full > known:
             hashes = self.hasher.extend(request)
-            blocks = self._tables[request.request_id][known:full]
+            blocks = self.tables[request.request_id][known:full]
             if NO_BLOCK in blocks:  # given back before its tokens were known
                 blocks = _held(blocks)
             first = full - len(blocks)
@@ -314,13 +310,13 @@ class KVCacheManager:
 
     def slide(self, request: Request, begin: int, end: int) -> None:
         """Give back entries [begin, end) of a request's table, which nobody attends to any more."""
-        table = self._tables[request.request_id]
+        table = self.tables[request.request_id]
         self.pool.release(_held(table[begin:end]))
         table[begin:end] = [NO_BLOCK] * (end - begin)
 
     def free(self, request: Request) -> None:
         """Give a request's blocks back, its last first, so that prefixes outlive their tails."""
-        table = self._tables.pop(request.request_id)
+        table = self.tables.pop(request.request_id)
         del self._num_entered[request.request_id]
         self.pool.release(reversed(_held(table)))
 
@@ -346,17 +342,9 @@ class KVCacheManager:
 
     def check_integrity(self) -> None:
         """Assert that tables and pool agree: no block leaked, or counted for the wrong users."""
-        self.pool.check_integrity()
         if self.tier:
             self.tier.check_integrity()
-        users = [0] * self.pool.num_blocks
-        for request_id, table in self._tables.items():
-            table = _held(table)
-            assert len(table) == len(set(table)), f"{request_id} holds a block twice"
-            for block in table:
-                users[block] += 1
-        for block, count in enumerate(users):
-            assert count == self.pool.ref_count(block), f"block {block} has {count} users"
+        self.pool.check_integrity({name: _held(table) for name, table in self.tables.items()})
 
 
 def most_blocks(num_tokens: int, block_size: int, window: int | None, max_chunk: int) -> int:

@@ -65,7 +65,7 @@ class KVSnapshot(msgspec.Struct):
 
 def kv_snapshot(kv: KVCacheManager) -> KVSnapshot:
     """The KV cache as it is now."""
-    num_blocks, tables = kv.pool.num_blocks, kv.tables()
+    num_blocks, tables = kv.pool.num_blocks, kv.tables
     held = _column(list(chain.from_iterable(tables.values())))
     holder = np.repeat(np.arange(len(tables)), list(map(len, tables.values())))
     if len(held) and held.min() < 0:  # places before a sliding window

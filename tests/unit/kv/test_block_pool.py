@@ -90,7 +90,12 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        self.pool.check_integrity()
+        most = max(self.users, default=0)
+        tables = {
+            str(i): [block for block, count in enumerate(self.users) if count > i]
+            for i in range(most)
+        }
+        self.pool.check_integrity(tables)
         assert self.pool.num_free == len(self.free)
         assert self.pool.num_used == sum(count > 0 for count in self.users)
         assert [self.pool.ref_count(b) for b in range(NUM_BLOCKS)] == self.users

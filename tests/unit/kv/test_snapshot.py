@@ -57,7 +57,7 @@ def expected(s: Scheduler) -> list[tuple[int, str | None]]:
     cached = set(pool.cached_blocks()[0])
     blocks: list[tuple[int, str | None]] = []
     for block in range(pool.num_blocks):
-        holders = [name for name, table in s.kv.tables().items() if block in table]
+        holders = [name for name, table in s.kv.tables.items() if block in table]
         if len(holders) == 1:
             blocks.append((OWNED, holders[0]))
         elif holders:
@@ -102,7 +102,7 @@ def test_a_tree() -> None:
     run(s, "b", [*common, *[60] * SIZE, 1], 9)
     run(s, "c", [*[70] * 2 * SIZE, 1], 1)
     found = kv_snapshot(s.kv)
-    by_table = s.kv.tables()
+    by_table = s.kv.tables
     root, a, b = by_table["a"][0], by_table["a"][2], by_table["b"][2]
     tree = nodes(found)
     assert len(tree) == found.tree.num_nodes == 4

@@ -296,7 +296,7 @@ def test_who_loads_has_a_seat(seats: int) -> None:
     for name in ("a2", "b2", "c2", "d"):
         s.add(request(name, 3 * BLOCK, max_tokens=1))
     first = s.schedule(0.0)
-    assert len(s.kv.tables()) == seats
+    assert len(s.kv.tables) == seats
     assert first.block_copies is not None
     assert len(first.block_copies.loads) == 2 * seats
     assert first.empty
