@@ -143,7 +143,7 @@ def test_the_first_completion_brings_the_written_structure() -> None:
 def test_long_lists_of_allowed_tokens_go_to_the_core_as_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quire.frontend.input.input_processor.MAX_UNPACKED", 1)
+    monkeypatch.setattr("quire.frontend.input.params.MAX_UNPACKED", 1)
     params = SamplingParams(n=2, allowed_token_ids=[1, 9])
     for child in process("a", params).children:
         sent = child.sampling_params
@@ -164,7 +164,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
     limit = processor.max_model_len
     with pytest.raises(InvalidRequestError, match=f"is {limit} tokens, .* at least {limit},"):
         process("a" * limit, processor=processor)
-    monkeypatch.setattr(processor, "_check_ids", None)
+    monkeypatch.setattr("quire.frontend.input.input_processor.check_ids", None)
     with pytest.raises(InvalidRequestError, match=f"has {10**6},"):
         process([1] * 10**6, processor=processor)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.messages import AddRequest, Ready
 from quire.core.options import NO_OPTIONS, RequestOptions
-from quire.core.pooling_params import WHOLE_CONTEXT
 from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
-from quire.core.typed import check_types
 from quire.frontend.input.embeds import embeds_of
+from quire.frontend.input.params import check_ids, check_params, packed_params, truncated
 from quire.frontend.input.restrictions import check_restrictions
 from quire.frontend.input.served_model import cache_tokens, check_vocabulary, eos_token_ids
 from quire.frontend.workers.tokenizer_worker import ChatPrompt, tokenize
@@ -39,16 +38,8 @@ Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt
 """Text, token ids, a conversation, or a mapping with one of "prompt", "prompt_token_ids" and
 "prompt_embeds" (a float tensor [tokens, hidden], or its file)."""
 
-MAX_UNPACKED = 1024
-"""Longer lists of allowed tokens go to the core as bits."""
 LONGEST_CUT = 16
 """Contexts that a text to be truncated may hold: all of it is tokenized."""
-_OWN_FIELDS = {
-    "bad_words_token_ids": "bad_words",
-    "allowed_tokens": "allowed_token_ids",
-    "written_structure": "structured_outputs",
-}
-"""Fields of `SamplingParams` that this module sets, and what a user sets instead."""
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
 
 
@@ -165,7 +156,8 @@ class InputProcessor:
             written: the structure, if it was checked (see `Structures`).
         """
         if params.truncate_prompt_tokens is not None:
-            kept = self._truncated(token_ids, params, embeds=prompt_embeds is not None)
+            limit = self.max_total_tokens
+            kept = truncated(token_ids, params, limit, embeds=prompt_embeds is not None)
             text, token_ids = text if len(kept) == len(token_ids) else None, kept
         max_tokens = self._max_tokens(len(token_ids), params)
         if prompt_embeds is not None and params.prompt_logprobs is not None:
@@ -173,7 +165,7 @@ class InputProcessor:
                 "Embeddings have no log-probabilities: they stand for no token.",
                 param="prompt_logprobs",
             )
-        self._check_params(params)
+        check_params(params, self.model.vocab_size)
         check_options(options)
         if bad_words is None and params.bad_words:
             bad_words = word_tokens(self.tokenizer, params.bad_words)
@@ -189,7 +181,7 @@ class InputProcessor:
             written_structure=written,
         )
         check_restrictions(base, self.eos_token_ids, self.model.vocab_size)
-        base = self._for_core(base)
+        base = packed_params(base, self.model.vocab_size)
         packed = pack_tokens(token_ids)
         children = [
             AddRequest(
@@ -242,7 +234,7 @@ class InputProcessor:
         if not prompt:
             raise InvalidRequestError("The prompt is empty.", param="prompt")
         if isinstance(prompt, list):
-            self._check_ids("prompt", prompt)
+            check_ids("prompt", prompt, self.model.vocab_size)
             return list(prompt)
         if prompt.isascii():
             return prompt
@@ -291,26 +283,6 @@ class InputProcessor:
             )
         return tokens
 
-    def _truncated(
-        self, token_ids: list[int], params: SamplingParams, *, embeds: bool
-    ) -> list[int]:
-        """The tokens that `truncate_prompt_tokens` keeps."""
-        kept, limit = params.truncate_prompt_tokens, self.max_total_tokens
-        if embeds:
-            raise InvalidRequestError(
-                "Embeddings are not truncated; send fewer.", param="truncate_prompt_tokens"
-            )
-        if kept == WHOLE_CONTEXT:
-            kept = max(1, limit - (params.max_tokens or max(params.min_tokens, 1)))
-        if kept is None or kept >= limit:
-            raise InvalidRequestError(
-                f"truncate_prompt_tokens is {kept}, but the maximum context length is {limit} "
-                "tokens, of which the answer needs one.",
-                fix="Set it to -1 for as many as fit.",
-                param="truncate_prompt_tokens",
-            )
-        return token_ids[-kept:] if params.truncation_side == "left" else token_ids[:kept]
-
     def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Return how many tokens may follow the prompt: those wanted, or what there is room for.
 
@@ -341,32 +313,6 @@ class InputProcessor:
             )
         return min(wanted, room)
 
-    def _check_params(self, params: SamplingParams) -> None:
-        """Raise `InvalidRequestError` for a field that cannot be served."""
-        if not isinstance(params, SamplingParams):
-            raise InvalidRequestError(
-                f"sampling_params must be SamplingParams, not {_kind(params)}.",
-                param="sampling_params",
-            )
-        check_types(params)
-        if (count := len(params.allowed_token_ids or ())) > self.model.vocab_size:
-            raise InvalidRequestError(
-                f"allowed_token_ids has {count} token ids; "
-                f"the model's vocabulary has {self.model.vocab_size}.",
-                fix="Name each token once.",
-                param="allowed_token_ids",
-            )
-        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids"):
-            if ids := getattr(params, name):
-                self._check_ids(name, ids)
-        for name, instead in _OWN_FIELDS.items():
-            if getattr(params, name) is not None:
-                raise InvalidRequestError(
-                    f"{name} is the engine's own.", fix=f"Use {instead}.", param=name
-                )
-        if params.structured_outputs is not None:
-            self.check_structure(params.structured_outputs)
-
     def check_structure(self, wanted: StructuredOutputsParams) -> None:
         """Raise `InvalidRequestError` if this model can follow no structure.
 
@@ -378,29 +324,16 @@ class InputProcessor:
                 param=wanted.field or "structured_outputs",
             )
 
-    def _check_ids(self, name: str, ids: Collection[Any]) -> None:
-        if set(map(type, ids)) <= {int} and min(ids) >= 0 and max(ids) < self.model.vocab_size:
-            return  # the usual case, without a turn of this loop a token
-        for token in ids:
-            if type(token) is not int:
-                raise InvalidRequestError(
-                    f"{name} holds {token!r}; token ids are whole numbers.", param=name
-                )
-            if not 0 <= token < self.model.vocab_size:
-                raise InvalidRequestError(
-                    f"{name} holds token id {token}; "
-                    f"the model's vocabulary ends at {self.model.vocab_size - 1}.",
-                    param=name,
-                )
-
     def _structure(
         self, params: SamplingParams, prompt: list[int]
     ) -> StructuredOutputsParams | None:
         """What the output is held to, where the prompt leaves the reasoning before it."""
         wanted = params.structured_outputs
-        if wanted is None or wanted.reasoning is None:
+        if wanted is None:
+            return None
+        self.check_structure(wanted)
+        if (marks := wanted.reasoning) is None:
             return wanted
-        marks = wanted.reasoning
         begun = prompt_reasoning(self.tokenizer, prompt, marks.begins, marks.ends)
         left = None if begun is False else replace(marks, begun=bool(begun))
         return replace(wanted, reasoning=left)
@@ -414,17 +347,6 @@ class InputProcessor:
         if begun is False:
             return {"thinking_token_budget": None, "thinking_marks": None}
         return {"thinking_marks": replace(marks, begun=bool(begun))}
-
-    def _for_core(self, params: SamplingParams) -> SamplingParams:
-        """`params` with a long list packed: the message of every completion has a copy of it."""
-        if len(params.allowed_token_ids or ()) <= MAX_UNPACKED:
-            return params
-        sent = copy(params)  # without another validation
-        bits = np.zeros(self.model.vocab_size, dtype=np.uint8)
-        bits[params.allowed_token_ids] = 1
-        sent.allowed_tokens = np.packbits(bits, bitorder="little").tobytes()
-        sent.allowed_token_ids = None
-        return sent
 
 
 def check_options(options: RequestOptions) -> None:

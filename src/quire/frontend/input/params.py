@@ -1,0 +1,100 @@
+"""Sampling parameters: whether a model can serve them, and how they go to the core."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from quire.core.errors import InvalidRequestError
+from quire.core.pooling_params import WHOLE_CONTEXT
+from quire.core.sampling_params import SamplingParams
+from quire.core.typed import check_types
+
+MAX_UNPACKED = 1024
+"""Longer lists of allowed tokens go to the core as bits."""
+_OWN_FIELDS = {
+    "bad_words_token_ids": "bad_words",
+    "allowed_tokens": "allowed_token_ids",
+    "written_structure": "structured_outputs",
+}
+"""Fields of `SamplingParams` that the input processor sets, and what a user sets instead."""
+
+
+def check_params(params: SamplingParams, vocab_size: int) -> None:
+    """Raise `InvalidRequestError` for a field that cannot be served."""
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequestError(
+            f"sampling_params must be SamplingParams, not {type(params).__name__}.",
+            param="sampling_params",
+        )
+    check_types(params)
+    if (count := len(params.allowed_token_ids or ())) > vocab_size:
+        raise InvalidRequestError(
+            f"allowed_token_ids has {count} token ids; the model's vocabulary has {vocab_size}.",
+            fix="Name each token once.",
+            param="allowed_token_ids",
+        )
+    for name in ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids"):
+        if ids := getattr(params, name):
+            check_ids(name, ids, vocab_size)
+    for name, instead in _OWN_FIELDS.items():
+        if getattr(params, name) is not None:
+            raise InvalidRequestError(
+                f"{name} is the engine's own.", fix=f"Use {instead}.", param=name
+            )
+
+
+def check_ids(name: str, ids: Collection[Any], vocab_size: int) -> None:
+    """Raise `InvalidRequestError` for what is no token of the vocabulary."""
+    if set(map(type, ids)) <= {int} and min(ids) >= 0 and max(ids) < vocab_size:
+        return  # the usual case, without a turn of this loop a token
+    for token in ids:
+        if type(token) is not int:
+            raise InvalidRequestError(
+                f"{name} holds {token!r}; token ids are whole numbers.", param=name
+            )
+        if not 0 <= token < vocab_size:
+            raise InvalidRequestError(
+                f"{name} holds token id {token}; the model's vocabulary ends at {vocab_size - 1}.",
+                param=name,
+            )
+
+
+def truncated(
+    token_ids: list[int], params: SamplingParams, limit: int, *, embeds: bool
+) -> list[int]:
+    """Return the tokens that `truncate_prompt_tokens` keeps.
+
+    Args:
+        limit: most tokens of a prompt and its answer.
+    """
+    kept = params.truncate_prompt_tokens
+    if embeds:
+        raise InvalidRequestError(
+            "Embeddings are not truncated; send fewer.", param="truncate_prompt_tokens"
+        )
+    if kept == WHOLE_CONTEXT:
+        kept = max(1, limit - (params.max_tokens or max(params.min_tokens, 1)))
+    if kept is None or kept >= limit:
+        raise InvalidRequestError(
+            f"truncate_prompt_tokens is {kept}, but the maximum context length is {limit} "
+            "tokens, of which the answer needs one.",
+            fix="Set it to -1 for as many as fit.",
+            param="truncate_prompt_tokens",
+        )
+    return token_ids[-kept:] if params.truncation_side == "left" else token_ids[:kept]
+
+
+def packed_params(params: SamplingParams, vocab_size: int) -> SamplingParams:
+    """`params` with a long list packed: the message of every completion has a copy of it."""
+    if len(params.allowed_token_ids or ()) <= MAX_UNPACKED:
+        return params
+    sent = copy(params)  # without another validation
+    bits = np.zeros(vocab_size, dtype=np.uint8)
+    bits[params.allowed_token_ids] = 1
+    sent.allowed_tokens = np.packbits(bits, bitorder="little").tobytes()
+    sent.allowed_token_ids = None
+    return sent
