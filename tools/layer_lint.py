@@ -1,19 +1,23 @@
-"""Check who imports whom in src/quire, by reading the syntax trees.
+"""Check who imports whom in src/quire, and the sizes of things, by reading the syntax trees.
 
     python tools/layer_lint.py [package directory]
 
 The tables below are the law; everything after them only enforces it. Imports under
 `if TYPE_CHECKING:` are exempt, imports inside functions are not. Violations print as
-`file:line: message`, and the exit status tells whether there were any.
+`file:line: message`, and the exit status tells whether there were any. Sizes and their exceptions
+are in `size_lint.py`.
 """
 
 import ast
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tools.size_lint import too_long, too_many_files
 
 PACKAGE = "quire"
 
@@ -67,6 +71,9 @@ ALIASES = {
     "entrypoints", "inputs", "logprobs", "outputs", "pooling_params", "sampling_params",
     "utils", "v1",
 }  # fmt: skip
+
+# Modules that import each other, until their rooms are rebuilt.
+CYCLES = {frozenset({"ops.cpu", "ops.table"}), frozenset({"ops.cuda", "ops.device"})}
 
 # Rooms that never import torch, at any depth of nesting.
 TORCH_FREE = {
@@ -188,6 +195,18 @@ def _called_name(call: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+def _reachable(start: str, edges: dict[str, dict[str, int]]) -> set[str]:
+    """What `start` imports, and what that imports, and so on."""
+    found: set[str] = set()
+    waiting = deque(edges[start])
+    while waiting:
+        name = waiting.popleft()
+        if name not in found:
+            found.add(name)
+            waiting.extend(edges[name])
+    return found
+
+
 def _within(name: str, prefixes: set[str]) -> bool:
     """Whether `name` is one of the dotted prefixes or lies below one."""
     return any(name == p or name.startswith(f"{p}.") for p in prefixes)
@@ -207,7 +226,38 @@ class Lint:
             for module in self._modules.values()
             for line, message in self._check(module)
         ]
+        found += [*self._cycles(), *self._sizes()]
         return sorted(set(found), key=lambda v: (str(v.path), v.line, v.message))
+
+    def _sizes(self) -> Iterator[Violation]:
+        files: Counter[str] = Counter()
+        folders: dict[str, Path] = {}
+        for module in self._modules.values():
+            for line, message in too_long(module.name, module.tree):
+                yield Violation(module.path, line, message)
+            if not module.is_package:
+                folder = module.name.rpartition(".")[0]
+                files[folder] += 1
+                folders[folder] = module.path.parent
+        for path, message in too_many_files(folders, files):
+            yield Violation(path, 1, message)
+
+    def _cycles(self) -> Iterator[Violation]:
+        """Modules that import each other, also where the imports are inside functions."""
+        lines: dict[str, dict[str, int]] = {name: {} for name in self._modules}
+        for module in self._modules.values():
+            for imported in module.imports:
+                target = self._resolve(imported.target)
+                if target in self._modules and target not in (module.name, None):
+                    lines[module.name].setdefault(str(target), imported.line)
+        reached = {name: _reachable(name, lines) for name in lines}
+        for name, targets in lines.items():
+            for target, line in targets.items():
+                if name in reached[target]:
+                    both = {other for other in reached[name] if name in reached[other]}
+                    if frozenset(both) not in CYCLES:
+                        message = f"{name} and {target} import each other"
+                        yield Violation(self._modules[name].path, line, message)
 
     def _check(self, module: Module) -> Iterator[tuple[int, str]]:
         known = module.room in self._level or _within(module.name, ALIASES)

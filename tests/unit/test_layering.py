@@ -145,3 +145,47 @@ def test_tools_use_public_modules_only(tmp_path: Path) -> None:
         "bench/serve.py:2: bench.serve",
         "simulate/clock.py:3: simulate.clock",
     ]
+
+
+def test_modules_must_not_import_each_other(tmp_path: Path) -> None:
+    files = {
+        "kv/a.py": "from quire.kv.b import f",
+        "kv/b.py": "def f():\n    from quire.kv.c import g",
+        "kv/c.py": "import quire.kv.a",
+        "kv/d.py": "from quire.kv import a\n\nif TYPE_CHECKING:\n    from quire.kv import e",
+        "kv/e.py": "from quire.kv import d",
+    }
+    assert lint(tmp_path, files) == [
+        "kv/a.py:1: kv.a and kv.b import each other",
+        "kv/b.py:2: kv.b and kv.c import each other",
+        "kv/c.py:1: kv.c and kv.a import each other",
+    ]
+
+
+def test_sizes(tmp_path: Path) -> None:
+    body = "    x = 1\n"
+    files = {
+        "kv/a.py": "def f():\n" + 59 * body + "def g():\n" + 60 * body,
+        "text/a.py": "class A:\n" + 299 * body + "class B:\n" + 300 * body,
+        **{f"kv/x/f{i}.py": "" for i in range(26)},
+        **{f"text/f{i}.py": "" for i in range(26)},
+    }
+    assert lint(tmp_path, files) == [
+        "kv/a.py:61: kv.a.g has 61 lines; at most 60 are allowed",
+        "kv/x:1: kv.x has 26 files; at most 25 lie flat",
+        "text/a.py:301: text.a.B has 301 lines; at most 300 are allowed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (60, ["needs no exception in tools/size_lint.py any more"]),
+        (80, []),
+        (81, ["has 81 lines; at most 80 are allowed"]),
+    ],
+)
+def test_an_exception_only_shrinks(tmp_path: Path, lines: int, message: list[str]) -> None:
+    text = "def resolve():\n" + (lines - 1) * "    x = 1\n"
+    found = lint(tmp_path, {"resolve/engine.py": text})
+    assert found == [f"resolve/engine.py:1: resolve.engine.resolve {each}" for each in message]
