@@ -23,6 +23,8 @@ class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults
     """W3C Trace Context headers that make the request part of the client's trace."""
     arrival_time: float | None = None
     """On the monotonic clock; None is when the engine gets the request."""
+    skip_reading_prefix_cache: bool = False
+    """Compute the whole prompt, also if a prefix of it is known."""
 
 
 NO_OPTIONS = RequestOptions()

@@ -85,10 +85,9 @@ class KVCacheManager:
     def find_prefix(self, request: Request) -> list[int]:
         """The blocks that already hold the longest known prefix of `request`.
 
-        At least one token is left to compute: without it there would be no logits. A request
-        that wants the log-probabilities of its prompt needs all of it computed.
+        At least one token is left to compute: without it there would be no logits.
         """
-        if not self.caching or request.sampling_params.prompt_logprobs is not None:
+        if not self.caching or _needs_all(request):
             return []
         hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
         if self.window is None:
@@ -166,7 +165,7 @@ class KVCacheManager:
             return self._find_swapped(request, swapped)
         if self.tier.num_kept == 0:  # nothing is, without caching
             return None
-        if request.sampling_params.prompt_logprobs is not None:
+        if _needs_all(request):
             return None
         hashes = self.hasher.extend(request)[: (request.num_tokens - 1) // self.block_size]
         if self.window is not None:
@@ -359,6 +358,12 @@ def most_blocks(num_tokens: int, block_size: int, window: int | None, max_chunk:
         return blocks
     # A step's tokens and the window before them may begin and end within a block.
     return min(blocks, (window + max_chunk - 2) // block_size + 2)
+
+
+def _needs_all(request: Request) -> bool:
+    """Whether the prompt must be computed whole: its log-probabilities are wanted, for example."""
+    skips = request.options.skip_reading_prefix_cache
+    return skips or request.sampling_params.prompt_logprobs is not None
 
 
 def _held(blocks: list[int]) -> list[int]:

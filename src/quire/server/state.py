@@ -168,7 +168,10 @@ class _HasOptions(Protocol):
 def request_options(request: Request, body: _HasOptions) -> RequestOptions:
     """The options that a client sends, in the body and in headers."""
     return RequestOptions(
-        body.priority or 0, body.cache_salt, trace_headers=_trace_headers(request)
+        body.priority or 0,
+        body.cache_salt,
+        skip_reading_prefix_cache=getattr(body, "cache_prompt", None) is False,
+        trace_headers=_trace_headers(request),
     )
 
 

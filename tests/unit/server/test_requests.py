@@ -46,6 +46,19 @@ async def test_the_cache_hit_is_told() -> None:
     assert found["cached_tokens"] == body["usage"]["prompt_tokens_details"]["cached_tokens"] == 16
 
 
+@pytest.mark.parametrize(("cache_prompt", "cached"), [(None, 16), (True, 16), (False, 0)])
+async def test_a_prompt_is_computed_whole_on_request(
+    cache_prompt: bool | None, cached: int
+) -> None:
+    async with running() as app:
+        texts = []
+        for given in (None, cache_prompt, None):
+            body = (await app.complete(prompt="abcdefgh" * 3, cache_prompt=given)).json()
+            texts.append((body["choices"][0]["text"], body["usage"]["prompt_tokens_details"]))
+    assert [text for text, _ in texts] == ["ijk"] * 3
+    assert [details["cached_tokens"] for _, details in texts] == [0, cached, 16]
+
+
 async def test_all_sequences_of_a_response_are_named() -> None:
     async with running() as app:
         body = (await app.complete(prompt=["a", "b"], n=2)).json()

@@ -141,7 +141,6 @@ COMMON: Rules = {
     "mm_processor_kwargs": refused(_TEXT_ONLY),
     "repetition_detection": refused("No answer is ended for repeating itself.", False),
     "extra_args": refused("There are no plug-ins that would read it."),
-    "cache_prompt": ignored(_CACHED),
     "id_slot": ignored("Every request gets the next free seat."),
     "keep_alive": ignored("The model stays loaded."),
     "return_hidden_states": refused("Hidden states are not reported.", False),

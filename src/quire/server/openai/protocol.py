@@ -117,6 +117,8 @@ class CommonRequest(Strict):
     """Most tokens of reasoning, whose end is then forced."""
     priority: int | None = None
     cache_salt: str | None = None
+    cache_prompt: bool | None = None
+    """llama.cpp's: false computes the whole prompt, also if a prefix of it is known."""
     return_token_ids: bool | None = None
     """Tell the prompt's and the answer's token ids beside the text."""
     return_tokens_as_token_ids: bool | None = None
