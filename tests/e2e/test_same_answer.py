@@ -65,6 +65,7 @@ def alone(request: pytest.FixtureRequest, model: str) -> tuple[list[SamplingPara
     return sampling, run(model, sampling, **flags)[0]
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -116,6 +117,7 @@ def test_quantized(model: str, flags: dict[str, Any]) -> None:
     assert sum(output.metrics.num_preemptions for output in outputs) > 0
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("caching", [False, True])
 def test_preemption(model: str, alone: tuple[list[SamplingParams], Any], caching: bool) -> None:
     sampling, expected = alone

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="limits memory by /proc")
+@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("kind", "cases", "refused"),
     [
@@ -22,8 +23,11 @@ ROOT = Path(__file__).parents[2]
         ("gguf", 1_500, 0.5),
     ],
 )
-def test_tampered_files_load_or_are_refused(kind: str, cases: int, refused: float) -> None:
+def test_tampered_files_load_or_are_refused(
+    kind: str, cases: int, refused: float, share: float
+) -> None:
     """In a process of its own, whose memory is limited and whose death would be seen."""
+    cases = int(cases * share)
     command = [sys.executable, "-m", "tests.fuzz.model_files", kind, "--cases", str(cases)]
     done = subprocess.run(
         command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=240

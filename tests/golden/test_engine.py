@@ -56,6 +56,7 @@ class Engine:
         return list(tokens.values())
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 def test_chunks_and_prefix_hits(golden: tuple[str, Path, Golden], block_size: int) -> None:
     name, folder, expected = golden

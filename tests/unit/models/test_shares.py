@@ -113,6 +113,7 @@ def test_ranks_have_runs_of_the_vocabulary() -> None:
     assert [shared_model(model, rank, 4).vocab_run for rank in range(2)] == [(0, 17), (17, 18)]
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("preset", ["llama-3.2-1b", "gpt2", "opt-125m", "phi-3-mini"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_adapters_are_cut_as_their_layers(preset: str, ranks: int) -> None:
