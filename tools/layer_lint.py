@@ -52,7 +52,7 @@ _PUBLIC = {
 }  # fmt: skip
 ONLY_FROM: dict[str, set[str]] = {
     "bench": _PUBLIC | {"resolve", "profile", "explain"},
-    "bench.kernels": {"ops"},
+    "bench.kernels": {"ops", "models.layout"},
     "bench.bars": {"ops.isa"},
     "bench.floor": {"models.memory"},
     "bench.adapters": {"models.adapters"},

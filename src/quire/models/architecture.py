@@ -51,11 +51,7 @@ class WeightNames:
 
     def is_transposed(self, parameter: str) -> bool:
         stem, _, kind = parameter.rpartition(".")
-        return (
-            kind == "weight"
-            and stem.startswith("layers.")
-            and (stem.split(".", 2)[2] in self.transposed)
-        )
+        return kind == "weight" and stem.split(".", 2)[-1] in self.transposed
 
 
 @dataclass(frozen=True, slots=True)

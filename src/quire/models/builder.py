@@ -74,7 +74,29 @@ class Builder:
             sublayers.append(SubLayer(mixer, after, join, sublayer.total is not None))
         return Layer(sublayers)
 
+    def linear(self, spec: LinearSpec, *, head: bool = False) -> Linear:
+        """A linear layer; `head`: it makes logits."""
+        name, adapters = spec.name, self._adapters.get(spec.stem)
+        bias = f"{spec.stem}.bias"  # of layers whose products are added up, rank 0's alone
+        packed = self._ops.pack_linear(
+            self._stored[name] if name in self._stored else self._source.parts(name),
+            self._tensor(bias) if self._source.has(bias) else None,
+            epilogue=(spec.activation if adapters is None else None) or "none",
+            head=head,
+            dtype=self._source.dtype,
+        )
+        if self._place is not None:
+            packed = self._place(name, packed)
+        self.linear_weights[name] = packed
+        self.modules[id(packed)] = spec.stem
+        if adapters is not None:
+            self.modules[id(adapters)] = spec.stem
+        summed = spec.cut == "columns" and self._ops.ranks > 1
+        run = self._vocab_run if spec.kind == "linear" and head else None
+        return Linear(packed, adapters, summed=summed, run=run)
+
     def norm(self, spec: NormSpec | None) -> Norm:
+        """A norm; where none is declared, one that does nothing."""
         if spec is None:
             return NoNorm()
         eps = self._config.norm_eps
@@ -87,10 +109,6 @@ class Builder:
         self.modules[id(weight)] = spec.stem
         return LayerNorm(weight, bias, eps)
 
-    def head(self, layout: Layout) -> Linear | None:
-        """What makes logits, if the model does."""
-        return None if layout.head is None else self._linear(layout.head, head=True)
-
     def embedding(self, head: Linear | None) -> Embedding:
         """The embedding; its weight is the head's if they are tied."""
         config, tied = self._config, self._config.tie_word_embeddings
@@ -102,14 +120,15 @@ class Builder:
         return Embedding(weight, positions, config.embedding_scale, self._vocab_run)
 
     def classifier(self, layout: Layout) -> Classifier | None:
-        linears = [spec for spec in layout.classifier if isinstance(spec, LinearSpec)]
-        norms = [spec for spec in layout.classifier if isinstance(spec, NormSpec)]
-        if not linears:
+        if layout.classifier is None:
             return None
-        built = [self._linear(spec, head=True) for spec in linears]
-        tanh = self._config.classifier_activation == "tanh"
-        norm = self.norm(norms[0]) if norms else NoNorm()
-        return Classifier(built[-1], *built[:-1], norm=norm, tanh=tanh)
+        dense, norm, out = layout.classifier
+        return Classifier(
+            self.linear(out, head=True),
+            None if dense is None else self.linear(dense, head=True),
+            norm=self.norm(norm),
+            tanh=self._config.classifier_activation == "tanh",
+        )
 
     def _positions(self, config: ModelConfig) -> Tensor | None:
         """What is added to a token's embedding for its position and type: a table of positions for
@@ -130,7 +149,7 @@ class Builder:
     def _attention(self, spec: AttentionSpec) -> Attention:
         config = self._config
         return Attention(
-            self._linear(spec.qkv),
+            self.linear(spec.qkv),
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
@@ -142,34 +161,13 @@ class Builder:
             k_norm=self._gain(spec.k_norm) if spec.k_norm else None,
             eps=config.norm_eps,
             causal=config.causal,
-            out=self._linear(spec.out),
+            out=self.linear(spec.out),
         )
 
     def _mlp(self, spec: MLPSpec) -> MLP:
         # Adapters are added before the activation, which is no epilogue then.
         apart = spec.up.activation if spec.up.stem in self._adapters else None
-        return MLP(self._linear(spec.up), self._linear(spec.down), apart)
-
-    def _linear(self, spec: LinearSpec, *, head: bool = False) -> Linear:
-        name, adapters = spec.name, self._adapters.get(spec.stem)
-        weight = self._stored[name] if name in self._stored else self._source.parts(name)
-        packed = self._ops.pack_linear(
-            weight,
-            # Of layers whose products are added up, rank 0 alone has the bias.
-            self._optional(f"{spec.stem}.bias"),
-            epilogue=(spec.activation if adapters is None else None) or "none",
-            head=head,
-            dtype=self._source.dtype,
-        )
-        if self._place is not None:
-            packed = self._place(name, packed)
-        self.linear_weights[name] = packed
-        self.modules[id(packed)] = spec.stem
-        if adapters is not None:
-            self.modules[id(adapters)] = spec.stem
-        summed = spec.cut == "columns" and self._ops.ranks > 1
-        run = self._vocab_run if spec.kind == "linear" and head else None
-        return Linear(packed, adapters, summed=summed, run=run)
+        return MLP(self.linear(spec.up), self.linear(spec.down), apart)
 
     def _gain(self, spec: NormSpec) -> Tensor:
         """What an RMSNorm multiplies by: the weight in the model's dtype, or in float32."""
@@ -184,6 +182,3 @@ class Builder:
     def _tensor(self, name: str) -> Tensor:
         """A parameter that is not packed."""
         return self._source.tensor(name).to(self._device)
-
-    def _optional(self, name: str) -> Tensor | None:
-        return self._tensor(name) if self._source.has(name) else None

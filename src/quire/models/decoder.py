@@ -54,7 +54,8 @@ class Decoder:
         self.config = config
         layout = Layout(config)
         build = Builder(config, source, max_len, ops, stored, place, adapters)
-        self._lm_head = build.head(layout)
+        head = layout.head
+        self._lm_head = None if head is None else build.linear(head, head=True)
         self._embedding = build.embedding(self._lm_head)
         self._embed_norm = build.norm(layout.embed_norm)
         firsts = [*(layer[0].before for layer in layout.layers), layout.norm]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire.core.config import ModelConfig
 from quire.models import bert, hf
-from quire.models.architecture import Architecture, WeightNames
+from quire.models.architecture import Architecture
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
@@ -24,26 +26,17 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-ARCHITECTURE = Architecture(
-    parse,
-    WeightNames(
-        top={
-            "embed": "distilbert.embeddings.word_embeddings",
-            "positions": "distilbert.embeddings.position_embeddings",
-            "embed_norm": "distilbert.embeddings.LayerNorm",
-            "head.dense": "distilbert.pre_classifier",
-            "head.out": "distilbert.classifier",
-        },
-        layer={
-            "attn.qkv": tuple(f"attention.{name}_lin" for name in "qkv"),
-            "attn.out": ("attention.out_lin",),
-            "attn_sum_norm": ("sa_layer_norm",),
-            "mlp.up": ("ffn.lin1",),
-            "mlp.down": ("ffn.lin2",),
-            "mlp_sum_norm": ("output_layer_norm",),
-        },
-        layer_prefix="distilbert.transformer.layer.{}.",
-        base_prefix="distilbert.",
-        ignored=r"(distilbert\.)?(pre_classifier|classifier|vocab_|qa_outputs|embeddings\.position_ids).*",
-    ),
+NAMES = replace(
+    bert.names("distilbert", "pre_classifier", "classifier"),
+    layer={
+        "attn.qkv": tuple(f"attention.{name}_lin" for name in "qkv"),
+        "attn.out": ("attention.out_lin",),
+        "attn_sum_norm": ("sa_layer_norm",),
+        "mlp.up": ("ffn.lin1",),
+        "mlp.down": ("ffn.lin2",),
+        "mlp_sum_norm": ("output_layer_norm",),
+    },
+    layer_prefix="distilbert.transformer.layer.{}.",
+    ignored=r"(distilbert\.)?(pre_classifier|classifier|vocab_|qa_outputs|embeddings\.position_ids).*",
 )
+ARCHITECTURE = Architecture(parse, NAMES)

@@ -112,6 +112,8 @@ class SubLayerSpec:
 
 
 LayerSpec = tuple[SubLayerSpec, ...]
+ClassifierSpec = tuple[LinearSpec | None, NormSpec | None, LinearSpec]
+"""A layer behind pooling and the norm behind it, if there are some, and the layer of labels."""
 
 
 def linears(layer: LayerSpec) -> list[LinearSpec]:
@@ -128,7 +130,7 @@ class Layout:
         layers: of the model, in order.
         norm: behind the last layer.
         head: what makes logits; a tied one is the embedding's weight.
-        classifier: the linear layers of a classification head, with a norm before the last.
+        classifier: of a classification head, where there is one.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -147,14 +149,14 @@ class Layout:
         if config.lm_head:
             stem = "embed" if config.tie_word_embeddings else "lm_head"
             self.head = LinearSpec(stem, (vocab,), hidden, bias=False, cut="rows")
-        self.classifier = list(self._classifier()) if config.num_labels else []
+        self.classifier = self._classifier() if config.num_labels else None
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter, in the order of the computation; a tied lm_head is not one."""
         yield from self.tables
         head = None if self._config.tie_word_embeddings else self.head
         sublayers = (sublayer for layer in self.layers for sublayer in layer)
-        for spec in (self.embed_norm, *sublayers, self.norm, head, *self.classifier):
+        for spec in (self.embed_norm, *sublayers, self.norm, head, *(self.classifier or ())):
             if spec is not None:
                 yield from spec.parameters()
 
@@ -208,20 +210,18 @@ class Layout:
             LinearSpec(f"{stem}.down", (hidden,), width, bias, "columns"),
         )
 
-    def _classifier(self) -> Iterator[LinearSpec | NormSpec]:
+    def _classifier(self) -> ClassifierSpec:
         config, hidden = self._config, self._config.hidden_size
-        dense = config.classifier_activation
-        if dense is not None:
-            # tanh is no epilogue: it is an op of its own.
-            epilogue = None if dense == "tanh" else dense
-            yield LinearSpec(
-                "head.dense", (hidden,), hidden, config.classifier_bias,
-                activation=epilogue, kind="head",
-            )  # fmt: skip
-        if (norm := self._norm("head.norm")) is not None:
-            yield norm
-        out = (config.num_labels,)
-        yield LinearSpec("head.out", out, hidden, dense is not None, kind="head")
+        inner, labels = config.classifier_activation, (config.num_labels,)
+        out = LinearSpec("head.out", labels, hidden, inner is not None, kind="head")
+        if inner is None:
+            return None, None, out
+        # tanh is no epilogue, but an op of its own.
+        activation, bias = None if inner == "tanh" else inner, config.classifier_bias
+        dense = LinearSpec(
+            "head.dense", (hidden,), hidden, bias, activation=activation, kind="head"
+        )
+        return dense, self._norm("head.norm"), out
 
 
 def parameters(config: ModelConfig) -> list[Parameter]:

@@ -45,12 +45,9 @@ class SharedParameters:
         return cast("list[Tensor] | list[QuantizedWeight]", parts)
 
     def tensor(self, name: str) -> Tensor:
-        if name in self._rows:  # never whole in memory, where it need not be
-            return torch.cat([dense(part, self.dtype) for part in self.parts(name)])
-        whole = self._source.tensor(name)
-        if (run := self._columns.get(name)) is not None:
-            return whole[:, run[0] : run[0] + run[1]].contiguous()
-        return whole
+        if name not in self._rows and name not in self._columns:
+            return self._source.tensor(name)
+        return torch.cat([dense(part, self.dtype) for part in self.parts(name)])
 
 
 def _rows(parts: Sequence[Weight], run: Run) -> list[Weight]:

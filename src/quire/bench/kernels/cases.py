@@ -18,6 +18,7 @@ from torch import Tensor
 
 from quire.bench.kernels.case import Call, Case, Variant, copies, noise
 from quire.core.config import ModelConfig
+from quire.models import layout
 from quire.ops.interface import Ops
 from quire.ops.native_gemm import PackedLinear
 from quire.ops.reference import GATED, Epilogue, LinearWeight
@@ -178,12 +179,9 @@ def quantize(s: Setting) -> Cases:
 
 def linears(m: ModelConfig) -> Iterator[tuple[str, int, int, Epilogue]]:
     """(name, N, K, epilogue) of a layer's linear weights [N, K], and of the head's."""
-    attended = m.num_attention_heads * m.head_dim
-    yield "qkv", attended + 2 * m.num_key_value_heads * m.head_dim, m.hidden_size, "none"
-    yield "out", m.hidden_size, attended, "none"
-    up = ("gate_up", 2) if m.gated_mlp else ("up", 1)
-    yield up[0], up[1] * m.intermediate_size, m.hidden_size, m.activation
-    yield "down", m.hidden_size, m.intermediate_size, "none"
+    for linear in layout.linears(layout.Layout(m).layers[0]):
+        name = linear.stem.rpartition(".")[2]
+        yield name, sum(linear.parts), linear.columns, linear.activation or "none"
     yield "lm_head", m.vocab_size, m.hidden_size, "none"
 
 
