@@ -6,18 +6,23 @@
 
 #include <stdexcept>
 
-#include "cpu/dtype.h"
+#include "cpu/matrix.h"
 
 namespace quire {
 
-void bind_attention(nanobind::module_& m);
 void bind_blocks(nanobind::module_& m);
-void bind_experts(nanobind::module_& m);
-void bind_fused(nanobind::module_& m);
 void bind_gemm(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
-void bind_ranks(nanobind::module_& m);
 void bind_sample(nanobind::module_& m);
+
+// Ops: functions of (kernels, pool, results, operands, parameters), which release the GIL.
+void bind_attention_op(nanobind::module_& m);
+void bind_element_ops(nanobind::module_& m);
+void bind_linear_op(nanobind::module_& m);
+void bind_moe_ops(nanobind::module_& m);
+void bind_norm_ops(nanobind::module_& m);
+void bind_rank_ops(nanobind::module_& m);
+void bind_rope_op(nanobind::module_& m);
 
 template <class T = void>
 T* pointer(uintptr_t address) {
@@ -27,12 +32,6 @@ T* pointer(uintptr_t address) {
 inline DType dtype_of(int code) {
   if (code < 0 || code >= kDTypeCount) throw std::invalid_argument("unknown dtype code");
   return static_cast<DType>(code);
-}
-
-// Of a KV cache.
-inline int cache_dtype_of(int code) {
-  if (code < 0 || code >= kCacheDTypeCount) throw std::invalid_argument("unknown dtype code");
-  return code;
 }
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// Binding of the pool, packed weights and the linear layer.
+// Binding of the pool and packed weights.
 #include "bind.h"
 
 #include <nanobind/stl/array.h>
@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "cpu/packed_file.h"
 #include "cpu/weight_stream.h"
-#include "submit.h"
 
 namespace nb = nanobind;
 
@@ -140,23 +140,6 @@ void unpack(const PackedWeight& weight, uintptr_t out) {
   weight.unpack(pointer<float>(out));
 }
 
-void run_linear(const Kernels& kernels, Pool& pool, const PackedWeight& weight, uintptr_t y,
-                int y_dtype, int64_t y_stride, uintptr_t x, int x_dtype, int64_t x_stride,
-                int64_t rows) {
-  const DType y_type = dtype_of(y_dtype), x_type = dtype_of(x_dtype);
-  submit(pool, LinearOp{&kernels, &weight, pointer(y), y_type, y_stride,
-                        pointer<const void>(x), x_type, x_stride, rows});
-}
-
-// The part of `linear` that comes before any product; its result stays in the pool's scratch memory.
-void run_prepare(const Kernels& kernels, Pool& pool, const PackedWeight& weight, uintptr_t x,
-                 int x_dtype, int64_t x_stride, int64_t rows) {
-  const DType x_type = dtype_of(x_dtype);
-  const nb::gil_scoped_release unlocked;
-  prepare(pool, start(kernels, pool, weight, nullptr, kFloat32, 0, pointer<const void>(x), x_type,
-                      x_stride, rows));
-}
-
 // counts[task] += 1 for every task: what the test of the pool can see from outside.
 void count_tasks(Pool& pool, uintptr_t counts, int64_t tasks, bool in_shares) {
   const nb::gil_scoped_release unlocked;
@@ -186,13 +169,11 @@ void bind_gemm(nb::module_& m) {
   m.attr("NO_SECOND") = static_cast<int>(kNoSecond);
   m.attr("ZERO_POINTS") = static_cast<int>(kZeroPoints);
   m.attr("OFFSETS") = static_cast<int>(kOffsets);
-  m.attr("NO_EPILOGUE") = static_cast<int>(kNoEpilogue);
-  m.attr("SILU_MUL") = static_cast<int>(kSiluMul);
-  m.attr("GELU") = static_cast<int>(kGelu);
-  m.attr("GELU_TANH") = static_cast<int>(kGeluTanh);
-  m.attr("RELU") = static_cast<int>(kRelu);
-  m.attr("GELU_TANH_MUL") = static_cast<int>(kGeluTanhMul);
-  m.attr("GELU_MUL") = static_cast<int>(kGeluMul);
+  nb::dict epilogues;
+  epilogues["none"] = static_cast<int>(kNoEpilogue);
+#define QUIRE_NAME(code, name, F, gated) epilogues[#name] = static_cast<int>(code);
+  QUIRE_ACTIVATIONS(QUIRE_NAME)
+  m.attr("EPILOGUES") = epilogues;
 
   nb::class_<Pool>(m, "Pool")
       .def(nb::init<int>())
@@ -218,8 +199,6 @@ void bind_gemm(nb::module_& m) {
   m.def("map_packed", &unlocked_transfer<map_packed>);
   m.def("packed_end", &packed_end);
   m.def("stream_packed", &stream_packed);
-  m.def("linear", &run_linear);
-  m.def("prepare_linear", &run_prepare);
 }
 
 }  // namespace quire

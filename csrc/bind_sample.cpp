@@ -30,36 +30,43 @@ void check_row(int64_t row, int64_t rows) {
   if (row < 0 || row >= rows) throw std::out_of_range("a row is not among those of the logits");
 }
 
-void sample(Sampler& sampler, Address logits, int64_t vocab, int64_t logit_rows, int64_t stride,
-            const nb::list& rows, Address tokens) {
+Logits logits_of(const Matrix& m) {
+  if (m.dtype != kFloat32) throw std::invalid_argument("logits is " + describe(m) + "; wanted float32");
+  return {static_cast<const float*>(m.at), m.cols, m.stride};
+}
+
+void sample(Sampler& sampler, const Matrix& logits, const nb::list& rows, Address tokens) {
+  const Logits x = logits_of(logits);
   std::vector<SampleRow> copied;
   copied.reserve(rows.size());
   for (const auto row : rows) {
     copied.push_back(nb::cast<const SampleRow&>(row));
-    check_row(copied.back().row, logit_rows);
+    check_row(copied.back().row, logits.rows);
   }
   const nb::gil_scoped_release unlocked;
-  sampler.sample({pointer<const float>(logits), vocab, stride}, copied, pointer<int64_t>(tokens));
+  sampler.sample(x, copied, pointer<int64_t>(tokens));
 }
 
 // Row i writes 1 + k ids and values at columns [0, k] of row i of [rows, 1 + k].
-void logprobs(Sampler& sampler, Address logits, int64_t vocab, int64_t logit_rows, int64_t stride,
-              Address rows, Address tokens, int64_t count, int64_t k, Address ids, Address values,
-              Address ranks) {
+void logprobs(Sampler& sampler, const Matrix& logits, const Indices& rows, const Indices& tokens,
+              int64_t k, Address ids, Address values, Address ranks) {
+  const Logits x = logits_of(logits);
+  const int64_t count = rows.size, vocab = logits.cols;
+  expect(tokens.size == count, "tokens", tokens, "logits", logits);
   if (k < 0 || k > vocab) throw std::invalid_argument("k is not in [0, vocab]");
   std::vector<LogprobRow> wanted(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     LogprobRow& row = wanted[static_cast<size_t>(i)];
-    row.row = pointer<const int64_t>(rows)[i];
-    check_row(row.row, logit_rows);
-    row.token = pointer<const int64_t>(tokens)[i];
+    row.row = rows.at[i];
+    check_row(row.row, logits.rows);
+    row.token = tokens.at[i];
     if (row.token < 0 || row.token >= vocab) throw std::out_of_range("a token is not in [0, vocab)");
     row.k = k;
     row.ids = pointer<int64_t>(ids) + i * (1 + k);
     row.values = pointer<double>(values) + i * (1 + k);
   }
   const nb::gil_scoped_release unlocked;
-  sampler.logprobs({pointer<const float>(logits), vocab, stride}, wanted);
+  sampler.logprobs(x, wanted);
   for (int64_t i = 0; i < count; ++i) {
     pointer<int64_t>(ranks)[i] = wanted[static_cast<size_t>(i)].rank;
   }

@@ -79,14 +79,26 @@ NB_MODULE(_native, m) {
   nb::class_<Kernels>(m, "Kernels")
       .def_prop_ro("isa", [](const Kernels& kernels) { return kernels.isa; });
 
+  nb::class_<Matrix>(m, "Matrix")
+      .def("__init__", [](Matrix* self, uintptr_t at, int64_t rows, int64_t cols, int64_t stride,
+                          int dtype) {
+        new (self) Matrix{pointer(at), rows, cols, stride, dtype_of(dtype)};
+      });
+  nb::class_<Indices>(m, "Indices").def("__init__", [](Indices* self, uintptr_t at, int64_t size) {
+    new (self) Indices{pointer<const int64_t>(at), size};
+  });
+
   bind_gemm(m);
-  bind_attention(m);
   bind_blocks(m);
-  bind_experts(m);
-  bind_fused(m);
-  bind_plan(m);
-  bind_ranks(m);
   bind_sample(m);
+  bind_attention_op(m);
+  bind_element_ops(m);
+  bind_linear_op(m);
+  bind_moe_ops(m);
+  bind_norm_ops(m);
+  bind_rank_ops(m);
+  bind_rope_op(m);
+  bind_plan(m);
 
   m.def("detect", &detect);
   m.def("emulated", &emulated);

@@ -3,16 +3,30 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
+#include <utility>
+
 #include "cpu/plan.h"
 
 namespace quire {
 
 // Runs the op, its indices checked, without the GIL; or records it, if the pool's ops are.
-inline void submit(Pool& pool, Op op) {
-  if (pool.recording != nullptr) return pool.recording->append(op);
+template <class SomeOp>
+void submit(Pool& pool, SomeOp op) {
+  if (pool.recording != nullptr) {
+    return pool.recording->append(std::make_unique<SomeOp>(std::move(op)));
+  }
   const nanobind::gil_scoped_release unlocked;
-  each_index(op, [&](const IndexCheck& check) { check_indices(check, rows_of(op)); });
-  run(pool, op);
+  for (const IndexCheck& check : op.indices()) check_indices(check, op.rows());
+  op.run(pool);
+}
+
+// Binds an op: (kernels, pool, what the rest of its constructor takes).
+template <class SomeOp, class... Args>
+void def_op(nanobind::module_& m, const char* name) {
+  m.def(name, [](const Kernels& kernels, Pool& pool, Args... args) {
+    submit(pool, SomeOp(kernels, args...));
+  });
 }
 
 }  // namespace quire

@@ -30,8 +30,6 @@ EXCEPTIONS = {
     "executor.worker.Worker._start": 62,
     "models.rope.ropes": 67,
     "metrics.prometheus.MetricsCollector._counters": 64,
-    "ops.native_attention.paged_attention": 82,
-    "ops.native_fused.FusedKernels.rope_kv_write": 78,
     "resolve.engine.resolve": 80,
     "scheduler.scheduler.Scheduler": 379,
     "scheduler.steps.Steps.issue": 64,

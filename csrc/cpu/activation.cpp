@@ -1,7 +1,6 @@
 // Activations of rows: computed in float, rounded once.
-#include "activation.h"
-
 #include "activation_math.h"
+#include "kernels.h"
 #include "row_range.h"
 
 namespace quire::QUIRE_ISA {
@@ -38,37 +37,16 @@ void gated(const UnaryArgs& a, int64_t task) {
   }
 }
 
+template <class T, class F, bool is_gated>
+void activate(const UnaryArgs& a, int64_t task) {
+  if constexpr (is_gated) {
+    gated<T, F>(a, task);
+  } else {
+    unary<T, F>(a, task);
+  }
+}
+
 }  // namespace
-
-template <class T>
-void silu_mul(const UnaryArgs& a, int64_t task) {
-  gated<T, SiluTimes>(a, task);
-}
-
-template <class T>
-void gelu_tanh_mul(const UnaryArgs& a, int64_t task) {
-  gated<T, GeluTanhTimes>(a, task);
-}
-
-template <class T>
-void gelu_mul(const UnaryArgs& a, int64_t task) {
-  gated<T, GeluTimes>(a, task);
-}
-
-template <class T>
-void gelu(const UnaryArgs& a, int64_t task) {
-  unary<T, Gelu>(a, task);
-}
-
-template <class T>
-void gelu_tanh(const UnaryArgs& a, int64_t task) {
-  unary<T, GeluTanh>(a, task);
-}
-
-template <class T>
-void relu(const UnaryArgs& a, int64_t task) {
-  unary<T, Relu>(a, task);
-}
 
 template <class T>
 void scale(const UnaryArgs& a, int64_t task) {
@@ -96,19 +74,18 @@ void add_rows(const AddArgs& a, int64_t task) {
   }
 }
 
-#define QUIRE_INSTANCES(T)                                \
-  template void silu_mul<T>(const UnaryArgs&, int64_t);  \
-  template void gelu_tanh_mul<T>(const UnaryArgs&, int64_t);  \
-  template void gelu_mul<T>(const UnaryArgs&, int64_t);  \
-  template void gelu<T>(const UnaryArgs&, int64_t);      \
-  template void gelu_tanh<T>(const UnaryArgs&, int64_t); \
-  template void relu<T>(const UnaryArgs&, int64_t);      \
-  template void scale<T>(const UnaryArgs&, int64_t);     \
-  template void softcap<T>(const UnaryArgs&, int64_t);   \
+#define QUIRE_INSTANCES(T)                            \
+  template void scale<T>(const UnaryArgs&, int64_t);   \
+  template void softcap<T>(const UnaryArgs&, int64_t); \
   template void add_rows<T>(const AddArgs&, int64_t);
 
 QUIRE_INSTANCES(float)
 QUIRE_INSTANCES(bf16)
 QUIRE_INSTANCES(f16)
+
+#define QUIRE_ENTRY(code, name, F, gated) \
+  {activate<float, F, gated>, activate<bf16, F, gated>, activate<f16, F, gated>},
+extern const ActivationKernels kActivation;
+const ActivationKernels kActivation = {{{}, QUIRE_ACTIVATIONS(QUIRE_ENTRY)}};
 
 }  // namespace quire::QUIRE_ISA

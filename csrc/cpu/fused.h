@@ -6,12 +6,11 @@
 // in float. Plain data only: this header is compiled into every ISA.
 #pragma once
 
-#include "dtype.h"
+#include "gemm.h"
 
 namespace quire {
 
-// y[r] = f(x[r]); y may be x. silu_mul, gelu_tanh_mul and gelu_mul read 2 · cols of a row, gate and then
-// up, into cols.
+// y[r] = f(x[r]); y may be x. Gated activations read 2 · cols of a row, gate and then up, into cols.
 struct UnaryArgs {
   void* y;
   const void* x;
@@ -82,37 +81,10 @@ struct AddLayerNormArgs {
   int64_t task_rows;
 };
 
-// y[r] = weight[ids[r]] (+ position_weight[positions[r]], unless that is null). Ids below `vocab` and
-// positions below `max_positions` are the caller's to check.
-struct EmbeddingArgs {
-  void* y;
-  const int64_t* ids;
-  const void* weight;
-  const int64_t* positions;
-  const void* position_weight;
-  int64_t rows, cols;
-  int64_t y_stride, weight_stride, position_stride;
-  int64_t vocab, max_positions;
-  int64_t task_rows;
-};
-
-// Rotary embedding of `heads` heads a row, in the NeoX order: element i of a head turns together
-// with element i + rotary_dim / 2, elements from rotary_dim on are copied. y may be x.
-struct RotaryArgs {
-  void* y;        // [rows, heads, head_dim]
-  const void* x;  // [rows, heads, head_dim]
-  const int64_t* positions;
-  const float* cos_sin;  // [max positions, rotary_dim]: cosines, then sines
-  int64_t rows, heads, head_dim, rotary_dim;
-  int64_t y_stride, x_stride, x_head_stride;
-  int64_t max_positions;  // of cos_sin; the caller checks
-  int64_t task_rows;
-};
-
 // What stands between the qkv product and attention, a row of which is heads of q, k and v:
 // q and k are normalized a head (unless q_norm / k_norm is null), turned (unless cos_sin is null);
-// q goes to q_out, k and v into slot_mapping[r] of the paged cache. Same bits as rms_norm, rotary
-// and a copy, one after the other.
+// q goes to q_out, k and v into slot_mapping[r] of the paged cache. Same bits as rms_norm, the
+// rotation and a copy, one after the other.
 // The cache is of the table entry's dtype, or bfloat16, or of 8 bits and head_dim at most 256. Where
 // there are k_scale and v_scale, a head of k or v is stored as round(x / scale), with the scale
 // max|x| / most, rounded up, in its token's place; most is 127, 448 (E4M3) or 57344 (E5M2). Else
@@ -147,23 +119,27 @@ struct ArgmaxArgs {
 };
 enum : int64_t { kArgmaxColumns = 16384 };
 
+// By epilogue (gemm.h) and dtype.
+struct ActivationKernels {
+  void (*of[kEpilogueCount][kDTypeCount])(const UnaryArgs&, int64_t task);
+};
+
+// f(name, arguments) for each kernel that is a template of the dtype.
+#define QUIRE_FUSED_KERNELS(f)      \
+  f(rms_norm, RmsNormArgs)          \
+  f(add_rms_norm, AddRmsNormArgs)   \
+  f(layer_norm, LayerNormArgs)      \
+  f(add_layer_norm, AddLayerNormArgs) \
+  f(scale, UnaryArgs)               \
+  f(softcap, UnaryArgs)             \
+  f(add_rows, AddArgs)              \
+  f(rope_kv_write, RopeKvArgs)
+
 struct FusedKernels {
-  void (*rms_norm[kDTypeCount])(const RmsNormArgs&, int64_t task);
-  void (*add_rms_norm[kDTypeCount])(const AddRmsNormArgs&, int64_t task);
-  void (*layer_norm[kDTypeCount])(const LayerNormArgs&, int64_t task);
-  void (*add_layer_norm[kDTypeCount])(const AddLayerNormArgs&, int64_t task);
-  void (*silu_mul[kDTypeCount])(const UnaryArgs&, int64_t task);
-  void (*gelu_tanh_mul[kDTypeCount])(const UnaryArgs&, int64_t task);
-  void (*gelu_mul[kDTypeCount])(const UnaryArgs&, int64_t task);
-  void (*gelu[kDTypeCount])(const UnaryArgs&, int64_t task);
-  void (*gelu_tanh[kDTypeCount])(const UnaryArgs&, int64_t task);
-  void (*relu[kDTypeCount])(const UnaryArgs&, int64_t task);
-  void (*scale[kDTypeCount])(const UnaryArgs&, int64_t task);
-  void (*softcap[kDTypeCount])(const UnaryArgs&, int64_t task);
-  void (*add[kDTypeCount])(const AddArgs&, int64_t task);
-  void (*embedding[kDTypeCount])(const EmbeddingArgs&, int64_t task);
-  void (*rotary[kDTypeCount])(const RotaryArgs&, int64_t task);
-  void (*rope_kv_write[kDTypeCount])(const RopeKvArgs&, int64_t task);
+#define QUIRE_ENTRY(name, Args) void (*name[kDTypeCount])(const Args&, int64_t task);
+  QUIRE_FUSED_KERNELS(QUIRE_ENTRY)
+#undef QUIRE_ENTRY
+  const ActivationKernels* activation;
   void (*argmax)(const ArgmaxArgs&, int64_t task);
 };
 

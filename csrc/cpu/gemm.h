@@ -78,19 +78,21 @@ enum Second : int { kNoSecond, kZeroPoints, kOffsets, kSecondCount };
 
 // What happens to x · Wᵀ + bias, rounded to y's type first: the same bits as an operation of its own.
 // A gated one: W is gate rows and as many up rows; 16 of each make a block, gate in its first tile.
-enum Epilogue : int {
-  kNoEpilogue,
-  kSiluMul,
-  kGelu,
-  kGeluTanh,
-  kRelu,
-  kGeluTanhMul,
-  kGeluMul,
-  kEpilogueCount
-};
-static inline bool is_gated(Epilogue e) {
-  return e == kSiluMul || e == kGeluTanhMul || e == kGeluMul;
-}
+// f(code, name, functor of activation_math.h, whether it is gated) for each; files hold the codes:
+#define QUIRE_ACTIVATIONS(f)                            \
+  f(kSiluMul, silu_mul, SiluTimes, true)                \
+  f(kGelu, gelu, Gelu, false)                           \
+  f(kGeluTanh, gelu_tanh, GeluTanh, false)              \
+  f(kRelu, relu, Relu, false)                           \
+  f(kGeluTanhMul, gelu_tanh_mul, GeluTanhTimes, true)   \
+  f(kGeluMul, gelu_mul, GeluTimes, true)
+#define QUIRE_CODE(code, name, F, gated) code,
+#define QUIRE_GATED(code, name, F, gated) gated,
+enum Epilogue : int { kNoEpilogue, QUIRE_ACTIVATIONS(QUIRE_CODE) kEpilogueCount };
+constexpr bool kGatedEpilogues[] = {false, QUIRE_ACTIVATIONS(QUIRE_GATED)};
+#undef QUIRE_CODE
+#undef QUIRE_GATED
+static inline bool is_gated(Epilogue e) { return kGatedEpilogues[e]; }
 
 constexpr int64_t kBlockRows = 32;    // output rows of a block
 constexpr int64_t kStepBytes = 64;    // of one row, kinds bf16 and s8

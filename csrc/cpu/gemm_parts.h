@@ -118,12 +118,15 @@ inline void finish_gated(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0,
 template <class T>
 inline void finish_as(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
   switch (a.epilogue) {
-    case kSiluMul: return finish_gated<T, SiluTimes>(a, r, rows, n0, sums);
-    case kGeluTanhMul: return finish_gated<T, GeluTanhTimes>(a, r, rows, n0, sums);
-    case kGeluMul: return finish_gated<T, GeluTimes>(a, r, rows, n0, sums);
-    case kGelu: return finish_each<T, Gelu>(a, r, rows, n0, sums);
-    case kGeluTanh: return finish_each<T, GeluTanh>(a, r, rows, n0, sums);
-    case kRelu: return finish_each<T, Relu>(a, r, rows, n0, sums);
+#define QUIRE_FINISH(code, name, F, gated)                         \
+  case code:                                                       \
+    if constexpr (gated) {                                         \
+      return finish_gated<T, F>(a, r, rows, n0, sums);             \
+    } else {                                                       \
+      return finish_each<T, F>(a, r, rows, n0, sums);              \
+    }
+    QUIRE_ACTIVATIONS(QUIRE_FINISH)
+#undef QUIRE_FINISH
     default: return finish_each<T, Identity>(a, r, rows, n0, sums);
   }
 }

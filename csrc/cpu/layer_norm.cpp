@@ -1,8 +1,7 @@
 // LayerNorm and residual-add LayerNorm, as torch computes them in float: mean and variance of the
 // row, one rounding to T at the end. The variance is of the centred row, so a large mean costs no
 // digits. The order of every sum depends on `cols` alone.
-#include "layer_norm.h"
-
+#include "kernels.h"
 #include "norm_row.h"
 #include "row_range.h"
 

@@ -1,5 +1,4 @@
-#include "mix_parts.h"
-
+#include "kernels.h"
 #include "row_range.h"
 #include "simd.h"
 

@@ -3,8 +3,7 @@
 // as its Gemma does: one rounding, at the end.
 //
 // The order of every sum depends on `cols` alone, so results are batch-invariant to the last bit.
-#include "norm.h"
-
+#include "kernels.h"
 #include "norm_row.h"
 #include "row_range.h"
 

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 
 namespace quire {
 
@@ -29,10 +28,6 @@ uintptr_t number(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 int64_t now() {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
-}
-
-const StepInput& input_at(const std::vector<StepInput>& inputs, const void* at) {
-  return *std::find_if(inputs.begin(), inputs.end(), [&](const StepInput& i) { return i.at == at; });
 }
 
 }  // namespace
@@ -62,6 +57,17 @@ void Plan::add_input(const void* recorded, int64_t bytes, int64_t index) {
   num_inputs_ = std::max(num_inputs_, index + 1);
 }
 
+void check_indices(const IndexCheck& check, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (check.indices[i] < check.least || check.indices[i] >= check.limit) {
+      throw std::out_of_range(std::string(check.what) + " " + std::to_string(check.indices[i]) +
+                              " of row " + std::to_string(i) + " is not in [" +
+                              std::to_string(check.least) + ", " + std::to_string(check.limit) +
+                              ")");
+    }
+  }
+}
+
 const Plan::Range* Plan::range_of(const void* recorded) const {
   const uintptr_t at = number(recorded);
   for (const Range& range : ranges_) {
@@ -70,51 +76,53 @@ const Plan::Range* Plan::range_of(const void* recorded) const {
   return nullptr;
 }
 
-Plan::Operand Plan::operand_of(const void* recorded, bool may_be_constant, const char* op) const {
-  const Range* range = range_of(recorded);
-  if (range != nullptr) return {range, static_cast<int64_t>(number(recorded) - range->begin)};
-  if (recorded != nullptr && !may_be_constant) {
-    throw std::invalid_argument(std::string(op) + " uses memory that the recording does not know");
-  }
-  return {nullptr, 0};
-}
-
 // Layers read the same indices: each array is checked once, against the least of its limits.
 void Plan::add_checks(Step& step) {
-  each_index(step.op, [&](const IndexCheck& check) {
+  for (const IndexCheck& check : step.op->indices()) {
     const Range* range = range_of(check.indices);
     if (range == nullptr || range->index < 0) {
-      throw std::invalid_argument(std::string(name_of(step.op)) + " takes its indices from no input");
+      throw std::invalid_argument(std::string(step.op->name()) + " takes its indices from no input");
     }
     // Rows may be picked from what a step has computed or brought along, whose number varies.
-    const auto* lookup = std::get_if<RowOp<EmbeddingArgs>>(&step.op);
-    const bool picks = lookup != nullptr && check.indices == lookup->args.ids;
-    const Range* table = picks ? range_of(lookup->args.weight) : nullptr;
+    const Range* table = range_of(check.table);
     const int64_t limit_input = table != nullptr ? table->rows_input : -1;
-    for (Check& known : checks_) {
-      if (known.input == range->index && known.rows_input == step.rows_input &&
-          known.limit_input == limit_input) {
-        known.check.limit = std::min(known.check.limit, check.limit);
-        return;
-      }
+    const auto known = std::find_if(checks_.begin(), checks_.end(), [&](const Check& c) {
+      return c.input == range->index && c.rows_input == step.rows_input &&
+             c.limit_input == limit_input;
+    });
+    if (known != checks_.end()) {
+      known->check.limit = std::min(known->check.limit, check.limit);
+    } else {
+      checks_.push_back({check, range->index, step.rows_input, limit_input});
     }
-    checks_.push_back({check, range->index, step.rows_input, limit_input});
-  });
+  }
+}
+
+void Plan::add_pointers(Step& step) {
+  for (const Operand& operand : step.op->operands()) {
+    const void* const recorded = operand.get();
+    const Range* range = range_of(recorded);
+    if (range != nullptr) {
+      step.pointers.push_back(
+          {operand, range, static_cast<int64_t>(number(recorded) - range->begin)});
+    } else if (recorded != nullptr && !operand.constant) {
+      throw std::invalid_argument(std::string(step.op->name()) +
+                                  " uses memory that the recording does not know");
+    }
+  }
 }
 
 void Plan::link(void* arena, int64_t max_rows) {
   for (Step& step : steps_) {
-    step.multiple = rows_of(step.op);
-    step.feeds_next = &step != &steps_.back() && feeds(step.op, (&step + 1)->op);
+    step.multiple = step.op->rows();
+    step.feeds_next = &step != &steps_.back() && feeds(*step.op, *(&step + 1)->op);
     add_checks(step);
+    add_pointers(step);
     num_inputs_ = std::max(num_inputs_, step.rows_input + 1);
-    each_operand(step.op, [&](auto& field, bool constant) {
-      step.operands.push_back(operand_of(field, constant, name_of(step.op)));
-    });
   }
   for (size_t i = steps_.size(); i-- > 1;) {
-    const auto* linear = std::get_if<LinearOp>(&steps_[i].op);
-    steps_[i - 1].ahead = linear != nullptr ? linear->weight : steps_[i].ahead;
+    const PackedWeight* const weight = steps_[i].op->weight();
+    steps_[i - 1].ahead = weight != nullptr ? weight : steps_[i].ahead;
   }
   arena_ = static_cast<uint8_t*>(arena);
   max_rows_ = max_rows;
@@ -153,22 +161,15 @@ void Plan::begin(const std::vector<StepInput>& inputs) {
   inputs_ = inputs;
   const auto input = [&](int64_t i) -> const StepInput& { return inputs[static_cast<size_t>(i)]; };
   for (Step& step : steps_) {
-    rows_of(step.op) = step.multiple * input(step.rows_input).rows;
-    const Operand* operand = step.operands.data();
-    each_operand(step.op, [&](auto& field, bool) {
-      const Operand o = *operand++;
-      if (o.range == nullptr) return;
-      const void* start = o.range->index < 0 ? arena_ + o.range->region +
-                                                   o.range->offset * input(o.range->rows_input).rows
-                                             : input(o.range->index).at;
-      void* at = static_cast<uint8_t*>(const_cast<void*>(start)) + o.inside;
-      field = static_cast<std::remove_reference_t<decltype(field)>>(at);
-    });
-    if (auto* attention = std::get_if<AttentionOp>(&step.op)) {
-      AttentionArgs& a = attention->args;
-      a.num_seqs = input_at(inputs, a.seq_lens).rows;
-      a.block_table_stride = input_at(inputs, a.block_tables).stride;
+    step.op->rows() = step.multiple * input(step.rows_input).rows;
+    for (const Pointer& pointer : step.pointers) {
+      const Range& range = *pointer.range;
+      const void* const start =
+          range.index < 0 ? arena_ + range.region + range.offset * input(range.rows_input).rows
+                          : input(range.index).at;
+      pointer.operand.set(static_cast<const uint8_t*>(start) + pointer.inside);
     }
+    step.op->set_inputs(inputs);
   }
 }
 
@@ -176,11 +177,11 @@ void Plan::begin(const std::vector<StepInput>& inputs) {
 std::vector<Span> Plan::first_reads(int64_t bytes) const {
   std::vector<Span> spans;
   for (const Step& step : steps_) {
-    const auto* linear = std::get_if<LinearOp>(&step.op);
-    if (linear == nullptr) continue;
+    const PackedWeight* const weight = step.op->weight();
+    if (weight == nullptr) continue;
     if (bytes <= 0) break;
-    const int64_t read = std::min(bytes, linear->weight->nbytes());
-    spans.push_back({static_cast<const uint8_t*>(linear->weight->args().weight), read});
+    const int64_t read = std::min(bytes, weight->nbytes());
+    spans.push_back({static_cast<const uint8_t*>(weight->args().weight), read});
     bytes -= read;
   }
   return spans;
@@ -193,7 +194,7 @@ void Plan::run(int64_t first, int64_t last) {
   pool_.set_idle({});
   for (int64_t i = first; i < last; ++i) {
     // Before the last op: a thread that is done with it looks once for what else there is.
-    if (i + 1 == size() && rows_of(op(i)) <= kFewRows) pool_.set_idle(after_);
+    if (i + 1 == size() && op(i).rows() <= kFewRows) pool_.set_idle(after_);
     if (counts_.empty() && max_runs_ == 0) {
       run_step(i, i + 1 < last);
       continue;
@@ -212,9 +213,9 @@ void Plan::trace(int64_t max_runs) {
 
 void Plan::note(int64_t index, int64_t begin, int64_t nanoseconds) {
   Op& ran = op(index);
-  const int64_t rows = rows_of(ran);
+  const int64_t rows = ran.rows();
   if (rows == 0) return;
-  const int64_t bytes = bytes_of(ran), flops = flops_of(ran);
+  const int64_t bytes = ran.bytes(), flops = ran.flops();
   if (!counts_.empty()) {
     OpCount& count = counts_[static_cast<size_t>(index)];
     ++count.calls;
@@ -238,16 +239,16 @@ void Plan::run_step(int64_t index, bool next_too) {
     started_.gemm = nullptr;
     return;
   }
-  if (rows_of(op(index)) == 0) return;
+  if (op(index).rows() == 0) return;
   if (next_too && steps_[static_cast<size_t>(index)].feeds_next) {
-    const Linear next = start(pool_, std::get<LinearOp>(op(index + 1)));
+    const Linear next = op(index + 1).start(pool_);
     if (next.gemm->prepare_tasks(next.args) > 0) {
-      run_and_prepare(pool_, op(index), next);
+      op(index).run_and_prepare(pool_, next);
       started_ = next;
       return;
     }
   }
-  quire::run(pool_, op(index));
+  op(index).run(pool_);
 }
 
 }  // namespace quire

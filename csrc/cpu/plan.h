@@ -3,19 +3,13 @@
 
 #include <stdint.h>
 
+#include <memory>
+#include <utility>
 #include <vector>
 
-#include "ops.h"
+#include "op.h"
 
 namespace quire {
-
-// What a step brings along: [rows, …], rows `stride` elements apart.
-struct StepInput {
-  const void* at;
-  int64_t rows, stride;
-
-  bool operator==(const StepInput&) const = default;
-};
 
 // What an op took in all steps since counting began.
 struct OpCount {
@@ -49,7 +43,9 @@ class Plan {
   // From now on the pool's ops come here instead of being run, and have the rows of this input; -1
   // ends that. Throws std::invalid_argument if another plan is recorded.
   void record(int64_t rows_input);
-  void append(const Op& op) { steps_.push_back({op, rows_input_, 0, false, nullptr, {}}); }
+  void append(std::unique_ptr<Op> op) {
+    steps_.push_back({std::move(op), rows_input_, 0, false, nullptr, {}});
+  }
   int64_t size() const { return static_cast<int64_t>(steps_.size()); }
 
   // The `bytes` at `recorded` are one row of a buffer, which lies `offset` bytes a row into the
@@ -88,18 +84,19 @@ class Plan {
     int64_t index;
     int64_t rows_input, region, offset;
   };
-  // What one field of an op points to: `inside` bytes into a row, of the range.
-  struct Operand {
-    const Range* range;  // null: a constant
+  // What an op's pointer means: `inside` bytes into a row of the range. Constants have none.
+  struct Pointer {
+    Operand operand;
+    const Range* range;
     int64_t inside;
   };
   struct Step {
-    Op op;
+    std::unique_ptr<Op> op;
     int64_t rows_input;
     int64_t multiple;  // rows of the op for a row of that input
     bool feeds_next;   // see `feeds`
     const PackedWeight* ahead;  // that a later op reads next, or null
-    std::vector<Operand> operands;
+    std::vector<Pointer> pointers;
   };
   struct Check {
     IndexCheck check;
@@ -108,10 +105,10 @@ class Plan {
   };
 
   const Range* range_of(const void* recorded) const;
-  Operand operand_of(const void* recorded, bool may_be_constant, const char* op) const;
   void add_checks(Step& step);
+  void add_pointers(Step& step);
   void check_inputs(const std::vector<StepInput>& inputs) const;
-  Op& op(int64_t index) { return steps_[static_cast<size_t>(index)].op; }
+  Op& op(int64_t index) { return *steps_[static_cast<size_t>(index)].op; }
   std::vector<Span> first_reads(int64_t bytes) const;
   void run_step(int64_t index, bool next_too);
   void note(int64_t index, int64_t begin, int64_t nanoseconds);

@@ -62,7 +62,7 @@ Pool::Pool(int threads) : threads_(threads), owner_(getpid()) {
 
 Pool::~Pool() {
   stop();
-  free(scratch_);
+  for (const Memory& memory : scratch_) free(memory.at);
 }
 
 void Pool::stop() {
@@ -117,18 +117,19 @@ void Pool::set_idle(const std::vector<Span>& spans) {
   idle_spans_.store(count, std::memory_order_release);
 }
 
-void* Pool::scratch(int64_t bytes) {
-  if (bytes > scratch_bytes_) {
-    free(scratch_);
-    scratch_bytes_ = 0;
+void* Pool::scratch(int64_t bytes, Scratch which) {
+  Memory& memory = scratch_[which];
+  if (bytes > memory.bytes) {
+    free(memory.at);
+    memory = {};
     const int64_t rounded = (bytes + bytes / 4 + 4095) / 4096 * 4096;  // grows in few steps
-    scratch_ = aligned_alloc(4096, static_cast<size_t>(rounded));
-    if (scratch_ == nullptr) throw std::bad_alloc();
-    scratch_bytes_ = rounded;
+    memory.at = aligned_alloc(4096, static_cast<size_t>(rounded));
+    if (memory.at == nullptr) throw std::bad_alloc();
+    memory.bytes = rounded;
   }
-  permit(scratch_, bytes);
-  forbid(static_cast<uint8_t*>(scratch_) + bytes, scratch_bytes_ - bytes);
-  return scratch_;
+  permit(memory.at, bytes);
+  forbid(static_cast<uint8_t*>(memory.at) + bytes, memory.bytes - bytes);
+  return memory.at;
 }
 
 // The task behind the last of a thread's share.

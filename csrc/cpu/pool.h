@@ -55,7 +55,9 @@ class Pool {
 
   // At least `bytes` of memory aligned to 64 for intermediate results, until the next call of
   // `scratch`; its content is undefined. Unlike `run`, for one thread of the process at a time.
-  void* scratch(int64_t bytes);
+  // `kOuter` is memory of its own, for an op that runs others.
+  enum Scratch { kInner, kOuter, kScratchCount };
+  void* scratch(int64_t bytes, Scratch which = kInner);
 
   // The plan that ops for this pool are recorded into instead of being run, or null.
   Plan* recording = nullptr;
@@ -117,8 +119,10 @@ class Pool {
   std::mutex one_job_;
   std::vector<Worker> workers_;
   pid_t owner_;
-  void* scratch_ = nullptr;
-  int64_t scratch_bytes_ = 0;
+  struct Memory {
+    void* at = nullptr;
+    int64_t bytes = 0;
+  } scratch_[kScratchCount];
 };
 
 // `Pool::run` of a callable; one task is run here, and wakes nobody.

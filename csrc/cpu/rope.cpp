@@ -1,9 +1,8 @@
 // Rotary embedding (NeoX order), alone and fused with what surrounds it in attention.
 //
 // Products and differences round one by one, as torch's do: the results are equal to the bit.
-#include "rope.h"
-
 #include "float8.h"
+#include "kernels.h"
 #include "norm_row.h"
 #include "row_range.h"
 #include "simd_float8.h"
@@ -208,19 +207,6 @@ void fetch_slot(const RopeKvArgs& a, int64_t row) {
 }  // namespace
 
 template <class T>
-void rotary(const RotaryArgs& a, int64_t task) {
-  const RowRange range(a.rows, a.task_rows, task);
-  for (int64_t r = range.begin; r < range.end; ++r) {
-    const Turn turn(a.cos_sin, a.positions, r, a.rotary_dim);
-    T* y = row_at<T>(a.y, r, a.y_stride);
-    const T* x = row_at<T>(a.x, r, a.x_stride);
-    for (int64_t h = 0; h < a.heads; ++h) {
-      turn_head(y + h * a.head_dim, PlainRow<T>{x + h * a.x_head_stride}, turn, a.head_dim);
-    }
-  }
-}
-
-template <class T>
 void rope_kv_write(const RopeKvArgs& a, int64_t task) {
   const Cache keys{static_cast<uint8_t*>(a.k_cache), a.k_scale, a.cache_dtype, a.k_unit};
   const Cache values{static_cast<uint8_t*>(a.v_cache), a.v_scale, a.cache_dtype, a.v_unit};
@@ -260,12 +246,8 @@ void rope_kv_write(const RopeKvArgs& a, int64_t task) {
   }
 }
 
-#define QUIRE_INSTANCES(T)                              \
-  template void rotary<T>(const RotaryArgs&, int64_t); \
-  template void rope_kv_write<T>(const RopeKvArgs&, int64_t);
-
-QUIRE_INSTANCES(float)
-QUIRE_INSTANCES(bf16)
-QUIRE_INSTANCES(f16)
+template void rope_kv_write<float>(const RopeKvArgs&, int64_t);
+template void rope_kv_write<bf16>(const RopeKvArgs&, int64_t);
+template void rope_kv_write<f16>(const RopeKvArgs&, int64_t);
 
 }  // namespace quire::QUIRE_ISA

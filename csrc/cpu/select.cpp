@@ -1,6 +1,5 @@
 // Argmax of float logits: comparisons only, so the answers are exact on every ISA.
-#include "select.h"
-
+#include "kernels.h"
 #include "row_peak.h"
 
 namespace quire::QUIRE_ISA {

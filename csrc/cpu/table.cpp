@@ -1,16 +1,9 @@
 // One instruction set's kernel table. Compiled once an ISA, as are all kernel units.
-#include "activation.h"
 #include "attention_parts.h"
-#include "embedding.h"
 #include "gemm_parts.h"
-#include "layer_norm.h"
 #include "lora_parts.h"
-#include "mix_parts.h"
-#include "norm.h"
 #include "quantize_codes.h"
-#include "rope.h"
 #include "sample_parts.h"
-#include "select.h"
 
 #define QUIRE_STRING_(x) #x
 #define QUIRE_STRING(x) QUIRE_STRING_(x)
@@ -18,26 +11,21 @@
 
 namespace quire::QUIRE_ISA {
 
+#define QUIRE_DECLARE(name, Args) \
+  template <class T>              \
+  void name(const Args&, int64_t task);
+QUIRE_FUSED_KERNELS(QUIRE_DECLARE)
+QUIRE_DECLARE(mix_rows, MixArgs)
+void argmax(const ArgmaxArgs&, int64_t task);
+extern const ActivationKernels kActivation;
+
 namespace {
 const Kernels kTable = {
     QUIRE_STRING(QUIRE_ISA),
     {
-        QUIRE_ALL(rms_norm),
-        QUIRE_ALL(add_rms_norm),
-        QUIRE_ALL(layer_norm),
-        QUIRE_ALL(add_layer_norm),
-        QUIRE_ALL(silu_mul),
-        QUIRE_ALL(gelu_tanh_mul),
-        QUIRE_ALL(gelu_mul),
-        QUIRE_ALL(gelu),
-        QUIRE_ALL(gelu_tanh),
-        QUIRE_ALL(relu),
-        QUIRE_ALL(scale),
-        QUIRE_ALL(softcap),
-        QUIRE_ALL(add_rows),
-        QUIRE_ALL(embedding),
-        QUIRE_ALL(rotary),
-        QUIRE_ALL(rope_kv_write),
+#define QUIRE_ENTRY(name, Args) QUIRE_ALL(name),
+        QUIRE_FUSED_KERNELS(QUIRE_ENTRY)
+        &kActivation,
         argmax,
     },
 #if defined(QUIRE_TILES)

@@ -1,6 +1,6 @@
 """Native CPU kernels. Only `quire.ops` imports this module; addresses are not checked."""
 
-from typing import Protocol, final, overload
+from typing import final, overload
 
 FLOAT32: int
 BFLOAT16: int
@@ -22,13 +22,7 @@ WEIGHT_F8_E5M2: int
 NO_SECOND: int
 ZERO_POINTS: int
 OFFSETS: int
-NO_EPILOGUE: int
-SILU_MUL: int
-GELU: int
-GELU_TANH: int
-RELU: int
-GELU_TANH_MUL: int
-GELU_MUL: int
+EPILOGUES: dict[str, int]
 FLOAT16: int
 INT8: int
 FLOAT8_E4M3: int
@@ -40,6 +34,51 @@ class Kernels:
 
     @property
     def isa(self) -> str: ...
+
+@final
+class Matrix:
+    """Floats of a dtype: rows `stride` elements apart, each dense. A vector is one row."""
+
+    def __init__(self, address: int, rows: int, cols: int, stride: int, dtype: int, /) -> None: ...
+
+@final
+class Indices:
+    """Contiguous int64."""
+
+    def __init__(self, address: int, size: int, /) -> None: ...
+
+@final
+class KvCache:
+    """A layer's keys and values, [blocks, kv_heads, block_size, head_dim], a token's dense.
+
+    `shape` is that, strides count elements. The addresses of scales are 0 where there are none;
+    8-bit floats without them hold x / unit, saturated.
+    """
+
+    def __init__(
+        self,
+        k: int,
+        v: int,
+        dtype: int,
+        k_scale: int,
+        v_scale: int,
+        k_unit: float,
+        v_unit: float,
+        shape: tuple[int, int, int, int],
+        k_block_stride: int,
+        v_block_stride: int,
+        head_stride: int,
+        /,
+    ) -> None: ...
+
+@final
+class Sequences:
+    """A batch's sequences: addresses of int32 query_start_loc [num + 1], seq_lens [num] and
+    block_tables [num, stride]."""
+
+    def __init__(
+        self, query_start_loc: int, seq_lens: int, block_tables: int, num: int, stride: int, /
+    ) -> None: ...
 
 class Pool:
     """Threads that share a kernel's tasks; the caller is one of them.
@@ -226,220 +265,103 @@ class RankGroup:
         """Nanoseconds that a rank has waited for others since it began."""
 
 def rank_group_bytes(ranks: int, /) -> int: ...
-def all_reduce(
-    kernels: Kernels,
+
+# Ops: (kernels, pool, results, operands, parameters). They release the GIL, or are recorded into a
+# plan. ValueError for what does not fit, IndexError for an index outside its table.
+
+def embedding(
     pool: Pool,
-    group: RankGroup,
-    dtype: int,
-    y: int,
-    x: int,
-    rows: int,
-    cols: int,
+    group: RankGroup | None,
+    y: Matrix,
+    ids: Indices,
+    table: Matrix | None,
+    weight: PackedWeight | None,
+    first: int,
+    vocab: int,
     /,
 ) -> None:
-    """y = the ranks' float32 x [rows, cols], added up and rounded to dtype. GIL released.
+    """y = rows `ids` of a table, or of a weight that was packed. In a group the table has `vocab`
+    rows, of which this rank has those from `first` on; raises as `all_reduce`."""
+
+def all_reduce(kernels: Kernels, pool: Pool, group: RankGroup, y: Matrix, x: Matrix, /) -> None:
+    """y = the ranks' float32 x, added up and rounded.
 
     Raises RuntimeError where another rank has failed, or is gone.
     """
 
-def vocab_embedding(
-    pool: Pool,
-    group: RankGroup,
-    weight: PackedWeight | None,
-    table: int,
-    table_stride: int,
-    dtype: int,
-    y: int,
-    ids: int,
-    rows: int,
-    cols: int,
-    first: int,
-    count: int,
-    vocab: int,
-    /,
-) -> None:
-    """y [rows, cols] = rows `ids` of a table of `vocab` rows, of which this rank has `count` from
-    `first` on: in `weight`, or in `table`. Raises IndexError, and as `all_reduce`.
-    """
-
-def all_gather(
-    pool: Pool, group: RankGroup, y: int, x: int, rows: int, cols: int, first: int, width: int, /
-) -> None:
-    """y [rows, width] = the ranks' float32 x [rows, cols], this one's from column `first` on.
+def all_gather(pool: Pool, group: RankGroup, y: Matrix, x: Matrix, first: int, /) -> None:
+    """y [rows, width] = the ranks' float32 x, this one's from column `first` on.
 
     Raises as `all_reduce`.
     """
 
+def linear(kernels: Kernels, pool: Pool, weight: PackedWeight, y: Matrix, x: Matrix, /) -> None:
+    """y = epilogue(x · weightᵀ + bias)."""
+
+def prepare_linear(kernels: Kernels, pool: Pool, weight: PackedWeight, x: Matrix, /) -> None:
+    """What `linear` does to x before it multiplies, for measurements."""
+
 def lora_add(
     kernels: Kernels,
     pool: Pool,
-    dtype: int,
-    wide: bool,
-    y: int,
-    y_stride: int,
-    x: int,
-    x_stride: int,
+    y: Matrix,
+    x: Matrix,
     entries: int,
     adapters: int,
     ends: list[int],
-    adapter: int,
-    rows: int,
-    k: int,
+    adapter: Indices,
+    /,
 ) -> None:
-    """`entries` are those of `ops.lora.LoraTable`; `ends` the column behind each part, 3 at most.
-    y is float32 if `wide`, else of `dtype` as the rest.
+    """`entries` are those of `ops.lora.LoraTable`; `ends` the column behind each part."""
 
-    Raises IndexError for an adapter that is neither below `adapters` nor -1.
-    """
+def route(
+    kernels: Kernels,
+    pool: Pool,
+    experts: int,
+    weights: Matrix,
+    logits: Matrix,
+    sigmoid: bool,
+    renormalize: bool,
+    /,
+) -> None:
+    """experts int64 [rows, top_k] and their weights float32, as `ops.moe.route`."""
 
-def moe_bytes(
-    gate_up: list[PackedWeight], down: list[PackedWeight], dtype: int, rows: int, top_k: int
-) -> int: ...
 def moe(
     kernels: Kernels,
     pool: Pool,
     gate_up: list[PackedWeight],
     down: list[PackedWeight],
-    dtype: int,
-    y: int,
-    x: int,
+    y: Matrix,
+    x: Matrix,
     experts: int,
-    weights: int,
-    rows: int,
-    top_k: int,
-    memory: int,
-) -> None: ...
-def linear(
-    kernels: Kernels,
-    pool: Pool,
-    weight: PackedWeight,
-    y: int,
-    y_dtype: int,
-    y_stride: int,
-    x: int,
-    x_dtype: int,
-    x_stride: int,
-    rows: int,
+    weights: Matrix,
     /,
 ) -> None:
-    """y = epilogue(x[rows, k] · weightᵀ + bias); x and y are FLOAT32 or BFLOAT16. GIL released."""
+    """As `ops.moe.moe`; experts int64 [rows, top_k]."""
 
-def prepare_linear(
-    kernels: Kernels,
-    pool: Pool,
-    weight: PackedWeight,
-    x: int,
-    x_dtype: int,
-    x_stride: int,
-    rows: int,
-    /,
-) -> None:
-    """What `linear` does to x before it multiplies, for measurements. GIL released."""
+def activation(kernels: Kernels, pool: Pool, epilogue: int, y: Matrix, x: Matrix, /) -> None:
+    """y = f(x), one of EPILOGUES; of a gated one x is gate and up, side by side."""
 
-# The small operations of cpu/fused.h.
-
-class Unary(Protocol):
-    """An elementwise operation: y = f(x) a row of `cols`."""
-
-    def __call__(
-        self,
-        kernels: Kernels,
-        pool: Pool,
-        dtype: int,
-        y: int,
-        x: int,
-        rows: int,
-        cols: int,
-        y_stride: int,
-        x_stride: int,
-        /,
-    ) -> None: ...
-
-gelu: Unary
-gelu_tanh: Unary
-gelu_tanh_mul: Unary
-gelu_mul: Unary
-relu: Unary
-silu_mul: Unary
-"""x is gate and up, 2 · cols wide."""
-
-class UnaryBy(Protocol):
-    """An elementwise operation with a parameter: y = f(x) a row of `cols`."""
-
-    def __call__(
-        self,
-        kernels: Kernels,
-        pool: Pool,
-        dtype: int,
-        y: int,
-        x: int,
-        rows: int,
-        cols: int,
-        y_stride: int,
-        x_stride: int,
-        parameter: float,
-        /,
-    ) -> None: ...
-
-scale: UnaryBy
-softcap: UnaryBy
-
-def add(
-    kernels: Kernels,
-    pool: Pool,
-    dtype: int,
-    y: int,
-    left: int,
-    right: int,
-    rows: int,
-    cols: int,
-    y_stride: int,
-    left_stride: int,
-    right_stride: int,
-    /,
-) -> None:
-    """y = left + right a row; `y` may be either."""
-
+def scale(kernels: Kernels, pool: Pool, y: Matrix, x: Matrix, factor: float, /) -> None: ...
+def softcap(kernels: Kernels, pool: Pool, y: Matrix, x: Matrix, cap: float, /) -> None: ...
+def add(kernels: Kernels, pool: Pool, out: Matrix, x: Matrix, y: Matrix, /) -> None: ...
 def rms_norm(
-    kernels: Kernels,
-    pool: Pool,
-    dtype: int,
-    y: int,
-    x: int,
-    weight: int,
-    rows: int,
-    cols: int,
-    y_stride: int,
-    x_stride: int,
-    eps: float,
-    wide_weight: bool,
-    /,
+    kernels: Kernels, pool: Pool, y: Matrix, x: Matrix, weight: Matrix, eps: float, /
 ) -> None:
-    """y = weight * (x / rms(x)) a row; `y` may be `x`.
-
-    A wide weight is float32, whatever `dtype` is.
-    """
+    """y = weight * (x / rms(x)) per row; `y` may be `x`. The weight may be float32."""
 
 def add_rms_norm(
     kernels: Kernels,
     pool: Pool,
-    dtype: int,
-    y: int,
-    residual_out: int,
-    x: int,
-    residual: int,
-    weight: int,
-    rows: int,
-    cols: int,
-    y_stride: int,
-    residual_out_stride: int,
-    x_stride: int,
-    residual_stride: int,
+    y: Matrix,
+    residual_out: Matrix,
+    x: Matrix,
+    residual: Matrix,
+    weight: Matrix,
     eps: float,
-    wide_weight: bool,
     /,
 ) -> None:
-    """residual_out = x + residual, y = rms_norm(residual_out) a row.
+    """residual_out = x + residual, y = rms_norm(residual_out) per row.
 
     `residual_out` may be `residual` or `x`, and `y` may be the other one.
     """
@@ -447,141 +369,73 @@ def add_rms_norm(
 def layer_norm(
     kernels: Kernels,
     pool: Pool,
-    dtype: int,
-    y: int,
-    x: int,
-    weight: int,
-    bias: int,
-    rows: int,
-    cols: int,
-    y_stride: int,
-    x_stride: int,
+    y: Matrix,
+    x: Matrix,
+    weight: Matrix,
+    bias: Matrix,
     eps: float,
     /,
 ) -> None:
-    """y = (x - mean) / sqrt(variance + eps) * weight + bias a row; `y` may be `x`."""
+    """y = (x - mean) / sqrt(variance + eps) * weight + bias per row; `y` may be `x`."""
 
 def add_layer_norm(
     kernels: Kernels,
     pool: Pool,
-    dtype: int,
-    y: int,
-    residual_out: int,
-    x: int,
-    residual: int,
-    weight: int,
-    bias: int,
-    rows: int,
-    cols: int,
-    y_stride: int,
-    residual_out_stride: int,
-    x_stride: int,
-    residual_stride: int,
+    y: Matrix,
+    residual_out: Matrix,
+    x: Matrix,
+    residual: Matrix,
+    weight: Matrix,
+    bias: Matrix,
     eps: float,
     /,
 ) -> None:
-    """residual_out = x + residual, y = layer_norm(residual_out) a row."""
-
-def embedding(
-    kernels: Kernels,
-    pool: Pool,
-    dtype: int,
-    y: int,
-    ids: int,
-    weight: int,
-    positions: int,
-    position_weight: int,
-    rows: int,
-    cols: int,
-    y_stride: int,
-    weight_stride: int,
-    position_stride: int,
-    vocab: int,
-    max_positions: int,
-    /,
-) -> None:
-    """y = weight[ids] (+ position_weight[positions], unless that is 0). Raises IndexError."""
-
-def packed_embedding(
-    pool: Pool, weight: PackedWeight, dtype: int, y: int, ids: int, rows: int, /
-) -> None:
-    """y[rows, k] = weight[ids], FLOAT32 or BFLOAT16. Raises IndexError."""
-
-def rotary(
-    kernels: Kernels,
-    pool: Pool,
-    dtype: int,
-    y: int,
-    x: int,
-    positions: int,
-    cos_sin: int,
-    rows: int,
-    heads: int,
-    head_dim: int,
-    rotary_dim: int,
-    y_stride: int,
-    x_stride: int,
-    x_head_stride: int,
-    max_positions: int,
-    /,
-) -> None:
-    """Turn every head; `y` may be `x`. Raises IndexError for a position."""
+    """residual_out = x + residual, y = layer_norm(residual_out) per row."""
 
 def rope_kv_write(
     kernels: Kernels,
     pool: Pool,
-    dtype: int,
-    q_out: int,
-    q: int,
-    k: int,
-    v: int,
-    q_stride: int,
-    k_stride: int,
-    v_stride: int,
-    positions: int,
-    cos_sin: int,
-    q_norm: int,
-    k_norm: int,
-    wide_norms: bool,
-    k_cache: int,
-    v_cache: int,
-    cache_dtype: int,
-    k_scale: int,
-    v_scale: int,
-    k_unit: float,
-    v_unit: float,
-    slot_mapping: int,
-    block_size: int,
-    block_stride: int,
-    head_stride: int,
-    rows: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    rotary_dim: int,
+    q_out: Matrix,
+    qkv: Matrix,
+    positions: Indices,
+    cos_sin: Matrix | None,
+    q_norm: Matrix | None,
+    k_norm: Matrix | None,
     eps: float,
-    max_positions: int,
-    slots: int,
+    cache: KvCache,
+    slot_mapping: Indices,
     /,
 ) -> None:
-    """Norm (unless 0), rotation (unless cos_sin is 0), KV write. Raises IndexError.
+    """Norm and rotation of heads, where given, and KV write. The cache is of qkv's dtype, BFLOAT16
+    or of 8 bits."""
 
-    The cache is of `dtype`, BFLOAT16 or of 8 bits. Where the scales' addresses are not 0, a head's
-    scale goes there; 8-bit floats without them hold x / unit, saturated.
-    """
-
-def argmax(
+def paged_attention(
     kernels: Kernels,
     pool: Pool,
-    tokens: int,
-    peaks: int,
-    x: int,
-    rows: int,
-    cols: int,
-    x_stride: int,
+    out: Matrix,
+    q: Matrix,
+    cache: KvCache,
+    batch: Sequences,
+    window: int,
+    causal: bool,
+    scale: float,
+    softcap: float,
+    split: int,
+    tuning: tuple[int, int, int],
     /,
 ) -> None:
+    """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t, or, if
+    that is not `causal`, behind it as well. A row of q and out is a token's heads.
+
+    `window` 0 is no window; `tuning` is AttentionTuning (csrc/cpu/tuning.h). Raises ValueError for
+    more than 64 heads per kv head.
+    """
+
+def argmax(kernels: Kernels, pool: Pool, tokens: int, peaks: int, logits: Matrix, /) -> None:
     """First index of each row's largest float, -1 where it is not finite."""
+
+def exp2(kernels: Kernels, y: int, x: int, count: int, /) -> None:
+    """y[i] = 2^x[i] as the softmax of attention computes it; x <= 127."""
 
 @final
 class SampleRow:
@@ -623,31 +477,18 @@ class SampleRow:
 class Sampler:
     """Samples rows of float32 logits on a pool; keeps its intermediate memory.
 
-    `logits` is [logit_rows, vocab]. Raises IndexError for a row or token that is not there.
+    `logits` is [rows, vocab]. Raises IndexError for a row or token that is not there.
     """
 
     def __init__(self, kernels: Kernels, pool: Pool, /) -> None: ...
-    def sample(
-        self,
-        logits: int,
-        vocab: int,
-        logit_rows: int,
-        stride: int,
-        rows: list[SampleRow],
-        tokens: int,
-        /,
-    ) -> None:
+    def sample(self, logits: Matrix, rows: list[SampleRow], tokens: int, /) -> None:
         """tokens (int64) of `rows`; -1 where the largest logit is not finite."""
 
     def logprobs(
         self,
-        logits: int,
-        vocab: int,
-        logit_rows: int,
-        stride: int,
-        rows: int,
-        tokens: int,
-        count: int,
+        logits: Matrix,
+        rows: Indices,
+        tokens: Indices,
         k: int,
         ids: int,
         values: int,
@@ -656,54 +497,8 @@ class Sampler:
     ) -> None:
         """ids (int64) and values (float64), [count, 1 + k]: tokens[i], then the k likeliest.
 
-        rows, tokens and ranks are int64 [count]. Raises ValueError unless 0 <= k <= vocab.
+        ranks are int64 [count]. Raises ValueError unless 0 <= k <= vocab.
         """
-
-def paged_attention(
-    kernels: Kernels,
-    pool: Pool,
-    q_dtype: int,
-    kv_dtype: int,
-    out: int,
-    q: int,
-    k: int,
-    v: int,
-    k_scale: int,
-    v_scale: int,
-    query_start_loc: int,
-    seq_lens: int,
-    block_tables: int,
-    tokens: int,
-    num_seqs: int,
-    block_table_stride: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    block_size: int,
-    out_stride: int,
-    q_stride: int,
-    k_block_stride: int,
-    v_block_stride: int,
-    window: int,
-    causal: bool,
-    scale: float,
-    softcap: float,
-    v_unit: float,
-    split: int,
-    thread_tasks: int,
-    tall_rows: int,
-    ahead_bytes: int,
-    /,
-) -> None:
-    """out[t] = softmax(scale * q[t] . k) v over the cached tokens of t's sequence up to t, or, if
-    that is not `causal`, behind it as well.
-
-    `window` 0 is no window; the last two are AttentionTuning (csrc/cpu/tuning.h). Raises ValueError
-    for more than 64 heads a kv head.
-    """
-
-def exp2(kernels: Kernels, y: int, x: int, count: int, /) -> None:
-    """y[i] = 2^x[i] as the softmax of attention computes it; x <= 127."""
 
 def emulated() -> list[str]:
     """Names of the tables here of which some instructions are emulated by signals, for tests.

@@ -101,7 +101,7 @@ def test_ops_outside_of_plans_are_native() -> None:
     """Sampling above all; those that a model calls are in its plan."""
     native = load_ops("cpu")
     same = {name for name in OP_NAMES if getattr(native, name) is getattr(Ops, name)}
-    assert same == {"route"}
+    assert same == set()
 
 
 def in_torch(model: ModelConfig, dtype: torch.dtype) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ QUIRE_TEST_SEED=<seed from the report> repeats one.
 """
 
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -270,7 +271,7 @@ def test_an_epilogue_is_the_operation_of_its_name(
     generator: torch.Generator,
 ) -> None:
     """To the bit; and the weight comes back in the order in which it went in."""
-    operation = getattr(FusedKernels(kernels, POOLS[2]), epilogue)
+    operation = partial(FusedKernels(kernels, POOLS[2]).activation, kind=epilogue)
     for n, k in ((2, 1), (30, 5), (62, 64), (64, 40), (66, 31), (2 * pick(generator, 1, 200), 96)):
         weight = draw(generator, dtype, n, k)
         bias = draw(generator, torch.float32, n) if n % 4 else None

@@ -9,9 +9,13 @@ from torch import Tensor
 from quire import _native
 from quire.ops import moe as plain
 from quire.ops import reference
+from quire.ops.interface import Ops
+from quire.ops.moe import Scores
 from quire.ops.native import NativeKernels
 from quire.ops.native_gemm import PackedLinear, Pool, WeightKind
 from quire.ops.native_moe import moe
+from quire.ops.plan import record
+from quire.ops.providers import load_ops
 from tests.kernels.fused_common import (
     U,
     assert_close,
@@ -20,6 +24,7 @@ from tests.kernels.fused_common import (
     each_dtype,
     each_isa,
     new_generator,
+    new_kernels,
     pick,
 )
 
@@ -130,3 +135,103 @@ def test_what_does_not_fit() -> None:
         moe(kernels, POOL, x, chosen[:2], weights, up, down)
     with pytest.raises(IndexError, match="experts 0 to 2 of 2"):
         moe(kernels, POOL, x, torch.tensor([[0], [2], [1]]), weights, up, down)
+
+
+def exact_route(
+    logits: Tensor, top_k: int, scores: Scores, renormalize: bool
+) -> tuple[Tensor, Tensor]:
+    """Experts and float64 weights, by a plain sort of (logit, index)."""
+    chosen = [
+        sorted(range(len(row)), key=lambda e: (-row[e], e))[:top_k] for row in logits.tolist()
+    ]
+    experts = torch.tensor(chosen)
+    wide = logits.double()
+    weights = (wide.softmax(-1) if scores == "softmax" else wide.sigmoid()).gather(1, experts)
+    return experts, weights / weights.sum(-1, keepdim=True) if renormalize else weights
+
+
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_route(scores: Scores, renormalize: bool) -> None:
+    """The oracle's choice, of equal logits the first; weights to a rounding of float32."""
+    g = new_generator()
+    for count, top_k in ((1, 1), (8, 2), (60, 4), (pick(g, 9, 300), 8)):
+        logits = draw(g, torch.float32, 33, count, scale=4.0)
+        logits[::3] = logits[::3].round()  # ties
+        expected, exact = exact_route(logits, top_k, scores, renormalize)
+        results = [
+            new_kernels(threads=threads).route(logits, top_k, scores, renormalize)
+            for threads in (1, 3)
+        ]
+        for experts, weights in (plain.route(logits, top_k, scores, renormalize), *results):
+            assert torch.equal(experts, expected)
+            # The last step rounds once; the oracle's own sums of doubles are 2^29 times as fine.
+            assert bool(((weights.double() - exact).abs() <= 1.001 * U * exact).all())
+        assert_same_bits(results[0][1], results[1][1])
+        for row in (0, 17, 32):
+            alone = new_kernels().route(logits[row : row + 1], top_k, scores, renormalize)
+            assert torch.equal(alone[0], expected[row : row + 1])
+            assert_same_bits(alone[1], results[0][1][row : row + 1])
+
+
+def test_a_sick_row_is_routed_alone() -> None:
+    logits = torch.zeros(3, 4)
+    logits[1, 2] = torch.nan
+    experts, weights = new_kernels().route(logits, 2)
+    assert experts.tolist() == [[0, 1], [2, 0], [0, 1]]
+    assert weights.isnan().tolist() == [[False] * 2, [True] * 2, [False] * 2]
+    for top_k in (0, 5):
+        with pytest.raises(ValueError, match=f"top_k is {top_k}, for 4 experts"):
+            new_kernels().route(logits, top_k)
+    with pytest.raises(ValueError, match="logits is"):
+        new_kernels().route(logits.double(), 1)
+
+
+@each_dtype
+def test_a_layer_of_experts_is_all_in_the_plan(dtype: torch.dtype) -> None:
+    """Router and experts, as a step replays them with any rows; experts may have no row."""
+    g, ops = new_generator(), load_ops("cpu", num_threads=2)
+    count, hidden, width, top_k = pick(g, 5, 40), 64, 48, 3
+    up, down = draw_weights(g, dtype, count, hidden, width)
+    router = draw(g, dtype, count, hidden)
+    gate = ops.pack_linear(router)
+    gate_up = [ops.pack_linear(w, epilogue="silu_mul") for w in up]
+    outs = [ops.pack_linear(w) for w in down]
+
+    def layer(table: Ops, x: Tensor) -> Tensor:
+        experts, weights = table.route(table.logits(x, gate), top_k)
+        return table.add(table.moe(x, experts, weights, gate_up, outs), x)
+
+    with torch.inference_mode():
+        one = draw(g, dtype, 1, hidden)
+        plan = record(ops, lambda table: layer(table, one), (one,), 64)
+        assert (plan.num_ops, plan.num_segments, plan.torch_ops) == (4, 1, {})
+        for rows in (1, 2, 64):
+            x = draw(g, dtype, rows, hidden)
+            y = plan.run((x,)).clone()
+            assert_same_bits(y, layer(ops, x))
+            for row in range(0, rows, 21):
+                assert_same_bits(plan.run((x[row : row + 1],)), y[row : row + 1])
+            experts, _ = ops.route(ops.logits(x, gate), top_k)
+            assert_close_to_exact(y, x, router, experts, up, down)
+
+
+def assert_close_to_exact(
+    y: Tensor, x: Tensor, router: Tensor, experts: Tensor, up: list[Tensor], down: list[Tensor]
+) -> None:
+    """y within the roundings of the layer, in float64 from the same choice of experts."""
+    unit = torch.finfo(x.dtype).eps
+    weights = (x.double() @ router.double().T).gather(1, experts).softmax(-1)
+    for row, (chosen, shares) in enumerate(zip(experts.tolist(), weights, strict=True)):
+        wide = x[row].double()
+        exact, size = wide.clone(), wide.abs()
+        for e, share in zip(chosen, shares, strict=True):
+            gate, value = (up[e].double() @ wide).chunk(2)
+            between = gate.sigmoid() * gate * value
+            exact += share * (down[e].double() @ between)
+            size += share * (down[e].double().abs() @ between.abs())
+            # What rounding of gate, value and between adds, before and behind `down`.
+            sums = (up[e].double().abs() @ wide.abs()).chunk(2)
+            moved = 2 * sums[0] * value.abs() + gate.abs() * sums[1]
+            size += share * (down[e].double().abs() @ moved)
+        assert bool(((y[row].double() - exact).abs() <= 4 * unit * size + 1e-6).all())

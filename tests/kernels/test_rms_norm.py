@@ -6,6 +6,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.native import NativeKernels, available_isas, emulated_isas
+from quire.ops.native_checks import view
 from quire.ops.native_fused import FusedKernels
 from tests.kernels.fused_common import (
     DTYPES,
@@ -21,11 +22,6 @@ from tests.kernels.fused_common import (
 pytestmark = pytest.mark.matrix
 
 EPS = 1e-5
-CODES = {
-    torch.float32: _native.FLOAT32,
-    torch.bfloat16: _native.BFLOAT16,
-    torch.float16: _native.FLOAT16,
-}
 # Around every vector width and unrolled block, and the widths of real models.
 COLS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 96, 127, 128, 257, 896, 1024, 4096]
 
@@ -69,11 +65,9 @@ def add_rms_norm_into(
     kernels: FusedKernels, y: Tensor, total: Tensor, x: Tensor, residual: Tensor, weight: Tensor
 ) -> None:
     """The native function itself, with dense rows."""
-    cols = x.shape[1]
     _native.add_rms_norm(
-        _native.table(kernels.isa), _native.Pool(1), CODES[x.dtype], y.data_ptr(),
-        total.data_ptr(), x.data_ptr(), residual.data_ptr(), weight.data_ptr(), x.shape[0], cols,
-        cols, cols, cols, cols, EPS, False,
+        _native.table(kernels.isa), _native.Pool(1), view(y), view(total), view(x),
+        view(residual), view(weight), EPS,
     )  # fmt: skip
 
 

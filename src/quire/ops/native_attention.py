@@ -7,7 +7,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.native_checks import CACHE_CODES, check_scales
+from quire.ops.native_checks import CACHE_CODES, cache_view, check_scales
 from quire.ops.tuning import AttentionTuning
 
 _DTYPE_CODES = {
@@ -79,9 +79,6 @@ def paged_attention(
     Raises:
         ValueError: shapes, dtypes or layouts that the kernels do not take (`attention_misfit`).
     """
-    k, v, k_scale, v_scale, k_unit, v_unit = cache
-    tokens, heads, head_dim = q.shape
-    _, kv_heads, block_size, _ = k.shape
     _check(q, cache, meta, scale, window, softcap, causal)
     if out is None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -90,37 +87,16 @@ def paged_attention(
     _native.paged_attention(
         kernels,
         pool,
-        _DTYPE_CODES[q.dtype],
-        CACHE_CODES[k.dtype],
-        out.data_ptr(),
-        q.data_ptr(),
-        k.data_ptr(),
-        v.data_ptr(),
-        0 if k_scale is None else k_scale.data_ptr(),
-        0 if v_scale is None else v_scale.data_ptr(),
-        meta.query_start_loc.data_ptr(),
-        meta.seq_lens.data_ptr(),
-        meta.block_tables.data_ptr(),
-        tokens,
-        meta.num_seqs,
-        meta.block_tables.stride(0),
-        heads,
-        kv_heads,
-        head_dim,
-        block_size,
-        out.stride(0),
-        q.stride(0),
-        k.stride(0),
-        v.stride(0),
+        _tokens(out),
+        _tokens(q),
+        cache_view(cache),
+        _sequences(meta),
         window or 0,
         causal,
-        scale * k_unit,
+        scale,
         softcap or 0.0,
-        v_unit,
         _SPLIT[split],
-        tuning.thread_tasks,
-        tuning.tall_rows,
-        tuning.ahead_bytes,
+        (tuning.thread_tasks, tuning.tall_rows, tuning.ahead_bytes),
     )
     return out
 
@@ -157,6 +133,22 @@ def _check(
         raise ValueError(f"scale is {scale} and window {window}; both must be positive")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap is {softcap}; it must be positive")
+
+
+def _tokens(t: Tensor) -> _native.Matrix:
+    """[T, heads, head_dim] as a row per token."""
+    rows, heads, width = t.shape
+    return _native.Matrix(t.data_ptr(), rows, heads * width, t.stride(0), _DTYPE_CODES[t.dtype])
+
+
+def _sequences(meta: AttentionMetadata) -> _native.Sequences:
+    return _native.Sequences(
+        meta.query_start_loc.data_ptr(),
+        meta.seq_lens.data_ptr(),
+        meta.block_tables.data_ptr(),
+        meta.num_seqs,
+        meta.block_tables.stride(0),
+    )
 
 
 def _heads_together(t: Tensor) -> bool:

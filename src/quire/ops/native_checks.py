@@ -1,6 +1,7 @@
-"""What native kernels cannot check: whether the tensors that they are given fit.
+"""Views of tensors for the native kernels, and what only torch can check of them.
 
-Each raises a ValueError that names the tensor and describes it.
+Each raises a ValueError that names the tensor and describes it. The ops themselves check whether
+shapes and dtypes fit each other.
 """
 
 from __future__ import annotations
@@ -26,62 +27,66 @@ CACHE_CODES = _DTYPE_CODES | {
 _EIGHT_BITS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-# These run at every call of a kernel: attribute look-ups are kept few, views are avoided.
+def view(x: Tensor) -> _native.Matrix:
+    """x [..., cols] as the kernels see it: a matrix, whose rows are dense, or contiguous x."""
+    cols = x.shape[-1]
+    rows = x.shape[0] if x.ndim == 2 else x.numel() // cols
+    stride = cols
+    if x.ndim == 2 and (rows > 1 or x.stride(0) > cols):  # one recorded row stands for many
+        stride = x.stride(0)
+    return _native.Matrix(x.data_ptr(), rows, cols, stride, _DTYPE_CODES[x.dtype])
 
 
-def floats(name: str, x: Tensor) -> tuple[int, int]:
-    """The kernels' code for the dtype of x [..., cols], and cols."""
-    code = _DTYPE_CODES.get(x.dtype)
+def dense(name: str, x: Tensor) -> Tensor:
+    """Floats [..., cols] as a matrix with dense rows; a copy only where no such view exists."""
     cols = x.shape[-1] if x.ndim else 0
-    if code is None or not x.is_cpu or cols == 0:
+    if x.dtype not in _DTYPE_CODES or not x.is_cpu or cols == 0:
         raise ValueError(f"{name} is {describe(x)}; wanted a float [..., cols] on the CPU")
-    return code, cols
+    if x.ndim != 2:
+        x = x.reshape(-1, cols)
+    return x if x.stride(1) == 1 else x.contiguous()
 
 
-def matrix(name: str, x: Tensor) -> tuple[int, int]:
-    """`floats` of x [rows, cols], whose rows are dense."""
-    code, cols = floats(name, x)
-    if x.ndim != 2 or x.stride(1) != 1:
-        raise ValueError(f"{name} is {describe(x)}; wanted [rows, cols] with dense rows")
-    return code, cols
+def matrix(name: str, x: Tensor) -> _native.Matrix:
+    """The view of x [rows, cols], floats whose rows are dense."""
+    fits = x.dtype in _DTYPE_CODES and x.is_cpu and x.ndim == 2 and x.stride(1) == 1
+    if not fits or x.shape[1] == 0:
+        raise ValueError(f"{name} is {describe(x)}; wanted floats [rows, cols] with dense rows")
+    return view(x)
 
 
-def same(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
-    if x.shape != other.shape or x.dtype != other.dtype or not x.is_cpu:
-        raise misfit(name, x, other_name, other)
+def contiguous(name: str, x: Tensor, dims: int) -> _native.Matrix:
+    """The view of contiguous floats of so many dimensions; a vector is one row."""
+    fits = x.dtype in _DTYPE_CODES and x.is_cpu and x.ndim == dims and x.is_contiguous()
+    if not fits or x.shape[-1] == 0:
+        raise ValueError(f"{name} is {describe(x)}; wanted contiguous floats of {dims} dimensions")
+    return view(x)
 
 
-def vector(name: str, weight: Tensor, x: Tensor, cols: int) -> None:
-    """Weight must be a contiguous [cols] of x's dtype."""
-    fits = weight.dtype == x.dtype and weight.is_cpu and weight.is_contiguous()
-    if not fits or weight.ndim != 1 or weight.numel() != cols:
-        raise misfit(name, weight, "x", x)
-
-
-def gain(name: str, weight: Tensor, x: Tensor, cols: int) -> bool:
-    """Whether a norm's weight, a contiguous [cols], is wide: float32, and x is not. Else it must be
-    of x's dtype."""
-    wide = weight.dtype == torch.float32 != x.dtype
-    fits = (wide or weight.dtype == x.dtype) and weight.is_cpu and weight.is_contiguous()
-    if not fits or weight.ndim != 1 or weight.numel() != cols:
-        raise misfit(name, weight, "x", x)
-    return wide
-
-
-def indices(name: str, x: Tensor) -> int:
-    """The length of x, a contiguous int64 [T]."""
+def indices(name: str, x: Tensor) -> _native.Indices:
+    """The view of a contiguous int64 [T]."""
     if x.dtype != torch.int64 or not x.is_cpu or x.ndim != 1 or not x.is_contiguous():
         raise ValueError(f"{name} is {describe(x)}; wanted a contiguous int64 [T] on the CPU")
-    return x.numel()
+    return _native.Indices(x.data_ptr(), x.numel())
 
 
-def cos_sin_width(x: Tensor, width: int) -> int:
-    """The rotary_dim of a table for heads of `width`."""
-    if x.dtype != torch.float32 or not x.is_cpu or x.ndim != 2 or not x.is_contiguous():
-        raise ValueError(f"cos_sin is {describe(x)}; wanted contiguous float32 [max_len, dim]")
-    if x.shape[1] > width or x.shape[1] % 2:
-        raise ValueError(f"cos_sin is {describe(x)}; wanted an even width up to {width}")
-    return x.shape[1]
+def cache_view(cache: KVCache) -> _native.KvCache:
+    """The view of a cache that was checked."""
+    k, v, k_scale, v_scale, k_unit, v_unit = cache
+    blocks, heads, size, width = k.shape
+    return _native.KvCache(
+        k.data_ptr(),
+        v.data_ptr(),
+        CACHE_CODES[k.dtype],
+        0 if k_scale is None else k_scale.data_ptr(),
+        0 if v_scale is None else v_scale.data_ptr(),
+        k_unit,
+        v_unit,
+        (blocks, heads, size, width),
+        k.stride(0),
+        v.stride(0),
+        k.stride(1),
+    )
 
 
 def check_cache(cache: KVCache, dtype: torch.dtype, kv_heads: int, width: int) -> None:
@@ -127,16 +132,6 @@ def check_scales(cache: KVCache) -> None:
             raise ValueError(
                 f"{name} is {describe(scale)}; wanted contiguous bfloat16 {list(cache.k.shape[:3])}"
             )
-
-
-def dense_rows(x: Tensor, cols: int) -> tuple[Tensor, int]:
-    """A tensor to read x's rows from, and their stride; a copy only where no such view exists."""
-    if x.is_contiguous():
-        return x, cols
-    rows = x.reshape(-1, cols)
-    if rows.stride(1) != 1:
-        rows = rows.contiguous()
-    return rows, rows.stride(0)
 
 
 def like(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.native import NativeKernels
-from quire.ops.native_checks import indices
+from quire.ops.native_checks import indices, view
 from quire.ops.native_codes import GROUPS, CodeKind, GroupedCodes
 from quire.ops.packed_file import StoredLinear
 from quire.ops.reference import GATED, Epilogue
@@ -38,15 +38,7 @@ _KINDS: dict[PackedKind, int] = {
     "f8_e5m2": _native.WEIGHT_F8_E5M2,
 }
 _NAMES = {code: kind for kind, code in _KINDS.items()}
-_EPILOGUES: dict[Epilogue, int] = {
-    "none": _native.NO_EPILOGUE,
-    "silu_mul": _native.SILU_MUL,
-    "gelu_tanh_mul": _native.GELU_TANH_MUL,
-    "gelu_mul": _native.GELU_MUL,
-    "gelu": _native.GELU,
-    "gelu_tanh": _native.GELU_TANH,
-    "relu": _native.RELU,
-}
+_EPILOGUES = _native.EPILOGUES
 _FLOATS = {
     torch.float32: _native.FLOAT32,
     torch.bfloat16: _native.BFLOAT16,
@@ -268,7 +260,16 @@ class PackedLinear:
             raise ValueError(f"codes are {_describe(codes)}; wanted 8-bit floats")
         if scale.shape != (n, 1 if group == 0 else -(-k // group)) or not codes.is_cpu:
             raise ValueError(f"scale is {_describe(scale)}, for {[n, k]} in groups of {group}")
-        shape = (_KINDS[kind], _EPILOGUES[epilogue], n, k, group, _native.NO_SECOND, 0, False)
+        shape = (
+            _KINDS[kind],
+            _EPILOGUES[epilogue],
+            n,
+            k,
+            group,
+            _native.NO_SECOND,
+            0,
+            False,
+        )
         source = (codes.view(torch.uint8), scale, None, None, None)
         linear = cls.__new__(cls)
         packed = _keep_codes(pool, shape, 0.0, source, bias)
@@ -319,10 +320,8 @@ class PackedLinear:
         Raises ValueError for other ids, IndexError for one that is no row.
         """
         rows = indices("ids", ids)
-        y = torch.empty(rows, self.shape[1], dtype=self.dtype)
-        _native.packed_embedding(
-            self._pool, self._weight, _FLOATS[self.dtype], y.data_ptr(), ids.data_ptr(), rows
-        )
+        y = torch.empty(ids.numel(), self.shape[1], dtype=self.dtype)
+        _native.embedding(self._pool, None, view(y), rows, None, self._weight, 0, 0)
         return y
 
     def forward(
@@ -333,18 +332,10 @@ class PackedLinear:
         `out` is the contiguous result, apart from x, if given. Raises ValueError for other
         dtypes, devices, shapes and layouts.
         """
-        columns, shape = self.columns, x.shape
+        shape = x.shape
         x = self._rows(x)
-        y = _output(out, (*shape[:-1], columns), dtype if dtype is not None else x.dtype)
-        _native.linear(
-            self._kernels,
-            self._pool,
-            self._weight,
-            y.data_ptr(),
-            _FLOATS[y.dtype],
-            columns,
-            *_place(x),
-        )
+        y = _output(out, (*shape[:-1], self.columns), dtype if dtype is not None else x.dtype)
+        _native.linear(self._kernels, self._pool, self._weight, view(y), view(x))
         return y
 
     def prepare(self, x: Tensor) -> None:
@@ -352,7 +343,8 @@ class PackedLinear:
 
         Raises ValueError as `forward` does.
         """
-        _native.prepare_linear(self._kernels, self._pool, self._weight, *_place(self._rows(x)))
+        rows = self._rows(x)
+        _native.prepare_linear(self._kernels, self._pool, self._weight, view(rows))
 
     def _rows(self, x: Tensor) -> Tensor:
         """x as dense rows [rows, K]."""
@@ -395,12 +387,6 @@ def _keep_codes(
         tuple(0 if t is None else t.data_ptr() for t in kept),
         0 if bias is None else bias.data_ptr(),
     )
-
-
-def _place(x: Tensor) -> tuple[int, int, int, int]:
-    """Address, dtype, stride and number of x's rows."""
-    rows, k = x.shape
-    return x.data_ptr(), _FLOATS[x.dtype], x.stride(0) if rows > 1 else k, rows
 
 
 def _rows_of(weight: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from quire import _native
 from quire.ops.lora import LoraTable
 from quire.ops.native import NativeKernels
-from quire.ops.native_checks import describe, indices, matrix, misfit
+from quire.ops.native_checks import describe, indices, matrix
 
 
 def lora_add(
@@ -23,23 +23,16 @@ def lora_add(
     Raises ValueError for dtypes, shapes and layouts that do not fit, IndexError for an adapter
     that is not there.
     """
-    y_code, n = matrix("y", y)
-    code, k = matrix("x", x)
-    rows = indices("adapter", adapter)
-    if rows == 0:
+    y_rows, x_rows, numbers = matrix("y", y), matrix("x", x), indices("adapter", adapter)
+    if adapter.numel() == 0:
         return y
-    if y_code not in (code, _native.FLOAT32) or x.shape[0] != y.shape[0]:
-        raise misfit("x", x, "y", y)
-    if rows != y.shape[0]:
-        raise misfit("adapter", adapter, "y", y)
-    if table.dtype != x.dtype or (table.columns, table.ends[-1]) != (k, n):
+    if table.dtype != x.dtype or (table.columns, table.ends[-1]) != (x.shape[1], y.shape[1]):
         raise ValueError(
             f"the adapters are {table.dtype} [{table.columns}] → [{table.ends[-1]}]; "
             f"x is {describe(x)}, y is {describe(y)}"
         )
     _native.lora_add(
-        kernels.handle, pool, code, y_code != code, y.data_ptr(), y.stride(0), x.data_ptr(),
-        x.stride(0), table.entries.ctypes.data, len(table.entries), table.ends, adapter.data_ptr(),
-        rows, k,
+        kernels.handle, pool, y_rows, x_rows, table.entries.ctypes.data, len(table.entries),
+        table.ends, numbers,
     )  # fmt: skip
     return y

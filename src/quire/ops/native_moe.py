@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.native import NativeKernels
-from quire.ops.native_checks import describe, floats
+from quire.ops.native_checks import contiguous, describe, view
 from quire.ops.native_gemm import PackedLinear
 
 
@@ -27,26 +27,16 @@ def moe(
     Raises ValueError for dtypes, shapes and layouts that do not fit, IndexError for an expert
     that is not there.
     """
-    code, hidden = floats("x", x)
-    if x.ndim != 2 or not x.is_contiguous():
-        raise ValueError(f"x is {describe(x)}; wanted contiguous [T, hidden]")
-    _check_experts(gate_up, down, hidden)
+    rows = contiguous("x", x, 2)
+    _check_experts(gate_up, down, x.shape[1])
     for name, t, dtype in (("experts", experts, torch.int64), ("weights", weights, torch.float32)):
         fits = t.dtype == dtype and t.is_cpu and t.is_contiguous() and t.ndim == 2
         if not fits or t.shape != experts.shape or t.shape[0] != x.shape[0]:
             raise ValueError(f"{name} is {describe(t)}; wanted contiguous {dtype} [T, top_k]")
     y = torch.empty_like(x)
-    rows, top_k = experts.shape
-    if rows == 0:
-        return y
-    low, high = torch.aminmax(experts)
-    if int(low) < 0 or int(high) >= len(gate_up):
-        raise IndexError(f"experts {int(low)} to {int(high)} of {len(gate_up)}")
-    up, out = [e.packed for e in gate_up], [e.packed for e in down]
-    memory = torch.empty(_native.moe_bytes(up, out, code, rows, top_k), dtype=torch.uint8)
     _native.moe(
-        kernels.handle, pool, up, out, code, y.data_ptr(), x.data_ptr(), experts.data_ptr(),
-        weights.data_ptr(), rows, top_k, memory.data_ptr(),
+        kernels.handle, pool, [e.packed for e in gate_up], [e.packed for e in down], view(y), rows,
+        experts.data_ptr(), view(weights),
     )  # fmt: skip
     return y
 

@@ -16,7 +16,7 @@ from quire import _native
 from quire.core.messages import TokenLogprobs
 from quire.ops.filters import FloatRow
 from quire.ops.native import NativeKernels
-from quire.ops.native_checks import describe, matrix
+from quire.ops.native_checks import matrix
 from quire.ops.sampling import LogitEdits, SampleRow, TokenIds
 
 
@@ -32,19 +32,16 @@ class SamplingKernels:
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
         """A token a row, -1 where the largest logit, after the row's edits, is not finite."""
-        vocab = _vocab(logits)
+        given, vocab = matrix("logits", logits), logits.shape[1]
         tokens = np.empty(len(rows), dtype=np.int64)
-        self._sampler.sample(
-            logits.data_ptr(), vocab, logits.shape[0], logits.stride(0),
-            [_native_row(row, vocab) for row in rows], tokens.ctypes.data,
-        )  # fmt: skip
+        self._sampler.sample(given, [_native_row(row, vocab) for row in rows], tokens.ctypes.data)
         return tokens.tolist()
 
     def logprobs(
         self, logits: Tensor, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
     ) -> list[TokenLogprobs]:
         """Of `tokens[i]` and the `counts[i]` likeliest under softmax(logits[rows[i]])."""
-        vocab = _vocab(logits)
+        given, vocab = matrix("logits", logits), logits.shape[1]
         if not len(rows) == len(tokens) == len(counts):
             raise ValueError(f"{len(rows)} rows, {len(tokens)} tokens, {len(counts)} counts")
         k = min(max(counts, default=0), vocab)
@@ -52,21 +49,14 @@ class SamplingKernels:
         ids = np.empty((len(where), 1 + k), dtype=np.int64)
         values, ranks = np.empty(ids.shape), np.empty_like(where)
         self._sampler.logprobs(
-            logits.data_ptr(), vocab, logits.shape[0], logits.stride(0), where.ctypes.data,
-            which.ctypes.data, len(where), k, ids.ctypes.data, values.ctypes.data,
-            ranks.ctypes.data,
+            given, _native.Indices(where.ctypes.data, len(where)),
+            _native.Indices(which.ctypes.data, len(which)), k, ids.ctypes.data,
+            values.ctypes.data, ranks.ctypes.data,
         )  # fmt: skip
         return [
             TokenLogprobs(ids[i, : 1 + n].tolist(), values[i, : 1 + n].tolist(), int(ranks[i]))
             for i, n in enumerate(counts)
         ]
-
-
-def _vocab(logits: Tensor) -> int:
-    code, vocab = matrix("logits", logits)
-    if code != _native.FLOAT32:
-        raise ValueError(f"logits is {describe(logits)}; wanted float32")
-    return vocab
 
 
 def _native_row(row: SampleRow, vocab: int) -> _native.SampleRow:

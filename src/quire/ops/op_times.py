@@ -206,7 +206,7 @@ def summed(counts: Iterable[tuple[OpLabel, Iterable[int]]]) -> list[OpTime]:
 
 
 def call_cost(name: str, args: tuple[Any, ...], result: Any) -> tuple[int, int, int]:
-    """(rows, bytes, flops) of a call, as the native ops count theirs (csrc/cpu/ops.cpp)."""
+    """(rows, bytes, flops) of a call, as the native ops count theirs (csrc/ops)."""
     outputs: tuple[Tensor, ...] = result if isinstance(result, tuple) else (result,)
     first = outputs[0]
     rows = first.shape[0]

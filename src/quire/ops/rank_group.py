@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.native import NativeKernels
-from quire.ops.native_checks import CACHE_CODES, describe, indices, matrix
+from quire.ops.native_checks import describe, indices, matrix, view
 from quire.ops.native_gemm import PackedLinear
 from quire.ops.rank_memory import rank_group_bytes
 
@@ -59,10 +59,7 @@ class RankGroup:
         """
         _check(x)
         y = torch.empty(x.shape, dtype=dtype)
-        _native.all_reduce(
-            kernels.handle, pool, self._handle, CACHE_CODES[dtype], y.data_ptr(), x.data_ptr(),
-            *x.shape,
-        )  # fmt: skip
+        _native.all_reduce(kernels.handle, pool, self._handle, view(y), view(x))
         return y
 
     def vocab_embedding(
@@ -82,18 +79,13 @@ class RankGroup:
             RuntimeError: another rank has failed, or is gone.
         """
         rows = indices("ids", ids)
+        y = torch.empty(ids.numel(), table.shape[1], dtype=table.dtype)
+        given, weight = None, None
         if isinstance(table, PackedLinear):
-            weight, address, stride = table.packed, 0, 0
-            code = CACHE_CODES[table.dtype]
+            weight = table.packed
         else:
-            weight, address, stride = None, table.data_ptr(), table.stride(0)
-            code, _ = matrix("table", table)
-        count, cols = table.shape
-        y = torch.empty(rows, cols, dtype=table.dtype)
-        _native.vocab_embedding(
-            pool, self._handle, weight, address, stride, code, y.data_ptr(), ids.data_ptr(),
-            rows, cols, first, count, vocab,
-        )  # fmt: skip
+            given = matrix("table", table)
+        _native.embedding(pool, self._handle, view(y), rows, given, weight, first, vocab)
         return y
 
     def all_gather(self, pool: _native.Pool, x: Tensor, first: int, width: int) -> Tensor:
@@ -104,11 +96,8 @@ class RankGroup:
             RuntimeError: another rank has failed, or is gone.
         """
         _check(x)
-        rows, cols = x.shape
-        if not 0 <= first <= width - cols:
-            raise ValueError(f"columns [{first}, {first + cols}) are not among {width}")
-        y = torch.empty(rows, width)
-        _native.all_gather(pool, self._handle, y.data_ptr(), x.data_ptr(), rows, cols, first, width)
+        y = torch.empty(x.shape[0], width)
+        _native.all_gather(pool, self._handle, view(y), view(x), first)
         return y
 
 

@@ -14,6 +14,7 @@ import torch
 
 from quire import _native
 from quire.ops.native import NativeKernels
+from quire.ops.native_checks import view
 from quire.ops.native_gemm import PackedLinear, WeightKind
 from quire.ops.rank_group import RankGroup
 from quire.ops.rank_memory import rank_group_bytes
@@ -67,14 +68,8 @@ def test_ranks_meet_at_one_address() -> None:
         total, whole = torch.empty(rows, cols), torch.empty(rows, ranks * cols)
         for step in range(1, 4):
             groups[rank].begin(step)
-            _native.all_reduce(
-                KERNELS.handle, pool, groups[rank], _native.FLOAT32, total.data_ptr(),
-                x.data_ptr(), rows, cols,
-            )  # fmt: skip
-            _native.all_gather(
-                pool, groups[rank], whole.data_ptr(), x.data_ptr(), rows, cols, rank * cols,
-                ranks * cols,
-            )  # fmt: skip
+            _native.all_reduce(KERNELS.handle, pool, groups[rank], view(total), view(x))
+            _native.all_gather(pool, groups[rank], view(whole), view(x), rank * cols)
         return total, whole
 
     with ThreadPoolExecutor(ranks) as threads:

@@ -1,0 +1,132 @@
+// Paged attention.
+#include <algorithm>
+#include <tuple>
+
+#include <nanobind/stl/tuple.h>
+
+#include "../bind.h"
+#include "../cpu/attention_plan.h"
+#include "../cpu/op.h"
+#include "../submit.h"
+#include "kv_cache.h"
+
+namespace nb = nanobind;
+
+namespace quire {
+
+namespace {
+
+// A batch's sequences: query_start_loc [num + 1], seq_lens [num], block_tables [num, stride].
+struct Sequences {
+  const int32_t *query_start_loc, *seq_lens, *block_tables;
+  int64_t num, block_table_stride;
+};
+
+// `run` fills what of the arguments follows from the batch.
+struct PagedAttention final : Op {
+  PagedAttention(const Kernels& kernels, const Matrix& out, const Matrix& q, const KvCache& cache,
+                 const Sequences& batch, int64_t window, bool causal, double scale, float softcap,
+                 AttentionSplit split, const AttentionTuning& tuning)
+      : kernel_(kernels.attention.paged_attention[cache.dtype]), rows_(q.rows),
+        token_bytes_(cache.token_bytes()), split_(split),
+        args_{out.at, q.at, cache.k, cache.v, cache.k_scale, cache.v_scale, batch.query_start_loc,
+              batch.seq_lens, batch.block_tables, batch.num, batch.block_table_stride,
+              q.cols / cache.head_dim, cache.kv_heads, cache.head_dim, cache.block_size, out.stride,
+              q.stride, cache.k_block_stride, cache.v_block_stride, window, causal,
+              static_cast<float>(scale * cache.k_unit), softcap,
+              static_cast<float>(cache.v_unit), q.dtype, tuning, nullptr, nullptr,
+              nullptr} {
+    expect_same("out", out, "q", q);
+    if (cache.kv_heads < 1 || attention_tile_positions(args_.heads, cache.kv_heads) == 0) {
+      throw std::invalid_argument("no kv heads, or too many heads a kv head");
+    }
+  }
+  const char* name() const override { return "paged_attention"; }
+  int64_t& rows() override { return rows_; }
+  std::vector<Operand> operands() override {
+    return operands_at(args_.out, args_.q, args_.query_start_loc, args_.seq_lens,
+                       args_.block_tables);
+  }
+  void set_inputs(const std::vector<StepInput>& inputs) override {
+    const auto input = [&](const void* at) {
+      return *std::find_if(inputs.begin(), inputs.end(),
+                           [&](const StepInput& i) { return i.at == at; });
+    };
+    args_.num_seqs = input(args_.seq_lens).rows;
+    args_.block_table_stride = input(args_.block_tables).stride;
+  }
+
+  void run(Pool& pool) override {
+    void* const memory = pool.scratch(attention_plan_bytes(args_, rows_, pool.threads()));
+    const int64_t tasks = plan_attention(args_, rows_, memory, pool.threads(), split_);
+    run_tasks(pool, tasks, [&](int64_t task) { kernel_(args_, task); });
+  }
+
+  int64_t bytes() const override {
+    const AttentionArgs& a = args_;
+    int64_t tokens = 0;
+    for (int64_t s = 0; s < a.num_seqs; ++s) {
+      const int64_t rows = a.query_start_loc[s + 1] - a.query_start_loc[s];
+      tokens += std::min<int64_t>(a.seq_lens[s], a.window > 0 ? a.window + rows : a.seq_lens[s]);
+    }
+    return tokens * token_bytes_ +
+           2 * rows_ * a.heads * a.head_dim * item_bytes(static_cast<DType>(a.q_dtype));
+  }
+
+  int64_t flops() const override {
+    const AttentionArgs& a = args_;
+    int64_t pairs = 0;  // of a query row and a key that it sees
+    for (int64_t s = 0; s < a.num_seqs; ++s) {
+      const int64_t rows = a.query_start_loc[s + 1] - a.query_start_loc[s];
+      const int64_t last = a.seq_lens[s], first = last - rows + 1;  // seen by its last and first row
+      const int64_t window = a.window > 0 ? a.window : last;
+      const int64_t whole = std::max<int64_t>(0, std::min(rows, window - first + 1));
+      const int64_t behind = whole * first + whole * (whole - 1) / 2 + (rows - whole) * window;
+      pairs += a.causal ? behind : 2 * behind - rows;  // ahead it is the mirror image
+    }
+    return 4 * pairs * a.heads * a.head_dim;
+  }
+
+ private:
+  void (*kernel_)(const AttentionArgs&, int64_t task);
+  int64_t rows_, token_bytes_;
+  AttentionSplit split_;
+  AttentionArgs args_;
+};
+
+// `tuning` has the fields of AttentionTuning.
+void paged_attention(const Kernels& kernels, Pool& pool, const Matrix& out, const Matrix& q,
+                     const KvCache& cache, const Sequences& batch, int64_t window, bool causal,
+                     double scale, float softcap, int split,
+                     std::tuple<int64_t, int64_t, int64_t> tuning) {
+  if (split < 0 || split > static_cast<int>(AttentionSplit::kAlways)) {
+    throw std::invalid_argument("unknown split");
+  }
+  const auto [thread_tasks, tall_rows, ahead_bytes] = tuning;
+  if (thread_tasks < 0 || thread_tasks > kMostThreadTasks || tall_rows < 0 || ahead_bytes < 0) {
+    throw std::invalid_argument("no such tuning of attention");
+  }
+  submit(pool, PagedAttention(kernels, out, q, cache, batch, window, causal, scale, softcap,
+                              static_cast<AttentionSplit>(split),
+                              {thread_tasks, tall_rows, ahead_bytes}));
+}
+
+void exp2_floats(const Kernels& kernels, uintptr_t y, uintptr_t x, int64_t count) {
+  const nb::gil_scoped_release unlocked;
+  kernels.attention.exp2(pointer<float>(y), pointer<float>(x), count);
+}
+
+}  // namespace
+
+void bind_attention_op(nb::module_& m) {
+  nb::class_<Sequences>(m, "Sequences")
+      .def("__init__", [](Sequences* self, uintptr_t query_start_loc, uintptr_t seq_lens,
+                          uintptr_t block_tables, int64_t num, int64_t block_table_stride) {
+        new (self) Sequences{pointer<int32_t>(query_start_loc), pointer<int32_t>(seq_lens),
+                             pointer<int32_t>(block_tables), num, block_table_stride};
+      });
+  m.def("paged_attention", &paged_attention);
+  m.def("exp2", &exp2_floats);
+}
+
+}  // namespace quire

@@ -1,0 +1,28 @@
+// A layer's KV cache, as bindings take it.
+#pragma once
+
+#include <stdint.h>
+
+#include "../cpu/dtype.h"
+
+namespace quire {
+
+// k and v [blocks, kv_heads, block_size, head_dim], a token's elements contiguous, those of a head
+// one token after the other; strides in elements. Scales [blocks, kv_heads, block_size], contiguous,
+// or null; units are those of 8-bit floats without scales.
+struct KvCache {
+  void *k, *v;
+  int dtype;
+  bf16 *k_scale, *v_scale;
+  double k_unit, v_unit;
+  int64_t blocks, kv_heads, block_size, head_dim;
+  int64_t k_block_stride, v_block_stride, head_stride;
+
+  // Bytes of a token's keys and values.
+  int64_t token_bytes() const {
+    const int64_t item = dtype >= kInt8 ? 1 : item_bytes(static_cast<DType>(dtype));
+    return 2 * kv_heads * (head_dim * item + (k_scale != nullptr ? 2 : 0));
+  }
+};
+
+}  // namespace quire

@@ -1,0 +1,89 @@
+// RMSNorm and LayerNorm, each also of a sum.
+#include "../bind.h"
+#include "../cpu/row_op.h"
+#include "../submit.h"
+
+namespace quire {
+
+namespace {
+
+struct RmsNorm final : RowOp<RmsNormArgs> {
+  RmsNorm(const Kernels& k, const Matrix& y, const Matrix& x, const Matrix& weight, float eps)
+      : RowOp(k.fused.rms_norm[x.dtype],
+              {y.at, x.at, weight.at, x.rows, x.cols, y.stride, x.stride, eps,
+               expect_vector("weight", weight, x.cols, x, true), 0},
+              2 * x.row_bytes()) {
+    expect_same("y", y, "x", x);
+  }
+  const char* name() const override { return "rms_norm"; }
+  std::vector<Operand> operands() override { return operands_at(args_.y, args_.x); }
+  int64_t flops() const override { return 4 * elements(); }
+};
+
+struct AddRmsNorm final : RowOp<AddRmsNormArgs> {
+  AddRmsNorm(const Kernels& k, const Matrix& y, const Matrix& residual_out, const Matrix& x,
+             const Matrix& residual, const Matrix& weight, float eps)
+      : RowOp(k.fused.add_rms_norm[x.dtype],
+              {y.at, residual_out.at, x.at, residual.at, weight.at, x.rows, x.cols, y.stride,
+               residual_out.stride, x.stride, residual.stride, eps,
+               expect_vector("weight", weight, x.cols, x, true), 0},
+              4 * x.row_bytes()) {
+    expect_same("residual", residual, "x", x);
+    expect_same("y", y, "x", x);
+    expect_same("residual_out", residual_out, "x", x);
+  }
+  const char* name() const override { return "add_rms_norm"; }
+  std::vector<Operand> operands() override {
+    return operands_at(args_.y, args_.residual_out, args_.x, args_.residual);
+  }
+  int64_t flops() const override { return 5 * elements(); }
+};
+
+struct LayerNorm final : RowOp<LayerNormArgs> {
+  LayerNorm(const Kernels& k, const Matrix& y, const Matrix& x, const Matrix& weight,
+            const Matrix& bias, float eps)
+      : RowOp(k.fused.layer_norm[x.dtype],
+              {y.at, x.at, weight.at, bias.at, x.rows, x.cols, y.stride, x.stride, eps, 0},
+              2 * x.row_bytes()) {
+    expect_vector("weight", weight, x.cols, x);
+    expect_vector("bias", bias, x.cols, x);
+    expect_same("y", y, "x", x);
+  }
+  const char* name() const override { return "layer_norm"; }
+  std::vector<Operand> operands() override { return operands_at(args_.y, args_.x); }
+  int64_t flops() const override { return 7 * elements(); }
+};
+
+struct AddLayerNorm final : RowOp<AddLayerNormArgs> {
+  AddLayerNorm(const Kernels& k, const Matrix& y, const Matrix& residual_out, const Matrix& x,
+               const Matrix& residual, const Matrix& weight, const Matrix& bias, float eps)
+      : RowOp(k.fused.add_layer_norm[x.dtype],
+              {y.at, residual_out.at, x.at, residual.at, weight.at, bias.at, x.rows, x.cols,
+               y.stride, residual_out.stride, x.stride, residual.stride, eps, 0},
+              4 * x.row_bytes()) {
+    expect_vector("weight", weight, x.cols, x);
+    expect_vector("bias", bias, x.cols, x);
+    expect_same("residual", residual, "x", x);
+    expect_same("y", y, "x", x);
+    expect_same("residual_out", residual_out, "x", x);
+  }
+  const char* name() const override { return "add_layer_norm"; }
+  std::vector<Operand> operands() override {
+    return operands_at(args_.y, args_.residual_out, args_.x, args_.residual);
+  }
+  int64_t flops() const override { return 8 * elements(); }
+};
+
+}  // namespace
+
+void bind_norm_ops(nanobind::module_& m) {
+  def_op<RmsNorm, const Matrix&, const Matrix&, const Matrix&, float>(m, "rms_norm");
+  def_op<AddRmsNorm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, const Matrix&,
+         float>(m, "add_rms_norm");
+  def_op<LayerNorm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, float>(
+      m, "layer_norm");
+  def_op<AddLayerNorm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, const Matrix&,
+         const Matrix&, float>(m, "add_layer_norm");
+}
+
+}  // namespace quire

@@ -1,0 +1,169 @@
+// Rows of embedding tables, and what a group of ranks computes together (rank_group.h).
+#include <string.h>
+
+#include <algorithm>
+
+#include "../bind.h"
+#include "../cpu/rank_group.h"
+#include "../cpu/row_op.h"
+#include "../submit.h"
+
+namespace nb = nanobind;
+
+namespace quire {
+
+namespace {
+
+constexpr int64_t kScatteredBytes = 16;  // read for a byte of a packed row: 4 of every 64
+
+// y = rows `ids` of a table of `vocab` rows, of which this rank has `count` from `first` on: in
+// `weight`, as packed for linear layers, or where that is null, in `table`. Without a group it has
+// all.
+struct Embedding final : Op {
+  Embedding(RankGroup* group, const Matrix& y, const Indices& ids, const Matrix* table,
+            const PackedWeight* weight, int64_t first, int64_t vocab)
+      : group_(group), weight_(weight), table_(table == nullptr ? Matrix{} : *table), y_(y),
+        ids_(ids.at), first_(first), count_(table == nullptr ? weight->n() : table->rows),
+        vocab_(group == nullptr ? count_ : vocab) {
+    expect(ids.size == y.rows, "ids", ids, "y", y);
+    if (table != nullptr) expect(table->cols == y.cols && table->dtype == y.dtype, "y", y, "table", *table);
+    if (y.cols != (table == nullptr ? weight->k() : table->cols) || y.stride != y.cols) {
+      throw std::invalid_argument("y is " + describe(y) + ", not contiguous rows of the table");
+    }
+  }
+  const char* name() const override { return group_ == nullptr ? "embedding" : "vocab_embedding"; }
+  int64_t& rows() override { return y_.rows; }
+  std::vector<Operand> operands() override {
+    return {{&y_.at}, {&ids_}, {&table_.at, true}};
+  }
+  std::vector<IndexCheck> indices() const override {
+    return {{"token id", ids_, vocab_, 0, table_.at}};
+  }
+  // A rank reads its rows, writes them to y, from there to the slots; reads all slots, writes y.
+  int64_t bytes() const override {
+    if (group_ == nullptr) return 2 * y_.rows * y_.row_bytes();
+    return y_.rows * y_.row_bytes() * (4 + 2 * group_->ranks()) / group_->ranks();
+  }
+
+  void run(Pool& pool) override {
+    const int64_t row_bytes = y_.row_bytes(), rows = y_.rows;
+    const bool scattered = weight_ != nullptr || group_ != nullptr;
+    uint8_t* const y = static_cast<uint8_t*>(y_.at);
+    const int64_t task_rows = rows_a_task(rows, (scattered ? kScatteredBytes : 2) * row_bytes);
+    run_tasks(pool, row_tasks(rows, task_rows), [&](int64_t task) {
+      const int64_t end = std::min(rows, (task + 1) * task_rows);
+      for (int64_t row = task * task_rows; row < end; ++row) copy_row(row, y + row * row_bytes);
+    });
+    if (group_ == nullptr) return;
+    group_->gather(pool, y, rows, row_bytes, [&](int64_t row) {
+      return RankGroup::Part{0, place(row) < 0 ? 0 : row_bytes, y + row * row_bytes};
+    });
+  }
+
+ private:
+  // Of a row's id among this rank's rows, or -1. Alone a rank has all: a replay's table may have
+  // more rows than the recorded one.
+  int64_t place(int64_t row) const {
+    const int64_t at = ids_[row] - first_;
+    if (group_ == nullptr) return at;
+    return at < count_ ? std::max<int64_t>(at, -1) : -1;
+  }
+  void copy_row(int64_t row, uint8_t* to) const {
+    const int64_t at = place(row);
+    if (at < 0) return;
+    if (weight_ != nullptr) return weight_->lookup(&at, 1, y_.dtype, to);
+    const int64_t item = item_bytes(y_.dtype);
+    memcpy(to, static_cast<const uint8_t*>(table_.at) + at * table_.stride * item,
+           static_cast<size_t>(y_.row_bytes()));
+  }
+
+  RankGroup* group_;
+  const PackedWeight* weight_;
+  Matrix table_, y_;
+  const int64_t* ids_;
+  int64_t first_, count_, vocab_;
+};
+
+// y = the sum over the ranks of their float x, both contiguous.
+struct AllReduce final : Op {
+  AllReduce(const Kernels& kernels, RankGroup& group, const Matrix& y, const Matrix& x)
+      : kernels_(kernels), group_(group), y_(y), x_(static_cast<const float*>(x.at)) {
+    expect(x.rows == y.rows && x.cols == y.cols && x.dtype == kFloat32, "x", x, "y", y);
+  }
+  const char* name() const override { return "all_reduce"; }
+  int64_t& rows() override { return y_.rows; }
+  std::vector<Operand> operands() override { return operands_at(y_.at, x_); }
+  void run(Pool& pool) override {
+    group_.sum(kernels_, pool, y_.at, y_.dtype, x_, y_.rows * y_.cols);
+  }
+  int64_t bytes() const override {  // reads x, writes its slot, reads all slots, writes y
+    return y_.rows * y_.cols * (4 * (2 + group_.ranks()) + item_bytes(y_.dtype));
+  }
+  int64_t flops() const override { return y_.rows * y_.cols * (group_.ranks() - 1); }
+
+ private:
+  const Kernels& kernels_;
+  RankGroup& group_;
+  Matrix y_;
+  const float* x_;
+};
+
+// y [rows, width] from the ranks' float x [rows, cols], whose columns are those from `first` on;
+// both contiguous.
+struct AllGather final : Op {
+  AllGather(RankGroup& group, const Matrix& y, const Matrix& x, int64_t first)
+      : group_(group), y_(y), x_(x), first_(first) {
+    expect(x.rows == y.rows && x.dtype == kFloat32 && y.dtype == kFloat32, "x", x, "y", y);
+    if (first < 0 || first + x.cols > y.cols) {
+      throw std::invalid_argument("columns [" + std::to_string(first) + ", " +
+                                  std::to_string(first + x.cols) + ") are not among " +
+                                  std::to_string(y.cols));
+    }
+  }
+  const char* name() const override { return "all_gather"; }
+  int64_t& rows() override { return y_.rows; }
+  std::vector<Operand> operands() override { return operands_at(y_.at, x_.at); }
+  void run(Pool& pool) override {
+    group_.gather(pool, y_.at, y_.rows, y_.row_bytes(), [&](int64_t row) {
+      return RankGroup::Part{first_ * 4, x_.row_bytes(),
+                             static_cast<const uint8_t*>(x_.at) + row * x_.row_bytes()};
+    });
+  }
+  int64_t bytes() const override { return y_.rows * 8 * (x_.cols + y_.cols); }
+
+ private:
+  RankGroup& group_;
+  Matrix y_, x_;
+  int64_t first_;
+};
+
+void embedding(Pool& pool, RankGroup* group, const Matrix& y, const Indices& ids,
+               const Matrix* table, const PackedWeight* weight, int64_t first, int64_t vocab) {
+  if ((table == nullptr) == (weight == nullptr)) {
+    throw std::invalid_argument("rows come from a table or from a packed weight");
+  }
+  submit(pool, Embedding(group, y, ids, table, weight, first, vocab));
+}
+
+void all_gather(Pool& pool, RankGroup& group, const Matrix& y, const Matrix& x, int64_t first) {
+  submit(pool, AllGather(group, y, x, first));
+}
+
+}  // namespace
+
+void bind_rank_ops(nb::module_& m) {
+  nb::class_<RankGroup>(m, "RankGroup")
+      .def("__init__", [](RankGroup* group, uintptr_t memory, int rank,
+                          int ranks) { new (group) RankGroup(pointer(memory), rank, ranks); })
+      .def("begin", &RankGroup::begin)
+      .def("fail", &RankGroup::fail)
+      .def("lose", &RankGroup::lose)
+      .def("waited", &RankGroup::waited);
+  m.def("rank_group_bytes", &RankGroup::bytes);
+  m.def("embedding", &embedding, nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),
+        nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg());
+  def_op<AllReduce, RankGroup&, const Matrix&, const Matrix&>(m, "all_reduce");
+  m.def("all_gather", &all_gather);
+}
+
+}  // namespace quire

@@ -1,0 +1,96 @@
+// What stands between the qkv product and attention: norms of heads, rotation, and the KV cache.
+#include <nanobind/stl/array.h>
+
+#include <array>
+#include <string>
+
+#include "../bind.h"
+#include "../cpu/row_op.h"
+#include "../submit.h"
+#include "kv_cache.h"
+
+namespace nb = nanobind;
+
+namespace quire {
+
+namespace {
+
+struct RopeKvWrite final : RowOp<RopeKvArgs> {
+  // `qkv` has a row's heads of q, then of k, then of v; `cos_sin` [max positions, rotary_dim],
+  // `q_norm` and `k_norm` may be null.
+  RopeKvWrite(const Kernels& kernels, const Matrix& q_out, const Matrix& qkv,
+              const Indices& positions, const Matrix* cos_sin, const Matrix* q_norm,
+              const Matrix* k_norm, float eps, const KvCache& cache, const Indices& slots)
+      : RowOp(kernels.fused.rope_kv_write[qkv.dtype], {}, 2 * qkv.row_bytes()) {
+    const int64_t d = cache.head_dim, heads = qkv.cols / d - 2 * cache.kv_heads;
+    if (heads < 0 || qkv.cols % d != 0 || q_out.rows != qkv.rows || q_out.cols != heads * d) {
+      throw std::invalid_argument("qkv is " + describe(qkv) + "; wanted " +
+                                  std::to_string(q_out.cols + 2 * cache.kv_heads * d) + " columns");
+    }
+    expect(positions.size == qkv.rows, "positions", positions, "qkv", qkv);
+    expect(slots.size == qkv.rows, "slot_mapping", slots, "qkv", qkv);
+    if (cos_sin != nullptr && (cos_sin->dtype != kFloat32 || cos_sin->stride != cos_sin->cols ||
+                               cos_sin->cols > d || cos_sin->cols % 2 != 0)) {
+      throw std::invalid_argument("cos_sin is " + describe(*cos_sin) +
+                                  "; wanted contiguous float32 of an even width up to " +
+                                  std::to_string(d));
+    }
+    bool wide = q_norm != nullptr && expect_vector("q_norm", *q_norm, d, qkv, true);
+    if (k_norm != nullptr) {
+      expect(q_norm == nullptr || k_norm->dtype == q_norm->dtype, "k_norm", *k_norm, "qkv", qkv);
+      wide = expect_vector("k_norm", *k_norm, d, qkv, true);
+    }
+    uint8_t* const q = static_cast<uint8_t*>(qkv.at);
+    uint8_t* const k = q + heads * d * item_bytes(qkv.dtype);
+    uint8_t* const v = k + cache.kv_heads * d * item_bytes(qkv.dtype);
+    const auto at = [](const Matrix* m) { return m == nullptr ? nullptr : m->at; };
+    args_ = {q_out.at, q, k, v, qkv.stride, qkv.stride, qkv.stride, positions.at,
+             static_cast<const float*>(at(cos_sin)), at(q_norm), at(k_norm), wide, cache.k, cache.v,
+             cache.dtype, cache.k_scale, cache.v_scale, static_cast<float>(cache.k_unit),
+             static_cast<float>(cache.v_unit), slots.at,
+             cache.block_size, cache.k_block_stride, cache.head_stride, qkv.rows, heads,
+             cache.kv_heads, d, cos_sin == nullptr ? 0 : cos_sin->cols, eps,
+             cos_sin == nullptr ? 0 : cos_sin->rows, cache.blocks * cache.block_size, 0};
+  }
+  const char* name() const override { return "rope_kv_write"; }
+  std::vector<Operand> operands() override {
+    return operands_at(args_.q_out, args_.q, args_.k, args_.v, args_.positions, args_.slot_mapping);
+  }
+  std::vector<IndexCheck> indices() const override {
+    const IndexCheck slots{"slot", args_.slot_mapping, args_.slots};
+    if (args_.cos_sin == nullptr) return {slots};
+    return {{"position", args_.positions, args_.max_positions}, slots};
+  }
+  int64_t flops() const override {
+    const int64_t turned = args_.cos_sin != nullptr ? 3 * args_.rotary_dim : 0;
+    const int64_t q = turned + (args_.q_norm != nullptr ? 4 * args_.head_dim : 0);
+    const int64_t k = turned + (args_.k_norm != nullptr ? 4 * args_.head_dim : 0);
+    return args_.rows * (args_.heads * q + args_.kv_heads * k);
+  }
+};
+
+void make_cache(KvCache* self, uintptr_t k, uintptr_t v, int dtype, uintptr_t k_scale,
+                uintptr_t v_scale, double k_unit, double v_unit, std::array<int64_t, 4> shape,
+                int64_t k_block_stride, int64_t v_block_stride, int64_t head_stride) {
+  if (dtype < 0 || dtype >= kCacheDTypeCount) throw std::invalid_argument("unknown dtype code");
+  new (self) KvCache{pointer(k), pointer(v), dtype, pointer<bf16>(k_scale), pointer<bf16>(v_scale),
+                     k_unit, v_unit, shape[0], shape[1], shape[2], shape[3], k_block_stride,
+                     v_block_stride, head_stride};
+}
+
+void rope_kv_write(const Kernels& kernels, Pool& pool, const Matrix& q_out, const Matrix& qkv,
+                   const Indices& positions, const Matrix* cos_sin, const Matrix* q_norm,
+                   const Matrix* k_norm, float eps, const KvCache& cache, const Indices& slots) {
+  submit(pool, RopeKvWrite(kernels, q_out, qkv, positions, cos_sin, q_norm, k_norm, eps, cache,
+                           slots));
+}
+
+}  // namespace
+
+void bind_rope_op(nb::module_& m) {
+  nb::class_<KvCache>(m, "KvCache").def("__init__", &make_cache);
+  m.def("rope_kv_write", &rope_kv_write, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
+}
+
+}  // namespace quire
