@@ -35,22 +35,32 @@ def structure_of_calls(
         index = [tool.name for tool in tools].index(reading.named)
         return _arguments_schema(index, tools[index])
     if reading.required:
-        calls = [_call_schema(tool, index) for index, tool in enumerate(tools)]
+        calls = [_call_schema(tool, index, "#/items/anyOf") for index, tool in enumerate(tools)]
         most = {} if reading.parallel else {"maxItems": 1}
         schema = {"type": "array", "minItems": 1, **most, "items": {"anyOf": calls}}
         return StructuredOutputsParams(json=schema, field="tools")
     beside = text is not None and reading.calls
     if not (reading.strict or beside) or reading.parsers.tools is None:
         return None
+    if text is not None and reading.parsers.tools.unmarked:
+        calls = [
+            _call_schema(tool, index, "#/anyOf", strict=bool(tool.strict))
+            for index, tool in enumerate(tools)
+        ]
+        calls.append(_moved(_schema(text), f"#/anyOf/{len(tools)}"))
+        return StructuredOutputsParams(json={"anyOf": calls}, field="tools")
     if reading.parsers.tools.grammar is not None:
         functions = [
             {"name": tool.name, "schema": _parameters(tool) if tool.strict else None}
             for tool in tools
         ]
-        written = {"type": "function_calls", "format": reading.parsers.tools.grammar}
-        return StructuredOutputsParams(
-            structural_tag={**written, "functions": functions}, field="tools"
-        )
+        written = {
+            "type": "function_calls",
+            "format": reading.parsers.tools.grammar,
+            "functions": functions,
+            "otherwise": None if text is None else _schema(text),
+        }
+        return StructuredOutputsParams(structural_tag=written, field="tools")
     envelopes = reading.parsers.tools.envelopes
     tag: dict[str, Any] = {
         "triggers": list(dict.fromkeys(each.trigger for each in envelopes)),
@@ -104,9 +114,24 @@ def _schema(text: StructuredOutputsParams) -> Any:
     return msgspec.json.decode(text.json) if isinstance(text.json, str) else text.json
 
 
-def _call_schema(function: FunctionDefinition, index: int) -> dict[str, Any]:
-    """One of a list's items, the `index`-th of several that these may be."""
-    parameters = _moved(_parameters(function), f"#/items/anyOf/{index}/properties/parameters")
+def could_be_call(text: StructuredOutputsParams | None) -> bool:
+    """Whether JSON of this schema may look like a call that is written without marks."""
+    schema = None if text is None else _schema(text)
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return True
+    known = schema.get("properties")
+    others = ("additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
+    if not known or not isinstance(known, dict) or any(schema.get(name) for name in others):
+        return True
+    return "name" in known and not {"parameters", "arguments"}.isdisjoint(known)
+
+
+def _call_schema(
+    function: FunctionDefinition, index: int, place: str, *, strict: bool = True
+) -> dict[str, Any]:
+    """A call as an object, the `index`-th of the alternatives at `place`."""
+    schema = _parameters(function) if strict else {"type": "object"}
+    parameters = _moved(schema, f"{place}/{index}/properties/parameters")
     return {
         "type": "object",
         "properties": {"name": {"const": function.name}, "parameters": parameters},

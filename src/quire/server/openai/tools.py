@@ -14,7 +14,7 @@ from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks
 from quire.server.errors import invalid
-from quire.server.openai.calls import structure_of_calls
+from quire.server.openai.calls import could_be_call, structure_of_calls
 from quire.server.openai.protocol import (
     AssistantMessage,
     ChatRequest,
@@ -25,11 +25,12 @@ from quire.server.openai.protocol import (
     ToolDefinition,
 )
 from quire.server.openai.reasoning import limited
+from quire.server.openai.structure import structured_outputs
 from quire.server.tools import deltas
 from quire.server.tools.alignment import TokenSpans
 from quire.server.tools.output import ValueTypes
 from quire.server.tools.parser import OutputParser
-from quire.server.tools.table import Parsers
+from quire.server.tools.table import Parsers, ToolFormat
 from quire.text.json_types import allowed_types
 from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizer import Tokenizer
@@ -48,6 +49,7 @@ class Reading:
         parallel: an answer may have several.
         reasoning: show it.
         strict: the arguments of calls are held to their schemas, although they need not come.
+        either: the text is JSON, or calls and nothing else.
         types: of the functions' parameters.
         functions: a call is told as a `function_call`, the older form.
         structured: the text is held to a structure, which begins behind the reasoning.
@@ -61,6 +63,7 @@ class Reading:
     parallel: bool = True
     reasoning: bool = True
     strict: bool = False
+    either: bool = False
     structured: bool = False
     called: int = 0
     types: ValueTypes | None = None
@@ -109,6 +112,7 @@ class Reading:
             required=self.required,
             named=self.named,
             types=self.types,
+            either=self.either,
         )
 
 
@@ -161,21 +165,35 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
             "required or to a function, or start the server with --tool-call-parser.",
             "tools",
         )
-    if structured and not (_wants_json(body) and parsers.tools.marked):
-        raise invalid(
-            "tools do not work with this structure, unless tool_choice is none; they work with "
-            "a JSON response_format if calls are JSON between marks.",
-            "tools",
-        )
+    if structured:
+        _check_beside(body, parsers.tools)
     return Reading(
         parsers,
         calls=True,
         parallel=parallel,
         reasoning=show,
         strict=any(tool.function.strict for tool in body.tools),
+        either=structured,
         types=_types(body.tools) if parsers.tools.typed else None,
         called=_called(body),
     )
+
+
+def _check_beside(body: ChatRequest, calls: ToolFormat) -> None:
+    """Check that the structure of a text can be told from calls; raises `ApiError`."""
+    if not _wants_json(body):
+        raise invalid(
+            "tools do not work with this structure, unless tool_choice is none; they work with "
+            "a JSON response_format.",
+            "tools",
+        )
+    if calls.unmarked and could_be_call(structured_outputs(body)):
+        raise invalid(
+            "this model writes calls as JSON objects without marks, from which this "
+            "response_format cannot be told apart; send the schema of an object whose properties "
+            "are not name and parameters, or set tool_choice to none or required.",
+            "response_format",
+        )
 
 
 def with_tools(

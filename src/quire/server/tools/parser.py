@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.server.tools import formats
+from quire.server.tools.call_object import call_object
 from quire.server.tools.deltas import Delta
 from quire.server.tools.harmony import harmony
 from quire.server.tools.output import Output, ValueTypes
@@ -21,6 +22,7 @@ class OutputParser:
         required: the text is a list of calls, as `tool_choice` "required" makes it.
         named: the text is the arguments of a call of this function.
         types: of the functions' parameters.
+        either: the text is JSON, or calls and nothing else.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class OutputParser:
         required: bool = False,
         named: str | None = None,
         types: ValueTypes | None = None,
+        either: bool = False,
     ) -> None:
         self._source = Input()
         self._out = Output(self._source, types)
@@ -40,7 +43,7 @@ class OutputParser:
             if parsers.reasoning is not None and parsers.reasoning.begins:
                 rule = _after_reasoning(parsers.reasoning, rule, inside)
         else:
-            rule = _rule(parsers, calls=calls, inside=inside)
+            rule = _rule(parsers, calls=calls, inside=inside, either=either)
         self._reading = rule(self._source, self._out)
 
     @property
@@ -63,11 +66,13 @@ class OutputParser:
         return self._out.take()
 
 
-def _rule(parsers: Parsers, *, calls: bool, inside: bool) -> Rule:
+def _rule(parsers: Parsers, *, calls: bool, inside: bool, either: bool) -> Rule:
     wanted = parsers.tools if calls else None
     if parsers.speaks_harmony:
         return harmony
     rule = wanted.rule if wanted else _content
+    if wanted and either:
+        rule = _object_or(rule, unmarked=wanted.unmarked)
     if parsers.reasoning is None:
         return rule
     return _after_reasoning(parsers.reasoning, rule, inside, wanted.begins if wanted else ())
@@ -88,6 +93,28 @@ def _after_reasoning(
             yield from until(source, reasoning.ends, out.reasoning, left=calls)
         else:
             out.content("".join(read))
+        yield from rule(source, out)
+
+    return read
+
+
+def _object_or(rule: Rule, *, unmarked: bool) -> Rule:
+    """An object that is the whole content, whatever its strings hold, or what `rule` reads.
+
+    Args:
+        unmarked: it may be a call.
+    """
+
+    def read(source: Input, out: Output) -> Wait:
+        spaces: list[str] = []
+        first = yield from space(source, spaces.append)
+        out.content("".join(spaces))
+        if first == "{":
+            wrong = (yield from call_object(source, out, bare=False)) if unmarked else ""
+            if wrong is not None:
+                out.content(wrong)
+                yield from rest(source, out.content)
+                return
         yield from rule(source, out)
 
     return read

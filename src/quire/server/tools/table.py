@@ -62,9 +62,9 @@ class ToolFormat:
     typed: bool = False
 
     @property
-    def marked(self) -> bool:
-        """Whether a call begins with a mark that no JSON text begins with."""
-        return bool(self.envelopes) and not any(e.begin.startswith("{") for e in self.envelopes)
+    def unmarked(self) -> bool:
+        """Whether a call is a JSON object from its first character on."""
+        return any(each.begin.startswith("{") for each in self.envelopes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,13 +24,19 @@ from quire.text.markup import MARKUP
 
 
 class FunctionCalls(msgspec.Struct, forbid_unknown_fields=True):
-    """The calls of a text, in a format that `server/tools` reads under the same name."""
+    """The calls of a text, in a format that `server/tools` reads under the same name.
+
+    Attributes:
+        otherwise: a schema. If it is there, nothing is free: the text is JSON of this schema, or
+            calls and nothing else.
+    """
 
     format: Literal[
         "pythonic", "openai", "gemma4", "qwen3_coder", "seed_oss", "minimax_m2", "deepseek_v32",
         "glm45",
     ]  # fmt: skip
     functions: list[Function]
+    otherwise: dict[str, Any] | bool | None = None
     type: Literal["function_calls"] = "function_calls"
 
 
@@ -40,7 +46,7 @@ def write_calls(calls: FunctionCalls, specials: Specials) -> Writing:
     Raises:
         ValueError: a schema says what arguments in this format are not held to.
     """
-    writing = Writing(specials)
+    writing = Writing(specials, otherwise=calls.otherwise)
     _FORMATS[calls.format](writing, calls.functions)
     return writing
 

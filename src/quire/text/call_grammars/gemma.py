@@ -39,6 +39,10 @@ def gemma4(out: Writing, functions: Sequence[Function]) -> None:
         arguments = _arguments(out, function, index)
         calls.append(f'{quoted(f"call:{function.name}" + "{")} {arguments} "}}"')
     first, *rest = pieces("<|tool_call>", out.specials)
+    if out.otherwise is not None:
+        out.rule("call", *calls)
+        out.start(" ".join([first, *rest, "call", out.text("<tool_call|>")]))
+        return
     out.lines.append(until("wrapped", [[first]]))
     out.rule("call", *calls)
     end = out.text("<tool_call|>")

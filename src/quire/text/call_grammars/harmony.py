@@ -10,6 +10,9 @@ from quire.text.call_grammars.writing import ANY, Function, Writing, quoted, wit
 
 def harmony(out: Writing, functions: Sequence[Function]) -> None:
     """Harmony: messages, of which those to a function have its arguments for a body."""
+    if out.otherwise is not None:
+        _alone(out, functions)
+        return
     free = f"{ANY} & ~/(?s:.*)to=functions\\.(?s:.*)/"
     out.rule("WORD", "/(commentary|analysis)( (json|code)?)?/")
     role = _span(out, "role", free, ["<|channel|>"])
@@ -36,6 +39,27 @@ def harmony(out: Writing, functions: Sequence[Function]) -> None:
     out.rule("ended", f"({start})? ({ended})")
     out.rule("opened", f"({start})? ({opened})")
     out.rule("start", "ended* opened?")
+
+
+def _alone(out: Writing, functions: Sequence[Function]) -> None:
+    """Messages of reasoning; then calls, or JSON on the channel `final`."""
+    channel, message, start = (out.text(f"<|{m}|>") for m in ("channel", "message", "start"))
+    thought = _span(out, "thought", ANY, ["<|end|>"])
+    following = f'{start} "assistant"'
+    out.rule("reasoning", f'{channel} "analysis" {message} {thought} {following}')
+    calls = []
+    for index, function in enumerate(functions):
+        to = f"to=functions\\.{re.escape(function.name)}"
+        out.rule(f"CHANNEL_{index}", f"/(commentary|analysis) {to}( (json|code)?)?/")
+        schema = {"type": "object"} if function.schema is None else function.schema
+        constrain = f'({out.text("<|constrain|>")} "json")?'
+        arguments = out.json(f"arguments_{index}", schema)
+        calls.append(f"{channel} CHANNEL_{index} {constrain} {message} {arguments}")
+    out.rule("call", *calls)
+    out.rule("end", *map(out.text, ["<|end|>", "<|call|>"]))
+    otherwise = out.json("otherwise", out.otherwise)
+    final = f'{channel} "final" {message} {otherwise}'
+    out.rule("start", f"reasoning* (call (end {following} call)* end? | {final})", otherwise)
 
 
 def _span(out: Writing, name: str, text: str, marks: Sequence[str]) -> str:

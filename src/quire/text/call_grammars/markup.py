@@ -26,7 +26,8 @@ from quire.text.markup import Markup
 
 def markup(out: Writing, functions: Sequence[Function], tags: Markup) -> None:
     """The mark around calls begins one, and so may the tag of a function alone."""
-    out.rule("TEXT", ANY)
+    if out.otherwise is None:
+        out.rule("TEXT", ANY)
     raw = without(ANY, [mark for mark in tags.ends if mark not in out.specials])
     out.rule("RAW", raw if tags.newlines != "both" else f"{raw} & ~/\\n(?s:.*)\\n/")
     heads = []
@@ -38,17 +39,26 @@ def markup(out: Writing, functions: Sequence[Function], tags: Markup) -> None:
         heads.append((head, out.rule(f"body_{index}", body)))
     out.rule("call", *(f"{out.text(head)} {body}" for head, body in heads))
     starts = []
+    alone = out.otherwise is not None
     for number, (begin, end) in enumerate(tags.blocks.items()):
         first, *rest = pieces(begin, out.specials)
-        out.lines.append(until(f"wrapped_{number}", [[first]]))
+        if not alone:
+            out.lines.append(until(f"wrapped_{number}", [[first]]))
+            first = f"wrapped_{number}"
         calls = "call+" if tags.several else "call"
-        lead = [f"wrapped_{number}", *rest, *pieces(tags.lead, out.specials)]
+        lead = [first, *rest, *pieces(tags.lead, out.specials)]
         starts.append(" ".join([*lead, calls, out.text(end)]))
     if tags.bare:
         names = (f"{quoted(_behind(head, tags.function))} {body}" for head, body in heads)
-        out.lines.append(until("bare", [[quoted(tags.function)]]))
-        starts.append(f"bare {out.rule('named', *names)}")
-    out.rule("start", f"({' | '.join(starts)})* TEXT")
+        first = quoted(tags.function)
+        if not alone:
+            out.lines.append(until("bare", [[first]]))
+            first = "bare"
+        starts.append(f"{first} {out.rule('named', *names)}")
+    if alone:
+        out.start(*starts)
+    else:
+        out.rule("start", f"({' | '.join(starts)})* TEXT")
 
 
 def _behind(text: str, mark: str) -> str:

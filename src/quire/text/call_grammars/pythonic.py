@@ -26,9 +26,12 @@ def pythonic(out: Writing, functions: Sequence[Function]) -> None:
     mark = "<|python_start|>"
     start = f"({out.text(mark)})? " if mark in out.specials else ""
     begins = rf"[ \t\n\r]*({re.escape(mark)})?[ \t\n\r]*\[[ \t\n\r]*"
-    out.rule("start", f"{start}(calls TEXT | FREE)")
-    out.rule("TEXT", ANY)
-    out.rule("FREE", f"{ANY} & ~/{begins}[A-Za-z0-9_.\\-]+\\((?s:.*)/")
+    if out.otherwise is None:
+        out.rule("start", f"{start}(calls TEXT | FREE)")
+        out.rule("TEXT", ANY)
+        out.rule("FREE", f"{ANY} & ~/{begins}[A-Za-z0-9_.\\-]+\\((?s:.*)/")
+    else:
+        out.rule("start", f"{start}calls", out.json("otherwise", out.otherwise))
     out.rule("SEPARATOR", "/, ?/")
     heads, calls = [], []
     for index, function in enumerate(functions):

@@ -30,9 +30,14 @@ class Function(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Writing:
-    """A grammar in the making: lines of Lark, and the schemas that it refers to by `@name`."""
+    """A grammar in the making: lines of Lark, and the schemas that it refers to by `@name`.
+
+    Attributes:
+        otherwise: the schema of a text without calls; None: it is free.
+    """
 
     specials: Specials
+    otherwise: dict[str, Any] | bool | None = None
     lines: list[str] = field(default_factory=list)
     schemas: dict[str, Any] = field(default_factory=dict)
 
@@ -45,6 +50,12 @@ class Writing:
         """A value in JSON."""
         self.schemas[name] = schema
         return f"@{name}"
+
+    def start(self, *calls: str) -> None:
+        """The whole text: any of `calls`, again and again, or else JSON."""
+        self.rule("GAP", "/[ \\t\\r\\n]{1,8}/")
+        several = f"(GAP? ({' | '.join(calls)}))+ GAP?"
+        self.rule("start", several, self.json("otherwise", self.otherwise))
 
     def text(self, text: str) -> str:
         """A text as it stands, with control tokens."""

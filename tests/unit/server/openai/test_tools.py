@@ -250,6 +250,7 @@ async def test_a_structure_and_tools() -> None:
         named = {"type": "function", "function": {"name": "weather"}}
         assert calls_of(await ask(app, response_format=JSON_ONLY, tool_choice=named))
     async with saying("[weather()]", tool_call_parser="pythonic") as app:
-        response = await app.chat(tools=[TOOL], response_format=JSON_ONLY)
+        assert calls_of(await ask(app, response_format=JSON_ONLY))
+        response = await app.chat(tools=[TOOL], guided_regex="a+")
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "tools"

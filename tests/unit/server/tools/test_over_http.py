@@ -60,6 +60,53 @@ async def test_calls_come_whole_and_streamed_alike(name: str) -> None:
         assert streamed == [[c.function.name, c.function.arguments] for c in calls or ()]
 
 
+ANSWER = {"a": {"name": "f", "parameters": {"days": 3}}, "b": "<tool_call>[f(days=3)]"}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "object"}, "b": {"type": "string"}}}
+FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+BESIDE = {
+    **{name: TEXTS[name] for name in ("llama3_json", "qwen3_coder", "gemma4")},
+    "pythonic": "[f(days=3)]",
+    "openai": '<|channel|>commentary to=functions.f<|message|>{"days": 3}<|call|>',
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+async def test_the_answer_is_json_or_a_call(name: str) -> None:
+    template = TOOL_PARSERS[name].signs[0] + "{{ messages[0].content }}"
+    fields = {**ASKED, "tools": TOOLS, "response_format": FORMAT, "max_tokens": 210}
+    final = "<|channel|>final<|message|>" if name == "openai" else ""
+    for text in (BESIDE[name], final + json.dumps(ANSWER)):
+        async with saying(text, chat_template=template) as app:
+            client = openai.AsyncOpenAI(
+                base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
+            )
+            message = (await client.chat.completions.create(**fields)).choices[0].message
+            content, names = "", []
+            async for chunk in await client.chat.completions.create(**fields, stream=True):
+                delta = chunk.choices[0].delta
+                content += delta.content or ""
+                names += [c.function.name for c in delta.tool_calls or () if c.function]
+        if text == BESIDE[name]:
+            [call] = message.tool_calls or []
+            assert json.loads(call.function.arguments) == {"days": 3}
+            assert names[0] == "f"
+            assert not content
+        else:
+            assert message.tool_calls is None
+            assert json.loads(message.content or "") == json.loads(content) == ANSWER
+
+
+async def test_json_that_may_be_a_call_is_refused() -> None:
+    template = TOOL_PARSERS["llama3_json"].signs[0] + "{{ messages[0].content }}"
+    both = {"type": "object", "properties": {"name": {}, "parameters": {}}}
+    async with saying("{}", chat_template=template) as app:
+        for schema in (both, {"type": "object"}, {"type": "array"}, {"anyOf": [both]}):
+            wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+            answer = await app.chat(tools=TOOLS, response_format=wanted)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "response_format"
+
+
 async def test_numbered_ids_go_on_where_the_conversation_is() -> None:
     template = TOOL_PARSERS["kimi_k2"].signs[0] + "{{ messages[0].content }}"
     text = '[{"name": "f", "parameters": {}}]'

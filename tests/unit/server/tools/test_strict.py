@@ -29,6 +29,7 @@ from quire.server.tools.table import TOOL_PARSERS, choose_parsers
 from quire.text import vocabulary
 from quire.text.grammar import new_matcher
 from quire.text.json_types import ALL, allowed_types
+from quire.text.markup import MARKUP
 from quire.text.string_formats import FORMATS
 from quire.text.tokenizer import Tokenizer
 from quire.text.vocabulary import matcher_tokenizer, special_tokens
@@ -350,7 +351,30 @@ def test_a_parameters_type_tells_text_from_json() -> None:
         assert json.loads(arguments) == {key: value}
 
 
-@pytest.mark.parametrize("name", [n for n, f in TOOL_PARSERS.items() if f.marked])
+def written_call(name: str) -> str:
+    """A call of `free` with the argument b, which is 1."""
+    known = TOOL_PARSERS[name]
+    if known.envelopes:
+        each = known.envelopes[0]
+        begin = each.begin.replace("{name}", "free").replace("{index}", "0")
+        return begin + '{"b": 1}' + each.end
+    if name in MARKUP:
+        tags = MARKUP[name]
+        begin, end = next(iter(tags.blocks.items()))
+        head, before = tags.head.replace("{name}", "free"), tags.before.replace("{key}", "b")
+        value = before.replace("{string}", "false") + "1" + tags.after
+        return begin + tags.lead + head + value + tags.tail + end
+    return {
+        "pythonic": "[free(b=1)]",
+        "gemma4": "<|tool_call>call:free{b:1}<tool_call|>",
+        "openai": '<|channel|>commentary to=functions.free<|message|>{"b": 1}',
+    }[name]
+
+
+HM = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize("name", TOOL_PARSERS)
 @pytest.mark.parametrize("control", [False, True])
 def test_json_or_calls_and_nothing_else(name: str, control: bool) -> None:
     """Where the text has a schema, and there are tools that need not be called."""
@@ -369,11 +393,14 @@ def test_json_or_calls_and_nothing_else(name: str, control: bool) -> None:
         taken = matcher.validate_tokens(tokens)
         return taken == len(tokens) and matcher.consume_tokens(tokens) and matcher.is_accepting()
 
-    each = TOOL_PARSERS[name].envelopes[0]
-    begin = each.begin.replace("{name}", "free").replace("{index}", "0")
-    call = begin + '{"b": 1}' + each.end
+    call = written_call(name)
     assert accepted('{"a": 12}')
     assert accepted(call)
-    assert accepted(f"{call}\n{call}")
+    if name == "openai":
+        assert accepted(f"{HM}{call}<|call|><|start|>assistant{call}")
+        assert accepted(HM + '<|channel|>final<|message|>{"a": 12}')
+        assert not accepted(HM + "<|channel|>final<|message|>So.")
+    elif name not in ("pythonic", "llama3_json"):
+        assert accepted(f"{call}\n{call}")
     for wrong in ('{"a": 13}', f"So: {call}", f'{call}{{"a": 12}}', f"{call} So.", "12", ""):
         assert not accepted(wrong), wrong
