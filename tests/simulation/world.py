@@ -63,6 +63,8 @@ class World:
         }
         poisons = rng.random() < 0.2
         self.poison = {r.request_id for r in self.requests if poisons and rng.random() < 0.2}
+        # An eighth of the worlds yields any number of the tokens that a step may.
+        self._accept_rng = Random(~seed) if seed % 8 == 3 else None
         if seed % 8 == 7:
             self._go_on(Random(~seed))
         self.clock = VirtualClock()
@@ -184,15 +186,22 @@ class World:
             vocab_size=VOCAB,
             clock=self.clock,
             window=self.window,
+            accepts=self._accepts,
             fails=self._fails,
             corrupts=lambda: self.rng.random() < self.corruption_rate,
         )
 
+    def _accepts(self, most: int) -> int:
+        return most if self._accept_rng is None else self._accept_rng.randint(0, most)
+
     def _fails(self, batch: SchedulerOutput) -> bool:
         """Check a step before it is computed; whether it is to fail."""
         counts = batch.num_scheduled_tokens
-        total = int(counts.sum())
-        assert total * batch.num_steps == batch.total_num_scheduled_tokens, "tokens were miscounted"
+        total, further = int(counts.sum()), 0
+        if batch.max_new_tokens is not None:
+            assert batch.width <= self.core.config.num_scheduler_steps, "too many tokens at once"
+            further = sum(max(most - 1, 0) for most in batch.max_new_tokens.tolist())
+        assert total + further == batch.total_num_scheduled_tokens, "tokens were miscounted"
         assert total <= self.limits.max_num_batched_tokens, "budget exceeded"
         assert len(counts) <= self.limits.max_num_seqs, "too many in one step"
         assert counts.min(initial=1) >= 1, "a request was scheduled for nothing"
