@@ -1,5 +1,5 @@
-"""`quire bug-report`: what somebody needs to know to help, in one file, with what is private taken
-out. It is written here and sent nowhere."""
+"""`quire bug-report`: collect data for a bug report in one file, without private data. The file
+stays on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ADDRESS = re.compile(r"\b(?!127\.)(?:\d{1,3}\.){3}\d{1,3}\b")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to collect, and all that `quire serve` takes, to `parser`."""
+    """Add the report's flags, and all of `quire serve`, to `parser`."""
     parser.add_argument(
         "--output",
         type=Path,
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Write the file and say what is in it.
+    """Write the file and list its contents.
 
     Raises:
         QuireError: it cannot be written.
@@ -94,7 +94,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def contents(namespace: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Names of files and their texts; what cannot be had says why."""
+    """Yield names of files and their texts; a text that is not available says why."""
     yield "machine.json", _json(_machine())
     yield "doctor.json", _json(_or_why(lambda: _doctor(namespace)))
     yield "config.json", _json(_or_why(lambda: _config(namespace)))
@@ -108,10 +108,11 @@ def contents(namespace: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 
 def redactor(secrets: Sequence[str] = ()) -> Callable[[str], str]:
-    """What takes secrets, addresses and the names of folders, host and user out of a text.
+    """Return a function that removes secrets, addresses and names of folders, host and user from a
+    text.
 
     Args:
-        secrets: to be hidden wherever they stand, beside what looks like one.
+        secrets: removed wherever they appear, as is any text that looks like one.
     """
     words = {socket.gethostname(): "HOST"}
     with suppress(OSError, KeyError):  # a container's user without a name
@@ -165,7 +166,7 @@ def _doctor(namespace: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _config(namespace: argparse.Namespace) -> list[dict[str, Any]]:
-    """Of the flags that were given here, as `quire config --json` has them."""
+    """Return the configuration for the given flags, as `quire config --json` prints it."""
     return [asdict(value) for value in config.values(namespace) if value.name not in _OWN]
 
 

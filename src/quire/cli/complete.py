@@ -37,7 +37,7 @@ def run(namespace: argparse.Namespace) -> int:
     """
     text = _prompt(namespace.prompt)
     template = chat_template(namespace)
-    given_sampling(namespace)  # what is wrong with the flags is told before anything is loaded
+    given_sampling(namespace)  # report wrong flags before loading
     be_quiet(namespace)
     with Session(engine_args_from(namespace)) as session:
         tokenizer = session.engine.tokenizer
@@ -55,7 +55,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def _prompt(argument: str | None) -> str:
-    """The argument, or standard input without its last line break."""
+    """Return the argument, or standard input without its last line break."""
     text = argument
     if argument in (None, "-"):
         if argument is None and sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`quire config`: what `quire serve` would run with, and where each value comes from."""
+"""`quire config`: the effective settings of `quire serve`, and the source of each value."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Value:
     """One flag.
 
     Attributes:
-        source: "flag", "FILE:LINE", "environment", "model" (the checkpoint says so), "auto"
+        source: "flag", "FILE:LINE", "environment", "model" (from the checkpoint), "auto"
             (chosen for this machine) or "default".
-        why: the reason for a value that nobody wrote; may be empty.
+        why: the reason of a value that the user did not set; may be empty.
     """
 
     name: str
@@ -41,13 +41,13 @@ class Value:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add everything that `quire serve` takes."""
+    """Add all flags of `quire serve`."""
     parser.add_argument("--json", action="store_true", help="print a JSON list of the values")
     serve.add_arguments(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Print the configuration. It needs the model's configuration, not its weights.
+    """Print the configuration. This needs the model's configuration, not its weights.
 
     Raises:
         QuireError: what would keep the server from starting.
@@ -62,7 +62,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def values(namespace: argparse.Namespace) -> list[Value]:
-    """All that `quire serve` would run with; raises as `run`."""
+    """Return all settings of `quire serve`; raises as `run`."""
     args = serve.engine_args(namespace)
     resolved = resolve(args, detect())
     return [*engine_values(namespace, args, resolved), *server_values(namespace)]
@@ -71,7 +71,7 @@ def values(namespace: argparse.Namespace) -> list[Value]:
 def engine_values(
     namespace: argparse.Namespace, args: EngineArgs, resolved: Resolved
 ) -> Iterator[Value]:
-    """The engine's flags, with what was chosen for those that leave the choice open."""
+    """Return the engine's flags, with the chosen values of open ones."""
     chosen = _chosen(resolved) | {
         "gpu_memory_utilization": args.memory_share(resolved.config.device)
     }
@@ -91,7 +91,7 @@ def engine_values(
 
 
 def server_values(namespace: argparse.Namespace) -> Iterator[Value]:
-    """The flags that are not the engine's, and the environment."""
+    """Return the other flags, and the environment."""
     for name, value in foreign_values(vars(namespace)).items():
         yield Value(name, value, _source(namespace, PREFIX + name), FOREIGN[name].why)
     for name, value in sorted(vars(namespace).items()):
@@ -106,7 +106,7 @@ def server_values(namespace: argparse.Namespace) -> Iterator[Value]:
 
 
 def print_values(values: list[Value], out: TextIO) -> None:
-    """A line each: the flag as a config file spells it, its value, its source and the reason."""
+    """Print one line per flag: config file spelling, value, source and reason."""
     rows = [
         (
             value.name if value.name.isupper() else value.name.replace("_", "-"),
@@ -136,7 +136,7 @@ def _source(namespace: argparse.Namespace, name: str) -> str:
 
 
 def _chosen(resolved: Resolved) -> dict[str, Any]:
-    """What the engine runs with where a flag is unset or `auto`."""
+    """Return the engine's value of a flag that is unset or `auto`."""
     config = resolved.config
     quantized = {"quantization": config.quantization} if config.quantization_config else {}
     return quantized | {

@@ -20,7 +20,7 @@ _SAME = {"model": "model_tag"}
 
 @dataclass(frozen=True, slots=True)
 class FileValue:
-    """A flag's value that a file gives, and the file and line."""
+    """A flag's value from a file, with file and line."""
 
     value: Any
     where: str
@@ -29,7 +29,7 @@ class FileValue:
 def file_values(
     parser: argparse.ArgumentParser, path: Path, given: Mapping[str, Any]
 ) -> dict[str, FileValue]:
-    """The values that the file at `path` gives to flags of `parser`, by name.
+    """Return the values that the file at `path` gives to flags of `parser`, by name.
 
     Every line is checked; those of flags in `given` are left out, for the command line wins.
 
@@ -61,7 +61,7 @@ def file_values(
 
 
 def _value(parser: argparse.ArgumentParser, action: argparse.Action, setting: Setting) -> Any:
-    """The value of a setting, converted and checked as its flag's would be."""
+    """Return a setting's value, converted and checked as by its flag."""
     words = setting.words
     if words is None:
         if action.default is not None:
@@ -82,7 +82,7 @@ def _value(parser: argparse.ArgumentParser, action: argparse.Action, setting: Se
 
 
 def _switch(action: argparse.Action, setting: Setting, words: list[str]) -> bool:
-    """True or false, turned round for the `no-…` spelling."""
+    """Return true or false, inverted for the `no-…` spelling."""
     on = _SWITCH.get(words[0].lower()) if len(words) == 1 else None
     if on is None:
         raise _wrong(setting, f"it is a switch: true or false, not {' '.join(words)!r}")

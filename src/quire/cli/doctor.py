@@ -1,4 +1,4 @@
-"""`quire doctor`: what this machine is, what is amiss with it, and the fix."""
+"""`quire doctor`: check this machine, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from quire.system.hardware import cpu_name, detect
 GIB = 2**30
 LEAST_MEMORY, LEAST_DISK = 2 * GIB, 5 * GIB
 LEAST_FILES = 4096
-"""Open files: a connection each, and some beside."""
+"""Open files: one per connection, and some more."""
 BUSY_SHARE = 0.5
-"""Of the cores, that others keep busy, from which on they are said to be in the way."""
+"""Share of the cores in use by others above which `doctor` warns."""
 
 Level = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line.
+    """One line of the report.
 
     Attributes:
         fix: what to do about it; empty where all is well.
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Print what was found; 1 where something has to be mended before Quire can run."""
+    """Print the findings; return 1 if one prevents Quire from running."""
     findings = list(examine(namespace.host, namespace.port, measure=namespace.measure))
     if namespace.json:
         json.dump([asdict(finding) for finding in findings], sys.stdout, indent=2)
@@ -73,7 +73,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def render(findings: list[Finding]) -> str:
-    """A line each, its fix below it, and how many of what."""
+    """Return one line per finding with its fix, and the counts."""
     width = max(len(finding.name) for finding in findings)
     lines = []
     for finding in findings:
@@ -86,7 +86,7 @@ def render(findings: list[Finding]) -> str:
 
 
 def examine(host: str, port: int, *, measure: bool = False) -> Iterator[Finding]:
-    """Everything that is looked at, in turn; what cannot be looked at is left out."""
+    """Yield all findings; a check that is impossible here is left out."""
     checks: tuple[Callable[[], Finding | None], ...] = (
         _python, _packages, _native, _processor, _gpu, _quota, _busy, _governor, _numa, _memory,
         _huge_pages, lambda: _bandwidth(measure=measure), _cache, _hub, _open_files,
@@ -106,7 +106,7 @@ def _python() -> Finding:
 
 
 def _packages() -> Finding:
-    """Whether what Quire needs is installed; torch's version decides the most."""
+    """Check that Quire's packages are installed; torch's version matters most."""
     try:
         needed = [line for line in requires("quire") or [] if "extra ==" not in line]
         quire = version("quire")
@@ -183,7 +183,7 @@ def _gpu() -> Finding | None:
 
 
 def _quota() -> Finding:
-    """Cores that may be used, of those that are there."""
+    """Check how many of the cores this process may use."""
     usable, there = detect().cores, os.cpu_count() or 1
     found = f"{usable} usable of {there} hardware threads"
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
@@ -195,7 +195,7 @@ def _quota() -> Finding:
 
 
 def _busy() -> Finding | None:
-    """Who else computes; a core shared is a step's time doubled."""
+    """Check whether other programs compute; a shared core doubles a step's time."""
     try:
         load = os.getloadavg()[0]
     except OSError:
@@ -266,7 +266,7 @@ def _huge_pages() -> Finding | None:
 
 
 def _bandwidth(*, measure: bool) -> Finding:
-    """What the memory gives decides how fast one sequence decodes."""
+    """Report memory bandwidth, which limits the speed of one sequence."""
     from quire.explain.limits import load_limits
 
     limits = load_limits(detect().cores)
@@ -298,7 +298,7 @@ def _bandwidth(*, measure: bool) -> Finding:
 
 
 def _cache() -> Finding:
-    """Packed weights, measured limits and tuned kernels are kept there."""
+    """Check the folder of packed weights, measured limits and tuned kernels."""
     folder = env.cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)

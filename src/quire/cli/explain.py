@@ -1,4 +1,4 @@
-"""`quire explain`: what an engine loses its time to, and what would change it."""
+"""`quire explain`: find the causes of lost time, and the changes that help."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOAD = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to explain, the load, the results and the engine's flags to `parser`."""
+    """Add the subject, the load, the results and the engine's flags to `parser`."""
     add = parser.add_argument_group("what to explain (default: an offline run)").add_argument
     add("--url", metavar="URL", help="a running server, such as http://127.0.0.1:8000")
     add(
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Explain, print, write what was asked for.
+    """Explain, print, and write the requested files.
 
     Raises:
         QuireError: there is nothing to explain, or it cannot be reached.
@@ -136,7 +136,7 @@ def _check(namespace: argparse.Namespace) -> None:
 
 
 def _evidence(namespace: argparse.Namespace) -> tuple[Evidence, Demand]:
-    """What to explain, and a load to prove changes with."""
+    """Return the evidence, and a load to prove changes with."""
     from quire.bench.explained import Demand, demand_of, observe
     from quire.bench.kernels.limits import known_or_measured, measure_and_keep
     from quire.explain.bounds import bounded
@@ -163,7 +163,7 @@ def _evidence(namespace: argparse.Namespace) -> tuple[Evidence, Demand]:
 
 
 def ask(url: str, window: float) -> Evidence:
-    """The evidence of a running server.
+    """Return the evidence of a running server.
 
     Raises:
         QuireError: it does not answer, or refuses.

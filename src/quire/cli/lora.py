@@ -12,7 +12,7 @@ from quire.resolve.arguments import EngineArgs
 
 
 def add_lora_flags(http: argparse._ArgumentGroup) -> None:
-    """Which adapters `quire serve` serves, beside the engine's own limits for them."""
+    """Add the flags of served adapters."""
     http.add_argument(
         "--lora-modules",
         "--lora_modules",
@@ -30,7 +30,7 @@ def add_lora_flags(http: argparse._ArgumentGroup) -> None:
 
 
 def lora_modules(namespace: argparse.Namespace, args: EngineArgs) -> tuple[tuple[str, str], ...]:
-    """Names and folders; raises `ConfigError` for what is neither, and for a name that is taken."""
+    """Return names and folders. Raises `ConfigError` for a malformed value or a repeated name."""
     taken = {args.model, *(namespace.served_model_name or ())}
     modules = []
     for text in namespace.lora_modules:
@@ -54,7 +54,7 @@ def lora_modules(namespace: argparse.Namespace, args: EngineArgs) -> tuple[tuple
 
 
 def lora_dir(namespace: argparse.Namespace, args: EngineArgs) -> Path | None:
-    """The folder; raises `ConfigError` where it is none."""
+    """Return the folder; raises `ConfigError` if it does not exist."""
     if namespace.lora_dir is None:
         return None
     _needs_lora(args, "--lora-dir")

@@ -1,4 +1,4 @@
-"""The `quire` command. Only the command that is asked for is imported."""
+"""The `quire` command. It imports only the requested subcommand."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether it is Ctrl-C, or what a library has made of it."""
+    """Return whether an error is Ctrl-C, possibly wrapped by a library."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

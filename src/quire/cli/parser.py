@@ -23,7 +23,7 @@ _UNDERSCORED = re.compile(r"/--\w*_[\w.]*")
 
 
 class _Help(argparse.HelpFormatter):
-    """Shows each flag with dashes alone; with underscores it is taken, too."""
+    """Shows each flag with dashes; underscores are accepted too."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         shown = copy(action)
@@ -32,7 +32,7 @@ class _Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` that takes no abbreviations and reports an unknown flag helpfully."""
+    """An `ArgumentParser` without abbreviations, with suggestions for unknown flags."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         defaults: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _Help}
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """As argparse does, but that its errors name none of our functions."""
+        """As in argparse, but errors do not name our functions."""
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """As argparse does, but that a mistyped choice gets a suggestion."""
+        """As in argparse, but a mistyped choice gets a suggestion."""
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv`, and the file that its --config names; exits with 2 for unknown flags.
+        """Parse `argv` and the file of its --config; exit with 2 for unknown flags.
 
         The namespace tells where values come from: `given` are the names that the command line
         sets, `file_values` what the file set, by name.
@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
 def _leaf(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[argparse.ArgumentParser, list[str]]:
-    """The subcommand's parser that the words lead to, and the words that are left for it."""
+    """Return the subcommand's parser for these words, and the remaining words."""
     rest = list(words)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and rest and rest[0] in action.choices:
@@ -104,7 +104,7 @@ def _leaf(
 
 
 def _given(parser: argparse.ArgumentParser, words: list[str]) -> dict[str, Any]:
-    """What the command line itself says: values by name, without defaults."""
+    """Return the values on the command line by name, without defaults."""
     unset = {
         action.dest: None if isinstance(action, argparse._AppendAction) else _UNSET
         for action in parser._actions
@@ -119,7 +119,7 @@ def _given(parser: argparse.ArgumentParser, words: list[str]) -> dict[str, Any]:
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Every flag of `parser` that does something, in the spelling that help shows."""
+    """Return every flag of `parser`, spelled as in its help."""
     for action in parser._actions:
         if not action.dest.startswith(PREFIX):
             yield from (option for option in action.option_strings if "_" not in option)

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Print the report; 1 where the model does not fit.
+    """Print the report; return 1 if the model does not fit.
 
     Raises:
         QuireError: there is no such model, or a flag is wrong.
@@ -66,8 +66,8 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def _without_weights(args: EngineArgs) -> EngineArgs:
-    """The same, but that nothing is downloaded of a hub id but its configuration, and that a preset
-    needs no --load-format."""
+    """Return the arguments so that only a hub id's configuration is downloaded, and a preset has
+    random weights."""
     from pathlib import Path
 
     from quire.checkpoint.source import EMBEDDED
@@ -77,7 +77,7 @@ def _without_weights(args: EngineArgs) -> EngineArgs:
 
 
 def render(report: Fit, args: EngineArgs) -> str:
-    """The report for people."""
+    """Yield the lines of the report."""
     sections = (
         _head(report), _memory(report), _verdict(report, args), _speed(report), _reasons(report)
     )  # fmt: skip
@@ -180,7 +180,7 @@ def _speed(report: Fit) -> Iterator[str]:
 
 
 def _reasons(report: Fit) -> Iterator[str]:
-    """Of each choice that was left open."""
+    """Yield the reason of each open choice."""
     if report.notes:
         yield "Why"
     for note in report.notes:

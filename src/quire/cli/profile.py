@@ -1,4 +1,4 @@
-"""`quire profile`: one offline run, taken apart by module, by operation and by Python function."""
+"""`quire profile`: one offline run, split by module, op and Python function."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Prompts = list[list[int]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the model, what to run, what to write, and the engine's flags to `parser`."""
+    """Add the model, the run, the outputs and the engine's flags to `parser`."""
     parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     run_group = parser.add_argument_group("run")
     for flag, default, text in (
@@ -76,7 +76,7 @@ def _engine_args(namespace: argparse.Namespace) -> EngineArgs:
 
 
 def _operations(namespace: argparse.Namespace, args: EngineArgs) -> Prompts:
-    """Profile the operations, and make the trace; the prompts that were run."""
+    """Profile the ops and write the trace; return the prompts."""
     from quire.bench.kernels.limits import known_or_measured
     from quire.bench.workload import token_prompts
     from quire.frontend.llm import LLM
@@ -151,7 +151,7 @@ def _python(args: EngineArgs, prompts: Prompts, output_len: int, folder: Path) -
 async def _profiled(
     args: EngineArgs, prompts: Prompts, output_len: int
 ) -> tuple[cProfile.Profile, bytes]:
-    """The front end's profile, and the core's as pstats keeps it."""
+    """Return the front end's profile, and the core's in pstats' format."""
     from quire.core.sampling_params import SamplingParams
     from quire.frontend.async_llm import AsyncLLM
 

@@ -88,7 +88,7 @@ async def _run(args: EngineArgs, namespace: argparse.Namespace, done: set[str]) 
     from quire.server.app import create_app
     from quire.server.batch import Batch, read_lines
 
-    if args.max_itl_stretch is None:  # nobody watches the tokens come: long steps are best
+    if args.max_itl_stretch is None:  # no one watches the tokens, so long steps are best
         args = replace(args, max_itl_stretch=math.inf)
     total = sum(1 for _ in read_lines(namespace.input_file)) - len(done)
     engine = await AsyncLLM.start(args)

@@ -184,7 +184,7 @@ def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient)
 
 
 def _started() -> float:
-    """When the system started this process, on the monotonic clock; now, where it does not say."""
+    """Return when the system started this process, on the monotonic clock; now, if unknown."""
     now = time.monotonic()
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
@@ -194,7 +194,7 @@ def _started() -> float:
 
 
 def add_answer_flags(group: argparse._ArgumentGroup) -> None:
-    """The model's names, and what its answers are read as."""
+    """Add flags for the model's names and the parsers of its answers."""
     group.add_argument(
         "--served-model-name",
         "--served_model_name",
@@ -219,7 +219,7 @@ def add_answer_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def engine_args(namespace: argparse.Namespace) -> EngineArgs:
-    """The engine's flags, MODEL counted in.
+    """Return the engine's flags, including MODEL.
 
     Raises:
         ConfigError: MODEL and --model differ.
@@ -278,7 +278,7 @@ def _add_cors_flags(http: argparse._ArgumentGroup) -> None:
 
 
 def _tls(namespace: argparse.Namespace) -> Tls | None:
-    """Raises `ConfigError` where the flags of TLS lack the certificate, or the authorities."""
+    """Return the TLS settings; raises `ConfigError` if a certificate or an authority is missing."""
     from quire.server.serve import Tls
 
     certfile: str | None = namespace.ssl_certfile
@@ -297,7 +297,8 @@ def _tls(namespace: argparse.Namespace) -> Tls | None:
 
 
 def _cors(namespace: argparse.Namespace) -> Cors | None:
-    """Raises `ConfigError` where any page could use a browser's credentials."""
+    """Return the CORS settings; raises `ConfigError` if every page could use a browser's
+    credentials."""
     from quire.server.app import Cors
 
     origins = tuple(namespace.allowed_origins)

@@ -1,4 +1,4 @@
-"""A model in the terminal: start it, stream its text, tell how fast it was."""
+"""A model in the terminal: start it, stream its text, report its speed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Speed:
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags that make `SamplingParams`; what is not given comes from the model."""
+    """Add flags for `SamplingParams`; unset values come from the model."""
     group = parser.add_argument_group("sampling")
     group.add_argument(
         "--max-tokens",
@@ -78,7 +78,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def be_quiet(namespace: argparse.Namespace) -> None:
-    """Log warnings alone, here and in the engine's processes, unless the user asks for more."""
+    """Log only warnings, here and in the engine's processes, unless the user asks for more."""
     if not namespace.verbose:
         env.set_defaults(QUIRE_LOG_LEVEL="WARNING")
 
@@ -87,7 +87,7 @@ _NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop"
 
 
 def given_sampling(namespace: argparse.Namespace) -> dict[str, Any]:
-    """The fields of `SamplingParams` that the flags of `add_sampling_flags` give.
+    """Return the `SamplingParams` fields given by flags.
 
     Raises:
         ConfigError: one is out of its range, whatever the model.
@@ -102,7 +102,7 @@ def given_sampling(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 async def start_engine(args: EngineArgs) -> AsyncLLM:
-    """Start an engine, whose core imports torch while its front end is imported here.
+    """Start an engine; its core imports torch while its front end is imported here.
 
     It has no pool of tokenizers: who asks for one answer at a time tokenizes in between.
     """
@@ -120,7 +120,7 @@ def _to_stdout(text: str) -> None:
 
 
 class Session:
-    """An engine and the event loop it runs in, for a program that waits for one answer at a time.
+    """An engine and its event loop, for a program that waits for one answer at a time.
 
     Between answers the loop stands still, so that `input()` and Ctrl-C work as in any program.
     """
@@ -151,7 +151,7 @@ class Session:
         num_prompt_tokens: int,
         most: int | None = DEFAULT_MAX_TOKENS,
     ) -> SamplingParams:
-        """The flags of `add_sampling_flags` over the model's own defaults.
+        """Return sampling parameters: the flags over the model's defaults.
 
         Args:
             most: tokens of the answer, unless the flags say; None: as many as there is room for.

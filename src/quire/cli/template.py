@@ -20,7 +20,7 @@ def add_chat_template_flag(parser: argparse._ActionsContainer) -> None:
 
 
 def chat_template(namespace: argparse.Namespace) -> str | None:
-    """The template's source; None for the model's own.
+    """Return the template's source; None for the model's own.
 
     Raises:
         ConfigError: the file cannot be read.

@@ -1,1 +1,1 @@
-"""What the engine counts and how it is exported."""
+"""The engine's counters and their export."""

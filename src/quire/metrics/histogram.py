@@ -1,4 +1,4 @@
-"""Counts of observations by size: of all since the start, and of those of the last minute."""
+"""Histograms since the start, and percentiles of the last minute."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Histogram:
 
 
 def quantile(q: float, bounds: Sequence[float], counts: Sequence[int]) -> float | None:
-    """The value below which a share `q` of the observations lies; None if there are none.
+    """Return the value below which a share `q` of the observations lies; None if there are none.
 
     A bucket's observations are taken to lie evenly between its bounds, the first one's from 0 on,
     as Prometheus' `histogram_quantile` does; of those above the last bound that bound is known.
@@ -52,7 +52,7 @@ def quantile(q: float, bounds: Sequence[float], counts: Sequence[int]) -> float 
 
 
 class Percentiles(msgspec.Struct):
-    """Of `count` observations, in their unit; None where there are none."""
+    """Percentiles of `count` observations, in their unit; None if there are none."""
 
     p50: float | None
     p90: float | None
@@ -61,7 +61,7 @@ class Percentiles(msgspec.Struct):
 
 
 class RecentLatencies:
-    """What histograms have counted in the last minute, from marks of what they had counted before.
+    """Percentiles of the last minute, from marks of earlier counts.
 
     Args:
         histograms: by name.
@@ -73,7 +73,7 @@ class RecentLatencies:
         self._due = 0.0
 
     def begin_step(self, now: float) -> None:
-        """Call it before what a step gave is observed; nearly always it is one comparison."""
+        """Call before a step's results are observed; usually it costs one comparison."""
         if now < self._due:
             return
         while self._marks and self._marks[0][0] <= now - WINDOW:
@@ -82,7 +82,7 @@ class RecentLatencies:
         self._due = now + MARK_INTERVAL
 
     def percentiles(self, now: float) -> dict[str, Percentiles]:
-        """By name, over the 55 to 60 seconds before `now`: from the first mark among them on."""
+        """Return percentiles by name, over the 55 to 60 seconds before `now`."""
         marks = (counts for moment, counts in self._marks if moment > now - WINDOW)
         base = next(marks, None)
         found = {}

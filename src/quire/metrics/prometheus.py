@@ -22,7 +22,7 @@ _REASONS = ("stop", "length", "abort", "error")
 
 
 class MetricsCollector(Collector):
-    """Reads `EngineStats` when it is scraped; between scrapes it costs nothing."""
+    """Reads `EngineStats` when it is scraped; costs nothing between scrapes."""
 
     def __init__(self, stats: EngineStats, model_name: str) -> None:
         self._stats = stats
@@ -40,7 +40,7 @@ class MetricsCollector(Collector):
             yield self._histogram(f"vllm:{name}", text, histogram)
         yield self._histogram(
             "quire:event_loop_lag_seconds",
-            "How late the event loop of the API is, sampled while requests are under way.",
+            "How late the event loop of the API is, sampled while requests are in progress.",
             self._stats.event_loop_lag,
         )
 
@@ -61,7 +61,7 @@ class MetricsCollector(Collector):
             yield family
         blocks = GaugeMetricFamily(
             "quire:kv_blocks",
-            "KV-cache blocks by state; cached are those that nobody uses and that hold a prefix.",
+            "KV-cache blocks by state; cached blocks are unused and hold a prefix.",
             labels=[*self._labels, "state"],
         )
         used, cached = (s.kv_blocks_used, s.kv_blocks_cached) if s else (0, 0)
@@ -143,7 +143,7 @@ class MetricsCollector(Collector):
         yield ignored
 
     def _host_tier(self, host: HostTierStats) -> Iterator[Metric]:
-        """Of KV blocks outside of the KV cache."""
+        """Yield metrics of KV blocks outside of the KV cache."""
         for name, text, value in _host_gauges(host):
             gauge = GaugeMetricFamily(name, text, labels=list(self._labels))
             gauge.add_metric(list(self._labels.values()), value)
@@ -174,7 +174,7 @@ class MetricsCollector(Collector):
 
 
 def _lora_requests(use: LoraUse, max_loras: int) -> Metric:
-    """As vLLM has it: the labels tell, and the value is when they were true."""
+    """Return vLLM's metric: labels hold the state, and the value is its time."""
     family = GaugeMetricFamily(
         "vllm:lora_requests_info",
         "Adapters in the batch and in the queue, by name, with commas between; the time.",
@@ -252,7 +252,7 @@ def _histograms(s: EngineStats) -> tuple[tuple[str, str, Histogram], ...]:
 
 
 def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Prometheus' buckets: each counts all observations up to its bound."""
+    """Return Prometheus' buckets: each counts all observations up to its bound."""
     total = 0
     result: list[tuple[str, float]] = []
     for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):

@@ -1,4 +1,4 @@
-"""The metrics of an engine as Python objects: what `GET /metrics` tells, without a server."""
+"""The metrics of an engine as Python objects, as in `GET /metrics`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.metrics.stats import EngineStats
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number, or a group of them, with the labels that tell it from others of its name."""
+    """One number or a group of them, with labels."""
 
     name: str
     labels: dict[str, str]
@@ -28,14 +28,14 @@ class Counter(Metric):
 
 @dataclass(frozen=True, slots=True)
 class Gauge(Metric):
-    """A number as it is now."""
+    """A current value."""
 
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Vector(Metric):
-    """Several counts in an order; Quire has none so far."""
+    """Several counts in order; Quire has none so far."""
 
     values: list[float]
 
@@ -65,7 +65,7 @@ def _metrics(family: Family) -> Iterable[Metric]:
 
 
 def _histogram(family: Family) -> Histogram:
-    """Of a family that has one, as all of the engine's do."""
+    """Return a family's histogram."""
     buckets: dict[str, int] = {}
     labels: dict[str, str] = {}
     total = 0.0

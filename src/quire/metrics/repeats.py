@@ -1,4 +1,4 @@
-"""How much of the arriving prompts has been seen before, whether or not it is cached."""
+"""Count how much of arriving prompts was seen before, cached or not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ MOST_CHUNKS = 65_536
 
 
 class RepeatedPrefixes:
-    """Remembers the beginnings of prompts by chained hashes, for statistics alone."""
+    """Remembers prefixes of prompts by chained hashes, for statistics only."""
 
     def __init__(self) -> None:
         self._seen: dict[int, None] = {}
 
     def note(self, token_ids: list[int], salt: str | None = None) -> int:
-        """Remember a prompt; its leading tokens that an earlier one had, in whole chunks.
+        """Remember a prompt; return how many leading tokens an earlier one had, in whole chunks.
 
         A salted prompt shares with those of its salt alone, as in the prefix cache. The last token
         is never counted: it is always computed.

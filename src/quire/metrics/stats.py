@@ -1,4 +1,4 @@
-"""What the engine counts, as plain numbers: `prometheus` exports them, `explain` reads them."""
+"""The engine's counters as plain numbers: `prometheus` exports them, `explain` reads them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKEN_COUNTS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
 
 
 class LoraUse(NamedTuple):
-    """Names of adapters: those of sequences in the batch, and of sequences in the queue."""
+    """Names of adapters of sequences in the batch, and in the queue."""
 
     running: set[str]
     waiting: set[str]
@@ -79,13 +79,13 @@ class EngineStats:
         )
         self.front = FrontTimes()
         self.core: CoreTimes | None = None
-        """As of the latest step that told them."""
+        """Times as of the latest step."""
         self.last_step = 0.0
         """When the latest step ended."""
         self.max_loras: int | None = None
-        """Adapters that one batch may have; None: the engine serves none."""
+        """Maximum adapters per batch; None if the engine serves none."""
         self.adapters: Callable[[], LoraUse] | None = None
-        """Who uses which now."""
+        """Returns the adapters in use."""
         self.observer: Callable[[], None] | None = None
         """Called after every step."""
         self._repeats = RepeatedPrefixes()
@@ -97,28 +97,28 @@ class EngineStats:
 
     @property
     def kv_cache_usage(self) -> float:
-        """Share of the KV blocks in use, from 0 to 1."""
+        """Return the share of KV blocks in use, from 0 to 1."""
         s = self.scheduler
         return s.kv_blocks_used / s.kv_blocks_total if s and s.kv_blocks_total else 0.0
 
     @property
     def prefix_hit_rate(self) -> float:
-        """Share of the prompt tokens looked up that the prefix cache held, from 0 to 1."""
+        """Return the share of looked-up prompt tokens that were cached, from 0 to 1."""
         s = self.scheduler
         return s.prefix_cache_hits / s.prefix_cache_queries if s and s.prefix_cache_queries else 0.0
 
     def seconds(self) -> dict[str, float]:
-        """Where the time since the start went, by the names of `times.PARTS`."""
+        """Return the time since the start by the names of `times.PARTS`."""
         return joined(self.front, self.core, self.request_queue_time.total)
 
     def seconds_to_finish(self, count: int, now: float) -> float | None:
-        """How long `count` requests take to finish, as fast as the latest; None if none did."""
+        """Return how long `count` requests take at the recent rate; None if none has finished."""
         if not self._finish_times or now <= self._finish_times[0]:
             return None
         return count * (now - self._finish_times[0]) / len(self._finish_times)
 
     def on_ready(self, num_blocks: int) -> None:
-        """A core is there, with so many KV blocks, of which it has yet to use one."""
+        """Record a new core with this many KV blocks, none in use."""
         self.scheduler = SchedulerStats(0, 0, 0, num_blocks, 0, 0, 0, 0, 0)
 
     def on_step(
@@ -126,7 +126,7 @@ class EngineStats:
     ) -> None:
         self.core = times or self.core
         if scheduler is not None:
-            # After an abort the core tells its state without having computed anything.
+            # After an abort the core reports its state without a step.
             if self.scheduler is None or scheduler.num_steps > self.scheduler.num_steps:
                 self.iteration_tokens.observe(scheduler.step_tokens)
             self.scheduler = scheduler
@@ -135,22 +135,23 @@ class EngineStats:
             self.observer()
 
     def forget_core(self) -> None:
-        """The core is gone, and with it all that it counted; another one begins at zero."""
+        """Reset what the lost core counted; the next one starts at zero."""
         self.scheduler = self.core = None
         self._log_start = None
 
     def on_arrival(self, prompt_token_ids: list[int], cache_salt: str | None = None) -> None:
-        """A request has come."""
+        """Record a new request."""
         self.repeated_tokens += self._repeats.note(prompt_token_ids, cache_salt)
 
     def on_first_token(self, metrics: RequestMetrics, prompt_tokens: int, cached: int) -> None:
-        """The first token of a request (of the first of its n sequences to have one)."""
+        """Record the first token of a request (of the first of its n sequences to have one)."""
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached
         self.time_to_first_token.observe(metrics.first_token_time - metrics.arrival_time)
 
     def on_tokens(self, count: int, seconds: float | None) -> None:
-        """New tokens of a sequence, so many seconds after the ones before (None: its first)."""
+        """Record new tokens of a sequence, this many seconds after the previous ones (None: its
+        first)."""
         self.generation_tokens += count
         if seconds is not None and count:
             self.inter_token_latency.observe(seconds)
@@ -178,7 +179,7 @@ class EngineStats:
             self.request_params_max_tokens.observe(max_tokens)
 
     def _log(self, now: float) -> None:
-        """One line every `LOG_INTERVAL`; a pause starts the interval anew."""
+        """Log one line every `LOG_INTERVAL`; a pause restarts the interval."""
         paused = now - self.last_step > LOG_INTERVAL
         self.last_step = now
         if self._log_start is not None and not paused:
@@ -203,7 +204,7 @@ class EngineStats:
         self._log_seconds = self.seconds()
 
     def _shares(self, elapsed: float) -> str:
-        """The model's share of the time since the last line, and the largest other part's."""
+        """Return the model's share of the time since the last line, and the largest other share."""
         spent = {k: v - self._log_seconds.get(k, 0.0) for k, v in self.seconds().items()}
         model = spent.pop("model")
         del spent["queue"]  # it counts every request that waits
@@ -212,5 +213,5 @@ class EngineStats:
 
 
 def _share(part: float) -> str:
-    """A part of the time, in cores if several processes do it: tokenizers do."""
+    """Return a share of the time, in cores if several processes work on it, as tokenizers do."""
     return f"{part:.0%}" if part <= 1 else f"{part:.1f} cores"

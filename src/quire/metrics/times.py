@@ -1,4 +1,4 @@
-"""Where the time goes, in the front end and in the core, under one list of names."""
+"""Time spent in the front end and in the core, under one list of names."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ PARTS = {
     "send": "texts to events, and these to their sockets",
     "idle": "the core waiting for requests",
 }
-"""Name → meaning. Parts of the core are wall time and add up to all of it; the front end's, which
-run beside them, are CPU time, because what they take the kernels lack."""
+"""Name → meaning. Parts of the core are wall time and add up to all of it; the front end's are
+CPU time, because they take it from the kernels."""
 
 
 class FrontTimes:
-    """The front end's CPU seconds since the start; few clock reads a request and three a step.
+    """The front end's CPU seconds since the start; a few clock reads per request, three per step.
 
     Attributes:
-        tokenize: prompts and chat templates to tokens, in whichever thread.
+        tokenize: prompts and chat templates to tokens, in any thread.
         detokenize: steps of the core to texts.
-        send: these texts to whoever reads them: for HTTP, events encoded and written.
+        send: texts to their readers; over HTTP, encoding and writing events.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class FrontTimes:
         self._lock = threading.Lock()
 
     def watch_loop(self) -> None:
-        """From now on, `http` is what else this thread does."""
+        """Count the rest of this thread's time as `http` from now on."""
         self._loop = threading.get_ident()
         self._loop_start = time.thread_time()
 
@@ -57,9 +57,9 @@ class FrontTimes:
 
     @property
     def http(self) -> float:
-        """The rest of the event loop's thread: connections, parsing, validation, answers.
+        """Return the rest of the event loop's thread: connections, parsing, validation, answers.
 
-        Read it in that thread; 0.0 where there is none.
+        Read it in that thread; 0.0 without one.
         """
         if self._loop is None:
             return 0.0
@@ -68,7 +68,7 @@ class FrontTimes:
 
     @contextmanager
     def tokenizing(self) -> Iterator[None]:
-        """Count what is done inside as tokenization; safe in any thread."""
+        """Count the time inside as tokenization; safe in any thread."""
         start = time.thread_time()
         try:
             yield
@@ -84,7 +84,7 @@ class FrontTimes:
 
 
 def joined(front: FrontTimes, core: CoreTimes | None, queue: float) -> dict[str, float]:
-    """Seconds since the start by the names of `PARTS`; call it in the event loop's thread.
+    """Return seconds since the start by the names of `PARTS`; call it in the event loop's thread.
 
     Args:
         queue: seconds that requests have waited.

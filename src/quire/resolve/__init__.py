@@ -1,1 +1,1 @@
-"""From a user's arguments to the frozen configuration that the engine runs on."""
+"""Turn a user's arguments into the frozen configuration of the engine."""

@@ -1,4 +1,4 @@
-"""Configuration files: flags, one a line, in YAML as vLLM's `--config` takes it, or in TOML."""
+"""Configuration files: one flag per line, in YAML as with vLLM's `--config`, or in TOML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NULL = {"", "~", "null", "Null", "NULL"}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One flag as a file spells it.
+    """One flag in a file.
 
     Attributes:
         key: the flag's name without its leading dashes, with dashes or underscores.
@@ -37,7 +37,7 @@ class Setting:
 
 
 def read_settings(path: Path) -> list[Setting]:
-    """The flags that a file sets, in its order.
+    """Return the flags that a file sets, in its order.
 
     Every value reaches its flag as the text that stands in the file, so that a flag takes there
     what it takes on the command line, and YAML makes no number of a git commit.
@@ -72,7 +72,7 @@ def read_settings(path: Path) -> list[Setting]:
 
 
 def write_settings(path: Path, values: Mapping[str, Any], comments: Sequence[str] = ()) -> None:
-    """Write flags so that `read_settings` reads them: TOML or YAML by the suffix.
+    """Write flags for `read_settings`, as TOML or YAML by the suffix.
 
     Args:
         values: field of `EngineArgs` → value; None is left out, as it is unset.
@@ -118,7 +118,7 @@ def _from_toml(path: Path, text: str) -> list[Setting]:
 
 
 def _words(value: Any) -> list[str]:
-    """A TOML value as words of a command line; a table is JSON."""
+    """Return a TOML value as words of a command line; a table becomes JSON."""
     if isinstance(value, list):
         return [word for item in value for word in _words(item)]
     if isinstance(value, bool | dict):
@@ -147,7 +147,7 @@ def _from_yaml(path: Path, text: str) -> list[Setting]:
 
 
 def _yaml_words(node: yaml.Node) -> list[str] | None:
-    """A value as words of a command line: plain text as it stands there, a mapping as JSON."""
+    """Return a YAML value as words of a command line: plain text unchanged, a mapping as JSON."""
     import yaml
 
     match node:

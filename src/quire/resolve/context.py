@@ -1,4 +1,4 @@
-"""How long a sequence may be: what the user says, what the model knows, what the memory holds."""
+"""The maximum length of a sequence: from the flag, the model and the memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_TOKENS = 1024
 
 
 def asked_context(args: EngineArgs, model: ModelConfig) -> int:
-    """What the user says, or the model's own limit.
+    """Return the flag's value, or the model's own limit.
 
     Raises:
         ConfigError: the model knows no such positions.
@@ -49,7 +49,7 @@ def asked_context(args: EngineArgs, model: ModelConfig) -> int:
 
 
 def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str]) -> EngineConfig:
-    """The configuration, its context cut to what fits the memory where the user named none.
+    """Return the configuration; without a flag its context is cut to what fits into memory.
 
     What the engine's process will hold besides is not known yet: some more than usual is left for
     it, so that the same flags give the same context on a machine. Where not even LEAST_TOKENS fit,

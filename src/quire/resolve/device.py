@@ -1,4 +1,4 @@
-"""Where the model computes, and how much memory it may use there."""
+"""The device of the model, and its memory budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIB = 2**30
 def resolve_device(
     args: EngineArgs, hardware: Hardware, notes: list[str]
 ) -> tuple[EngineArgs, DeviceType]:
-    """The device, and the flags with the kernels that it has.
+    """Return the device, and the flags with its kernels.
 
     Raises:
         ConfigError: it is not there, or cannot run what the flags ask for.
@@ -50,8 +50,8 @@ def resolve_device(
 def memory_budget(
     args: EngineArgs, hardware: Hardware, device: DeviceType, notes: list[str]
 ) -> int:
-    """Bytes of the device's memory that weights and KV cache may use together, on a CPU beside the
-    host tiers.
+    """Return the bytes of the device's memory for weights and KV cache; on a CPU without the host
+    tiers.
 
     Raises:
         ConfigError: the host tiers take more memory than is free.

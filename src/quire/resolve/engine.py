@@ -1,4 +1,4 @@
-"""From what the user wrote to what the engine runs on: every choice is made here, once."""
+"""Resolve the arguments into the engine's configuration. Every choice is made here, once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "du
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The configuration, where the model comes from, and why each automatic choice was made."""
+    """The configuration, the model's source, and the reason of each automatic choice."""
 
     config: EngineConfig
     source: ModelSource
@@ -71,7 +71,8 @@ class Resolved:
 
 
 def engine_args(model: str, fields: Mapping[str, Any]) -> EngineArgs:
-    """`EngineArgs` of a model and keyword arguments; `profiler_config` may be a dict, or JSON.
+    """Return `EngineArgs` from a model and keyword arguments; `profiler_config` may be a dict or
+    JSON.
 
     Raises:
         ConfigError: for a name that is no field, or one of vLLM's that cannot be heeded.
@@ -83,7 +84,7 @@ def engine_args(model: str, fields: Mapping[str, Any]) -> EngineArgs:
 
 
 def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
-    """Find the model, read its configuration (no weights) and settle every open choice.
+    """Find the model, read its configuration (no weights), and make every open choice.
 
     Raises:
         ConfigError: a flag is out of range or does not fit the model or the machine.
@@ -183,12 +184,12 @@ def _hash_algo(args: EngineArgs) -> HashAlgo:
 
 
 def load_tokenizer(resolved: Resolved) -> Tokenizer:
-    """The model's tokenizer; for a preset, which has none, one that spells out token ids."""
+    """Return the model's tokenizer; for a preset, which has none, one that spells out ids."""
     return open_tokenizer(resolved.tokenizer_path, vocab_size=resolved.config.model.vocab_size)
 
 
 def _itl_stretch(args: EngineArgs) -> float | None:
-    """How much prompts may slow those who decode; None where nothing bounds it."""
+    """Return how much prompts may slow decoding; None for no limit."""
     stretch = ITL_STRETCH if args.max_itl_stretch is None else args.max_itl_stretch
     return None if args.max_num_batched_tokens or stretch > NO_STRETCH else stretch
 
@@ -255,7 +256,7 @@ def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -
 def _cpu_offload(
     args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
 ) -> int:
-    """Most bytes of weights that may stay in a mapped file, or beside a GPU in host memory."""
+    """Return the most bytes of weights to leave in a mapped file, or with a GPU in host memory."""
     limit = int(args.cpu_offload_gb * GIB)
     if not args.cpu_offload_gb:
         return 0
@@ -285,7 +286,7 @@ def _cpu_offload(
 
 
 def _tiers(args: EngineArgs, block_bytes: int) -> TierConfig:
-    """How many blocks fit into the tiers below the KV cache."""
+    """Return the number of blocks in the tiers below the KV cache."""
     if args.kv_offloading_size and not args.enable_prefix_caching:
         raise value_error(
             args, "kv_offloading_size", "there is nothing to keep without prefix caching."
@@ -330,7 +331,7 @@ def _tokenizer_path(args: EngineArgs, source: ModelSource) -> Path | None:
         return source.tokenizer_path
     if (local := checkpoint.local_path(args.tokenizer)).exists():
         return local
-    # "dummy" asks for no weights, which nobody would read here.
+    # "dummy" reads no weights.
     found = checkpoint.resolve(
         args.tokenizer, load_format="dummy", download_dir=args.download_dir
     ).tokenizer_path

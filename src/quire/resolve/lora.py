@@ -10,7 +10,7 @@ _LIMITS = ("max_loras", "max_lora_rank", "max_cpu_loras")
 
 
 def lora_config(args: EngineArgs, *, pools: bool = False) -> LoRAConfig | None:
-    """None where adapters are off.
+    """Return the limits; None if adapters are off.
 
     Args:
         pools: the model is asked for embeddings or scores.

@@ -1,4 +1,4 @@
-"""What a user changes of a model's own configuration, and what of it has a cost to be told."""
+"""User overrides of a model's own configuration, and warnings about its cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLAG = "--hf-overrides"
 
 
 def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
-    """The same model, its config.json with these fields in place of its own.
+    """Return the model's source with these fields in place of those of config.json.
 
     Args:
         overrides: a JSON object; a field that is null is taken away. RoPE's fields take effect
@@ -40,7 +40,7 @@ def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
 
 
 def yarn_warning(model: ModelConfig) -> str | None:
-    """What static YaRN costs short prompts; None where it is not on."""
+    """Return a warning about static YaRN's effect on short prompts; None without YaRN."""
     own = model.rope
     if own is None or own.scaling != "yarn" or own.params["factor"] <= 1.0:
         return None

@@ -1,4 +1,4 @@
-"""Whether a model can be shared among several processes."""
+"""Check whether several processes can share a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLAG = "tensor_parallel_size"
 def with_ranks(
     args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
 ) -> EngineConfig:
-    """The configuration, its threads dealt out evenly among the ranks.
+    """Return the configuration with its threads divided evenly among the ranks.
 
     Raises:
         ConfigError: there are fewer cores or threads than ranks, the model or its quantization

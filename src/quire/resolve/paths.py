@@ -8,7 +8,7 @@ from quire.core.errors import ConfigError
 
 
 def expanded(name: str, param: str) -> Path:
-    """Return the path that `name` is, `~` and `~user` replaced.
+    """Return a path with `~` and `~user` expanded.
 
     Raises:
         ConfigError: there is no such user; names `param`.

@@ -1,4 +1,4 @@
-"""Whether a model pools, and how: as its files say, or as --runner and its sisters do."""
+"""Whether and how a model pools: from its files, or from --runner and related flags."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PROBLEMS: dict[str, Activation] = {
 
 @dataclass(frozen=True, slots=True)
 class PooledModel:
-    """What pooling makes of a model's arguments and shape; `pooling` is None where it generates."""
+    """The arguments and shape of a pooling model; `pooling` is None for a generating one."""
 
     args: EngineArgs
     model: ModelConfig
@@ -50,7 +50,7 @@ class PooledModel:
 def resolve_pooling(
     args: EngineArgs, source: ModelSource, model: ModelConfig, notes: list[str]
 ) -> PooledModel:
-    """Decide whether the model generates or pools; then leave out the head that it does not need.
+    """Decide whether the model generates or pools, and drop the head that it does not need.
 
     Raises:
         ConfigError: the flags contradict the model, or each other.
@@ -86,7 +86,7 @@ def resolve_pooling(
 
 
 def _is_causal(config: Mapping[str, Any]) -> bool:
-    """Whether a decoder looks back only; a null counts as false, as in Transformers."""
+    """Return whether a decoder attends only backwards; null counts as false, as in Transformers."""
     return bool(config.get("is_causal", True))
 
 
@@ -160,7 +160,7 @@ def _config(
 
 
 def _classifier_pooling(config: Mapping[str, Any]) -> str:
-    """ModernBERT's field; empty where it is absent."""
+    """Return ModernBERT's field; empty if absent."""
     said = config.get("classifier_pooling") or ""
     if said and said not in _CLASSIFIER_POOLING:
         raise UnsupportedModelError(
@@ -172,7 +172,7 @@ def _classifier_pooling(config: Mapping[str, Any]) -> str:
 
 
 def _pooler_config(args: EngineArgs) -> dict[str, Any]:
-    """--pooler-config, checked field by field."""
+    """Return --pooler-config, checked field by field."""
     if args.pooler_config is None:
         return {}
     try:
@@ -195,7 +195,7 @@ def _pooler_config(args: EngineArgs) -> dict[str, Any]:
 
 
 def _activation(config: Mapping[str, Any], num_labels: int, notes: list[str]) -> Activation:
-    """What a classifier's outputs go through.
+    """Return the activation of a classifier's outputs.
 
     A cross-encoder's own activation counts first, as in sentence-transformers, then
     `problem_type`. Without either, one label gets the sigmoid, several the softmax.
@@ -230,7 +230,7 @@ def _of_problem(config: Mapping[str, Any], num_labels: int) -> Activation | None
 
 
 def _of_cross_encoder(config: Mapping[str, Any]) -> Activation | None:
-    """The activation that sentence-transformers wrote into config.json."""
+    """Return the activation that sentence-transformers wrote into config.json."""
     newer = config.get("sentence_transformers")
     said = newer.get("activation_fn") if isinstance(newer, dict) else None
     said = said or config.get("sbert_ce_default_activation_function")
@@ -266,8 +266,8 @@ def _arguments(
     files: SentenceTransformer | None,
     notes: list[str],
 ) -> EngineArgs:
-    """Those that follow from how the model pools."""
-    changes: dict[str, Any] = {"max_itl_stretch": math.inf}  # nobody decodes
+    """Return the arguments that follow from the pooling."""
+    changes: dict[str, Any] = {"max_itl_stretch": math.inf}  # no request decodes
     longest = model.max_position_embeddings
     if files and files.max_seq_length and args.max_model_len is None:
         longest = min(longest, files.max_seq_length)

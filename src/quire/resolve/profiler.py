@@ -1,4 +1,4 @@
-"""From what the user wrote about the profiler, in any spelling, to a `ProfilerConfig`."""
+"""Make a `ProfilerConfig` from any spelling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLAG = "--profiler-config"
 
 
 def parse_profiler_config(given: ProfilerConfig | Mapping[str, Any] | str) -> ProfilerConfig:
-    """A `ProfilerConfig` of itself, of its fields, or of these in JSON; values may be spelled out.
+    """Return a `ProfilerConfig` from itself, its fields, or JSON; values may be text.
 
     Raises:
         ConfigError: no such field, or a value of the wrong type.
@@ -47,7 +47,7 @@ def parse_profiler_config(given: ProfilerConfig | Mapping[str, Any] | str) -> Pr
 
 
 def checked(config: ProfilerConfig) -> ProfilerConfig:
-    """The same, its folder absolute.
+    """Return the configuration with an absolute folder.
 
     Raises:
         ConfigError: fields that do not go together.
@@ -73,7 +73,7 @@ def checked(config: ProfilerConfig) -> ProfilerConfig:
 
 
 def from_environment(fields: Mapping[str, str]) -> ProfilerConfig:
-    """The profiler that vLLM's variables ask for; without a folder among them, none."""
+    """Return the profiler that vLLM's variables ask for; None without a folder."""
     if "torch_profiler_dir" not in fields:
         return ProfilerConfig()
     return parse_profiler_config({"profiler": "torch", **fields})

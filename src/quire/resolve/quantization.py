@@ -1,4 +1,4 @@
-"""How an engine's weights are quantized: as the checkpoint says, or as --quantization does."""
+"""The quantization of the weights: from the checkpoint, or from --quantization."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Quantized:
 def resolve_quantization(
     args: EngineArgs, source: ModelSource, model: ModelConfig, notes: list[str]
 ) -> Quantized:
-    """Read the checkpoint's headers where it is quantized, and settle what the weights become.
+    """Read the headers of a quantized checkpoint, and decide the weights' forms.
 
     Raises:
         ConfigError: --quantization is unknown, or contradicts the checkpoint.
@@ -92,7 +92,7 @@ def _of_checkpoint(source: ModelSource, model: ModelConfig) -> Quantized | None:
 
 
 def _note_activations(args: EngineArgs, model: ModelConfig, forms: Forms, notes: list[str]) -> None:
-    """Tell the user when products lose more than the weights' rounding."""
+    """Warn if products lose more accuracy than the weights' rounding."""
     columns = {p.name: p.shape[1] for p in parameters(model) if p.name in forms}
     if args.ops == "reference":  # it dequantizes
         return
@@ -105,7 +105,7 @@ def _note_activations(args: EngineArgs, model: ModelConfig, forms: Forms, notes:
 
 
 def _summary(forms: Forms) -> str:
-    """Such as "Linear weights: 28 of 4 bits (integers, a scale for 128)."."""
+    """Return a summary such as "Linear weights: 28 of 4 bits (integers, one scale per 128)."."""
     counted = Counter(_describe(form) for parts in forms.values() for form in parts)
     return f"Linear weights: {', '.join(f'{n} of {what}' for what, n in counted.most_common())}."
 

@@ -1,4 +1,4 @@
-"""Ranges and spellings of engine arguments that need neither the model nor the machine."""
+"""Ranges and spellings of arguments that depend on neither model nor machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def check_values(args: EngineArgs) -> None:
-    """Raise `ConfigError` for a value that no model and no machine could be run with."""
+    """Raise `ConfigError` for a value that is wrong on every model and machine."""
     hints = typing.get_type_hints(EngineArgs)
     for name, hint in hints.items():
         value = getattr(args, name)
@@ -86,7 +86,7 @@ def step_tokens(args: EngineArgs) -> int:
 
 
 def value_error(args: EngineArgs, name: str, why: str) -> ConfigError:
-    """Return the error of a field: its value, and why it cannot be that."""
+    """Return the error of a field: its value, and the reason."""
     return ConfigError(f"{name} is {getattr(args, name)!r}; {why}", param=name)
 
 

@@ -1,4 +1,4 @@
-"""`EngineArgs(...)` as vLLM's scripts write it: its names are taken or refused like its flags."""
+"""`EngineArgs(...)` with vLLM's names: accepted or refused like its flags."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Arguments = TypeVar("Arguments")
 
 
 def takes_vllm_names(cls: type[Arguments]) -> type[Arguments]:
-    """Have a dataclass of engine arguments take vLLM's names too, and refuse unknown ones by name.
+    """Make a dataclass of engine arguments accept vLLM's names, and refuse unknown ones by name.
 
     The constructor raises `ConfigError` where it would raise `TypeError`.
     """
@@ -50,7 +50,7 @@ def takes_vllm_names(cls: type[Arguments]) -> type[Arguments]:
 
 
 def _own_fields(given: Mapping[str, Any], fields: set[str]) -> dict[str, Any]:
-    """The fields that `given` asks for; vLLM's names that have no effect are logged."""
+    """Return the fields in `given`; log vLLM's names that have no effect."""
     found = {name.removeprefix(PREFIX): value for name, value in given.items()}
     for name in _JSON_FIELDS:
         if isinstance(found.get(name), Mapping):

@@ -17,7 +17,7 @@ _PROFILER = {
 
 
 def cpu_isa() -> str | None:
-    """`QUIRE_CPU_ISA`: force one native kernel table; fails loudly.
+    """Return `QUIRE_CPU_ISA`, which forces one native kernel table or fails.
 
     Least capable first: portable, avx2, avx512, avx512_vnni, amx.
     """
@@ -25,7 +25,7 @@ def cpu_isa() -> str | None:
 
 
 def cache_dir() -> Path:
-    """`QUIRE_CACHE_DIR`: where Quire keeps what it can make again; `~/.cache/quire` if unset."""
+    """Return `QUIRE_CACHE_DIR`, the folder for reproducible files; default `~/.cache/quire`."""
     if explicit := os.environ.get("QUIRE_CACHE_DIR"):
         return Path(explicit)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -33,28 +33,27 @@ def cache_dir() -> Path:
 
 
 def log_level() -> str:
-    """`QUIRE_LOG_LEVEL`: DEBUG, INFO, WARNING or ERROR; INFO if unset."""
+    """Return `QUIRE_LOG_LEVEL`: DEBUG, INFO (default), WARNING or ERROR."""
     return os.environ.get("QUIRE_LOG_LEVEL", "INFO").upper()
 
 
 def api_key() -> str | None:
-    """`QUIRE_API_KEY` (alias `VLLM_API_KEY`): the key that HTTP clients must present."""
+    """Return `QUIRE_API_KEY` (alias `VLLM_API_KEY`), the key that HTTP clients must send."""
     return os.environ.get("QUIRE_API_KEY") or os.environ.get("VLLM_API_KEY") or None
 
 
 def hf_offline() -> bool:
-    """`HF_HUB_OFFLINE`: use only what is already in the Hugging Face cache."""
+    """Return `HF_HUB_OFFLINE`: use only the Hugging Face cache."""
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}
 
 
 def profiler_fields() -> dict[str, str]:
-    """Fields of `ProfilerConfig` that vLLM's variables (`VLLM_TORCH_PROFILER_DIR` …) set, as they
-    are spelled there."""
+    """Return `ProfilerConfig` fields from vLLM's `VLLM_TORCH_PROFILER_DIR` …, unparsed."""
     return {field: os.environ[name] for name, field in _PROFILER.items() if os.environ.get(name)}
 
 
 def let_idle_threads_sleep() -> None:
-    """Set `OMP_WAIT_POLICY=PASSIVE` unless it is set; heeded if OpenMP is not loaded yet.
+    """Set `OMP_WAIT_POLICY=PASSIVE` unless it is set; only works before OpenMP is loaded.
 
     Threads that spin while they wait for the others take the core that those need: with one
     busy neighbour on two cores, decoding was seen to fall to a tenth.
@@ -63,7 +62,7 @@ def let_idle_threads_sleep() -> None:
 
 
 def given() -> dict[str, str]:
-    """The variables that change what Quire does, of those that are set."""
+    """Return the set variables that affect Quire."""
     names = (
         *("QUIRE_CPU_ISA", "QUIRE_CACHE_DIR", "QUIRE_LOG_LEVEL", "QUIRE_API_KEY", "VLLM_API_KEY"),
         *("HF_HUB_OFFLINE", "OMP_WAIT_POLICY", *_PROFILER),
@@ -72,16 +71,16 @@ def given() -> dict[str, str]:
 
 
 def quiet_torch_profiler() -> None:
-    """Set `KINETO_LOG_LEVEL=6` unless it is set, or torch announces every recording."""
+    """Set `KINETO_LOG_LEVEL=6` unless it is set; otherwise torch logs every recording."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
 def of_child(**changes: str) -> dict[str, str]:
-    """This process's environment with `changes`, for a process that it starts."""
+    """Return this process's environment with `changes`, for a child process."""
     return {**os.environ, **changes}
 
 
 def set_defaults(**values: str) -> None:
-    """Set variables that are not set, for a library that reads them when it is imported."""
+    """Set unset variables, for a library that reads them at import."""
     for name, value in values.items():
         os.environ.setdefault(name, value)

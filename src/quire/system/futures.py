@@ -1,4 +1,4 @@
-"""Futures of more than one thing."""
+"""Futures of two things."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def both(first: Future[Any], second: Future[Any]) -> Future[None]:
-    """Done when both are; it raises what the first that failed raised."""
+    """Return a future that is done when both are; it raises the first error of the two."""
     done: Future[None] = Future()
 
     def settle(_: Future[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Python's search for garbage, held off where there is none."""
+"""Python's garbage collector, switched off during imports."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Search for no garbage meanwhile; also a decorator.
+    """Switch the garbage collector off; also a decorator.
 
-    What is imported stays, hundreds of thousands of objects: to look through them again and again
-    is a tenth of torch's import. Nor are they looked through as new ones afterwards.
+    Imports create hundreds of thousands of permanent objects. Scanning them again and again takes a
+    tenth of torch's import. Afterwards they count as old, so they are not scanned as new ones.
     """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if gc.get_freeze_count() == 0:  # or they are somebody's wish
+        if gc.get_freeze_count() == 0:  # else the caller froze objects on purpose
             gc.freeze()
             gc.unfreeze()  # all is in the oldest generation now
         if enabled:

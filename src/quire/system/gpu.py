@@ -1,4 +1,4 @@
-"""The GPU that torch would compute on, found without loading torch."""
+"""The GPU that torch would use, found without loading torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU, the first that this process may use; `memory_bytes` are all that it has."""
+    """The first GPU that this process may use; `memory_bytes` is its total memory."""
 
     name: str
     memory_bytes: int
@@ -22,7 +22,7 @@ class Gpu:
 
 @cache
 def detect_gpu() -> Gpu | None:
-    """The first GPU that the CUDA driver shows; None without one, or where torch is built for CPUs.
+    """Return the CUDA driver's first GPU; None without one, or if torch is built for CPUs.
 
     It asks the driver, so that `CUDA_VISIBLE_DEVICES` counts, and makes no context there.
     """
@@ -30,7 +30,7 @@ def detect_gpu() -> Gpu | None:
 
 
 def torch_cuda_version() -> str | None:
-    """The CUDA that the installed torch is built for, such as "12.8"; None if for none."""
+    """Return the CUDA version of the installed torch, such as "12.8"; None for a CPU build."""
     folder = torch_folder()
     try:
         text = (folder / "version.py").read_text() if folder else ""
@@ -41,14 +41,14 @@ def torch_cuda_version() -> str | None:
 
 
 def torch_folder() -> Path | None:
-    """Where torch is installed."""
+    """Return the folder of torch."""
     spec = find_spec("torch")
     folders = spec.submodule_search_locations if spec else None
     return Path(folders[0]) if folders else None
 
 
 def first_gpu(library: str = "libcuda.so.1") -> Gpu | None:
-    """As `detect_gpu`, whatever torch is; `library` is the driver's."""
+    """Return the first GPU, whatever torch is; `library` is the driver's."""
     try:
         driver = ctypes.CDLL(library)
     except OSError:

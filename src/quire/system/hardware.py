@@ -1,4 +1,4 @@
-"""What this machine offers: cores and memory, container limits counted in."""
+"""This machine's cores and memory, with container limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Hardware:
 
 
 def detect() -> Hardware:
-    """Read the machine; the smaller of the host's and the cgroup's memory limits holds."""
+    """Read the machine; the smaller of the host's and the cgroup's memory limits applies."""
     meminfo = _meminfo()
     page_total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     total = meminfo.get("MemTotal", page_total)
@@ -43,7 +43,7 @@ def detect() -> Hardware:
 
 
 def cpu_name() -> str:
-    """The processor's, as it gives it; the machine's kind where it gives none."""
+    """Return the processor's name, or the machine's type if it has none."""
     for line in _read(Path("/proc/cpuinfo")).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":
@@ -64,13 +64,13 @@ def core_cpus() -> list[list[int]]:
 
 
 def _node(cpu: int) -> int:
-    """The memory node of a CPU; 0 where the system does not say."""
+    """Return the memory node of a CPU; 0 if unknown."""
     found = (path.name for path in Path(f"/sys/devices/system/cpu/cpu{cpu}").glob("node[0-9]*"))
     return int(next(found, "node0").removeprefix("node"))
 
 
 def _cores() -> int:
-    """Physical cores with a CPU this process may run on, within its cgroup's quota."""
+    """Return the physical cores that this process may use, within its cgroup's quota."""
     cores = core_cpus()
     if not cores:
         return os.cpu_count() or 1
@@ -81,7 +81,7 @@ def _cores() -> int:
 
 
 def _meminfo() -> dict[str, int]:
-    """`/proc/meminfo` in bytes; empty where there is none (macOS)."""
+    """Return `/proc/meminfo` in bytes; empty if it does not exist (macOS)."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -91,7 +91,7 @@ def _meminfo() -> dict[str, int]:
 
 
 def _cgroup_memory() -> tuple[int | None, int]:
-    """(limit, used) bytes of this process's cgroup v2; (None, 0) if it has no limit."""
+    """Return (limit, used) bytes of this process's cgroup v2; (None, 0) without a limit."""
     limit, used = _read(_cgroup("memory.max")), _read(_cgroup("memory.current"))
     if not (limit.isdigit() and used.isdigit()):
         return None, 0
@@ -108,7 +108,7 @@ def _cgroup(name: str) -> Path:
 
 
 def _read(path: Path) -> str:
-    """A file's text, stripped; empty where there is no such file."""
+    """Return a file's text, stripped; empty if it does not exist."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -10,12 +10,11 @@ _M_ARENA_MAX = -8
 
 
 def share_one_heap() -> None:
-    """Let the threads that are started from now on allocate where the others do.
+    """Let threads started from now on share one malloc arena.
 
-    glibc gives each thread a heap of its own, so that none waits for another, and each keeps about
-    as many bytes as it ever held. Threads that take turns at Python's lock gain nothing from that,
-    and the process grows with each coincidence of what they hold. Another C library than glibc has
-    no such heaps, and is left alone.
+    By default glibc gives each thread an arena, and each arena stays at its peak size. Threads
+    that share Python's lock gain nothing from that, and the process grows. Other C libraries have
+    no such arenas.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -25,9 +24,9 @@ def share_one_heap() -> None:
 
 
 def return_memory() -> None:
-    """Give the system what is free: glibc would keep it.
+    """Return free memory to the system; glibc would keep it.
 
-    The objects that held it may hold each other, so that Python's search for garbage comes first.
+    Garbage is collected first, because reference cycles may hold the memory.
     """
     gc.collect()
     with suppress(OSError, AttributeError):  # another C library

@@ -1,7 +1,7 @@
-"""Which client's grammar native code is at, noted where it is read when the process is lost of it.
+"""Notes of which client's grammar native code is working on. They can be read after a crash.
 
-A note is a place in a file that is mapped into memory, which outlives its process, however that
-ends; writing it takes less than a microsecond.
+A note is a slot in a memory-mapped file, which outlives its process. Writing it takes less than a
+microsecond.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NOTHING = bytes(KEY_BYTES)
 
 
 class Note(NamedTuple):
-    """A call that has not returned: the same one where all three are the same."""
+    """A call that has not returned; equal notes are the same call."""
 
     place: int
     calls: int
@@ -29,8 +29,8 @@ class Mark:
     """One thread's note.
 
     Args:
-        memory: of a file that `make_file` has made, or of nobody's.
-        place: whose nobody else is.
+        memory: a mapped file of `make_file`, or plain memory.
+        place: a slot that no other mark uses.
     """
 
     def __init__(self, memory: mmap.mmap | bytearray, place: int) -> None:
@@ -39,20 +39,20 @@ class Mark:
         self._calls = 0
 
     def enter(self, key: bytes) -> None:
-        """A call begins. `key`: [KEY_BYTES], not all zero."""
+        """Begin a call. `key`: [KEY_BYTES], not all zero."""
         self._calls += 1
         _LAYOUT.pack_into(self._memory, self._start, self._calls, key)
 
     def leave(self) -> None:
-        """It has returned."""
+        """End the call."""
         _LAYOUT.pack_into(self._memory, self._start, self._calls, _NOTHING)
 
 
 def make_marks(path: str | None, first: int, count: int) -> list[Mark]:
-    """Marks at `count` places from `first` on.
+    """Return marks at `count` places, starting at `first`.
 
     Args:
-        path: a file that `make_file` has made; None where nobody would read it.
+        path: a file of `make_file`; None if no process reads the notes.
     """
     if path is None:
         return [Mark(bytearray(_LAYOUT.size), 0) for _ in range(count)]
@@ -66,7 +66,7 @@ def make_file(path: Path) -> None:
 
 
 def read_notes(path: Path) -> set[Note]:
-    """Calls that have not returned; none where there is no such file."""
+    """Return the calls that have not returned; empty if the file does not exist."""
     try:
         data = path.read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""A process that is nothing without the one that started it."""
+"""A child process that ends with its parent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Exit when the parent is gone, whatever runs meanwhile, and though this process be stopped."""
+    """Exit when the parent is gone, even if this process is busy or stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -30,7 +30,7 @@ def end_with(parent: int) -> None:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Start processes that Ctrl-C in the terminal does not reach: their parent handles it.
+    """Start processes that Ctrl-C in the terminal does not reach; their parent handles it.
 
     They inherit the mask, so that not even their imports are interrupted. An interrupt of this
     process waits for the end of the block.

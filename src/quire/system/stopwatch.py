@@ -1,4 +1,4 @@
-"""Where a thread's time goes, in named pieces that leave nothing out."""
+"""A thread's time, cut into named pieces without gaps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Stopwatch:
-    """Cuts time into named pieces that touch, so that they add up to the whole.
+    """Cuts time into named pieces without gaps, so that they add up to the total.
 
     Args:
         clock: seconds on a monotonic clock.
@@ -24,14 +24,14 @@ class Stopwatch:
         self._last = clock()
 
     def lap(self, name: str) -> None:
-        """Call the time since the last lap `name`."""
+        """Add the time since the last lap to `name`."""
         self.seconds[name] = self.seconds.get(name, 0.0) + self.split()
 
     def split(self) -> float:
-        """The seconds since the last lap, which ends here without a name."""
+        """Return the seconds since the last lap, and start a new lap."""
         last, self._last = self._last, self._clock()
         return self._last - last
 
     def add(self, name: str, seconds: float) -> None:
-        """Time that was taken elsewhere, or is known only now."""
+        """Add time that was measured elsewhere."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds

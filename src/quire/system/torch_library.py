@@ -1,4 +1,4 @@
-"""torch's native library, loaded while Python does something else. Does not import torch."""
+"""Load torch's native library while Python does something else. Does not import torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIBRARY = Path("lib", "libtorch_cpu.so")
 
 
 def load_ahead() -> None:
-    """Begin to load the library, a sixth of torch's import, on a thread without Python's lock.
+    """Start loading the library, a sixth of torch's import, on a thread without Python's lock.
 
     Whatever fails is left to torch's own import; so is a torch for GPUs, which needs other
     libraries first. The system loads one library at a time, and who imports an extension module
@@ -24,7 +24,7 @@ def load_ahead() -> None:
 
 
 def load() -> None:
-    """Load the library here, without Python's lock."""
+    """Load the library in this thread, without Python's lock."""
     folder = torch_folder()
     if folder is None or torch_cuda_version() or not (folder / _LIBRARY).is_file():
         return

@@ -1,4 +1,4 @@
-"""What a line that starts with a slash does."""
+"""The effects of lines that start with a slash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Leave(Exception):  # noqa: N818 - not an error
 
 
 def obey(text: str, conversation: Conversation, tell: Tell) -> Question | None:
-    """Carry out a command; return the question to answer, if there is one.
+    """Run a command; return the question to answer, if any.
 
     A text such as "/usr/bin: what is it?" is no command but a question.
 

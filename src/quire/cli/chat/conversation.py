@@ -1,4 +1,4 @@
-"""The messages of a chat, and what is asked with them."""
+"""The messages of a chat, and its requests."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Conversation:
 
     @property
     def messages(self) -> list[Message]:
-        """The instructions, if there are any, and all turns."""
+        """Return the instructions, if any, and all turns."""
         return [*self._opening, *self.turns]
 
     @property
     def last(self) -> Question | None:
-        """What the user has asked last; None if nothing."""
+        """Return the user's last question; None if there is none."""
         for index in range(len(self.turns) - 1, -1, -1):
             if self.turns[index]["role"] == "user":
                 return Question(self.turns[index]["content"], self.turns[:index])
@@ -67,7 +67,7 @@ class Conversation:
     def ask(
         self, question: Question, write: Callable[[str], None], tell: Callable[[str], None]
     ) -> Speed:
-        """Answer a question, through `write` as the answer comes; both join its turns.
+        """Answer a question, writing with `write`; add both to the turns.
 
         The oldest turns are dropped if they leave no room; `tell` says so.
 
@@ -86,7 +86,7 @@ class Conversation:
         return speed
 
     def save(self, path: Path) -> None:
-        """Write the conversation as JSON; only a conversation is overwritten.
+        """Write the conversation as JSON; overwrite only a conversation.
 
         Raises:
             InvalidRequestError: the file is another one, or cannot be written.
@@ -99,7 +99,7 @@ class Conversation:
             raise _cannot("written", path, error) from None
 
     def load(self, path: Path) -> None:
-        """Go on with a saved conversation.
+        """Continue a saved conversation.
 
         Raises:
             InvalidRequestError: the file cannot be read, or holds none.

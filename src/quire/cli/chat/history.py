@@ -1,4 +1,4 @@
-"""Which turns of a long chat still fit into the model's context."""
+"""Decide which turns of a long chat fit into the context."""
 
 from __future__ import annotations
 

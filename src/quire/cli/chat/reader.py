@@ -39,7 +39,7 @@ class Reader:
         return None
 
     def _block(self, text: str) -> str:
-        """The text up to the closing quotes, or to the end of the input."""
+        """Return the text up to the closing quotes or the end of the input."""
         while not text.endswith(QUOTES):
             line = self._line(". ")
             if line is None:
@@ -48,7 +48,7 @@ class Reader:
         return text.removesuffix(QUOTES).strip("\n")
 
     def _line(self, prompt: str) -> str | None:
-        """The next line without its end; None at the end of the input."""
+        """Return the next line without its end; None at the end of the input."""
         if not self.interactive:
             line = sys.stdin.readline()
             return line.removesuffix("\n") if line else None

@@ -1,4 +1,4 @@
-"""Answers on a terminal: wrapped at words, and without control characters."""
+"""Answers on a terminal: wrapped at words, without control characters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TAB = 4
 
 
 class Wrapped:
-    """Text that comes in parts, whose words are not cut at the terminal's edge.
+    """Writes text in parts, without breaking words at the terminal's edge.
 
     A word is written when its end has come. One that is longer than a line breaks where the
     terminal breaks it.
@@ -38,8 +38,7 @@ class Wrapped:
     @classmethod
     @contextmanager
     def to_stdout(cls, wrapped: bool) -> Iterator[Self]:
-        """Write to standard output; as it is where `wrapped` is false, because nobody reads it
-        on a terminal."""
+        """Yield a writer to standard output; without wrapping if it is not a terminal."""
         text = cls(sys.stdout, shutil.get_terminal_size().columns if wrapped else None)
         try:
             yield text
@@ -47,7 +46,7 @@ class Wrapped:
             text.flush()
 
     def write(self, text: str) -> None:
-        """Write all words that are whole by now."""
+        """Write all complete words."""
         if self._columns is None:
             self._out.write(text)
         else:
@@ -58,7 +57,7 @@ class Wrapped:
         self._out.flush()
 
     def flush(self) -> None:
-        """Write what is left."""
+        """Write the rest."""
         self._put(self._held)
         self._held = ""
         self._out.flush()
