@@ -1,1 +1,1 @@
-"""What is on disk: where a model is, its configuration, its tensors. Free of torch."""
+"""Files of models: their place, configuration and tensors. Free of torch."""

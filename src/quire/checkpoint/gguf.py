@@ -51,7 +51,7 @@ _LEAST_ITEM_BYTES = {_BOOL: 1, _STRING: 8, _ARRAY: 12} | {
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """One tensor as the file describes it.
+    """One tensor as described in the file.
 
     Attributes:
         shape: row-major (GGUF writes it reversed).
@@ -68,7 +68,7 @@ class GGUFTensor:
 
 
 class GGUFFile:
-    """One .gguf file, mapped; or the first of those that a model is split into, and all the others.
+    """One mapped .gguf file, or all files of a split model.
 
     Attributes:
         metadata: key → number, bool, string or list of them; of the first file.
@@ -89,12 +89,12 @@ class GGUFFile:
             self._open(file, part, len(files))
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor, as stored: a view of the file."""
+        """Return the bytes of a tensor as stored: a view of the file."""
         tensor = self.tensors[name]
         return self._files[tensor.part].data[tensor.start : tensor.start + tensor.nbytes]
 
     def release(self, name: str) -> None:
-        """Take the tensor's pages out of this process's resident memory."""
+        """Remove the tensor's pages from this process's resident memory."""
         tensor = self.tensors[name]
         self._files[tensor.part].release(tensor.start, tensor.start + tensor.nbytes)
 
@@ -122,7 +122,7 @@ class GGUFFile:
 
 
 def split_files(path: Path) -> list[Path]:
-    """The files of the model whose first or only one is `path`, by their names.
+    """Return the files of the model that starts with `path`, by name.
 
     Raises:
         CheckpointError: `path` is not the first one, or others are missing.
@@ -148,7 +148,7 @@ def split_files(path: Path) -> list[Path]:
 
 
 def split_names(first: str) -> list[str]:
-    """The names of the files of the model whose first or only one is called `first`."""
+    """Return the file names of the model that starts with `first`."""
     match = _SPLIT.fullmatch(first)
     if match is None or not int(match["count"]):
         return [first]
@@ -170,7 +170,7 @@ class _HeaderReader:
         )
 
     def preamble(self) -> tuple[int, int]:
-        """The counts of tensors and of metadata entries."""
+        """Return the counts of tensors and of metadata entries."""
         if self._take(4) != b"GGUF":
             raise self.damaged("it does not begin with GGUF")
         version = self._unsigned("<I")

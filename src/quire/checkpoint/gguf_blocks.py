@@ -1,4 +1,4 @@
-"""What the blocks of GGUF's quantized types hold: codes, and how they are scaled.
+"""The contents of GGUF's quantized blocks: codes and their scales.
 
 Little-endian; d and m are float16. By ggml's definition:
 
@@ -50,7 +50,7 @@ class _Unpacked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """How the blocks of a type are read.
+    """How to read the blocks of a type.
 
     Attributes:
         unpack: uint8 [n, block bytes] → what they hold.
@@ -68,7 +68,7 @@ class _Blocks:
 
 
 def quantized_arrays(raw: Bytes, type_: TensorType, rows: int, columns: int) -> QuantizedArrays:
-    """The weight [rows, columns] that the bytes `raw` hold, in a type of `QUANTIZED`.
+    """Return the weight [rows, columns] from the bytes `raw`, in a type of `QUANTIZED`.
 
     `columns` is a multiple of the type's block size. Nothing is rounded: what
     `QuantizedArrays.dequantize` gives are ggml's own numbers.
@@ -90,17 +90,17 @@ def quantized_arrays(raw: Bytes, type_: TensorType, rows: int, columns: int) -> 
 
 
 def _fields(blocks: Bytes, *widths: int) -> list[Bytes]:
-    """Columns of `blocks`, cut into fields; the last one takes the rest."""
+    """Return `blocks` cut into fields; the last field takes the rest."""
     return np.hsplit(blocks, np.cumsum(widths))
 
 
 def _halves(field: Bytes) -> Floats:
-    """Two bytes a number, [n, 2 · count] → [n, count]."""
+    """Return two-byte numbers, [n, 2 · count] → [n, count]."""
     return np.ascontiguousarray(field).view("<f2").astype(np.float32)
 
 
 def _spread(field: Bytes, bits: int, run: int) -> Bytes:
-    """Codes of `bits` bits, [n, bytes] → [n, bytes · 8 / bits].
+    """Return codes of `bits` bits, [n, bytes] → [n, bytes · 8 / bits].
 
     Of each run of `run` bytes, the lowest bits are its first codes.
     """

@@ -1,4 +1,4 @@
-"""GGUF metadata → the content of a Hugging Face config.json."""
+"""Translate GGUF metadata to the content of a Hugging Face config.json."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Metadata:
         return value
 
     def flag(self, key: str) -> bool:
-        """Whether the key is there and true."""
+        """Return whether the key is present and true."""
         value = self._get(key, False)
         if type(value) is not bool:
             raise self._error(f"{self.architecture}.{key}", f"is {value!r}, not true or false")
@@ -99,7 +99,7 @@ class _Metadata:
 
 
 def hf_config(file: GGUFFile) -> dict[str, Any]:
-    """The config.json that describes the model in `file`.
+    """Return the config.json of the model in `file`.
 
     Raises:
         UnsupportedModelError: the architecture, or a feature of it, is unknown.
@@ -138,20 +138,20 @@ def hf_config(file: GGUFFile) -> dict[str, Any]:
 
 
 def generation_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The generation_config.json of a GGUF file: the tokens that begin and end a text."""
+    """Return the generation_config.json of a GGUF file: begin and end tokens."""
     tokens = ("bos_token_id", "eos_token_id")
     return {key: config[key] for key in tokens if config[key] is not None}
 
 
 def _eos(meta: _Metadata) -> int | list[int] | None:
-    """The end of a text and, where it is another one, the end of a chat turn."""
+    """Return the end-of-text token and, if different, the end of a chat turn."""
     found = [meta.token(key) for key in ("eos_token_id", "eot_token_id")]
     tokens = list(dict.fromkeys(token for token in found if token is not None))
     return tokens if len(tokens) > 1 else next(iter(tokens), None)
 
 
 def _dtype(file: GGUFFile) -> str:
-    """The dtype of the weights; bfloat16, in which such models were trained, if quantised."""
+    """Return the dtype of the weights; bfloat16 if quantized, as such models were trained in it."""
     return _DTYPES.get(file.tensors["token_embd.weight"].type.name, "bfloat16")
 
 
@@ -217,7 +217,7 @@ def _llama(meta: _Metadata) -> dict[str, Any]:
 
 
 def _phi3(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
-    """Phi-3's own fields; its feed-forward's width is half of the merged matrix's rows."""
+    """Return Phi-3's own fields; the MLP's width is half of the merged matrix's rows."""
     head_dim = config["head_dim"]
     rotary_dim = meta.integer("rope.dimension_count", head_dim)
     scaling = config["rope_scaling"] or {}
@@ -246,7 +246,7 @@ def _layer_normed(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gemma(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the Gemmas; those that the file leaves out are the family's constants."""
+    """Return Gemma's fields; those missing in the file are constants of the family."""
     heads, head_dim = config["num_attention_heads"], config["head_dim"]
     changes: dict[str, Any] = {
         "hidden_act": None,
@@ -272,7 +272,7 @@ def _gemma(meta: _Metadata, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sliding_layers(meta: _Metadata, layers: int) -> dict[str, Any]:
-    """Which of Gemma 3's layers slide: a number, or a bool a layer."""
+    """Return which of Gemma 3's layers slide: a number, or one bool per layer."""
     slides = meta.file.metadata.get(f"{meta.architecture}.attention.sliding_window_pattern")
     if isinstance(slides, list) and len(slides) == layers and all(type(s) is bool for s in slides):
         return {"layer_types": ["sliding_attention" if s else "full_attention" for s in slides]}
@@ -280,7 +280,7 @@ def _sliding_layers(meta: _Metadata, layers: int) -> dict[str, Any]:
 
 
 def _rope_scaling(meta: _Metadata, head_dim: int) -> dict[str, Any] | None:
-    """RoPE's scaling, with the meaning that llama.cpp gives the keys."""
+    """Return RoPE's scaling, with llama.cpp's meaning of the keys."""
     kind = meta.text("rope.scaling.type", "linear")
     factor = meta.number("rope.scaling.factor", meta.number("rope.scale_linear", 0.0)) or 1.0
     if kind == "none":
@@ -328,7 +328,7 @@ def _yarn(meta: _Metadata, factor: float, sharper: float) -> dict[str, Any]:
 
 
 def _refuse_neglected(meta: _Metadata, kind: str, factor: float) -> None:
-    """Refuse keys whose meaning llama.cpp does not apply to these architectures."""
+    """Refuse keys that llama.cpp does not apply to these architectures."""
     is_yarn = kind == "yarn"
     neutral = {
         "yarn_attn_factor": (yarn_magnitude({"factor": factor}),) if is_yarn else (1.0,),
@@ -353,7 +353,7 @@ def _no_such_scaling(
 
 
 def _factors(meta: _Metadata, factors: list[float], sharper: float) -> dict[str, Any]:
-    """Factors for all lengths, in the form that LongRoPE's have."""
+    """Return factors for all lengths, in LongRoPE's form."""
     return {
         "rope_type": "longrope",
         "short_factor": factors,
@@ -364,7 +364,7 @@ def _factors(meta: _Metadata, factors: list[float], sharper: float) -> dict[str,
 
 
 def _longrope(meta: _Metadata, sharper: float) -> dict[str, Any]:
-    """LongRoPE's factors, of which the file holds two tensors."""
+    """Return LongRoPE's factors from their two tensors."""
     lists = {"short_factor": SHORT_FACTORS, "long_factor": LONG_FACTORS}
     scaling: dict[str, Any] = {"rope_type": "longrope", "attention_factor": sharper}
     for field, name in lists.items():
@@ -382,7 +382,7 @@ def _longrope(meta: _Metadata, sharper: float) -> dict[str, Any]:
 
 
 def _llama3_scaling(meta: _Metadata, head_dim: int, sharper: float) -> dict[str, Any]:
-    """Llama 3's parameters, recovered from the factors that the file holds instead of them.
+    """Return Llama 3's parameters, recovered from the factors in the file.
 
     Only the largest factor is a parameter; the others follow from it and from constants that
     all models of the family share. They are computed again and compared. Other factors are taken

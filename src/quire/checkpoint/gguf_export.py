@@ -1,4 +1,4 @@
-"""A model in GGUF's terms: the metadata that describes it, and its tensors' names there."""
+"""A model in GGUF's terms: its metadata and tensor names."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ExportedTensor:
     translation: Translation
 
     def read(self, weights: Weights) -> npt.NDArray[np.float32]:
-        """Its values, as GGUF has them."""
+        """Return its values in GGUF's form."""
         values = weights.read(self.source)
         if weights.tensors[self.source].dtype == "BF16":
             values = (values.astype(np.uint32) << 16).view(np.float32)
@@ -66,7 +66,7 @@ class ExportedTensor:
 
 
 def metadata(model: ModelConfig, name: str) -> dict[str, Value]:
-    """The keys of a file that holds `model`, but for its tokenizer.
+    """Return the metadata of a file for `model`, without its tokenizer.
 
     Raises:
         UnsupportedModelError: GGUF has no such architecture, or cannot say how it differs.
@@ -83,7 +83,7 @@ def metadata(model: ModelConfig, name: str) -> dict[str, Value]:
 
 
 def exported_tensors(model: ModelConfig, weights: Weights) -> list[ExportedTensor]:
-    """The tensors of `weights`, under GGUF's names; without a tied lm_head stored all the same.
+    """Return the tensors of `weights` under GGUF's names, without a redundant tied lm_head.
 
     Raises:
         UnsupportedModelError: a tensor has no name in GGUF.
@@ -110,7 +110,7 @@ def exported_tensors(model: ModelConfig, weights: Weights) -> list[ExportedTenso
 
 
 def _one_of_tied(tensors: list[ExportedTensor]) -> list[ExportedTensor]:
-    """Of a tied pair the embeddings alone, for which the head may stand in."""
+    """Return only the embedding of a tied pair; the head may replace it."""
     names = {tensor.name for tensor in tensors}
     if _EMBEDDINGS in names:
         return [tensor for tensor in tensors if tensor.name != _HEAD]
@@ -118,7 +118,7 @@ def _one_of_tied(tensors: list[ExportedTensor]) -> list[ExportedTensor]:
 
 
 def factor_tensors(rope: RopeConfig | None) -> dict[str, npt.NDArray[np.float32]]:
-    """The frequency factors that a file holds as tensors: Llama 3's and LongRoPE's."""
+    """Return the frequency factors that a file stores as tensors: Llama 3's and LongRoPE's."""
     if rope is None or rope.scaling not in ("llama3", "longrope"):
         return {}
     p = rope.params
@@ -144,7 +144,7 @@ def _architecture(model: ModelConfig) -> str:
 
 
 def _gguf_name(source: str, names: Names) -> str | None:
-    """GGUF's name of a checkpoint's tensor, whose leading "model." may be missing."""
+    """Return GGUF's name of a checkpoint's tensor; a leading "model." may be missing."""
     stem, _, kind = source.rpartition(".")
     base = names.layers.rpartition(".")[0]
     for candidate in (stem, f"{base}.{stem}"):
@@ -203,7 +203,7 @@ def _llama(model: ModelConfig) -> dict[str, Value]:
 
 
 def _check_sliding_layers(model: ModelConfig) -> None:
-    """Files of these architectures do not say which layers slide: in Mistral all do."""
+    """Check that all layers of a Mistral slide: the file does not say which ones do."""
     in_some = not all(model.sliding_layers or (True,))
     if model.architecture in ("qwen2", "qwen3") or (model.architecture == "mistral" and in_some):
         raise UnsupportedModelError(
@@ -213,7 +213,7 @@ def _check_sliding_layers(model: ModelConfig) -> None:
 
 
 def _check_attention_scale(model: ModelConfig) -> None:
-    """Files do not say how queries are scaled; readers know the family's constants."""
+    """Check that queries have the family's scale: the file does not state it."""
     widest = WIDEST_LAYERS[_architecture(model)] == model.num_hidden_layers
     implied = model.hidden_size / model.num_attention_heads if widest else model.head_dim
     if not math.isclose(model.attention_scale or 0.0, implied**-0.5, rel_tol=1e-6):
@@ -224,7 +224,7 @@ def _check_attention_scale(model: ModelConfig) -> None:
 
 
 def _pattern(model: ModelConfig) -> int:
-    """Every how many layers one attends to all."""
+    """Return the period of layers with full attention."""
     slides = model.sliding_layers or ()
     pattern = next((i + 1 for i, slide in enumerate(slides) if not slide), len(slides) + 1)
     if slides != tuple((i + 1) % pattern != 0 for i in range(len(slides))):
@@ -256,7 +256,7 @@ def _rope_scaling(rope: RopeConfig) -> dict[str, Value]:
 
 
 def _yarn(p: dict[str, Any]) -> dict[str, Value]:
-    """YaRN's keys; readers of GGUF round its range and sharpen by the factor alone."""
+    """Return YaRN's keys; GGUF readers round its range and sharpen by the factor alone."""
     if not p.get("truncate", True):
         raise UnsupportedModelError(
             "YaRN's truncate is false, and GGUF has no way to say it.",

@@ -1,4 +1,4 @@
-"""GGUF's names for configuration and tensors, and Hugging Face's: translated both ways.
+"""Translate names of configuration and tensors between GGUF and Hugging Face.
 
 The loader of models then sees one naming, whatever the file. For architecture "llama" GGUF
 stores the rows of q and k for interleaved RoPE (pairs 2i, 2i+1); Hugging Face rotates halves
@@ -26,7 +26,7 @@ Reorder = Literal["none", "halves_from_pairs", "transpose", "minus_one"]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What an architecture's tensors are called: GGUF's stem → Hugging Face's.
+    """An architecture's tensor names: GGUF's stem → Hugging Face's.
 
     Attributes:
         layers: what precedes a layer's number in Hugging Face's names.
@@ -128,14 +128,14 @@ not say."""
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A tensor's Hugging Face name and how its values get from GGUF's order to that one's."""
+    """A tensor's Hugging Face name, and how to convert its values from GGUF's order."""
 
     name: str
     reorder: Reorder = "none"
     heads: int = 0
 
     def apply(self, values: Array) -> Array:
-        """GGUF's values, bfloat16 as its bits, as Hugging Face has them."""
+        """Return GGUF's values (bfloat16 as bits) in Hugging Face's order."""
         if self.reorder == "transpose":
             return values.T
         if self.reorder == "minus_one":
@@ -144,14 +144,14 @@ class Translation:
         return self.apply_to_rows(values)
 
     def apply_to_rows(self, rows: Array) -> Array:
-        """Puts rows in Hugging Face's order, whatever they hold; does nothing else."""
+        """Return rows in Hugging Face's order, whatever they hold."""
         if self.reorder != "halves_from_pairs":
             return rows
         split = rows.reshape(self.heads, -1, 2, *rows.shape[1:])
         return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
 
     def undo(self, values: Array) -> Array:
-        """Hugging Face's values, as GGUF has them."""
+        """Return Hugging Face's values in GGUF's order."""
         if self.reorder == "transpose":
             return np.ascontiguousarray(values.T)
         if self.reorder == "minus_one":
@@ -162,12 +162,12 @@ class Translation:
         return values
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """Hugging Face's shape of what GGUF stores in this one, and the other way."""
+        """Return Hugging Face's shape of a GGUF shape, and the reverse."""
         return tuple(reversed(stored)) if self.reorder == "transpose" else stored
 
 
 def translate(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Translation]:
-    """GGUF's name → `Translation`, for every tensor of the file that is a weight.
+    """Return GGUF's name → `Translation`, for every weight of the file.
 
     Raises:
         UnsupportedModelError: a tensor has no counterpart; names it.
@@ -189,7 +189,7 @@ def translate(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Translatio
 
 
 def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> Translation | None:
-    """How GGUF's tensor `name` is translated; None where Hugging Face has no such tensor."""
+    """Return the translation of GGUF's tensor `name`; None if Hugging Face has no such tensor."""
     names = NAMES[architecture]
     stem, _, kind = name.rpartition(".")
     block = re.fullmatch(r"blk\.(\d{1,6})\.(\w+)", stem)
@@ -210,7 +210,7 @@ def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> T
 
 
 def _float32(values: Array) -> npt.NDArray[np.float32]:
-    """float32, float16 or bfloat16's bits as float32."""
+    """Return float32 from float32, float16 or bfloat16's bits."""
     if values.dtype == np.uint16:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32)

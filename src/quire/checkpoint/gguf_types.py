@@ -1,4 +1,4 @@
-"""GGUF's tensor types: how many bytes a block takes."""
+"""GGUF's tensor types and their block sizes."""
 
 from __future__ import annotations
 

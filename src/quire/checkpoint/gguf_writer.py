@@ -28,7 +28,7 @@ _LAYOUTS = {_UINT32: "<I", _INT32: "<i", _FLOAT32: "<f", _BOOL: "<?", _UINT64: "
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """A tensor that a file is to hold.
+    """A tensor to be written.
 
     Attributes:
         name: GGUF's.
@@ -47,7 +47,7 @@ class PlannedTensor:
 
 
 class GGUFWriter:
-    """One file, its tensors written one by one in the order in which they were announced.
+    """One file; its tensors are written one by one in the announced order.
 
     It is called `<name>.partial` until `close`, and so a write that was interrupted goes on where
     it ended if the same metadata and tensors are announced again: `finished` says which are there.
@@ -80,11 +80,11 @@ class GGUFWriter:
 
     @property
     def finished(self) -> list[str]:
-        """Names of the tensors that are written: the first of those announced."""
+        """Return the names of the written tensors: the first of those announced."""
         return [tensor.name for tensor in self._tensors[: self._done]]
 
     def add(self, name: str, data: npt.NDArray[Any]) -> None:
-        """Write the next tensor: its bytes as stored, whatever dtype they are seen as.
+        """Write the next tensor's bytes as stored.
 
         Raises:
             ValueError: another tensor is next, or the data has another size.
@@ -100,7 +100,7 @@ class GGUFWriter:
         self._done += 1
 
     def close(self) -> None:
-        """Give the file its name.
+        """Rename the file to its final name.
 
         Raises:
             ValueError: tensors are missing.
@@ -113,7 +113,7 @@ class GGUFWriter:
         self._partial.replace(self.path)
 
     def leave(self) -> None:
-        """Leave the partial file to a later write."""
+        """Keep the partial file for a later write."""
         self._file.close()
 
     def __enter__(self) -> GGUFWriter:
@@ -134,7 +134,7 @@ class GGUFWriter:
 def _header(
     metadata: Mapping[str, Value], tensors: Sequence[PlannedTensor]
 ) -> tuple[bytes, list[int]]:
-    """The bytes before the data, padding included, and where each tensor begins in the file."""
+    """Return the bytes before the data, with padding, and each tensor's offset in the file."""
     parts = [b"GGUF", struct.pack("<IQQ", _VERSION, len(tensors), len(metadata))]
     for key, value in metadata.items():
         parts += [_string(key), *_value(key, value)]
@@ -161,7 +161,7 @@ def _header(
 
 
 def _value(key: str, value: Value) -> list[bytes]:
-    """The type and the bytes of a metadata value."""
+    """Return the type and the bytes of a metadata value."""
     if isinstance(value, str):
         return [struct.pack("<I", _STRING), _string(value)]
     if isinstance(value, (bool, int, float)):

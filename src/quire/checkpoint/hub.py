@@ -1,4 +1,4 @@
-"""Models from the Hugging Face hub: what is needed of one, checked against the disk, fetched."""
+"""Download models from the Hugging Face hub: select files, check the disk, fetch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def download(
     *,
     weights: bool = True,
 ) -> Path:
-    """The local folder (or .gguf file) of hub model `model`, after fetching what is missing.
+    """Return the local folder (or .gguf file) of hub model `model`, after downloading missing
+    files.
 
     `model` is "name", "owner/name" or "owner/name/file.gguf". Only JSON, tokenizer and chat
     template files are fetched, and with `weights` the .safetensors (or the one .gguf): never a
@@ -85,7 +86,7 @@ def download(
 
 
 def select_files(model: str, names: list[str], gguf: str | None, *, weights: bool) -> list[str]:
-    """Which of the repository's files are needed.
+    """Return the needed files of the repository.
 
     Raises:
         ModelNotFoundError: it lacks the .gguf file that the user named.
@@ -126,13 +127,13 @@ def select_files(model: str, names: list[str], gguf: str | None, *, weights: boo
 
 
 def _split(model: str) -> tuple[str, str | None]:
-    """Repository and, for "owner/name/file.gguf", the file."""
+    """Return the repository and, for "owner/name/file.gguf", the file."""
     parts = model.split("/")
     return ("/".join(parts[:2]), parts[2]) if len(parts) == 3 else (model, None)
 
 
 def _entry(folder: Path, names: list[str]) -> Path:
-    """What to open: the only or first .gguf file, else the folder."""
+    """Return what to open: the only or first .gguf file, else the folder."""
     return folder / names[0] if names[0].endswith(".gguf") else folder
 
 
@@ -160,7 +161,7 @@ def _check_disk(
 
 
 def _progress() -> Any:
-    """A progress bar on stderr that is silent where stderr is not a terminal."""
+    """Return a progress bar on stderr, silent if stderr is no terminal."""
     from huggingface_hub import utils
 
     class Progress(utils.tqdm):  # type: ignore[name-defined,misc]
@@ -172,7 +173,7 @@ def _progress() -> Any:
 
 
 def _answered(error: Exception) -> bool:
-    """Whether the hub itself refused, as against not being reached."""
+    """Return whether the hub itself refused, as opposed to being unreachable."""
     status = getattr(getattr(error, "response", None), "status_code", 0)
     return 400 <= status < 500
 

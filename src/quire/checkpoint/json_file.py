@@ -14,7 +14,7 @@ MAX_JSON_BYTES = 256 << 20
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`.
+    """Return the JSON object in `path`.
 
     Raises:
         CheckpointError: the file is unreadable, too large or not a JSON object; names it.
@@ -25,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_json_list(path: Path) -> list[Any]:
-    """The JSON list in `path`; raises as `read_json`."""
+    """Return the JSON list in `path`; raises as `read_json`."""
     content = _read(path, list)
     assert isinstance(content, list)
     return content
@@ -47,7 +47,8 @@ def _read(path: Path, kind: type) -> object:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """`read_json` of what travels to the engine's process: numbers of 64 bits, and valid text.
+    """Return `read_json` for data that travels to the engine's process: 64-bit numbers and valid
+    text.
 
     Raises:
         CheckpointError: as `read_json`, and for what no message can hold.

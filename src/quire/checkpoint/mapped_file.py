@@ -1,4 +1,4 @@
-"""A file mapped into memory, read by offset; nothing outside the file can be reached."""
+"""A file mapped into memory, read by offset. No access can leave the file."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class MappedFile:
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, dtype=np.uint8)
 
     def bytes_at(self, start: int, stop: int) -> bytes:
-        """A copy of the bytes [start, stop), which the caller has checked to be in the file."""
+        """Return a copy of the bytes [start, stop), which the caller has checked."""
         return self.data[start:stop].tobytes()
 
     def release(self, start: int, stop: int) -> None:
-        """Take the bytes [start, stop), and no others, out of this process's resident memory.
+        """Remove exactly the bytes [start, stop) from this process's resident memory.
 
         What was written there is forgotten.
         """

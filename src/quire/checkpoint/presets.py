@@ -285,6 +285,6 @@ def preset_names() -> list[str]:
 
 
 def preset_config(name: str) -> dict[str, Any] | None:
-    """A fresh copy of the config.json content of preset `name` (any case), or None."""
+    """Return a fresh copy of the config.json of preset `name` (any case), or None."""
     config = _PRESETS.get(name.lower())
     return copy.deepcopy(config)

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedArrays:
-    """A linear layer's weight [N, K]; what each field means, `ops.quantized` says.
+    """A linear layer's weight [N, K]; `ops.quantized` documents the fields.
 
     Attributes:
         codes: [N, K], one byte each; 8-bit floats as their bits, uint8.
@@ -42,7 +42,7 @@ class QuantizedArrays:
     input_scale: float | None = None
 
     def dequantize(self) -> Floats:
-        """float32 [N, K] of integer codes; every operation rounds to float32."""
+        """Return float32 [N, K] from integer codes; every operation rounds to float32."""
         if self.code_type not in ("uint8", "int8"):
             raise ValueError(f"numpy has no {self.code_type}")
         n, k = self.codes.shape

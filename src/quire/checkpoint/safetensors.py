@@ -55,7 +55,7 @@ class _Entry:
 
 
 class SafetensorsFile:
-    """One .safetensors file, mapped.
+    """One mapped .safetensors file.
 
     Attributes:
         tensors: name → `TensorInfo`, in the order of the header.
@@ -75,14 +75,15 @@ class SafetensorsFile:
         self.tensors = {name: entry.info for name, entry in self._entries.items()}
 
     def read(self, name: str) -> npt.NDArray[Any]:
-        """The tensor, without a copy where its bytes are aligned. BF16 and F8 come as bits."""
+        """Return the tensor, without a copy if its bytes are aligned. BF16 and F8 are returned as
+        bits."""
         entry = self._entries[name]
         raw = self._file.data[self._data_start + entry.start : self._data_start + entry.stop]
         values = raw.view(_DTYPES[entry.info.dtype]).reshape(entry.info.shape)
         return values if values.flags.aligned else values.copy()
 
     def release(self, name: str) -> None:
-        """Take the tensor's pages out of this process's resident memory."""
+        """Remove the tensor's pages from this process's resident memory."""
         entry = self._entries[name]
         self._file.release(self._data_start + entry.start, self._data_start + entry.stop)
 
@@ -145,7 +146,7 @@ class SafetensorsFile:
         return _Entry(info, start, stop)
 
     def _check_layout(self) -> None:
-        """Tensors must cover the data exactly: no overlap, no hole, nothing after the last."""
+        """Check that tensors cover the data exactly: no overlap, no hole, no trailing bytes."""
         position = 0
         by_offset = sorted(self._entries.items(), key=lambda item: (item[1].start, item[1].stop))
         for name, entry in by_offset:

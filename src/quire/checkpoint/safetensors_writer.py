@@ -1,4 +1,4 @@
-"""Writing safetensors: one file, or shards with the index that names them; torch-free.
+"""Write safetensors: one file, or shards with their index; torch-free.
 
 A tensor's bytes are made when they are written, so that no more than one of them is in memory. A
 file has its name only once it is whole and on the disk.

@@ -1,4 +1,4 @@
-"""What tells a model's files from others, without reading them whole."""
+"""Identify a model's files without reading them completely."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 def model_files(path: Path) -> list[Path]:
-    """Return the files of weights of a model's folder, or of its first or only GGUF file.
+    """Return the weight files of a model's folder, or of its first or only GGUF file.
 
     Raises:
         QuireError: some are missing.
@@ -22,7 +22,7 @@ def model_files(path: Path) -> list[Path]:
 
 
 def samples(file: Path) -> Iterator[bytes]:
-    """Yield pieces of a file from evenly spaced places; all of a small one."""
+    """Yield evenly spaced pieces of a file; all of a small one."""
     with file.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         for sample in range(_SAMPLES):

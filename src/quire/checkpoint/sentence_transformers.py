@@ -1,4 +1,4 @@
-"""What sentence-transformers keeps beside a model: how to pool, and what to put before texts.
+"""Settings of sentence-transformers in a model's folder: pooling, and prompts before texts.
 
 ```
 modules.json                        the modules, in order: Transformer, Pooling, Normalize
@@ -46,7 +46,7 @@ class SentenceTransformer:
 
 
 def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
-    """The settings in `folder`; None if it is no model of sentence-transformers.
+    """Return the settings in `folder`; None if it is not a sentence-transformers model.
 
     Raises:
         UnsupportedModelError: a module, or a way to pool, that Quire does not have.

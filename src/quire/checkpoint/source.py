@@ -1,4 +1,4 @@
-"""Where a model is: from what the user wrote to a folder or file and its configuration."""
+"""Find a model: from the user's name to a folder or file, and its configuration."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def resolve(
     revision: str | None = None,
     download_dir: str | None = None,
 ) -> ModelSource:
-    """Finds `model`: a built-in name, a preset, a folder, a .gguf file, or a hub id.
+    """Find `model`: a built-in name, a preset, a folder, a .gguf file, or a hub id.
 
     A hub id is downloaded (only its config and tokenizer where `load_format` is "dummy").
 
@@ -104,7 +104,7 @@ _FORMATS = {"hf": "safetensors", "gguf": "gguf"}
 
 
 def _local(model: str) -> Path | None:
-    """The folder or file on disk that `model` names, or None."""
+    """Return the folder or file on disk that `model` names, or None."""
     if model in EMBEDDED:
         path = _ASSETS / EMBEDDED[model]
         if not path.is_dir():
@@ -136,7 +136,7 @@ def _local(model: str) -> Path | None:
 
 
 def local_path(name: str) -> Path:
-    """Return what `name` is on disk, whether or not it is there.
+    """Return the path that `name` means, whether or not it exists.
 
     Raises:
         ModelNotFoundError: the system cannot say: it is no path, or in a folder that may not be
@@ -182,7 +182,7 @@ def _from_folder(model: str, path: Path, dummy: bool) -> ModelSource:
 
 
 def _add_quantization(config: dict[str, Any], path: Path) -> None:
-    """What older tools say of quantization in a file of its own, beside config.json."""
+    """Add quantization settings that older tools write in a separate file."""
     for name, method in _QUANTIZATION_FILES.items():
         if config.get("quantization_config") is None and (path / name).is_file():
             found = read_json(path / name)
@@ -197,7 +197,7 @@ def _from_gguf(model: str, path: Path) -> ModelSource:
 
 
 def _built_in(dummy: bool) -> list[str]:
-    """Names that work without a file: presets only where the weights are random."""
+    """Return names that work without a file: presets only with random weights."""
     return [*EMBEDDED, *(preset_names() if dummy else [])]
 
 

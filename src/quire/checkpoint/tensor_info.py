@@ -1,4 +1,4 @@
-"""What a checkpoint says about one tensor, without reading it."""
+"""A checkpoint's description of one tensor."""
 
 from __future__ import annotations
 

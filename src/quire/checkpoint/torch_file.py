@@ -1,4 +1,4 @@
-"""A tensor as `torch.save` writes it, read without torch, and without a pickle being run.
+"""Read a tensor written by `torch.save`, without torch and without running a pickle.
 
 The file is a zip archive: `data.pkl` says what the tensor is, `data/0` holds its numbers. Of
 pickle's instructions only those are followed that a tensor needs, on a stack of plain values; there
@@ -39,7 +39,7 @@ _CONSTANTS: dict[str, Any] = {
 
 
 class _Name(str):
-    """Of something that a pickle would import."""
+    """The name of something that a pickle would import."""
 
 
 class _Storage(NamedTuple):
@@ -56,7 +56,7 @@ class _Tensor(NamedTuple):
 
 
 def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
-    """The numbers of a saved float32, float16 or bfloat16 tensor, widened to float32.
+    """Return the values of a saved float32, float16 or bfloat16 tensor as float32.
 
     Raises:
         CheckpointError: it is no such file, has more than `max_elements`, or is a view whose
@@ -90,7 +90,7 @@ def read_tensor(data: bytes, max_elements: int) -> NDArray[np.float32]:
 
 
 def _tensor(program: bytes) -> _Tensor:
-    """Follow a pickle's instructions; raises `ValueError` for any that a tensor does not need."""
+    """Follow a pickle's instructions; raise `ValueError` for any that a tensor does not need."""
     stack: list[Any] = []
     memo: dict[Any, Any] = {}
     for opcode, argument, _ in pickletools.genops(program):
@@ -142,7 +142,7 @@ def _reduced(function: object, arguments: tuple[Any, ...]) -> _Tensor | None:
 
 
 def _array(tensor: _Tensor, data: bytes) -> NDArray[np.float32]:
-    """The tensor's numbers. Each stored number is used at most once: no stride repeats one."""
+    """Return the tensor's values. No stride repeats a stored number."""
     dtype = tensor.storage.dtype
     stored = np.frombuffer(data, "<u2" if dtype == "bfloat16" else np.dtype(dtype))
     if tensor.strides != _dense_strides(tensor):

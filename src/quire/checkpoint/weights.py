@@ -1,4 +1,4 @@
-"""The tensors of a model, whatever files hold them, under Hugging Face's names."""
+"""The tensors of a model from any file format, under Hugging Face's names."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Weights(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Size of all tensors as stored."""
+        """Return the size of all tensors as stored."""
         return sum(info.nbytes for info in self.tensors.values())
 
     @abstractmethod
     def read(self, name: str) -> npt.NDArray[Any]:
-        """The values of tensor `name`, in its `TensorInfo.shape`.
+        """Return the values of tensor `name`, in its `TensorInfo.shape`.
 
         BF16 comes as uint16 holding the bits; GGUF's quantised types are dequantised to
         float32; every other type is numpy's own. Unconverted tensors are views of the file:
@@ -62,7 +62,7 @@ class Weights(ABC):
         """
 
     def quantized(self, name: str) -> QuantizedArrays | None:
-        """Matrix `name` as its codes and scales; None where it is stored as plain numbers.
+        """Return matrix `name` as codes and scales; None if it is stored as plain numbers.
 
         Always [out, in], also where `read` gives [in, out] (GPT-2's Conv1D).
 
@@ -73,14 +73,14 @@ class Weights(ABC):
 
     @abstractmethod
     def release(self, name: str) -> None:
-        """Give the memory back that reading tensor `name` took of the mapped file.
+        """Free the memory that reading tensor `name` took in the mapped file.
 
         Views of it stay good: reading them again reads the file again.
         """
 
 
 class SafetensorsWeights(Weights):
-    """One or many .safetensors files."""
+    """One or more .safetensors files."""
 
     def __init__(self, files: list[SafetensorsFile]) -> None:
         self.tensors = {}
@@ -160,7 +160,7 @@ class GGUFWeights(Weights):
 
 
 def open_weights(source: ModelSource) -> Weights:
-    """Opens the tensors of `source` and checks every header; reads no data yet.
+    """Open the tensors of `source` and check every header; this reads no data yet.
 
     Raises:
         ModelNotFoundError: there is no checkpoint, or `source` is a preset.
@@ -178,7 +178,7 @@ def open_weights(source: ModelSource) -> Weights:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The .safetensors files that make up the model in `folder`.
+    """Return the .safetensors files of the model in `folder`.
 
     An index decides; without one, `model.safetensors`, or one complete set of numbered shards,
     or the only file. Files that an index does not name (another format's copy of the same
@@ -223,7 +223,7 @@ def _indexed(folder: Path) -> list[Path]:
 
 
 def _is_file_name(name: str) -> bool:
-    """Whether a folder could have a file of this name: no path, nothing that no file has."""
+    """Return whether a name is a plain file name without a path."""
     plain = Path(name).name == name and name not in ("", ".", "..") and "\0" not in name
     return plain and len(name.encode("utf-8", "backslashreplace")) <= _MAX_NAME_BYTES
 

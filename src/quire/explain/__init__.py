@@ -1,1 +1,1 @@
-"""Why is it slow, and what would make it faster? Plain data in, a report out; no torch."""
+"""Find out why an engine is slow, and what makes it faster. Plain data in, a report out."""

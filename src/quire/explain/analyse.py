@@ -1,4 +1,4 @@
-"""From evidence to a report: look for every cause, rank what is found."""
+"""From evidence to a report: check every cause, rank the findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IDLE = 0.5
 
 
 def explain(evidence: Evidence) -> Report:
-    """The verdict on an engine, and what to change."""
+    """Return the verdict on an engine, and the changes."""
     evidence, notes = bounded(evidence)
     case = open_case(evidence)
     causes = CAUSES if evidence.window.steps else (queueing,)
@@ -43,7 +43,7 @@ def explain(evidence: Evidence) -> Report:
 
 
 def _split(evidence: Evidence) -> dict[str, float]:
-    """The shares of the parts; see `Report.split`."""
+    """Return the shares of the parts; see `Report.split`."""
     w = evidence.window
     lanes = 1 if evidence.offline else max(1, evidence.args.tokenizer_pool_size)
     return {
@@ -91,7 +91,7 @@ def _nothing(case: Case) -> Finding:
 
 
 def _notes(case: Case) -> list[str]:
-    """What was not known, or cannot be right."""
+    """Return notes about unknown or impossible evidence."""
     evidence, notes = case.evidence, []
     if case.limits is not None and case.limits.stale:
         notes.append(

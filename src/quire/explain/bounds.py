@@ -1,4 +1,4 @@
-"""Bounds on evidence: figures that no engine can have are removed before a cause is looked for.
+"""Remove figures that no engine can have, before causes are checked.
 
 A step counts when it ends, so a window may hold the seconds of a step that began before it. A saved
 file may hold anything.
@@ -59,7 +59,7 @@ def bounded(evidence: Evidence) -> tuple[Evidence, list[str]]:
 
 
 def _amount(value: float, most: float = MOST) -> float:
-    """Return the value between 0 and `most`; 0 for what is not a number."""
+    """Return the value between 0 and `most`; 0 if it is not a number."""
     return min(value, most) if value >= LEAST else 0.0
 
 
@@ -140,7 +140,7 @@ def _host(host: HostUse | None) -> HostUse | None:
 
 
 def _is_table(steps: list[list[float]]) -> bool:
-    """Whether every step has a time of each rank, of at least two."""
+    """Return whether every step has times of at least two ranks, one each."""
     ranks = len(steps[0])
     return ranks > 1 and all(
         len(step) == ranks and all(0.0 <= seconds <= MOST for seconds in step) for step in steps

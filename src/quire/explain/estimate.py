@@ -1,4 +1,4 @@
-"""What a change would gain: the cost model, on the steps that were seen.
+"""The gain of a change: the cost model on the observed steps.
 
 Only ratios of the model's predictions count, and only for the part of the window that the model's
 computation took. The limit that counts is taken to be what the steps reached of it, so that the
@@ -27,7 +27,7 @@ GROWING = ("prepare", "sample", "update", "core_send")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """So many steps of one kind; see `StepCost.seconds`."""
+    """A number of steps of one kind; see `StepCost.seconds`."""
 
     count: int
     tokens: float
@@ -37,7 +37,7 @@ class Step:
 
 
 class Estimator:
-    """Predicts other configurations of the engine that the evidence is of."""
+    """Predicts other configurations of the observed engine."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._e = evidence
@@ -51,15 +51,15 @@ class Estimator:
 
     @property
     def measured(self) -> bool:
-        """Whether the machine's limits were measured, and not guessed."""
+        """Return whether the machine's limits were measured, not guessed."""
         return self._e.limits is not None
 
     def model_seconds(self) -> float:
-        """What the cost model predicts for the steps that were seen, of limits as measured."""
+        """Return the cost model's prediction for the observed steps, at the measured limits."""
         return self._seconds(self._uncalibrated, self._steps)
 
     def model_ratio(self, **changes: object) -> float:
-        """Time of the model's computation with these fields of the configuration over without."""
+        """Return the model's time with these configuration fields, relative to without."""
         if not self._steps:
             return 1.0
         changed = self._cost_of(replace(self._config, **changes))  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ class Estimator:
         return nearer, times[nearer] / max(1e-9, self._window.parts.get("model", 0.0))
 
     def _alone(self) -> dict[str, RooflineCost]:
-        """The cost with one limit and not the other."""
+        """Return the cost with one limit and not the other."""
         cost, endless = self._uncalibrated, 1e30
         return {
             "memory": replace(cost, flops_per_second=endless, attention_flops_per_second=endless),
@@ -119,7 +119,7 @@ class Estimator:
                 high = self._reached[nearer]
 
     def batch_gain(self, seqs: float, recomputed: float = 0.0) -> float:
-        """Gain in tokens a second if `seqs` sequences ran at once in place of those that did.
+        """Return the gain in tokens/s if `seqs` sequences ran at once.
 
         Args:
             recomputed: share of the window that would fall away, with the preemptions.
@@ -146,7 +146,7 @@ class Estimator:
 
     @property
     def prompt_share(self) -> float:
-        """Share of the window that prompts took, beyond the tokens of those who decoded."""
+        """Return the share of the window that prompts took, beyond decoding requests' tokens."""
         whole = self._seconds(self._cost, self._steps)
         rows = max(1.0, self._window.running)
         decode = [replace(s, tokens=min(s.tokens, rows)) for s in self._steps]
@@ -154,7 +154,7 @@ class Estimator:
         return max(0.0, model * (1.0 - self._seconds(self._cost, decode) / whole)) if whole else 0.0
 
     def recomputing_share(self, tokens: int) -> float:
-        """Share of the window that computing so many of its prompt tokens took."""
+        """Return the share of the window needed to compute this many prompt tokens."""
         return self.prompt_share * min(1.0, tokens / self._prompt_tokens())
 
     def cached_share(self, tokens: int) -> float:
@@ -175,12 +175,12 @@ class Estimator:
         return self.prompt_share * (1.0 - seconds[1] / seconds[0]) if seconds[0] else 0.0
 
     def _prompt_tokens(self) -> float:
-        """Of the tokens computed, those that did not give one each, as decoding does."""
+        """Return the computed tokens that belong to prompts."""
         w = self._window
         return max(1.0, w.computed_tokens - (w.generation_tokens - w.requests))
 
     def _mix(self) -> Iterator[Step]:
-        """The window's steps by size; those larger than the batch hold prompts."""
+        """Return the window's steps by size; those larger than the batch hold prompts."""
         rows, context = max(1.0, self._window.running), self._context()
         for tokens, count in self._window.step_sizes:
             yield Step(count, tokens, min(rows, tokens), context)

@@ -1,1 +1,1 @@
-"""Profilers of a worker's steps, and readings of its devices. Importing it loads no torch."""
+"""Profilers of a worker's steps, and device sensors. Importing it does not load torch."""

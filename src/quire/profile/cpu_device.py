@@ -1,4 +1,4 @@
-"""The CPU as Linux describes it: RAPL's energy counters, sensors, clocks, load and memory."""
+"""The CPU's sensors in Linux: RAPL energy, temperature, clocks, load and memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class Cpu:
         )
 
     def _read_energy(self) -> float | None:
-        """Joules of all sockets; None if one is missing, for a part would look like the whole."""
+        """Return joules of all sockets; None if one is missing, because a part would look like the
+        total."""
         joules = [counter.read() for counter in self._energy]
         known = [j for j in joules if j is not None]
         return sum(known) if known and len(known) == len(joules) else None
@@ -85,7 +86,7 @@ class Cpu:
         return fmean(mhz) if mhz else None
 
     def _utilization(self) -> float | None:
-        """The share of ticks since the reading before that were not idle."""
+        """Return the share of ticks since the last reading that were not idle."""
         before = self._ticks
         words = (_text(self._root / "proc/stat") or "").partition("\n")[0].split()
         if len(words) < 6 or words[0] != "cpu":
@@ -98,7 +99,7 @@ class Cpu:
         return min(1.0, max(0.0, 1 - (idle - before[0]) / (total - before[1])))
 
     def _memory(self) -> tuple[int | None, int | None]:
-        """(used, total) bytes; what the page cache can give back is not used."""
+        """Return (used, total) bytes; reclaimable page cache is not used."""
         lines = (_text(self._root / "proc/meminfo") or "").splitlines()
         fields = {line.partition(":")[0]: line.split()[1] for line in lines if ":" in line}
         if "MemTotal" not in fields:
@@ -112,7 +113,7 @@ class Cpu:
         return next(self._cpuinfo_all(key), None)
 
     def _cpuinfo_all(self, key: str) -> Iterator[str]:
-        """The values of `key` for each processor."""
+        """Return the values of `key` for each processor."""
         for line in (_text(self._root / "proc/cpuinfo") or "").splitlines():
             name, _, value = line.partition(":")
             if name.strip() == key:
@@ -123,7 +124,7 @@ class Cpu:
 
 
 class _EnergyCounter:
-    """One RAPL counter, made to count on where the hardware's 32 bits begin anew.
+    """One RAPL counter, continued where the hardware's 32 bits overflow.
 
     Between two readings it may wrap once: that takes a socket of 200 W some twenty minutes.
     """
@@ -146,7 +147,7 @@ class _EnergyCounter:
 
 
 def _energy_zones(root: Path) -> list[Path]:
-    """RAPL's zones that do not contain each other: packages, and memory, which is beside them.
+    """Return RAPL's zones that do not contain each other: packages, and memory.
 
     AMD's counters have the same name. Cores and graphics are in their package; "psys" holds
     everything and is on few machines.
@@ -156,7 +157,7 @@ def _energy_zones(root: Path) -> list[Path]:
 
 
 def _text(path: Path) -> str | None:
-    """A file's text, stripped; None where it is missing or may not be read."""
+    """Return a file's text, stripped; None if it is missing or unreadable."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -172,5 +173,5 @@ def _number(path: Path) -> float | None:
 
 
 def _numbers(paths: Iterable[Path]) -> list[float]:
-    """The numbers in those of the files that have one."""
+    """Return the numbers in those files that have one."""
     return [number for path in paths if (number := _number(path)) is not None]

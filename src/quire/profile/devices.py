@@ -1,4 +1,4 @@
-"""The machine's devices, as they report about themselves."""
+"""Device sensors: power, energy, temperature, clocks, load, memory."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ from quire.profile.nvml import gpus
 
 
 def devices() -> list[Device]:
-    """The CPU, then the GPUs that NVML finds; each call gives new ones, with no reading before."""
+    """Return the CPU and the GPUs that NVML finds; each call returns new objects without an earlier
+    reading."""
     return [Cpu(), *gpus()]

@@ -1,4 +1,4 @@
-"""Where a step's time goes, module by module and operation by operation.
+"""Where a step's time goes, by module and by op.
 
     with layerwise_profile(llm) as profile:
         llm.generate(prompts)
@@ -28,24 +28,24 @@ FROM_CACHE = 1.1
 
 
 class Engine(Protocol):
-    """An `LLM`, as far as it matters here."""
+    """The parts of an `LLM` that this module uses."""
 
     def call(self, method: str, *args: Any) -> Any: ...
 
 
 class PeakRates(Protocol):
-    """What the machine can do."""
+    """The machine's limits."""
 
     def bandwidth_of(self, threads: int) -> float:
-        """Bytes a second."""
+        """Return bytes per second."""
 
     def flops_of(self, dtype: str, threads: int) -> float:
-        """Operations a second in products of this type."""
+        """Return operations per second in products of this type."""
 
 
 @dataclass(slots=True)
 class Node:
-    """A part of the step, and what it is made of.
+    """A part of the step, and its parts.
 
     Attributes:
         calls: of the operation; 0 for a part that is none.
@@ -64,7 +64,7 @@ class Node:
     children: dict[str, Node] = field(default_factory=dict)
 
     def child(self, name: str) -> Node:
-        """The part of that name, made if it is not there."""
+        """Return the part of this name, creating it if needed."""
         return self.children.setdefault(name, Node(name))
 
     def add(self, op: OpTime, least_seconds: float | None) -> None:
@@ -75,7 +75,7 @@ class Node:
             self.least_seconds = (self.least_seconds or 0.0) + least_seconds
 
     def walk(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
-        """This and all parts of it, with the names that lead there, its own included."""
+        """Yield this and all its parts, each with the names that lead to it."""
         here = (*path, self.name)
         yield here, self
         for child in self.children.values():
@@ -83,7 +83,7 @@ class Node:
 
     @property
     def of_limit(self) -> float | None:
-        """Share of what the machine can do; None where it is not known, or nothing is moved."""
+        """Return the share of the machine's limit; None if it is unknown or nothing is moved."""
         if self.least_seconds is None or not self.seconds:
             return None
         return self.least_seconds / self.seconds
@@ -125,7 +125,7 @@ class LayerwiseResults:
             yield from self._lines(child, depth + 1)
 
     def print_summary_table(self, out: TextIO | None = None) -> None:
-        """Operations over all modules."""
+        """Print ops over all modules."""
         self._print([(node.name, node) for node in self.summary], out or sys.stdout)
 
     def export_model_stats_table_csv(self, path: str | Path) -> None:
@@ -241,7 +241,7 @@ class LayerwiseResults:
 
 @dataclass(slots=True)
 class LayerwiseProfile:
-    """`results` is there when the profiled block has ended."""
+    """`results` is set when the profiled block has ended."""
 
     results: LayerwiseResults = field(
         default_factory=lambda: LayerwiseResults(OpProfile(0, 0.0, 0.0, 0, 0, 0, []))
@@ -252,7 +252,7 @@ class LayerwiseProfile:
 def layerwise_profile(
     llm: Engine, rates: PeakRates | None = None, threads: int = 1
 ) -> Iterator[LayerwiseProfile]:
-    """Profile every step that the engine makes inside; see the module."""
+    """Profile every step of the engine inside; see the module."""
     profile = LayerwiseProfile()
     llm.call("start_op_profile", MAX_STEPS)
     try:
@@ -275,7 +275,7 @@ def _limit(share: float | None) -> str:
 
 
 def _rate(amount: int, seconds: float) -> float:
-    """In 10⁹ a second."""
+    """Return 10⁹ per second."""
     return amount / seconds / 1e9 if seconds else 0.0
 
 

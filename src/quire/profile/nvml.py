@@ -1,4 +1,4 @@
-"""GPUs through NVML, NVIDIA's management library, if `quire[nvml]` and a driver are there."""
+"""GPUs through NVML, NVIDIA's management library; needs `quire[nvml]` and a driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.profile.device_reading import DeviceReading
 
 
 def gpus() -> list[Gpu]:
-    """Every GPU that NVML shows; empty without the library, the driver or a GPU."""
+    """Return every GPU that NVML shows; empty without library, driver or GPU."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -62,7 +62,7 @@ class Gpu:
         )
 
     def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """What NVML answers; None where this GPU, or its present mode, does not offer it."""
+        """Return NVML's answer; None if this GPU or its mode does not support the query."""
         try:
             return function(self._handle, *arguments)
         except self._nvml.NVMLError:

@@ -1,4 +1,4 @@
-"""Counts a worker's steps and what their operations take: the source of an `OpProfile`."""
+"""Counts a worker's steps and times its ops: the source of an `OpProfile`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class OpProfiler:
         self._profile = _EMPTY
 
     def start(self, max_steps: int) -> None:
-        """Count anew, so many steps."""
+        """Start a new count of this many steps."""
         self._profile = _EMPTY
         self._max_steps = max_steps
         self._first_waited = self._waited()
         self._count(on=True)
 
     def note(self, batch: SchedulerOutput, seconds: float, output: ModelOutput) -> None:
-        """A step has been computed."""
+        """Record a computed step."""
         seen, times, passes = self._profile, output.times, output.num_passes
         context = int((batch.num_computed_tokens + batch.num_scheduled_tokens).sum())
         self._profile = OpProfile(
@@ -57,7 +57,7 @@ class OpProfiler:
             self._end()
 
     def stop(self) -> OpProfile:
-        """What has been counted since the last start; empty if there was none."""
+        """Return the counts since the last start; empty without one."""
         if self.active:
             self._end()
         return self._profile

@@ -1,4 +1,4 @@
-"""All profilers of one worker, and the calls by which they are used."""
+"""All profilers of one worker, and their calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_OP_PROFILE_STEPS = 1000
 
 
 class ProfileStatus(msgspec.Struct):
-    """How far `start_profile` has come.
+    """The progress of a recording.
 
     Attributes:
         active: started and not stopped.
@@ -81,13 +81,13 @@ class Profiling:
 
     @property
     def active(self) -> bool:
-        """Steps are to be passed to `run`."""
+        """Return whether steps must be passed to `run`."""
         return self._ops.active or (self._trace is not None and self._trace.active)
 
     def run(
         self, batch: SchedulerOutput, execute: Callable[[SchedulerOutput], ModelOutput]
     ) -> ModelOutput:
-        """`execute(batch)`, watched."""
+        """Run `execute(batch)` under the profilers."""
         if batch.empty:
             return execute(batch)
         begin = time.monotonic()
@@ -108,7 +108,7 @@ class Profiling:
         return msgspec.to_builtins(self._calls[method](*args), builtin_types=(bytes,))
 
     def start_profile(self) -> bool:
-        """Record from now on, as configured; False if that had been asked for already.
+        """Start recording, as configured; return False if it was already requested.
 
         Raises:
             ConfigError: nothing is configured.
@@ -130,19 +130,19 @@ class Profiling:
         return ProfileStatus(trace.active, files.writing, files.files, files.failures)
 
     def start_op_profile(self, max_steps: int = MAX_OP_PROFILE_STEPS) -> None:
-        """Count operations in so many steps; anew if they are counted already."""
+        """Count ops in this many steps; restarts a running count."""
         self._ops.start(max_steps)
 
     def stop_op_profile(self) -> Any:
-        """The `OpProfile` since the last start."""
+        """Return the `OpProfile` since the last start."""
         return self._ops.stop()
 
     def op_profile_steps(self) -> tuple[int, bool]:
-        """Steps counted since the last start, and whether more will be."""
+        """Return the steps counted since the last start, and whether counting continues."""
         return self._ops.steps, self._ops.active
 
     def shutdown(self) -> None:
-        """Stop, and finish what is still written."""
+        """Stop, and finish writing."""
         if self._trace is not None:
             self._trace.shutdown()
 

@@ -1,5 +1,5 @@
-"""What Python's own code takes, by cProfile: a helper for any block, and one for a thread that is
-told over a queue to begin and to end. Several times slower while it runs; free when off."""
+"""Python's own time, by cProfile: a helper for any block, and one for a thread that a queue starts
+and stops. Several times slower while it runs; free when off."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOP = 20
 
 @contextmanager
 def cprofile(path: str | Path | None = None) -> Iterator[pstats.Stats]:
-    """Profile this thread's Python inside; also a decorator. Saved to `path`, for pstats.
+    """Profile this thread's Python inside; also a decorator. Saves to `path`, for pstats.
 
     with cprofile("run.pstats") as stats:
         llm.generate(prompts)
@@ -44,13 +44,13 @@ class ThreadProfile:
         self._profile: cProfile.Profile | None = None
 
     def start(self) -> None:
-        """Begin; ignored if it has begun."""
+        """Start; ignored if already started."""
         if self._profile is None:
             self._profile = cProfile.Profile()
             self._profile.enable()
 
     def stop(self) -> bytes:
-        """End; what `pstats.Stats.dump_stats` would write.
+        """Stop; return the bytes that `pstats.Stats.dump_stats` would write.
 
         Raises:
             InvalidRequestError: it has not been started.
@@ -64,7 +64,7 @@ class ThreadProfile:
 
 
 def table(stats: pstats.Stats | str | Path, top: int = TOP) -> str:
-    """The functions that took the most time of their own, of some statistics or of a file."""
+    """Return the functions with the most time of their own, from statistics or a file."""
     out = io.StringIO()
     shown = stats if isinstance(stats, pstats.Stats) else pstats.Stats(str(stats))
     shown.stream = out  # type: ignore[attr-defined]

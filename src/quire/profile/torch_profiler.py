@@ -1,4 +1,4 @@
-"""Torch's profiler, and beside its events those of the native operations."""
+"""Torch's profiler, with the native ops next to its events."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TorchProfiler(WorkerProfiler):
 
     @property
     def writing(self) -> bool:
-        """A trace is being written."""
+        """Return whether a trace is being written."""
         return self._writer is not None and self._writer.is_alive()
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class TorchProfiler(WorkerProfiler):
             self._writer.join()
 
     def _warm_up(self) -> None:
-        """Torch's first recording takes a second to begin; that must not be in a step."""
+        """Start torch's profiler once; its first start takes a second."""
         with self._new_profile():
             pass
 
@@ -167,7 +167,7 @@ class TorchProfiler(WorkerProfiler):
 
 
 def _clock_offset_ns() -> int:
-    """The wall clock less the monotonic one, from the readings that nothing came between."""
+    """Return the wall clock minus the monotonic one, from undisturbed readings."""
     readings = [
         (time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(CLOCK_READINGS)
     ]
@@ -176,7 +176,7 @@ def _clock_offset_ns() -> int:
 
 
 def _joined(runs: Sequence[OpRuns]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """All runs in the order of their begin, indices into all labels one after the other."""
+    """Return all runs in order of their start, with indices into the concatenated labels."""
     tables, offset = [], 0
     for each in runs:
         table = each.runs.copy()

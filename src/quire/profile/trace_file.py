@@ -1,4 +1,4 @@
-"""Puts native operations into a trace of torch's: `python -m quire.profile.trace_file PARTS FILE`.
+"""Add native ops to a trace of torch: `python -m quire.profile.trace_file PARTS FILE`.
 
 The trace (Chrome's JSON format, which Perfetto and TensorBoard read) is copied as text; the
 operations become a thread of their own beside the one whose steps they belong to. A process of its
@@ -48,7 +48,7 @@ class TraceFacts(msgspec.Struct):
 
 
 def merge(parts: Path, target: Path) -> None:
-    """Write `target`, compressed if it ends in `.gz`; it is there when it is complete.
+    """Write `target`, compressed if it ends in `.gz`; it appears when it is complete.
 
     Raises:
         OSError: it cannot be written.
@@ -73,7 +73,7 @@ def merge(parts: Path, target: Path) -> None:
 
 
 def _events(facts: TraceFacts, runs: Any, base: int) -> Iterator[dict[str, Any]]:
-    """Events of one thread: its names, then a complete event for each run."""
+    """Yield the events of one thread: its names, then one complete event per run."""
     track = {"pid": facts.pid, "tid": facts.thread + _TRACK}
     yield {"ph": "M", "name": "thread_name", "ts": 0, **track, "args": {"name": TRACK_NAME}}
     sort = {"sort_index": facts.thread}

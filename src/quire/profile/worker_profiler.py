@@ -1,4 +1,5 @@
-"""When a profiler of a worker records: started and stopped by the user, bounded by steps and time.
+"""Controls when a worker's profiler records: started and stopped by the user, limited by steps and
+time.
 
 start        step 1   step 2   step 3   step 4   step 5
   │                   ├── recorded ──────────┤              delay_iterations 2, max_iterations 3
@@ -22,7 +23,7 @@ MAX_SECONDS = 60.0
 
 
 class WorkerProfiler(ABC):
-    """Counts a worker's steps, and records those that the configuration asks for.
+    """Counts a worker's steps, and records the configured ones.
 
     Everything is called from the thread that computes the steps.
 
@@ -42,7 +43,7 @@ class WorkerProfiler(ABC):
         self._deadline = 0.0
 
     def start(self) -> None:
-        """Record from the step on that `delay_iterations` names."""
+        """Record from the step that `delay_iterations` gives."""
         if self.active:
             logger.warning("the profiler has been started already; this start is ignored")
             return
@@ -70,11 +71,11 @@ class WorkerProfiler(ABC):
             self._end_step()
 
     def annotate_context_manager(self, name: str) -> AbstractContextManager[object]:
-        """Names what is done inside, in the recording; nothing while there is none."""
+        """Return a named region of the recording; does nothing while there is none."""
         return self._region(name) if self.recording else nullcontext()
 
     def shutdown(self) -> None:
-        """Stop, and finish what is still written."""
+        """Stop, and finish writing."""
         self.stop()
 
     def _begin_step(self) -> None:
@@ -101,12 +102,12 @@ class WorkerProfiler(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Begin to record."""
+        """Start recording."""
 
     @abstractmethod
     def _stop(self) -> None:
-        """End what `_start` began."""
+        """Stop recording."""
 
     @abstractmethod
     def _region(self, name: str) -> AbstractContextManager[object]:
-        """Names a part of the recording."""
+        """Return a named part of the recording."""

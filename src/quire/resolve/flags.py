@@ -1,4 +1,4 @@
-"""The command-line flags of `EngineArgs`."""
+"""Command-line flags generated from `EngineArgs`, so that both always match."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ def add_engine_flags(
 
 
 def engine_args_from(namespace: argparse.Namespace) -> EngineArgs:
-    """The `EngineArgs` that the parsed flags spell; see `arguments_from`."""
+    """Return the `EngineArgs` of the parsed flags. Of other names in `namespace` only vLLM's are
+    read; flags without effect are reported on stderr."""
     return arguments_from(EngineArgs, namespace)
 
 
 def add_config_flag(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`, which the command line's own parser heeds (`cli.parser`)."""
+    """Add `--config`, which `cli.parser` handles."""
     parser.add_argument(
         "--config",
         type=Path,
@@ -43,7 +44,7 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_flags_from(args: EngineArgs) -> list[str]:
-    """The flags that spell `args`: those fields that differ from their defaults."""
+    """Return the flags that spell `args`: fields that differ from their defaults."""
     flags: list[str] = []
     for field in dataclasses.fields(EngineArgs):
         value = getattr(args, field.name)
@@ -60,7 +61,7 @@ def engine_flags_from(args: EngineArgs) -> list[str]:
 
 
 def field_value(name: str, word: str) -> Any:
-    """The value of a field of `EngineArgs` that a word of a command line spells.
+    """Return the value of an `EngineArgs` field from a word of a command line.
 
     `none` is None where the field may be unset; a switch takes true or false.
 

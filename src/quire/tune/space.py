@@ -111,14 +111,14 @@ def differences(one: Configuration, other: Configuration) -> dict[str, tuple[Any
 
 
 def show(configuration: Configuration, beside: Configuration) -> str:
-    """What of a configuration differs from another, as flags; "the start" if nothing does."""
+    """Return the differences from another configuration as flags; "the start" if there are none."""
     changed = differences(beside, configuration)
     words = [f"{name.replace('_', '-')}={show_value(new)}" for name, (_, new) in changed.items()]
     return " ".join(words) or "the start"
 
 
 def show_value(value: Any) -> str:
-    """As one would write it: `auto` for what is unset."""
+    """Return a value as the user writes it: `auto` if unset."""
     if value is None:
         return "auto"
     if isinstance(value, bool):
@@ -127,7 +127,7 @@ def show_value(value: Any) -> str:
 
 
 def file_values(args: EngineArgs) -> dict[str, Any]:
-    """The fields that a config file has to say: what differs from the defaults."""
+    """Return the fields of a config file: those that differ from the defaults."""
     defaults = asdict(EngineArgs())
     values = asdict(args)
     return {
@@ -138,7 +138,7 @@ def file_values(args: EngineArgs) -> dict[str, Any]:
 
 
 def parse_space(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Fields and values from `max-num-seqs=8,16,none` and the like.
+    """Return fields and values from `max-num-seqs=8,16,none` and similar.
 
     Raises:
         ConfigError: a field is unknown or comes twice, or a value is wrong.

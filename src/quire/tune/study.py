@@ -1,4 +1,4 @@
-"""What was measured, on disk: an Optuna study, of which a killed search loses the run in flight.
+"""Measurements on disk: an Optuna study. A killed search loses only the run in progress.
 
 Optuna keeps the journal and shows it (`optuna-dashboard`); which configuration is next, `search`
 decides. A measurement is one line of the journal, synced when it is written.
@@ -31,7 +31,7 @@ FREE = {"gpu_memory_utilization"}
 
 
 class _Kept:
-    """A trial as the journal has it."""
+    """A trial in the journal."""
 
     def __init__(self, trial: optuna.trial.FrozenTrial) -> None:
         attributes = trial.user_attrs
@@ -82,7 +82,7 @@ class Study:
             raise
 
     def _load(self, optuna: Any, folder: Path, settings: Mapping[str, Any], space: Space) -> None:
-        """Open the journal, or begin it."""
+        """Open the journal, or create it."""
         journal = folder / _JOURNAL
         _drop_torn_line(journal)
         backend = optuna.storages.journal.JournalFileBackend(str(journal))
@@ -108,19 +108,19 @@ class Study:
         """Measurements that were there already."""
 
     def close(self) -> None:
-        """Let others open the folder."""
+        """Release the folder for others."""
         self._lock.close()
 
     def note(self, name: str) -> Any:
-        """A value kept with `keep`; None if there is none."""
+        """Return a value stored with `keep`; None if there is none."""
         return self._study.user_attrs.get(name)
 
     def keep(self, name: str, value: Any) -> None:
-        """Keep a JSON value beside the measurements."""
+        """Store a JSON value with the measurements."""
         self._study.set_user_attr(name, value)
 
     def bench(self, real: Bench) -> Bench:
-        """`real`, but what was measured before is answered without it, failures included."""
+        """Wrap `real`: earlier measurements, failures included, are returned without it."""
 
         @contextmanager
         def remembered(configuration: Configuration) -> Iterator[Measure]:
@@ -150,7 +150,7 @@ class Study:
         return remembered
 
     def finish(self, trial: Trial) -> None:
-        """Enter a trial's result; one that is there already stays."""
+        """Store a trial's result, unless it has one."""
         from optuna.trial import TrialState
 
         kept = self._open(trial.configuration)
@@ -164,7 +164,7 @@ class Study:
         kept.is_finished = True
 
     def _open(self, configuration: Configuration) -> _Kept:
-        """The configuration's trial, entered if it is new."""
+        """Return the configuration's trial, creating it if needed."""
         import optuna
 
         name = key(configuration)
@@ -186,7 +186,7 @@ class Study:
         optuna.trial.Trial(self._study, kept.trial_id).set_user_attr(name, value)
 
     def _check(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Enter the settings of a new study; refuse one with others."""
+        """Store the settings of a new study; refuse one with other settings."""
         plain = msgspec.json.decode(msgspec.json.encode(_spelled(settings)))
         known = self._study.user_attrs.get("settings")
         if known is None:
@@ -202,7 +202,7 @@ class Study:
 
 
 def _spelled(value: Any) -> Any:
-    """Infinity as text, which JSON has no number for."""
+    """Return infinity as text, because JSON has no number for it."""
     if isinstance(value, Mapping):
         return {name: _spelled(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -211,7 +211,7 @@ def _spelled(value: Any) -> Any:
 
 
 def _drop_torn_line(journal: Path) -> None:
-    """Cut off the end of a journal that was killed in the middle of a line."""
+    """Remove an incomplete last line from a journal."""
     if not journal.exists():
         return
     data = journal.read_bytes()

@@ -1,4 +1,4 @@
-"""One function a cause: the evidence in, a suspect out, or None."""
+"""One function per cause: evidence in, a suspect or None out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The KV cache: too small, given up too often, or not used for what it could."""
+"""Causes in the KV cache: too small, preemption, missed prefixes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ blocks: those that the running ones still need are kept for them."""
 
 
 def kv_cache_too_small(case: Case) -> Suspect | None:
-    """Requests wait for blocks, though the batch has seats."""
+    """Requests wait for blocks although the batch has seats."""
     w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
     if w.waiting < 0.5 or w.running > 0.95 * seats or w.kv_share < FULL:
         return None
@@ -45,7 +45,7 @@ def kv_cache_too_small(case: Case) -> Suspect | None:
 
 
 def preemption(case: Case) -> Suspect | None:
-    """Sequences are thrown out, and what they had is computed again."""
+    """Sequences are preempted and computed again."""
     w = case.window
     cost = _preemption_cost(case)
     if not w.preemptions:
@@ -71,7 +71,7 @@ def preemption(case: Case) -> Suspect | None:
 
 
 def prefix_misses(case: Case) -> Suspect | None:
-    """Prompts begin alike, and are computed all the same."""
+    """Prompts share a prefix and are computed anyway."""
     e, w = case.evidence, case.window
     # Repeated tokens are counted when a prompt arrives, the others with its first token.
     missed = min(max(0, w.repeated_tokens - w.cached_tokens), w.prompt_tokens - w.cached_tokens)
@@ -109,12 +109,12 @@ def prefix_misses(case: Case) -> Suspect | None:
 
 
 def _preemption_cost(case: Case) -> float:
-    """Share of the window that went to tokens computed again."""
+    """Return the share of the window spent on tokens computed again."""
     return case.estimate.recomputing_share(case.window.recomputed_tokens)
 
 
 def _more_blocks(case: Case, blocks: int, gain: float) -> Change:
-    """The flag that this user sets the KV cache's size by."""
+    """Return the flag by which this user sets the KV cache's size."""
     args, w = case.evidence.args, case.window
     why = f"holds {blocks:,} blocks in place of {w.kv_blocks:,}"
     fields: dict[str, bool | int | float | str | None]
@@ -135,7 +135,7 @@ def _more_blocks(case: Case, blocks: int, gain: float) -> Change:
 
 
 def _int8(case: Case, gain: float) -> list[Change]:
-    """Twice the tokens in the same bytes, where that is not the change already made."""
+    """Return an int8 KV cache as a change, unless it was already suggested."""
     args = case.evidence.args
     if case.evidence.config.kv_cache_dtype == "int8" or args.num_gpu_blocks_override is not None:
         return []

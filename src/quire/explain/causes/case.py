@@ -1,4 +1,4 @@
-"""What each cause is looked for in, and what finding one gives."""
+"""The input and output of each cause."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MULTI_STEP = 8
 
 
 class Kind(IntEnum):
-    """What is amiss comes before what the machine cannot do better."""
+    """Faults rank above limits of the machine."""
 
     WASTE = 0
     LIMIT = 1
@@ -32,7 +32,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Suspect:
-    """A cause that was found, and what to do about it, the safest change first."""
+    """A cause that was found, and its changes, the safest first."""
 
     finding: Finding
     changes: list[Change]
@@ -41,7 +41,7 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Case:
-    """The evidence, and what follows from it for several causes."""
+    """The evidence, and values that several causes need."""
 
     evidence: Evidence
     estimate: Estimator
@@ -55,11 +55,11 @@ class Case:
 
     @property
     def model(self) -> float:
-        """Share of the window in which the model computed."""
+        """Return the share of the window in which the model computed."""
         return self.window.share("model")
 
     def faster_model(self, flag: str, why: str, ratio: float, **fields: object) -> Change:
-        """A change after which the model takes `ratio` of its time."""
+        """Return a change after which the model takes `ratio` of its time."""
         return change(flag, why, self.model * (1.0 - ratio), **fields)
 
 
@@ -72,12 +72,12 @@ def open_case(evidence: Evidence) -> Case:
 
 
 def change(flag: str, why: str, saved: float, **fields: object) -> Change:
-    """A change that saves this share of the window's time."""
+    """Return a change that saves this share of the window's time."""
     return Change(flag, why, THROUGHPUT, gain_of(saved), dict(fields))  # type: ignore[arg-type]
 
 
 def saving(gain: float) -> float:
-    """The share of the time that a gain in speed saves."""
+    """Return the share of the time that a gain in speed saves."""
     return gain / (1.0 + gain)
 
 
@@ -89,7 +89,7 @@ def suspect(
     kind: Kind = Kind.WASTE,
     **evidence: float | str,
 ) -> Suspect | None:
-    """A finding, unless it is not worth one."""
+    """Return a finding, unless it is too small."""
     if not share >= WORTH:
         return None
     return found(cause, text, share, changes, kind, **evidence)
@@ -103,7 +103,7 @@ def found(
     kind: Kind = Kind.WASTE,
     **evidence: float | str,
 ) -> Suspect:
-    """A finding, whatever it costs."""
+    """Return a finding of any size."""
     rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in evidence.items()}
     most = gain_of(1.0)
     useful = [

@@ -1,4 +1,4 @@
-"""Before and behind the core: the line, the tokenizer, the clients."""
+"""Causes outside the core: the queue, the tokenizer, the clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FULL_BATCH = 0.95
 
 
 def queueing(case: Case) -> Suspect | None:
-    """Requests wait for a seat in the batch, whether or not a larger one would be faster."""
+    """Requests wait for a seat in the batch, even if a larger batch is not faster."""
     w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
     # The gauges are sampled: `running` misses the moments between two requests.
     if w.waiting <= 0.0 or max(w.demand, w.running + w.waiting) <= seats:
@@ -39,7 +39,7 @@ def queueing(case: Case) -> Suspect | None:
 
 
 def tokenization(case: Case) -> Suspect | None:
-    """Texts become tokens more slowly than the core computes them."""
+    """Tokenization is slower than the core."""
     e, w = case.evidence, case.window
     share = busy_lanes = w.share("tokenize")
     if e.offline:
@@ -73,7 +73,7 @@ def tokenization(case: Case) -> Suspect | None:
 
 
 def slow_client(case: Case) -> Suspect | None:
-    """Clients read their streams more slowly than these are written."""
+    """Clients read their streams more slowly than the server writes them."""
     w = case.window
     slow = min(1.0, w.slow_outputs / max(1, w.generation_tokens))
     return suspect(

@@ -1,4 +1,4 @@
-"""What the machine's cores and memory are used for, and what for nothing."""
+"""Causes in the machine: cores, memory and products."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SATURATED = {"memory": 0.6, "compute": 0.35}
 
 
 def few_threads(case: Case) -> Suspect | None:
-    """Cores stand idle."""
+    """Cores are idle."""
     e = case.evidence
     threads = e.config.num_threads
     small = parameter_count(e.config.model) < ONE_THREAD_PARAMETERS
@@ -41,7 +41,7 @@ def few_threads(case: Case) -> Suspect | None:
 
 
 def wide_weights(case: Case) -> Suspect | None:
-    """float32 weights: twice the bytes and half the products a second of bfloat16."""
+    """float32 weights: twice the bytes and half the product rate of bfloat16."""
     config = case.evidence.config
     if config.dtype != "float32" or config.quantization is not None:
         return None
@@ -69,7 +69,7 @@ def wide_weights(case: Case) -> Suspect | None:
 
 
 def busy_neighbour(case: Case) -> Suspect | None:
-    """Other processes, or other virtual machines, take the cores that the kernels want."""
+    """Other processes or virtual machines use the kernels' cores."""
     e, host = case.evidence, case.evidence.host
     if host is None or host.others < 0.2:
         return None
@@ -115,7 +115,7 @@ def busy_neighbour(case: Case) -> Suspect | None:
 
 
 def memory_bandwidth(case: Case) -> Suspect | None:
-    """Operations read as fast as the memory gives: only fewer bytes help."""
+    """Ops read at the memory's bandwidth: only fewer bytes help."""
     at = _at_limit(case, "memory")
     if at is None or case.limits is None or case.evidence.config.dtype == "float32":
         return None  # float32 weights are a cause of their own
@@ -135,7 +135,7 @@ def memory_bandwidth(case: Case) -> Suspect | None:
 
 
 def compute(case: Case) -> Suspect | None:
-    """Products run as fast as the cores multiply: only cheaper or fewer ones help."""
+    """Products run at the cores' peak rate: only cheaper or fewer ones help."""
     at = _at_limit(case, "compute")
     if at is None or case.limits is None or case.evidence.config.dtype == "float32":
         return None
@@ -155,7 +155,7 @@ def compute(case: Case) -> Suspect | None:
 
 
 class _AtLimit(NamedTuple):
-    """What of the window is at a limit, how much of it is reached, and where most of all."""
+    """The share of the window at a limit, how much of the limit is reached, and the largest op."""
 
     share: float
     reached: float
@@ -163,7 +163,7 @@ class _AtLimit(NamedTuple):
 
 
 def _at_limit(case: Case, bound: str) -> _AtLimit | None:
-    """By the profiled operations; without them by what a step needs."""
+    """Return this from the profiled ops, or without them from what a step needs."""
     profile = case.evidence.ops
     if profile is None or not profile.ops:
         if not case.estimate.measured:

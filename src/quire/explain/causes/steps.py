@@ -1,4 +1,4 @@
-"""Time that is lost in and between steps, while there is work."""
+"""Time lost in and between steps while there is work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quire.explain.causes.case import MULTI_STEP, Case, Suspect, change, suspect
 
 
 def dispatch_overhead(case: Case) -> Suspect | None:
-    """The host hands out work more slowly than the kernels do it."""
+    """The host submits work more slowly than the kernels compute it."""
     e, w = case.evidence, case.window
     handing = _handing_over(case)
     between = min(_between_operations(case), case.model - handing)
@@ -52,7 +52,7 @@ def dispatch_overhead(case: Case) -> Suspect | None:
 
 
 def idle_gaps(case: Case) -> Suspect | None:
-    """The core does nothing between two steps although requests run."""
+    """The core is idle between two steps although requests run."""
     e, w = case.evidence, case.window
     gap = w.share("receive")
     changes = []
@@ -90,7 +90,7 @@ def idle_gaps(case: Case) -> Suspect | None:
 
 
 def rank_imbalance(case: Case) -> Suspect | None:
-    """One rank of a parallel engine keeps the others waiting."""
+    """One rank of a parallel engine makes the others wait."""
     steps = case.evidence.ranks or _mean_step(case)
     if not steps:
         return None
@@ -129,7 +129,7 @@ def rank_imbalance(case: Case) -> Suspect | None:
 
 
 def _mean_step(case: Case) -> list[list[float]]:
-    """One step as `Evidence.ranks` has it: what each rank computed while others waited for it."""
+    """Return one step in the form of `Evidence.ranks`."""
     profile = case.evidence.ops
     if profile is None or not profile.steps:
         return []
@@ -138,7 +138,7 @@ def _mean_step(case: Case) -> list[list[float]]:
 
 
 def _between_operations(case: Case) -> float:
-    """Share of the window within the model's computation and outside of its operations.
+    """Return the share of the window in the model's computation but outside its ops.
 
     Of operations that are called one by one, the time includes the call: what they should take, by
     the machine's limits, tells it.
@@ -163,7 +163,8 @@ def _handing_over(case: Case) -> float:
 
 
 def _decoding(case: Case) -> float:
-    """Share of the steps that compute one token a sequence: only these can be several at once."""
+    """Return the share of steps that compute one token per sequence: only these can be several at
+    once."""
     w = case.window
     rows = max(1.0, w.running) * 1.5
     steps = sum(count for _, count in w.step_sizes)
