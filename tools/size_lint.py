@@ -23,7 +23,7 @@ LIKE_THINGS = {
     "text": "one file per tokenizer format, and what reads texts",
 }
 """Rooms with more than `MAX_FILES` files, and what these have in common."""
-TABLES = {"cli.serve.add_arguments", "ops.cpu.cpu_ops"}
+TABLES = {"cli.serve.add_arguments"}
 """Functions that are tables: one entry per flag, or per operation."""
 EXCEPTIONS = {
     "bench.serve_flags._add_dataset": 73,

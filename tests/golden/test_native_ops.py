@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from quire.checkpoint.source import resolve
-from quire.core.config import ModelConfig
+from quire.core.config import ModelConfig, SchedulerConfig
 from quire.models.decoder import Decoder
 from quire.models.dummy import RandomParameters
 from quire.models.registry import ARCHITECTURES, HF_CLASSES, model_config, task
 from quire.ops.interface import OP_NAMES, Ops
 from quire.ops.providers import load_ops
+from quire.runner.kv_tensors import allocate_kv_caches
+from quire.runner.model import PlannedModel
 from tests.e2e.tiny_model import CONFIG
 from tests.fuzz import engines
 from tests.golden import (
@@ -29,7 +31,7 @@ from tests.golden import (
     test_plan,
     test_pooling,
 )
-from tests.golden.harness import torch_ops
+from tests.golden.harness import load_decoder, torch_ops
 from tests.golden.tiny_models import TINY_MODELS, make_tiny
 from tests.truth import choices
 from tests.unit.executor.configs import TINY
@@ -80,6 +82,16 @@ def test_tiny_models_are_native(name: str, tmp_path: Path) -> None:
     model = model_config(resolve(str(tmp_path)).config)
     for dtype in (torch.bfloat16, torch.float16):
         assert in_torch(model, dtype) == TINY_MODELS[name].torch_ops
+
+
+def test_the_log_says_why_torch_computes_an_op(tmp_path: Path) -> None:
+    [name] = [name for name, tiny in TINY_MODELS.items() if tiny.torch_ops]
+    make_tiny(name, seed=0, folder=tmp_path)
+    ops = load_ops("cpu")
+    decoder = load_decoder(tmp_path, 64, ops)
+    caches = allocate_kv_caches(decoder.config, 1, 16, torch.float32)
+    model = PlannedModel(decoder, ops, caches, 16, SchedulerConfig(1, 1, 1))
+    assert "(paged_attention in torch: head_dim 20)" in model.description
 
 
 @pytest.mark.parametrize("name", [name for name, shape in engines.MODELS.items() if shape])
