@@ -80,7 +80,7 @@ def render_template(source: str, variables: dict[str, Any]) -> str:
         raise _refused("The chat template nests or grows too far.") from error
     except Exception as error:  # a template can raise anything that Python can
         raise InvalidRequestError(
-            f"The chat template failed on these messages: {_reason(error)}.",
+            f"The chat template failed on this conversation: {_reason(error)}.",
             fix="Check the roles and fields that this model's template expects.",
             param="messages",
         ) from error

@@ -71,7 +71,11 @@ def _own_names(tools: ToolSet) -> Iterator[None]:
         if ours == theirs:
             raise
         status, body = describe(error)
-        message = body.error.message.replace(theirs, ours)
+        message = body.error.message
+        if not theirs.isalpha():
+            message = message.replace(theirs, ours)
+        elif message.startswith(f"{theirs} "):  # elsewhere it may be a word, not a field
+            message = ours + message.removeprefix(theirs)
         raise ApiError(status, message, param=ours, code=body.error.code) from None
 
 

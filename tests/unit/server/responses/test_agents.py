@@ -285,6 +285,19 @@ async def test_media_that_a_tool_returned(kind: str) -> None:
             await create(app, input=items)
 
 
+async def test_a_template_speaks_for_itself() -> None:
+    template = "{{ raise_exception('System messages come first') }}"
+    async with saying("ok", chat_template=template) as app:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await create(app)
+        error: Any = caught.value.body
+        assert error["param"] == "input"
+        assert "failed on this conversation: System messages come first." in error["message"]
+        with pytest.raises(openai.BadRequestError) as caught:
+            await create(app, input=[])
+        assert "input is empty" in str(caught.value)
+
+
 async def test_an_item_is_referred_to() -> None:
     async with saying("Yes.", chat_template=SEEN) as app:
         first = await create(app)
