@@ -100,6 +100,8 @@ def run(words: list[str]) -> int:
     ) -> None:
         text = _words.get()
         if text is not None and isinstance(params, SamplingParams):
+            if params.structured_outputs is not None:  # what the client asked for is replaced
+                await engine.check_structure(params.structured_outputs)
             params = params.replace(structured_outputs=StructuredOutputsParams(choice=[text]))
         await submit(engine, prompt, params, *args, **fields)
 
