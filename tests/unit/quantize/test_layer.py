@@ -41,7 +41,7 @@ OPT: dict[str, Any] = {
 BIASED = LLAMA | {"attention_bias": True, "mlp_bias": True}
 MODELS = {"llama": LLAMA, "llama with biases": BIASED, "opt": OPT, "gelu": OPT | {
     "activation_function": "gelu"
-}}  # fmt: skip
+}, "olmo2": LLAMA | {"model_type": "olmo2"}}  # fmt: skip
 
 
 def draw(config: ModelConfig, dtype: torch.dtype) -> dict[str, Tensor]:
