@@ -22,6 +22,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.beam_search import beam_search
 from quire.frontend.each import one_each
 from quire.frontend.input.input_processor import Prompt
+from quire.frontend.input.params import check_sampling_types
 from quire.frontend.interrupt import Interrupt, deferred_interrupt
 from quire.frontend.llm_engine import LLMEngine
 from quire.frontend.llm_pooling import Asked, PoolingMethods, UseTqdm
@@ -198,8 +199,10 @@ class LLM(LLMEngine, PoolingMethods):
 
     async def _check_structures(self, requests: Sequence[Asked]) -> None:
         for _, params, _ in requests:
-            if isinstance(params, SamplingParams) and (wanted := params.structured_outputs):
-                await self._engine.check_structure(wanted)
+            if isinstance(params, SamplingParams):
+                check_sampling_types(params)
+                if params.structured_outputs is not None:
+                    await self._engine.check_structure(params.structured_outputs)
 
     async def _submit(
         self, ids: Sequence[str], requests: Sequence[Asked], interrupt: Interrupt

@@ -73,6 +73,17 @@ def test_wrong_counts_are_refused(llm: LLM) -> None:
         llm.generate(["a"], priority=[1, 2])
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"bad_words": 5}, {"n": "2"}, {"structured_outputs": 3}, {"structured_outputs": "x"}]
+)
+def test_a_field_of_the_wrong_type_is_named(llm: LLM, wrong: dict[str, Any]) -> None:
+    [name] = wrong
+    with pytest.raises(InvalidRequestError, match=f"^{name} is"):
+        llm.generate("a", SamplingParams(**wrong))
+    with pytest.raises(InvalidRequestError, match="must be SamplingParams, not dict"):
+        llm.add_request("a", "a", wrong)  # type: ignore[arg-type]
+
+
 def test_a_bad_prompt_runs_none(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError):
         llm.generate(["a", ""])

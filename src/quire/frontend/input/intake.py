@@ -14,6 +14,7 @@ from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, Prompt
+from quire.frontend.input.params import check_sampling_types
 from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
 from quire.frontend.workers.structures import Structures
 from quire.frontend.workers.threads import DaemonThreads
@@ -83,12 +84,13 @@ class Intake:
         options: RequestOptions = NO_OPTIONS,
     ) -> ProcessedRequest:
         """`InputProcessor.process`, or `PoolingInput`'s, wherever it is to run."""
-        with self._arriving(params.n if isinstance(params, SamplingParams) else 1):
-            if isinstance(params, SamplingParams):
-                assert not isinstance(prompt, TextPair), "a pair is pooled"
-                return await self._process(request_id, prompt, params, options)
-            assert not isinstance(prompt, ChatPrompt), "a conversation is not pooled"
-            return await self._pooling(request_id, prompt, params, options)
+        given: Any = prompt  # whatever it is, what takes it in says so
+        if isinstance(params, PoolingParams):
+            with self._arriving():
+                return await self._pooling(request_id, given, params, options)
+        check_sampling_types(params)
+        with self._arriving(params.n):
+            return await self._process(request_id, given, params, options)
 
     async def tokenize(
         self, tokenizer: Tokenizer, prompt: str | ChatPrompt, add_special_tokens: bool

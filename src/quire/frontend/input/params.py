@@ -23,14 +23,19 @@ _OWN_FIELDS = {
 """Fields of `SamplingParams` that the input processor sets, and what a user sets instead."""
 
 
-def check_params(params: SamplingParams, vocab_size: int) -> None:
-    """Raise `InvalidRequestError` for a field that cannot be served."""
+def check_sampling_types(params: object) -> None:
+    """Raise `InvalidRequestError` for what is no `SamplingParams`, or has a field of wrong type."""
     if not isinstance(params, SamplingParams):
         raise InvalidRequestError(
             f"sampling_params must be SamplingParams, not {type(params).__name__}.",
             param="sampling_params",
         )
     check_types(params)
+
+
+def check_params(params: SamplingParams, vocab_size: int) -> None:
+    """Raise `InvalidRequestError` for a field that cannot be served."""
+    check_sampling_types(params)
     if (count := len(params.allowed_token_ids or ())) > vocab_size:
         raise InvalidRequestError(
             f"allowed_token_ids has {count} token ids; the model's vocabulary has {vocab_size}.",
