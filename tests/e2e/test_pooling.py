@@ -33,8 +33,10 @@ def test_embeds(client: openai.OpenAI) -> None:
 def test_what_it_cannot_do_is_a_bad_request(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="generates no text"):
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}])
-    with pytest.raises(openai.BadRequestError, match="the model takes 64"):
-        client.embeddings.create(model="tiny", input="cat " * 100)
+    for count in (100, 2000):  # the longer one is tokenized by another process
+        with pytest.raises(openai.BadRequestError, match="context length is 64") as caught:
+            client.embeddings.create(model="tiny", input="cat " * count)
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
     with pytest.raises(openai.BadRequestError, match="Matryoshka"):
         client.embeddings.create(model="tiny", input="cat", dimensions=4)
 
@@ -45,6 +47,18 @@ def test_long_texts_are_cut_where_that_is_asked_for(encoder: Server) -> None:
         body = {"input": "cat " * count, "truncate_prompt_tokens": -1}
         answer = encoder.http.post("/v1/embeddings", json=body).json()
         assert answer["usage"]["prompt_tokens"] == 64
+
+
+def test_the_end_of_a_text_may_be_kept(client: openai.OpenAI) -> None:
+    def embed(text: str, **extra: object) -> list[float]:
+        answer = client.embeddings.create(model="tiny", input=text, extra_body=extra)
+        return answer.data[0].embedding
+
+    for count in (100, 2000):
+        long = "cat " * count + "a dog"
+        cut = {"truncate_prompt_tokens": 4}
+        assert embed(long, **cut, truncation_side="left") == embed("a dog")
+        assert embed(long, **cut) == embed("cat cat")
 
 
 def test_scores_and_the_rest_of_the_server(encoder: Server) -> None:

@@ -48,17 +48,26 @@ class ContextLengthError(InvalidRequestError):
     code = "context_length_exceeded"
 
     def __init__(
-        self, num_tokens: int, limit: int, *, counted: bool = True, of_cache: bool = False
+        self,
+        num_tokens: int,
+        limit: int,
+        *,
+        counted: bool = True,
+        of_cache: bool = False,
+        pooled: bool = False,
     ) -> None:
         self.num_tokens = num_tokens
         self.limit = limit
         held = " (what the KV cache holds)" if of_cache else ""
+        fix = "Shorten the prompt, or enlarge the cache." if of_cache else "Shorten the prompt."
+        if pooled:
+            fix = "Shorten it, or set truncate_prompt_tokens: -1 keeps as many as there may be."
         super().__init__(
             # Clients know the error by these words.
             f"This model's maximum context length is {limit} tokens{held}, and the prompt is too "
-            f"long: it has {'' if counted else 'at least '}{num_tokens}, and the answer needs one "
-            "more.",
-            fix="Shorten the prompt, or enlarge the cache." if of_cache else "Shorten the prompt.",
+            f"long: it has {'' if counted else 'at least '}{num_tokens}"
+            f"{'' if pooled else ', and the answer needs one more'}.",
+            fix=fix,
             param="prompt",
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -38,8 +38,10 @@ class PoolingParams(
     }
 
     truncate_prompt_tokens: int | None = None
-    """Keep the first so many tokens of a longer prompt, those that stand around it included; -1 as
-    many as the model takes. None: a prompt that is too long is an error."""
+    """Keep so many tokens of a longer prompt, those that stand around it included; -1 as many as
+    the model takes. None: a prompt that is too long is an error."""
+    truncation_side: Literal["left", "right"] = "right"
+    """Where a longer prompt loses tokens: `right` keeps its beginning."""
     dimensions: int | None = None
     """Keep the first so many numbers of an embedding, of models trained for that (Matryoshka)."""
     normalize: bool | None = None

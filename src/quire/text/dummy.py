@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from quire.core.errors import ConfigError
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -45,10 +47,16 @@ class DummyTokenizer:
         return self.encode(text)
 
     def encode_bounded(
-        self, text: str, second: str | None = None, max_tokens: int | None = None
+        self,
+        text: str,
+        second: str | None = None,
+        max_tokens: int | None = None,
+        side: Literal["left", "right"] = "right",
     ) -> tuple[list[int], int]:
         first = self.encode(text)
         ids = first if second is None else first + self.encode(second)
+        if max_tokens is not None and side == "left":
+            ids = ids[-max_tokens:]
         return ids[:max_tokens], 0 if second is None else len(first)
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:

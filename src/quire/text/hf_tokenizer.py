@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import tokenizers
 
@@ -107,12 +108,16 @@ class HFTokenizer:
         return _encode(self._backend, text, add_special_tokens)
 
     def encode_bounded(
-        self, text: str, second: str | None = None, max_tokens: int | None = None
+        self,
+        text: str,
+        second: str | None = None,
+        max_tokens: int | None = None,
+        side: Literal["left", "right"] = "right",
     ) -> tuple[list[int], int]:
         parts = [self._encode(part, False) for part in (text, second) if part is not None]
         if max_tokens is not None:
             around = self._backend.num_special_tokens_to_add(second is not None)
-            _truncate(parts, max_tokens, around)
+            _truncate(parts, max_tokens, around, side)
         whole = self._backend.post_process(parts[0], parts[1] if second is not None else None)
         begins = whole.type_ids.index(1) if 1 in whole.type_ids else 0
         return whole.ids, begins if second is not None else 0
@@ -222,7 +227,7 @@ def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:
             backend.add_special_tokens([as_written])
 
 
-def _truncate(parts: list[tokenizers.Encoding], max_tokens: int, around: int) -> None:
+def _truncate(parts: list[tokenizers.Encoding], max_tokens: int, around: int, side: str) -> None:
     """Shorten one text, or the longer one of two until both are as long, then both."""
     room = max_tokens - around
     if room < len(parts):
@@ -235,14 +240,14 @@ def _truncate(parts: list[tokenizers.Encoding], max_tokens: int, around: int) ->
     if sum(lengths) <= room:
         return
     if len(parts) == 1:
-        parts[0].truncate(room)
+        parts[0].truncate(room, direction=side)
         return
     short = min(*lengths, room // 2)
     kept = [min(length, room - short) for length in lengths]
     if sum(kept) > room:
         kept = [short, room - short] if lengths[0] <= lengths[1] else [room - short, short]
     for part, count in zip(parts, kept, strict=True):
-        part.truncate(count)
+        part.truncate(count, direction=side)
 
 
 def _check_unicode(text: str) -> None:

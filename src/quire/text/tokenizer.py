@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from quire.text.dummy import DummyTokenizer
+
+Side = Literal["left", "right"]
 
 
 class Tokenizer(Protocol):
@@ -63,11 +65,15 @@ class Tokenizer(Protocol):
         """
 
     def encode_bounded(
-        self, text: str, second: str | None = None, max_tokens: int | None = None
+        self,
+        text: str,
+        second: str | None = None,
+        max_tokens: int | None = None,
+        side: Side = "right",
     ) -> tuple[list[int], int]:
         """The ids of a text, or of two as one input, with the special tokens around them.
 
-        Beyond `max_tokens` the end of the text, or of the longer one of two, is left out.
+        Beyond `max_tokens` the `side` of the text, or of the longer one of two, is left out.
 
         Returns:
             The ids, and where the second text begins; 0 where nothing tells the two apart.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from quire.core.config import PoolingConfig
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.messages import AddRequest
 from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
@@ -58,19 +58,22 @@ class PoolingInput:
                 f"truncate_prompt_tokens is {kept}; the model takes {limit} tokens.",
                 param="truncate_prompt_tokens",
             )
+        side = params.truncation_side
         bound = limit if kept == WHOLE_CONTEXT else kept
         if isinstance(prompt, TextPair):
             for text in prompt:
                 self._processor.checked(text)
-            return self._bounded(PooledText(prompt.first, prompt.second, bound))
+            return self._bounded(PooledText(prompt.first, prompt.second, bound, side))
         checked = self._processor.checked(prompt)
         if isinstance(checked, str):
-            return self._bounded(PooledText(checked, None, bound))
+            return self._bounded(PooledText(checked, None, bound, side))
         if not isinstance(checked, list):
             raise InvalidRequestError(
                 "A pooling model takes texts and token ids, no conversations and no embeddings.",
                 param="prompt",
             )
+        if bound is not None and params.truncation_side == "left":
+            return checked[-bound:]
         return checked[:bound]
 
     def process(
@@ -87,7 +90,7 @@ class PoolingInput:
         ids, second = checked if isinstance(checked, list) else [], 0
         if isinstance(checked, PooledText):
             ids, second = self._processor.tokenizer.encode_bounded(
-                checked.text, checked.second, checked.max_tokens
+                checked.text, checked.second, checked.max_tokens, checked.side
             )
         return self.request(request_id, ids, second, arrival_time=arrival_time, options=options)
 
@@ -106,7 +109,7 @@ class PoolingInput:
         if not token_ids:
             raise InvalidRequestError("The prompt has no tokens.", param="prompt")
         if len(token_ids) > limit:
-            raise _too_long(len(token_ids), limit)
+            raise ContextLengthError(len(token_ids), limit, pooled=True)
         message = AddRequest(
             request_id=request_id,
             prompt_token_ids=pack_tokens(token_ids),
@@ -122,8 +125,9 @@ class PoolingInput:
         if prompt.max_tokens is None:
             texts = (prompt.text, prompt.second or "")
             least = sum(map(self._processor.tokenizer.least_tokens, texts))
-            if least > self._processor.max_pooled_tokens:
-                raise _too_long(f"at least {least}", self._processor.max_pooled_tokens)
+            limit = self._processor.max_pooled_tokens
+            if least > limit:
+                raise ContextLengthError(least, limit, counted=False, pooled=True)
         return prompt
 
     def _check_dimensions(self, dimensions: int | None) -> None:
@@ -145,11 +149,3 @@ class PoolingInput:
                 fix="Leave it unset.",
                 param="dimensions",
             )
-
-
-def _too_long(num_tokens: int | str, limit: int) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"The prompt has {num_tokens} tokens, but the model takes {limit}.",
-        fix="Shorten it, or set truncate_prompt_tokens: -1 keeps as many as there may be.",
-        param="prompt",
-    )

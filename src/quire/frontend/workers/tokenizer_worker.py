@@ -22,7 +22,7 @@ from quire.core.log import setup_logging
 from quire.frontend.workers.pipe import frame, read_frame
 from quire.text.bad_words import word_tokens
 from quire.text.chat import chat_to_token_ids
-from quire.text.tokenizer import Tokenizer, load_tokenizer
+from quire.text.tokenizer import Side, Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class PooledText(msgspec.Struct, frozen=True, tag="pooled"):
     text: str
     second: str | None = None
     max_tokens: int | None = None
+    side: Side = "right"
 
 
 Question = str | ChatPrompt | PooledText | BadWords
@@ -99,7 +100,9 @@ def answer(tokenizer: Tokenizer, prompt: Question) -> Tokenized:
             sequences = word_tokens(tokenizer, prompt.words)
             return Tokenized(sequences=sequences, seconds=time.thread_time() - start)
         if isinstance(prompt, PooledText):
-            ids, second = tokenizer.encode_bounded(prompt.text, prompt.second, prompt.max_tokens)
+            ids, second = tokenizer.encode_bounded(
+                prompt.text, prompt.second, prompt.max_tokens, prompt.side
+            )
         else:
             ids, second = tokenize(tokenizer, prompt), 0
         return Tokenized(ids, second_text=second, seconds=time.thread_time() - start)

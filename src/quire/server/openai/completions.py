@@ -17,6 +17,7 @@ from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.output.stream import OutputSink
 from quire.server.body import read_request
+from quire.server.connection import while_connected
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import invalid
 from quire.server.notices import Warnings, all_notices
@@ -65,7 +66,8 @@ async def create_completion(request: Request) -> Response:
     params = limited(params, body.thinking_token_budget, server.parsers)
     prompts = _prompts(body)
     if body.suffix:
-        params, prompts = _filling_in(body.suffix, body, params, prompts, server)
+        work = _filling_in(body.suffix, body, params, prompts, server)
+        params, prompts = await while_connected(work, request.receive)
     beams = search_params(request, body, params, defaults)
     each = params.n if beams is None else beams.beam_width
     if len(prompts) * each > MAX_SEQUENCES:
@@ -115,7 +117,7 @@ def _prompts(body: CompletionRequest) -> list[Prompt]:
         raise invalid("prompt_embeds is no base64.", "prompt_embeds") from None
 
 
-def _filling_in(
+async def _filling_in(
     suffix: str,
     body: CompletionRequest,
     params: SamplingParams,
@@ -129,7 +131,7 @@ def _filling_in(
     known = infill_format(tokenizer)
     if (ends := ends_of(known, tokenizer)) and not params.ignore_eos:
         params = params.replace(stop_token_ids=[*(params.stop_token_ids or ()), *ends])
-    return params, infill(prompts, suffix, known)
+    return params, await infill(prompts, suffix, known, server.engine)
 
 
 def split_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quire.core.errors import ContextLengthError
 from quire.server.errors import invalid
 
 if TYPE_CHECKING:
     from quire.frontend.input.input_processor import Prompt
+    from quire.server.engine import Engine
     from quire.text.tokenizer import Tokenizer
 
 
@@ -18,13 +20,22 @@ class InfillFormat:
     """The tokens around the beginning and the end: BEGIN prefix HOLE suffix END → middle.
 
     Attributes:
+        end: empty where none is needed.
         ends: tokens that end the middle, beside the model's own.
+        apart: the texts are tokenized apart, the suffix without a space of the tokenizer's own.
+        suffix_first: HOLE suffix BEGIN prefix → middle.
     """
 
     begin: str
     hole: str
-    end: str
+    end: str = ""
     ends: tuple[str, ...] = ()
+    apart: bool = False
+    suffix_first: bool = False
+
+    @property
+    def marks(self) -> list[str]:
+        return [mark for mark in (self.begin, self.hole, self.end) if mark]
 
 
 FORMATS = {
@@ -41,7 +52,11 @@ FORMATS = {
         ("<fim_pad>", "<repo_name>", "<file_sep>"),
     ),
     "DeepSeek-Coder": InfillFormat("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    "CodeLlama": InfillFormat("▁<PRE>", "▁<SUF>", "▁<MID>", ("▁<EOT>",), apart=True),
+    "Codestral": InfillFormat("[PREFIX]", "[SUFFIX]", apart=True, suffix_first=True),
 }
+_NO_SPACE = "☺"
+"""Before a text, it takes the space that a tokenizer puts before texts; its tokens are left out."""
 
 
 def infill_format(tokenizer: Tokenizer) -> InfillFormat:
@@ -51,8 +66,7 @@ def infill_format(tokenizer: Tokenizer) -> InfillFormat:
         ApiError: 400, it has none.
     """
     for known in FORMATS.values():
-        tokens = (known.begin, known.hole, known.end)
-        if all(tokenizer.token_to_id(token) is not None for token in tokens):
+        if all(tokenizer.token_to_id(mark) is not None for mark in known.marks):
             return known
     raise invalid(
         "suffix needs a model that was trained to fill in text, in the format of "
@@ -61,7 +75,9 @@ def infill_format(tokenizer: Tokenizer) -> InfillFormat:
     )
 
 
-def infill(prompts: Sequence[Prompt], suffix: str, known: InfillFormat) -> list[Prompt]:
+async def infill(
+    prompts: Sequence[Prompt], suffix: str, known: InfillFormat, engine: Engine
+) -> list[Prompt]:
     """Return the prompts with the suffix, as the model was trained to see them.
 
     Raises:
@@ -70,7 +86,36 @@ def infill(prompts: Sequence[Prompt], suffix: str, known: InfillFormat) -> list[
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     if len(texts) < len(prompts):
         raise invalid("suffix goes with prompts that are texts.", "suffix")
-    return [f"{known.begin}{text}{known.hole}{suffix}{known.end}" for text in texts]
+    if not known.apart:
+        return [f"{known.begin}{text}{known.hole}{suffix}{known.end}" for text in texts]
+    for text in (*texts, suffix):
+        check_length(engine, text)
+    lead = await engine.tokenize(_NO_SPACE, False)
+    behind = await engine.tokenize(_NO_SPACE + suffix, False)
+    if behind[: len(lead)] == lead:
+        behind = behind[len(lead) :]
+    else:
+        behind = await engine.tokenize(suffix, False)
+    return [
+        {"prompt_token_ids": _joined(known, await engine.tokenize(text, False), behind, engine)}
+        for text in texts
+    ]
+
+
+def _joined(known: InfillFormat, before: list[int], behind: list[int], engine: Engine) -> list[int]:
+    tokenizer = engine.tokenizer
+    begin, hole, *end = [i for i in map(tokenizer.token_to_id, known.marks) if i is not None]
+    bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    if known.suffix_first:
+        return [*bos, hole, *behind, begin, *before, *end]
+    return [*bos, begin, *before, hole, *behind, *end]
+
+
+def check_length(engine: Engine, text: str) -> None:
+    """Raise `ContextLengthError` for a text that is too long however it is tokenized."""
+    least = engine.tokenizer.least_tokens(text)
+    if least >= engine.max_total_tokens:
+        raise ContextLengthError(least, engine.max_total_tokens, counted=False)
 
 
 def ends_of(known: InfillFormat, tokenizer: Tokenizer) -> list[int]:

@@ -183,7 +183,11 @@ class _Call(Generic[B]):
         return self.server.engine.resolved.config.pooling
 
     def params(self, **options: Any) -> PoolingParams:
-        return PoolingParams(truncate_prompt_tokens=self.body.truncate_prompt_tokens, **options)
+        return PoolingParams(
+            truncate_prompt_tokens=self.body.truncate_prompt_tokens,
+            truncation_side=self.body.truncation_side or "right",
+            **options,
+        )
 
     async def scores(
         self, pairs: Sequence[tuple[str, str]], use_activation: bool | None
@@ -211,7 +215,7 @@ class _Call(Generic[B]):
             outputs = await while_connected(self._run(prompts, params), self.request.receive)
         except InvalidRequestError as error:
             if error.param == "prompt":  # which no field here is called
-                raise InvalidRequestError(error.what, fix=error.fix, param=self.field) from None
+                error.param = self.field
             raise
         self.prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
         return [finish(config, params, output.pooled or b"") for output in outputs]

@@ -23,11 +23,11 @@ class CommonPooling(Strict):
     user: str | None = None
     """An identifier of the caller's; it changes nothing here."""
     truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
     """See `core.pooling_params`."""
     priority: int | None = None
 
     # Refused unless they say what would happen without them.
-    truncation_side: None = None
     mm_processor_kwargs: None = None
     cache_salt: None = None
 

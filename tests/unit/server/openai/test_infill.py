@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from quire.server.openai.infill import FORMATS
+from quire.server.openai.infill import FORMATS, infill
 from quire.text.dummy import DummyTokenizer
 from tests.unit.server.fake_engine import MODEL, Running, running
 
@@ -21,7 +21,7 @@ def asked(app: Running) -> openai.AsyncOpenAI:
     )
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [name for name, known in FORMATS.items() if not known.apart])
 async def test_the_middle_is_filled_in(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = FORMATS[name]
     ids = {known.begin: 1, known.hole: 2, known.end: 3, **dict.fromkeys(known.ends, ord("!"))}
@@ -37,6 +37,51 @@ async def test_the_middle_is_filled_in(name: str, monkeypatch: pytest.MonkeyPatc
             with pytest.raises(openai.BadRequestError) as caught:
                 await client.completions.create(**{**TEXT, **wrong, "suffix": "cd"})
             assert caught.value.param == "suffix"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("CodeLlama", [1, *b"ab", 2, *b"cd", 3]), ("Codestral", [2, *b"cd", 1, *b"ab"])],
+)
+async def test_texts_tokenized_apart(
+    name: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = FORMATS[name]
+    ids = {**dict(zip(known.marks, (1, 2, 3), strict=False)), "▁<EOT>": ord("!")}
+    monkeypatch.setattr(DummyTokenizer, "token_to_id", lambda _, token: ids.get(token))
+    async with running() as app:
+        client = asked(app)
+        answer: Any = await client.completions.create(**TEXT, suffix="cd", **IDS)
+        assert answer.choices[0].prompt_token_ids == expected
+        for long in ({"prompt": "a" * 5000}, {"suffix": "b" * 5000}):
+            with pytest.raises(openai.BadRequestError) as caught:
+                await client.completions.create(**{**TEXT, "suffix": "cd", **long})
+            assert caught.value.code == "context_length_exceeded"
+
+
+async def test_a_suffix_gets_no_space_of_the_tokenizers_own() -> None:
+    """As sentencepiece puts one before texts."""
+
+    class Spaced:
+        bos_token_id = 9
+
+        def token_to_id(self, token: str) -> int:
+            return {"▁<PRE>": 1, "▁<SUF>": 2, "▁<MID>": 3}[token]
+
+        def least_tokens(self, text: str) -> int:
+            return 0
+
+    class Engine:
+        tokenizer = Spaced()
+        max_total_tokens = 99
+
+        async def tokenize(self, text: str, add_special_tokens: bool) -> list[int]:
+            assert not add_special_tokens
+            return list(map(ord, f" {text}"))
+
+    engine: Any = Engine()
+    [prompt] = await infill(["ab"], "cd", FORMATS["CodeLlama"], engine)
+    assert prompt == {"prompt_token_ids": [9, 1, *b" ab", 2, *b"cd", 3]}
 
 
 async def test_other_models_fill_nothing_in() -> None:

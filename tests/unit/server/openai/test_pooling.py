@@ -156,7 +156,9 @@ async def test_lengths() -> None:
         whole = await ask(http, "/v1/embeddings", input="a" * 256)
         assert whole["usage"]["prompt_tokens"] == 256
         error = await refused(http, "/v1/embeddings", input="a" * 257)
-        assert "257 tokens, but the model takes 256" in error["message"]
+        assert "maximum context length is 256 tokens" in error["message"]
+        assert "it has at least 257." in error["message"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
         for kept, count in ((-1, 256), (3, 3)):
             body = {"input": "a" * 300, "truncate_prompt_tokens": kept}
             cut = await ask(http, "/v1/embeddings", **body)
