@@ -1,4 +1,4 @@
-"""Adapters as models of their own, by the names that clients know."""
+"""Adapters as models, by the names that clients use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.server.errors import ApiError, invalid
 
 
 class ServedAdapters:
-    """Adapters by the name that clients put in `model`.
+    """Adapters by the name that clients send as `model`.
 
     Args:
         folder: where those lie that clients may load; None: they may load none.
@@ -53,7 +53,7 @@ class ServedAdapters:
             await engine.remove_lora(before.lora_int_id)
 
     async def unload(self, engine: Engine, name: str) -> None:
-        """Serve it no more; requests under way end as they would have.
+        """Stop serving it; requests in progress finish.
 
         Raises:
             ApiError: 404, there is none of this name.

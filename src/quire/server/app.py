@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cors:
-    """What browsers may do for pages of other origins."""
+    """What pages of other origins may do in browsers."""
 
     origins: tuple[str, ...]
     """`*` is any."""
@@ -106,7 +106,7 @@ def create_app(
     force_include_usage: bool = False,
     trust_request_chat_template: bool = False,
 ) -> Starlette:
-    """The ASGI application that serves `engine`.
+    """Return the ASGI application that serves `engine`.
 
     Args:
         model_names: the names clients may use, at least one; the first goes into responses.
@@ -224,14 +224,14 @@ def create_app(
 
 
 def _versioned(routes: Sequence[Route]) -> list[str]:
-    """Paths that exist under `/v1` and, but for it, nowhere else."""
+    """Return paths that exist only under `/v1`."""
     firsts = {route.path.split("/")[1] for route in routes}
     bare = (route.path.removeprefix("/v1") for route in routes if route.path.startswith("/v1/"))
     return [path for path in bare if path.split("/")[1] not in firsts]
 
 
 def _template(tokenizer: Tokenizer) -> str:
-    """All of the model's templates, for what they say of tools and reasoning."""
+    """Return all of the model's templates, to detect tools and reasoning."""
     return "\n".join(tokenizer.chat_templates.values())
 
 
@@ -241,8 +241,8 @@ class Version(msgspec.Struct):
 
 @contract(errors=OF_ENGINE)
 async def health(request: Request) -> Response:
-    """200 while the engine lives, or sleeps; 503 while a core that was lost is replaced, or for
-    ever."""
+    """200 while the engine lives or sleeps; 503 while a lost core is replaced, or when none will
+    be."""
     error = server_state(request).engine.error
     if error is None or isinstance(error, EngineSleepingError):
         return Response()
@@ -251,14 +251,14 @@ async def health(request: Request) -> Response:
 
 @contract(errors=OF_ENGINE, error=None)
 async def ready(request: Request) -> Response:
-    """200 while requests are taken; 503 while the model loads, after a signal to stop, and while
-    the engine is not there."""
+    """200 while requests are accepted; 503 while the model loads, during shutdown, and without an
+    engine."""
     return Response(status_code=200 if server_state(request).engine.is_ready else 503)
 
 
 @contract(answer=Version)
 async def version(request: Request) -> Response:
-    """Quire's own."""
+    """Quire's version."""
     body = msgspec.json.encode(Version(__version__))
     return Response(body, media_type="application/json")
 
@@ -269,7 +269,7 @@ class ServerLoad(msgspec.Struct):
 
 @contract(answer=ServerLoad)
 async def load(request: Request) -> Response:
-    """Sequences under way, waiting ones included, under vLLM's name."""
+    """Sequences in progress, waiting ones included, under vLLM's name."""
     engine = server_state(request).engine
     body = msgspec.json.encode(ServerLoad(engine.num_queued + engine.max_num_seqs))
     return Response(body, media_type="application/json")
@@ -277,7 +277,7 @@ async def load(request: Request) -> Response:
 
 @contract(errors=OF_ENGINE)
 async def reset_prefix_cache(request: Request) -> Response:
-    """Forget all cached prefixes; requests under way keep their blocks."""
+    """Remove all cached prefixes; requests in progress keep their blocks."""
     await server_state(request).live_engine().call("reset_prefix_cache")
     return Response()
 

@@ -1,4 +1,4 @@
-"""`quire run-batch`: the requests of a file, each through the server's own application.
+"""`quire run-batch`: send the requests of a file through the server's own application.
 
 A line is an OpenAI batch request; its answer is what the endpoint would have said over HTTP, with
 the same checks and errors. Answers are written as soon as they are there, whatever their order,
@@ -39,7 +39,7 @@ LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of the input."""
+    """One line of the input."""
 
     custom_id: str
     url: str
@@ -48,7 +48,7 @@ class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchAnswer(msgspec.Struct):
-    """What came of a request: `body` is the endpoint's, an error's too."""
+    """The result of a request; `body` is the endpoint's, also for errors."""
 
     status_code: int
     request_id: str
@@ -56,14 +56,14 @@ class BatchAnswer(msgspec.Struct):
 
 
 class BatchError(msgspec.Struct):
-    """Why a line is no request."""
+    """Why a line is not a request."""
 
     code: str
     message: str
 
 
 class BatchResult(msgspec.Struct, kw_only=True):
-    """A line of the output: an answer, or an error."""
+    """One line of the output: an answer or an error."""
 
     id: str
     custom_id: str | None
@@ -83,7 +83,7 @@ class _BadLineError(Exception):
 
 @dataclass(slots=True)
 class Batch:
-    """A run over a file.
+    """One run over a file.
 
     Attributes:
         on_result: told of each line that is done.
@@ -99,7 +99,7 @@ class Batch:
     _seen: dict[str, int] = field(default_factory=dict)
 
     async def run(self, lines: Iterator[tuple[int, bytes]], done: set[str]) -> None:
-        """Answer every line, some at a time.
+        """Answer every line, several at a time.
 
         Args:
             lines: with their numbers.
@@ -141,7 +141,7 @@ class Batch:
         self._write(BatchResult(id=name, custom_id=request.custom_id, response=response))
 
     async def _ask(self, request: BatchRequest, name: str) -> BatchAnswer:
-        """One request, again while the engine cannot take it."""
+        """Send one request, and retry while the engine cannot accept it."""
         while True:
             status, headers, body = await _post(self.app, request.url, bytes(request.body), name)
             if status not in LATER:
@@ -159,7 +159,7 @@ class Batch:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not empty, with their numbers.
+    """Yield non-empty lines with their numbers.
 
     Raises:
         ConfigError: there is no such file.
@@ -174,7 +174,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def keep_succeeded(path: Path) -> set[str]:
-    """Leave in an earlier run's output only the requests that succeeded; their ids."""
+    """Remove failed requests from an earlier run's output; return the ids of the others."""
     done: set[str] = set()
     if not path.exists():
         return done
@@ -195,7 +195,7 @@ def keep_succeeded(path: Path) -> set[str]:
 
 
 def _read(line: bytes) -> BatchRequest:
-    """Raises `_BadLineError`."""
+    """Return a request; raises `_BadLineError`."""
     custom_id: str | None = None
     try:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
@@ -214,7 +214,7 @@ def _read(line: bytes) -> BatchRequest:
 async def _post(
     app: ASGIApp, url: str, body: bytes, request_id: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """A request to an application in this process: status, headers, body."""
+    """Send a request to an application in this process; return status, headers and body."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     answers: list[Message] = []
 

@@ -1,4 +1,4 @@
-"""From a request's bytes to a typed object: bounded, and naming the field at fault.
+"""Decode a request's bytes into a typed object, with limits, and errors that name the field.
 
 A body is decoded strictly first. If that fails, what has no effect is dropped from it (see
 `server.leniency`), each with a notice, and it is converted again.
@@ -39,7 +39,7 @@ _LONGEST_VALUE = 64
 
 
 async def read_body(request: Request, limit: int) -> bytearray:
-    """The whole body.
+    """Return the whole body.
 
     Raises:
         ApiError: 415 if it does not claim to be plain JSON; 413 beyond `limit` bytes, before the
@@ -90,7 +90,7 @@ async def read_body(request: Request, limit: int) -> bytearray:
 
 
 async def read_request(request: Request, kind: type[T], mend: Mend | None = None) -> T:
-    """The body as a `kind`; what has no effect in it becomes notices (see `server.notices`).
+    """Return the body as a `kind`; fields without effect become notices (see `server.notices`).
 
     Strict JSON: no NaN, no lone surrogates, no unbounded integers or nesting.
 
@@ -124,7 +124,7 @@ async def read_request(request: Request, kind: type[T], mend: Mend | None = None
 
 
 def read_part(request: Request, value: Any, kind: Any, where: str) -> Any:
-    """A part of a body, which is at `where`, as a `kind`; as lenient as `read_request`.
+    """Return the part of a body at `where` as a `kind`; as lenient as `read_request`.
 
     Raises:
         ApiError: 400, naming the field at fault.
@@ -139,7 +139,7 @@ def read_part(request: Request, value: Any, kind: Any, where: str) -> Any:
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """Decoded JSON, which is at `where` of a body, as a `kind`.
+    """Return decoded JSON, at `where` of a body, as a `kind`.
 
     Raises:
         ApiError: 400, naming the field at fault.
@@ -151,7 +151,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
 
 
 def read_query(request: Request, kind: type[T]) -> T:
-    """The query's parameters as a `kind`; of one that is given twice, the last counts.
+    """Return the query's parameters as a `kind`; the last of repeated ones counts.
 
     Raises:
         ApiError: 400, naming the parameter at fault.
@@ -165,7 +165,8 @@ def read_query(request: Request, kind: type[T]) -> T:
 
 
 def _decoded(body: bytes | bytearray, kind: Any) -> Any:
-    """Raises `ApiError` for what is no JSON, `msgspec.ValidationError` for what is no `kind`."""
+    """Decode JSON. Raises `ApiError` if it is none, `msgspec.ValidationError` if it is not a
+    `kind`."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError:
@@ -179,7 +180,7 @@ def _decoded(body: bytes | bytearray, kind: Any) -> Any:
 
 
 def _explain(text: str, kind: Any, prefix: str = "") -> ApiError:
-    """msgspec's complaint as an error that names the field, as the client wrote it."""
+    """Return msgspec's error as one that names the field, as the client wrote it."""
     where = _WHERE.search(text)
     path = _join(prefix, where["path"]) if where else prefix
     what = text[: where.start()] if where else text
@@ -212,6 +213,6 @@ def _join(path: str, field: str) -> str:
 
 @lru_cache
 def _fields(kind: type[msgspec.Struct]) -> list[str]:
-    """The fields that a value other than null may be given; msgspec reads annotations anew."""
+    """Return the fields that may be other than null; msgspec reads annotations each time."""
     fields = msgspec.structs.fields(kind)
     return [field.encode_name for field in fields if field.type is not type(None)]

@@ -1,4 +1,4 @@
-"""The values that a field may have, by its path: msgspec's complaints name only the wrong one."""
+"""The allowed values of a field, by its path: msgspec's errors name only the wrong one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
 
 def choices_at(kind: Any, path: str) -> list[str]:
-    """Those of the field at `path` ("messages[0].role") in a `kind`; none where any would do."""
+    """Return the values of the field at `path` ("messages[0].role") in a `kind`; none if any is
+    allowed."""
     found = list(_alternatives(_known(kind)))
     for step in _STEP.findall(path):
         found = [each for outer in found for inner in _inside(outer, step)

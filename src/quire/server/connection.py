@@ -1,4 +1,4 @@
-"""A request lives as long as its connection: when the client goes, its work is aborted.
+"""Abort a request's work when its connection closes.
 
 Neither Starlette nor uvicorn cancels an endpoint whose client has left, so that an abandoned
 generation would run to its end. `while_connected` watches the connection beside the work and
@@ -47,7 +47,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _cancel(task: asyncio.Future[T]) -> None:
-    """Cancel `task` and wait until it has ended; its outcome does not matter any more."""
+    """Cancel `task` and wait until it has ended; ignore its outcome."""
     if task.done():
         return
     task.cancel()

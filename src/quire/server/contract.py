@@ -1,4 +1,4 @@
-"""What an endpoint takes and gives, said beside its function; `openapi` makes a document of it."""
+"""Declare an endpoint's input and output next to its function; `openapi` makes a document of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_BODIES = (
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What an endpoint takes and gives.
+    """An endpoint's input and output.
 
     Attributes:
         body: the type that `body.decode` makes of a request's body; None where it reads none.
@@ -62,7 +62,7 @@ def contract(
     errors: Sequence[HTTPStatus] = (),
     error: Any = ErrorBody,
 ) -> Callable[[E], E]:
-    """Say what an endpoint takes and gives; see `Contract`.
+    """Declare an endpoint's input and output; see `Contract`.
 
     Those of reading a body or a query are added to its errors.
     """
@@ -77,6 +77,6 @@ def contract(
 
 
 def contract_of(endpoint: object) -> Contract:
-    """What was said of it, or an empty contract."""
+    """Return an endpoint's contract; empty without one."""
     found: Contract = getattr(endpoint, _ATTRIBUTE, Contract())
     return found

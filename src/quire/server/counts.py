@@ -1,4 +1,4 @@
-"""How much a JSON body holds, counted while it arrives and before it is decoded.
+"""Count the values of a JSON body while it arrives, before it is decoded.
 
 Decoding holds Python's lock, so that a body of millions of numbers would stop every stream of the
 server for its time. Counting costs a few milliseconds per part and lets the event loop turn between
@@ -27,7 +27,7 @@ MOST_TOGETHER = 1.25
 
 
 class BodyCounter:
-    """Counts a body's parts; knows whether a part begins within a string."""
+    """Counts the values of a body's parts; tracks whether a part starts inside a string."""
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(MOST, 0)
@@ -37,7 +37,7 @@ class BodyCounter:
         self._open = 0  # its bytes while it is
 
     def add(self, part: bytes) -> ApiError | None:
-        """Count the next part. Returns a 400 once the body has too much of something."""
+        """Count the next part. Returns a 400 once a limit is exceeded."""
         counts = self._counts
         part = self._escape + part
         self._escape = b""
@@ -88,5 +88,5 @@ class BodyCounter:
 
 
 def _is_wide(text: bytes) -> bool:
-    """Whether a string's JSON has, or spells, a character outside ASCII."""
+    """Return whether a string's JSON has, or spells, a character outside ASCII."""
     return not text.isascii() or b"\\u" in text

@@ -1,4 +1,4 @@
-"""What devices report about themselves, among the metrics; only what can be read."""
+"""Device sensors in the metrics; only readable ones."""
 
 from __future__ import annotations
 

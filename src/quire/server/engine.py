@@ -1,4 +1,4 @@
-"""What the server needs of an engine: `frontend.async_llm.AsyncLLM`, or a test's stand-in."""
+"""The server's interface to an engine: `frontend.async_llm.AsyncLLM`, or a test's stand-in."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class Engine(Protocol):
 
     @property
     def error(self) -> QuireError | None:
-        """Why it can take no request now, or never again; None while it can, or loads."""
+        """Return why it accepts no requests now; None if it does, or is loading."""
         ...
 
     @property
     def draining(self) -> bool:
-        """Whether it ends what is under way, and takes no more."""
+        """Return whether it finishes its requests and accepts no more."""
         ...
 
     @property
     def num_queued(self) -> int:
-        """Sequences under way beyond those that one batch holds; less than 0: seats are free."""
+        """Return the sequences in progress beyond one batch; below 0, seats are free."""
         ...
 
     @property
@@ -72,12 +72,12 @@ class Engine(Protocol):
 
     @property
     def default_sampling_params(self) -> Mapping[str, Any]:
-        """Sampling values of the model's generation config, for requests that set none."""
+        """Return the sampling values of the model's generation config."""
         ...
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the core runs on; see `messages.Ready`."""
+        """Return what the core runs on; see `messages.Ready`."""
         ...
 
     @property
@@ -91,27 +91,27 @@ class Engine(Protocol):
         sink: OutputSink,
         options: RequestOptions = NO_OPTIONS,
     ) -> None:
-        """Start a request; its outputs, as `output_kind` asks for them, go to `sink`."""
+        """Start a request; its outputs, as `output_kind` says, go to `sink`."""
         ...
 
     async def add_lora(self, lora_request: LoRARequest) -> LoRARequest:
-        """Load an adapter; the request that names it from now on."""
+        """Load an adapter; return the request that names it."""
         ...
 
     async def remove_lora(self, lora_int_id: int) -> bool:
-        """Take no more requests for an adapter, and free it after the last that has it."""
+        """Accept no more requests for an adapter, and free it after its last one."""
         ...
 
     async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
-        """A prompt's tokens, off the event loop."""
+        """Return a prompt's tokens, computed off the event loop."""
         ...
 
     async def detokenize(self, token_ids: list[int]) -> str:
-        """The text of tokens, control tokens included, off the event loop."""
+        """Return the text of tokens, control tokens included, computed off the event loop."""
         ...
 
     async def check_structure(self, wanted: StructuredOutputsParams) -> None:
-        """Raise what `submit` would for this alone."""
+        """Raise what `submit` would raise for this structure."""
         ...
 
     async def call(self, method: str, *args: Any) -> Any:
@@ -129,5 +129,5 @@ class Engine(Protocol):
     async def is_sleeping(self) -> bool: ...
 
     def close(self, request_id: str) -> None:
-        """Forget a request, and abort it if it still runs; unknown ids are ignored."""
+        """Forget a request, aborting it if needed; unknown ids are ignored."""
         ...

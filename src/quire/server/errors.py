@@ -1,4 +1,4 @@
-"""Every error a client sees: its API's shape, what to change, no traceback and no path."""
+"""Errors for clients: in their API's shape, with the fix, without traceback or path."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ApiError(Exception):
 
 
 class RequestFailedError(ApiError):
-    """The engine gave up on one request (a NaN in its logits, say); the others go on.
+    """One request failed, for example with a NaN in its logits; others continue.
 
     The reason may hold a path or an address, so that it goes to the log and not to the client.
     """
@@ -89,12 +89,12 @@ class RequestFailedError(ApiError):
 
 
 def invalid(message: str, param: str | None) -> ApiError:
-    """A 400 that names the field `param`."""
+    """Return a 400 that names the field `param`."""
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param)
 
 
 def not_supported(field: str, reason: str = "Leave it out of the request.") -> ApiError:
-    """A 400 for a field that exists elsewhere and would change the answer.
+    """Return a 400 for a field of other servers that would change the answer.
 
     Args:
         reason: why there is none, or what to send in its place; a sentence.
@@ -108,7 +108,7 @@ def not_supported(field: str, reason: str = "Leave it out of the request.") -> A
 
 
 def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
-    """The status and body that tell a client about `error`; anything unexpected is a bare 500."""
+    """Return status and body for `error`; an unexpected one is a bare 500."""
     match error:
         case ApiError():
             status = error.status
@@ -156,7 +156,7 @@ def describe(error: Exception) -> tuple[HTTPStatus, ErrorBody]:
 
 
 def headers_of(error: Exception) -> dict[str, str] | None:
-    """What an answer that tells of `error` has beside its body: when to come back, say."""
+    """Return headers for an answer with `error`, such as Retry-After."""
     if isinstance(error, EngineRestartingError | StructureUnavailableError):
         return {"Retry-After": str(RESTART_SECONDS)}
     found: dict[str, str] | None = getattr(error, "headers", None)
@@ -164,7 +164,7 @@ def headers_of(error: Exception) -> dict[str, str] | None:
 
 
 def encode_error(error: Exception, scope: Scope | None) -> tuple[HTTPStatus, bytes]:
-    """Return the status and the body of `error`, in the shape of the API that was asked.
+    """Return status and body of `error`, in the shape of the requested API.
 
     Args:
         scope: the request's, if its path and headers are known.
@@ -181,7 +181,7 @@ def encode_error(error: Exception, scope: Scope | None) -> tuple[HTTPStatus, byt
 
 
 def error_response(error: Exception, scope: Scope) -> Response:
-    """`error` as a JSON response."""
+    """Return `error` as a JSON response."""
     status, body = encode_error(error, scope)
     headers = headers_of(error)
     kind = LingeringResponse if closes(headers) else Response
@@ -189,12 +189,12 @@ def error_response(error: Exception, scope: Scope) -> Response:
 
 
 def closes(headers: dict[str, str] | None) -> bool:
-    """Whether an answer ends its connection, so that a body may come that nobody reads."""
+    """Return whether an answer ends its connection, so that an unread body may follow."""
     return headers is not None and headers.get("Connection") == "close"
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Starlette's handler for every error that is raised on purpose."""
+    """Handle errors that are raised on purpose, for Starlette."""
     if isinstance(error, HTTPException):
         path = request.url.path
         if error.status_code == HTTPStatus.NOT_FOUND:
@@ -208,25 +208,25 @@ async def on_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """Of all routes of the request's path; Starlette tells those of the first."""
+    """Return the methods of all routes of the path; Starlette reports those of the first."""
     routes = (route for route in request.app.routes if isinstance(route, Route))
     found = (route.methods for route in routes if route.matches(request.scope)[0] != Match.NONE)
     return {method for methods in found for method in methods or ()}
 
 
 def encode_event(error: Exception) -> bytes:
-    """`error` as a server-sent event, for a stream that has already begun."""
+    """Return `error` as a server-sent event, for a stream that has begun."""
     return b"data: " + encode_error(error, None)[1] + b"\n\n"
 
 
 def log_unexpected(error: Exception) -> None:
-    """The traceback of a bug, for the server's log only; errors raised on purpose are not bugs."""
+    """Log the traceback of a bug; errors raised on purpose are not bugs."""
     if not isinstance(error, ApiError | QuireError | HTTPException | RecursionError):
         logger.error("unexpected error in a request", exc_info=error)
 
 
 async def on_disconnect(request: Request, error: Exception) -> Response:
-    """Nobody will read it; 499 is what access logs call a client that has left."""
+    """Return 499, which access logs use for a client that has left."""
     return Response(status_code=499)
 
 

@@ -1,4 +1,4 @@
-"""Server-sent events, written in the step of the engine that gives them.
+"""Server-sent events, written inside the engine's step.
 
 A task, a generator and two layers of ASGI a token cost several times what the event itself does,
 on the cores that the kernels want. So an output becomes an event and goes to the socket at once,
@@ -35,7 +35,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Outputs(Protocol):
-    """What takes the outputs of the prompts of one HTTP request."""
+    """Receives the outputs of the prompts of one HTTP request."""
 
     def put(self, prompt: int, output: RequestOutput) -> None: ...
 
@@ -43,7 +43,7 @@ class Outputs(Protocol):
 
 
 class PromptSink:
-    """One prompt's way into `Outputs`."""
+    """Passes one prompt's outputs to `Outputs`."""
 
     __slots__ = ("fail", "put")
 
@@ -53,22 +53,22 @@ class PromptSink:
 
 
 class StreamedAnswer(Protocol):
-    """One request of one or more prompts, and the events that tell of it."""
+    """One request of one or more prompts, and its events."""
 
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
-        """Start every prompt, its outputs to go to `sink(prompt)`."""
+        """Start every prompt; its outputs go to `sink(prompt)`."""
 
     def events(self, prompt: int, output: RequestOutput) -> bytes:
-        """The events, none to many, that a DELTA output of a prompt gives."""
+        """Return the events, possibly none, for a DELTA output of a prompt."""
 
     def last_events(self) -> bytes:
-        """Those after all outputs, before `[DONE]`."""
+        """Return the events after all outputs, before `[DONE]`."""
 
     def held_up(self) -> None:
-        """An output joined one that waits for the client to read."""
+        """Record that an output joined one that waits for the client to read."""
 
     def close(self) -> None:
-        """Abort what still runs."""
+        """Abort everything in progress."""
 
 
 class Framing(NamedTuple):
@@ -106,12 +106,12 @@ class EventStream(Response):
         self._silent = True
 
     def sink(self, prompt: int) -> PromptSink:
-        """Where the engine is to put the outputs of `prompt`."""
+        """Return where the engine puts the outputs of `prompt`."""
         self._num_running += 1
         return PromptSink(self, prompt)
 
     def put(self, prompt: int, output: RequestOutput) -> None:
-        """Write an output's events now, or leave it to the task; it is woken at the end."""
+        """Write an output's events now, or leave them to the task; wake it at the end."""
         self._num_running -= output.finished
         if self._can_write():
             try:
@@ -176,7 +176,7 @@ class EventStream(Response):
         await send(_body(self._framing.done, more=False))
 
     async def _woken(self) -> bool:
-        """Wait until there is something to do; False after `PING_SECONDS` of silence."""
+        """Wait until there is work; return False after `PING_SECONDS` of silence."""
         while True:
             self._silent = True
             try:
@@ -187,7 +187,7 @@ class EventStream(Response):
                     return False
 
     def _take(self) -> bytes:
-        """The events of what waits."""
+        """Return the events of waiting outputs."""
         waiting, self._waiting = self._waiting, {}
         return b"".join([self._answer.events(*each) for each in waiting.items()])
 
@@ -202,7 +202,7 @@ class EventStream(Response):
         )
 
     def _write(self, data: bytes) -> None:
-        """One chunk, as HTTP/1.1 frames it, past the layers that would do the same."""
+        """Write one HTTP/1.1 chunk, bypassing the layers above."""
         assert self._direct is not None
         self._silent = False
         self._direct.write(b"%x\r\n%b\r\n" % (len(data), data))
@@ -211,7 +211,7 @@ class EventStream(Response):
 async def open_stream(
     answer: StreamedAnswer, receive: Receive, framing: Framing = OPENAI
 ) -> EventStream:
-    """A response that streams `answer`, once its first output is there.
+    """Return a response that streams `answer`, once its first output is available.
 
     Raises:
         Exception: what kept the request from starting, or what it failed with before.

@@ -1,4 +1,4 @@
-"""`GET /explain`: why is this server as slow as it is, and what would make it faster?"""
+"""`GET /explain`: why the server is slow, and what makes it faster."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Explained(msgspec.Struct):
-    """With `?evidence=true`: the report, and all that it rests on."""
+    """With `?evidence=true`: the report and its evidence."""
 
     report: Report
     evidence: Evidence
@@ -51,7 +51,7 @@ class Explained(msgspec.Struct):
 
 @contract(query=ExplainQuery, answer=(Report, Explained), errors=OF_ENGINE)
 async def explain_engine(request: Request) -> Response:
-    """Watch the engine for `?window=` seconds, and say what it lost its time to."""
+    """Watch the engine for `?window=` seconds, and report where its time goes."""
     query = read_query(request, ExplainQuery)
     engine = server_state(request).live_engine()
     # One at a time: a second one would take the first one's profile.
@@ -68,7 +68,7 @@ async def explain_engine(request: Request) -> Response:
 
 
 async def watch(engine: Engine, seconds: float) -> Evidence:
-    """What the engine does in the next `seconds`."""
+    """Return the engine's activity during the next `seconds`."""
     probe = Probe(engine.stats)
     profile = asyncio.create_task(_profile(engine, seconds))
     try:
@@ -95,7 +95,7 @@ async def watch(engine: Engine, seconds: float) -> Evidence:
 
 
 async def _profile(engine: Engine, seconds: float) -> OpProfile | None:
-    """Of some steps in the next `seconds`; None where someone else makes one now."""
+    """Profile some steps in the next `seconds`; None while another profile is running."""
     try:
         profile = await engine.profiling.ops(PROFILED_STEPS, seconds)
     except (ProfilerBusyError, InvalidRequestError):

@@ -1,4 +1,4 @@
-"""`GET /dashboard/stream`: snapshots of the engine as server-sent events, one a second.
+"""`GET /dashboard/stream`: one snapshot of the engine per second, as server-sent events.
 
 One task makes each snapshot once, for everyone who watches, and runs only while someone does. A
 viewer holds one snapshot at most: who reads too slowly misses some, and is never queued for.
@@ -29,7 +29,7 @@ MAX_VIEWERS = 16
 
 
 class Viewer:
-    """Where one connection finds the newest snapshot that it has not sent yet."""
+    """Holds the newest snapshot that one connection has not sent yet."""
 
     def __init__(self, newest: bytes | None) -> None:
         self._newest = newest
@@ -39,7 +39,7 @@ class Viewer:
             self._awake.set()
 
     def put(self, data: bytes) -> None:
-        """Take the place of what has not been sent."""
+        """Replace the unsent snapshot."""
         self._newest = data
         self._awake.set()
 
@@ -48,7 +48,7 @@ class Viewer:
         self._awake.set()
 
     async def next(self) -> bytes | None:
-        """The next snapshot; None at the end."""
+        """Return the next snapshot; None at the end."""
         await self._awake.wait()
         if self._closed:
             return None
@@ -83,7 +83,7 @@ class Feed:
             )
 
     def join(self) -> Viewer:
-        """Begin to watch; `leave` ends it."""
+        """Start watching; `leave` ends it."""
         viewer = Viewer(self._newest)
         self._viewers.add(viewer)
         if self._task is None or self._task.done():
@@ -97,7 +97,7 @@ class Feed:
             self._task = self._newest = None
 
     def close(self) -> None:
-        """End all streams, now and for ever: the server shuts down and waits for connections."""
+        """End all streams: the server shuts down and waits for connections."""
         self._closed = True
         self._end()
 

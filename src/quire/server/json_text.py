@@ -1,4 +1,4 @@
-"""JSON that the server writes, and that models write: what JSON cannot hold is mended.
+"""JSON written by the server and by models: values that JSON cannot hold are repaired.
 
 NaN and numbers beyond a double become null. A lone surrogate, which UTF-8 cannot hold, becomes
 U+FFFD. So no text of a model ends its answer in an error.
@@ -23,7 +23,7 @@ def encode(message: object) -> bytes:
 
 
 def read_object(text: str) -> dict[str, Any] | None:
-    """Return the object that a call's arguments are the text of; None if they are none.
+    """Return a call's arguments as an object; None if the text is none.
 
     Models write more than JSON has, and clients send their calls back as they came.
     """

@@ -1,4 +1,4 @@
-"""Drop from a request's JSON what has no effect, along the types that it is to become."""
+"""Remove fields without effect from a request's JSON, following its types."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Path = tuple["Path", str | int] | None
 
 
 class Relaxed:
-    """The walk through one value, which is changed in place.
+    """The walk through one value, which it changes in place.
 
     Args:
         strict: refuse what would be ignored, as `--strict-fields` wants it.
@@ -42,7 +42,7 @@ class Relaxed:
         self._stack: list[tuple[Any, _Shape, Path]] = [(value, _shape_of(kind), root)]
 
     def steps(self) -> Iterator[None]:
-        """Walk, with a pause after every `OBJECTS_PER_TURN` objects.
+        """Walk, pausing after every `OBJECTS_PER_TURN` objects.
 
         Raises:
             ApiError: 400 for a field that would change the answer, or that is misspelt.
@@ -80,7 +80,7 @@ class Relaxed:
                 self._stack.append((found, fields.shapes[name], (path, name)))
 
     def _drop(self, name: str, value: Any, fields: _Fields, path: Path) -> None:
-        """Raises `ApiError` where the field must not be left out."""
+        """Remove a field; raises `ApiError` if it must not be ignored."""
         place: Path = (path, name)
         rule = fields.rules.get(name)
         if value is None and (rule is not None or not self._strict):
@@ -103,7 +103,7 @@ class Relaxed:
         self._notice(fields, place, "This server does not know the field; it has no effect.")
 
     def _notice(self, fields: _Fields, place: Path, message: str) -> None:
-        """Once per field, however many objects have it."""
+        """Add a notice once per field, however many objects have it."""
         assert place is not None
         key = (fields.kind, str(place[1]))
         if key not in self._noticed:
@@ -112,7 +112,7 @@ class Relaxed:
 
 
 def relax(value: Any, kind: Any, where: str = "", *, strict: bool = False) -> list[Notice]:
-    """Drop from `value`, in place, what has no effect in a `kind`; return a notice of each.
+    """Remove fields without effect in a `kind` from `value`, in place; return a notice of each.
 
     Raises:
         ApiError: 400 for a field that would change the answer, or that is misspelt.
@@ -124,7 +124,7 @@ def relax(value: Any, kind: Any, where: str = "", *, strict: bool = False) -> li
 
 
 def similar(name: str, known: Iterable[str]) -> str | None:
-    """Return the field that `name` is a slip of the pen of."""
+    """Return the field that `name` probably misspells."""
     if len(name) > _LONGEST_NAME:
         return None
     plain = {_plain(each): each for each in known}
@@ -133,12 +133,12 @@ def similar(name: str, known: Iterable[str]) -> str | None:
 
 
 def _plain(name: str) -> str:
-    """A name without what languages write differently: `maxTokens`, `max-tokens`."""
+    """Return a name without case and separators: `maxTokens`, `max-tokens`."""
     return name.lower().replace("_", "").replace("-", "")
 
 
 def _written(path: Path) -> str:
-    """A path as errors name it: `messages[0].content`."""
+    """Return a path as errors write it: `messages[0].content`."""
     steps: list[str | int] = []
     while path is not None:
         path, step = path
@@ -150,7 +150,7 @@ def _written(path: Path) -> str:
 
 
 class _Fields:
-    """What an object of one struct may hold."""
+    """The fields of one struct."""
 
     def __init__(self, struct: inspect.StructType) -> None:
         self.kind = struct.cls
@@ -165,7 +165,7 @@ class _Fields:
 
     @cached_property
     def inner(self) -> set[str]:
-        """The fields that may have fields of their own."""
+        """Return the fields that may have fields of their own."""
         return {name for name, shape in self.shapes.items() if shape.structs or shape.item}
 
 
@@ -180,13 +180,13 @@ class _Shape:
 
     @cached_property
     def structs(self) -> dict[Any, _Fields]:
-        """By their tags."""
+        """Return structs by their tags."""
         found = [each for each in self._types if isinstance(each, inspect.StructType)]
         return {each.tag: _Fields(each) for each in found}
 
     @cached_property
     def item(self) -> _Shape | None:
-        """That of a list's entries, if there is anything to look for in them."""
+        """Return the shape of a list's entries, if they need a check."""
         lists = [each.item_type for each in self._types if isinstance(each, inspect.ListType)]
         shape = _Shape(lists)
         return shape if shape.structs or (lists and shape.item) else None
@@ -197,7 +197,7 @@ class _Shape:
         return next(fields, None)
 
     def of_object(self, value: dict[str, Any]) -> _Fields | None:
-        """The struct that an object is to become; None if there is none, or the tag is wrong."""
+        """Return the struct that an object becomes; None if there is none, or the tag is wrong."""
         tag = None if self._tag_field is None else value.get(self._tag_field)
         return self.structs.get(tag) if tag is None or isinstance(tag, str | int) else None
 

@@ -1,4 +1,4 @@
-"""An answer that reaches a client which is still sending."""
+"""Deliver an answer to a client that is still sending."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINGER_SECONDS = 5.0
 
 
 class LingeringResponse(Response):
-    """Sends the whole answer, then throws away what still comes, for at most `LINGER_SECONDS`.
+    """Sends the whole answer, then discards input for at most `LINGER_SECONDS`.
 
     Closing a connection with unread data resets it, and a reset can destroy an answer that the
     client has not read yet; most clients read only once they have sent everything.

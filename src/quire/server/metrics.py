@@ -13,7 +13,7 @@ from quire.server.device_metrics import DeviceCollector
 
 
 class Metrics:
-    """The exposition of one engine; its registry is its own, never the library's global one."""
+    """The metrics of one engine, in a registry of its own, never the library's global one."""
 
     def __init__(self, stats: EngineStats, model_name: str, devices: Sequence[Device] = ()) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -21,5 +21,5 @@ class Metrics:
         self._registry.register(DeviceCollector(devices))
 
     def render(self) -> bytes:
-        """All metrics in Prometheus' text format, version 1.0.0."""
+        """Return all metrics in Prometheus' text format, version 1.0.0."""
         return generate_latest(self._registry)

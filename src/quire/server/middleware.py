@@ -1,4 +1,4 @@
-"""Around every endpoint: a request id, the key, the last resort. Plain ASGI: nothing buffers."""
+"""ASGI middleware: request id, API key, last resort. Nothing buffers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPEN_PATH = "/health"
 
 
 class PathMiddleware:
-    """Finds an endpoint under its other spellings: the rest judges one path.
+    """Normalizes an endpoint's path, so that the layers below see one spelling.
 
     A slash at the end is dropped, and a prefix that a proxy has left. `/chat/completions` is
     `/v1/chat/completions`, as clients ask whose base URL lacks `/v1`.
@@ -83,7 +83,7 @@ class RequestIdMiddleware:
 
 
 class LastResortMiddleware:
-    """A bug in one request is a bare 500 for its client, a traceback in the log, and no more."""
+    """Turns a bug into a bare 500, with a traceback in the log."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What a request asked for and did not get, told in its answer as `warnings`."""
+"""Report in `warnings` what a request asked for and did not get."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_PARAM = 128
 
 
 class Notice(msgspec.Struct):
-    """A field that had no effect, or another one than was asked for."""
+    """A field without effect, or with another effect than requested."""
 
     param: str
     message: str
@@ -31,21 +31,21 @@ Warnings = list[Notice] | UnsetType
 
 
 class Notices:
-    """Those of one request."""
+    """The notices of one request."""
 
     def __init__(self) -> None:
         self._found: list[Notice] = []
         self._more = 0
 
     def add(self, notice: Notice) -> None:
-        """Add a notice, unless it is there already."""
+        """Add a notice, unless it is present."""
         if len(self._found) == MAX_NOTICES:
             self._more += 1
         elif notice not in self._found:
             self._found.append(notice)
 
     def warnings(self) -> Warnings:
-        """Return the first `MAX_NOTICES`, and how many there are more; UNSET if there are none."""
+        """Return the first `MAX_NOTICES`, and the number of others; UNSET without any."""
         if not self._more:
             return [*self._found] or UNSET
         return [*self._found, Notice("", f"There are {self._more} more notices.")]
@@ -58,12 +58,12 @@ def all_notices(request: Request) -> Notices:
 
 
 def notices_of(request: Request) -> Warnings:
-    """Return the notices of a request so far, as its answer tells them."""
+    """Return the notices of a request so far, as its answer reports them."""
     return all_notices(request).warnings()
 
 
 def ignore(request: Request, param: str, message: str) -> None:
-    """Tell the client that a field has no effect.
+    """Report that a field has no effect.
 
     Raises:
         ApiError: 400, with `--strict-fields`.
@@ -74,11 +74,11 @@ def ignore(request: Request, param: str, message: str) -> None:
 
 
 def report(request: Request, notice: Notice) -> None:
-    """Tell the client of a field that has no effect, and count it."""
+    """Report that a field has no effect, and count it."""
     note(request, notice)
     server_state(request).engine.stats.ignored_fields[request.scope["path"]] += 1
 
 
 def note(request: Request, notice: Notice) -> None:
-    """Tell the client of a field that has another effect than was asked for."""
+    """Report that a field has another effect than requested."""
     all_notices(request).add(notice)

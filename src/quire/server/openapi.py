@@ -1,4 +1,4 @@
-"""`GET /openapi.json`: the endpoints, as OpenAPI 3.1, made of the types that check the requests.
+"""`GET /openapi.json`: the endpoints in OpenAPI 3.1, from the types that check requests.
 
 An endpoint is in the document as soon as it is a route; what it takes and gives is said beside its
 function (`contract`), by the very types that its body is decoded to and its answer encoded from.
@@ -58,7 +58,7 @@ async def show_openapi(request: Request) -> Response:
 
 
 def document(routes: Iterable[BaseRoute], *, needs_key: bool = False) -> dict[str, Any]:
-    """The OpenAPI document of these routes, those without `include_in_schema` left out.
+    """Return the OpenAPI document of these routes, except those without `include_in_schema`.
 
     Args:
         needs_key: every endpoint but `/health` asks for an API key.
@@ -103,13 +103,13 @@ class _Schemas:
         return self._made[self._types.index(kind)]
 
     def fields(self, kind: Any) -> tuple[dict[str, Any], list[str]]:
-        """A struct's fields by name, and which of them are required."""
+        """Return a struct's fields by name, and which of them are required."""
         schema = self.components[self[kind]["$ref"].rpartition("/")[2]]
         return schema["properties"], schema.get("required", [])
 
 
 def _open(schema: dict[str, Any]) -> None:
-    """Say of a request's type what is so: fields without effect are ignored."""
+    """Mark a request's type as open: unknown fields without effect are ignored."""
     if schema.get("additionalProperties") is False:
         del schema["additionalProperties"]
         fields = schema["properties"]
@@ -139,7 +139,7 @@ class _Docs:
 
 
 def _classes(found: Any) -> Iterator[type]:
-    """All structs and dataclasses in what `msgspec.inspect` tells of types."""
+    """Yield all structs and dataclasses in types of `msgspec.inspect`."""
     if isinstance(found, list | tuple):
         for each in found:
             yield from _classes(each)
@@ -225,7 +225,7 @@ def _answer(said: Contract, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _event(data: dict[str, Any]) -> dict[str, Any]:
-    """One server-sent event: what OpenAPI before 3.2 says of a stream is said of each."""
+    """Return one server-sent event: OpenAPI before 3.2 describes a stream by its events."""
     encoded = {"contentMediaType": JSON, "contentSchema": data}
     text = {"type": "string", "anyOf": [{"const": "[DONE]"}, encoded]}
     fields = {"event": {"type": "string"}, "data": text}

@@ -1,4 +1,4 @@
-"""The dashboard: static files out of the package, under a policy that lets nothing else in.
+"""The dashboard: static files of the package, under a policy that allows nothing else.
 
 All files are read once, when the application is made, and found by their whole name, so that no
 request reaches the disk. `web/` holds their sources.
@@ -52,7 +52,7 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 
 def page_routes() -> list[Route]:
-    """The page at `/`, and what it loads, by names that change with their content."""
+    """Return the page at `/` and its files, whose names change with their content."""
     page, *assets = _read_files()
 
     async def show_page(request: Request) -> Response:
@@ -73,7 +73,8 @@ def page_routes() -> list[Route]:
 
 
 def is_static(path: str) -> bool:
-    """Whether `path` is the page or one of its files, which tell nothing of this server."""
+    """Return whether `path` is the page or one of its files, which reveal nothing about this
+    server."""
     return path == PAGE_PATH or path.startswith(ASSETS_PATH)
 
 
@@ -103,7 +104,7 @@ class _File:
 
 
 def _read_files() -> list[_File]:
-    """The page first."""
+    """Return the files, the page first."""
     names = sorted(p.name for p in FOLDER.iterdir() if p.suffix in _TYPES)
     names.remove("index.html")
     return [_File(name, (FOLDER / name).read_bytes()) for name in ["index.html", *names]]

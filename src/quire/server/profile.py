@@ -40,7 +40,7 @@ class ProfileStatus(msgspec.Struct, omit_defaults=True):
 
 @contract(answer=ProfileStatus, errors=_ERRORS)
 async def start_profile(request: Request) -> Response:
-    """Record the steps to come; 409 while that is done already, 400 without a profiler."""
+    """Record the next steps; 409 if a recording is running, 400 without a profiler."""
     if not await server_state(request).live_engine().profiling.start():
         raise ApiError(
             HTTPStatus.CONFLICT,
@@ -52,14 +52,14 @@ async def start_profile(request: Request) -> Response:
 
 @contract(answer=ProfileStatus, errors=_ERRORS)
 async def stop_profile(request: Request) -> Response:
-    """End the recording and wait for its file: names in the folder that the operator configured."""
+    """End the recording and wait for its files, in the operator's folder."""
     files = await server_state(request).live_engine().profiling.stop()
     return _json(ProfileStatus("stopped", files))
 
 
 @contract(body=OpProfileRequest, answer=OpProfile, errors=[HTTPStatus.CONFLICT, *OF_ENGINE])
 async def profile_ops(request: Request) -> Response:
-    """What each operation of the next steps took: an `OpProfile`; 409 while another is made."""
+    """Time each op of the next steps (an `OpProfile`); 409 while another one is running."""
     server = server_state(request)
     engine = server.live_engine()
     wanted = await read_request(request, OpProfileRequest)

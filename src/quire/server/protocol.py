@@ -108,7 +108,7 @@ class TransportProtocol(H11Protocol):
             self._write_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        """What h11 could not parse; uvicorn calls this while it handles the exception."""
+        """Answer input that h11 cannot parse; uvicorn calls this while it handles the exception."""
         hint = getattr(sys.exception(), "error_status_hint", HTTPStatus.BAD_REQUEST)
         if hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
             msg = f"The request's headers are longer than {MAX_HEADER_BYTES} bytes."
@@ -116,7 +116,7 @@ class TransportProtocol(H11Protocol):
 
     @property
     def asks_nothing(self) -> bool:
-        """Whether no request is under way; its headers may be."""
+        """Return whether no request is in progress; its headers may be."""
         cycle: RequestResponseCycle | None = self.cycle  # uvicorn does not say that it may be None
         return self._refused or cycle is None or cycle.response_complete
 
@@ -133,7 +133,7 @@ class TransportProtocol(H11Protocol):
         )
 
     def _check_request(self, received: int) -> None:
-        """See how far the request has come for which the timer was set."""
+        """Check the progress of the request that the timer was set for."""
         self._receive_timer = None
         if self.transport.is_closing():
             return
@@ -159,7 +159,7 @@ class TransportProtocol(H11Protocol):
             self._expect_reading()
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        """Answer, unless an answer has begun, and end the connection.
+        """Answer, unless an answer has begun, and close the connection.
 
         What the client still sends is read and thrown away, for at most `LINGER_SECONDS` and
         `LINGER_BYTES`. Closing a connection with unread data resets it, and a reset destroys an
@@ -189,7 +189,7 @@ class TransportProtocol(H11Protocol):
 
 
 class _BoundedConnection(h11.Connection):
-    """Refuses long heads however they are cut: h11 bounds only those that are incomplete."""
+    """Refuses long heads however they are split: h11 limits only incomplete ones."""
 
     def next_event(self) -> Any:
         before = len(self._receive_buffer)
@@ -209,7 +209,7 @@ def _headers_of(second: int) -> list[tuple[bytes, bytes]]:
 
 
 def transport_of(scope: Scope) -> asyncio.WriteTransport | None:
-    """Where chunks of a body may be written between two ASGI messages; None where they may not.
+    """Return where chunks of a body may be written between two ASGI messages; None if nowhere.
 
     The response must have no Content-Length: an HTTP/1.1 client gets it in chunks then.
     """

@@ -1,4 +1,4 @@
-"""Ids of requests and responses: unique, though clients may send the same X-Request-Id again."""
+"""Unique ids of requests and responses, even if clients repeat an X-Request-Id."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names_of(engine_id: str) -> tuple[str, str, str]:
 
 
 class RequestIds:
-    """Ids that response ids are made of: the client's own the first time it comes.
+    """Ids for responses: the client's own at its first use.
 
     An id is taken until the request has ended, and is remembered for some time afterwards.
     """

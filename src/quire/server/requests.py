@@ -1,4 +1,4 @@
-"""`GET /dashboard/requests/{id}`: what happened to a request, while it runs and afterwards."""
+"""`GET /dashboard/requests/{id}`: a request's events, during and after its run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quire.server.state import server_state
 
 
 class RequestTimeline(Lane, kw_only=True):
-    """A lane of the dashboard with all that is known of it."""
+    """A lane of the dashboard with all its details."""
 
     events: list[TimelineEvent]
     metrics: dict[str, float | None]
@@ -31,7 +31,7 @@ class RequestTimeline(Lane, kw_only=True):
 
 @contract(answer=RequestTimeline, errors=[HTTPStatus.NOT_FOUND])
 async def request_timeline(request: Request) -> Response:
-    """By a response's id, the client's `X-Request-Id` (of several, the latest), or a lane's id."""
+    """Find a request by response id, client's `X-Request-Id` (the latest), or lane id."""
     asked = request.path_params["id"]
     timelines = server_state(request).engine.timelines
     found = timelines.find(lambda t: asked == t.id or asked in names_of(t.request_id))

@@ -1,4 +1,4 @@
-"""Fields that exist elsewhere and have no effect here: which values are ignored, which refused.
+"""Fields of other servers without effect here: which values are ignored, which refused.
 
 A type of a request names them in its `rules`. A field that changes no answer is ignored. One that
 would change the answer is refused, unless its value asks for what happens anyway.
@@ -16,7 +16,7 @@ EMPTY: tuple[Any, ...] = ("", [], {})
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What happens to a field that has no effect; null is always accepted.
+    """The treatment of a field without effect; null is always accepted.
 
     Attributes:
         reason: why it has none, or what to send in its place; a sentence.
@@ -32,7 +32,7 @@ class Rule(msgspec.Struct, frozen=True):
         return self.neutral is None or _is_one_of(value, (*EMPTY, *self.neutral))
 
     def is_plain(self, value: Any) -> bool:
-        """Whether even `--strict-fields` accepts the value."""
+        """Return whether even `--strict-fields` accepts the value."""
         return value is None or self.strict is None or _is_one_of(value, self.strict)
 
 
@@ -40,12 +40,13 @@ Rules = Mapping[str, Rule]
 
 
 def ignored(reason: str, *, strict: tuple[Any, ...] | None = ()) -> Rule:
-    """A field that changes no answer, whatever its value."""
+    """Return a rule for a field that never changes the answer."""
     return Rule(reason, None, strict)
 
 
 def refused(reason: str, *neutral: Any) -> Rule:
-    """A field that would change the answer, unless its value is `neutral` or empty."""
+    """Return a rule for a field that would change the answer, unless its value is `neutral` or
+    empty."""
     return Rule(reason, neutral)
 
 
@@ -58,7 +59,7 @@ def rules_of(kind: type) -> dict[str, Rule]:
 
 
 def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
-    """Whether JSON has it so; Python's `False == 0` would be too much."""
+    """Compare as JSON does; Python's `False == 0` would be too loose."""
     return any(
         value == each and isinstance(value, bool) == isinstance(each, bool) for each in known
     )

@@ -54,7 +54,7 @@ the shutdown's timeout ends before, but a second in any case."""
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM; `cert_reqs` is `ssl`'s: 2 is that clients need a certificate of `ca_certs`."""
+    """Files in PEM; `cert_reqs` as in `ssl`: with 2 clients need a certificate of `ca_certs`."""
 
     certfile: str
     keyfile: str | None = None
@@ -64,7 +64,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """How the engine is served; see `cli.serve` for the flags."""
+    """Settings of the server; see `cli.serve` for the flags."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -101,7 +101,7 @@ class ServeOptions:
 def serve(
     args: EngineArgs, options: ServeOptions, began: float, core: ProcessClient | None = None
 ) -> int:
-    """Serve until a signal; the exit status.
+    """Serve until a signal; return the exit status.
 
     Args:
         began: when the program started, on the monotonic clock.
@@ -121,7 +121,7 @@ def serve(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A TCP socket bound to `host` and `port` (0: any free port), not listening yet.
+    """Return a TCP socket bound to `host` and `port` (0: any free port), not listening yet.
 
     Raises:
         ConfigError: the address is not this machine's, or the port is taken.
@@ -158,7 +158,7 @@ class _Server(uvicorn.Server):
         yield
 
     def stop(self, *, force: bool = False) -> None:
-        """Let open connections write what there is; with `force`, not even that."""
+        """Let open connections write their data; with `force`, not even that."""
         self.should_exit, self.force_exit = True, force
         self._stopped.set()
 
@@ -237,7 +237,7 @@ async def _serve(
 
 
 async def _start_unless_stopped(args: EngineArgs, core: ProcessClient | None) -> AsyncLLM | None:
-    """The engine, or None if a signal came while it loaded."""
+    """Return the engine, or None if a signal came while it loaded."""
     task = asyncio.ensure_future(AsyncLLM.start(args, core))
     with _on_signals(task.cancel):
         try:
@@ -263,7 +263,7 @@ def _on_signals(action: Callable[[], object]) -> Generator[None, None, None]:
 def _announce(
     url: str, model: str, engine: AsyncLLM, phases: dict[str, float], total: float
 ) -> None:
-    """The start-up timeline, whose phases add up to the wall time, and where to point clients."""
+    """Print the start-up timeline, whose phases add up to the wall time, and the address."""
     phases = {**phases, "other": total - sum(phases.values()), "start-up": total}
     width = max(map(len, phases))
     lines = [f"  {name:<{width}}  {seconds:6.2f} s" for name, seconds in phases.items()]
@@ -279,7 +279,7 @@ def _url(listener: socket.socket, scheme: str) -> str:
 
 
 def _uvicorn_config(app: Starlette, tls: Tls | None) -> uvicorn.Config:
-    """Raises `ConfigError` where the files of `tls` cannot be used."""
+    """Return uvicorn's configuration; raises `ConfigError` if the files of `tls` are unusable."""
     config = uvicorn.Config(
         app,
         http=partial(TransportProtocol, max_connections=_max_connections()),  # type: ignore[arg-type]
@@ -312,14 +312,14 @@ def _uvicorn_config(app: Starlette, tls: Tls | None) -> uvicorn.Config:
 
 
 def _raise_file_limit() -> None:
-    """Allow as many open files, and so connections, as the system lets this process have."""
+    """Allow as many open files, and so connections, as the system permits."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _max_connections() -> int:
-    """Files that may be open, but for those that the engine may want."""
+    """Return the limit on open files, minus those that the engine needs."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -327,7 +327,7 @@ def _max_connections() -> int:
 
 
 def _check_exposure(options: ServeOptions) -> None:
-    """Raise `ConfigError` where anyone on the network could use the server without a key."""
+    """Raise `ConfigError` if the network could use the server without a key."""
     if options.api_keys or options.allow_no_key or _is_loopback(options.host):
         return
     raise ConfigError(

@@ -22,7 +22,7 @@ class SleepState(msgspec.Struct):
 
 @contract(errors=_ERRORS)
 async def sleep(request: Request) -> Response:
-    """Free the weights and the KV cache; `level` is 1 or 2, requests under way end."""
+    """Free the weights and the KV cache; `level` is 1 or 2. Requests in progress end."""
     query = request.query_params
     engine = _engine(request)
     level = query.get("level", "1")
@@ -34,14 +34,14 @@ async def sleep(request: Request) -> Response:
 
 @contract(errors=_ERRORS)
 async def wake_up(request: Request) -> Response:
-    """Load the model again; answers when it is there. `tags`: weights, kv_cache; all if none."""
+    """Load the model again; answers when it is ready. `tags`: weights, kv_cache; all if none."""
     await _engine(request).wake_up(request.query_params.getlist("tags") or None)
     return Response()
 
 
 @contract(answer=SleepState, errors=[HTTPStatus.NOT_FOUND])
 async def is_sleeping(request: Request) -> Response:
-    """Whether requests are refused because the engine sleeps."""
+    """Whether the engine sleeps and refuses requests."""
     state = SleepState(await _engine(request).is_sleeping())
     return Response(msgspec.json.encode(state), media_type="application/json")
 

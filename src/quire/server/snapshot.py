@@ -1,4 +1,4 @@
-"""What the dashboard shows of an engine at one moment; `server.feed` sends one a second."""
+"""The dashboard's state of an engine at one moment; `server.feed` sends one per second."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class KVMap(msgspec.Struct):
 
 
 class PrefixNode(msgspec.Struct):
-    """A run of blocks at whose inner ends no other prefix goes on."""
+    """A run of blocks without a branch inside."""
 
     id: int
     parent: int | None
@@ -102,7 +102,7 @@ class Snapshot(msgspec.Struct):
 
 
 def totals(stats: EngineStats) -> Totals:
-    """The counters of `stats`."""
+    """Return the counters of `stats`."""
     found = Totals(
         prompt_tokens=stats.prompt_tokens,
         generation_tokens=stats.generation_tokens,
@@ -157,7 +157,7 @@ class Camera:
         self._devices: list[Device] | None = None
 
     async def take(self) -> Snapshot:
-        """The engine as it is now.
+        """Return the present state of the engine.
 
         Raises:
             EngineDeadError: it has died.
@@ -182,13 +182,13 @@ class Camera:
         )
 
     def _read_devices(self) -> list[DeviceReading]:
-        """In a thread: sensors are many small files."""
+        """Read the devices in a thread: sensors are many small files."""
         if self._devices is None:
             self._devices = devices()
         return [device.read() for device in self._devices]
 
     async def _ask(self, engine: Engine) -> None:
-        """Have the core tell of its KV cache, unless it has not answered the question before."""
+        """Ask the core for its KV cache, unless an earlier question is unanswered."""
         if self._asked is None:
             self._asked = asyncio.create_task(engine.call("kv_snapshot"))
             self._asked.add_done_callback(_retrieve)
@@ -201,6 +201,6 @@ class Camera:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Nobody may be left to learn that the core has died."""
+    """Retrieve the error: no viewer may be left to see that the core has died."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""What the endpoints share: the engine, the served names, the limits. Nothing here changes."""
+"""Read-only state of all endpoints: the engine, the served names, the limits."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ class ServerState:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that a request may name: the model's names, and the adapters'."""
+        """Return all names that a request may use: the model's and the adapters'."""
         return (*self.model_names, *self.adapters.names)
 
     def lora_request(self, name: str) -> LoRARequest | None:
-        """The adapter of a name that `served_name` gave; None for the model itself."""
+        """Return the adapter of a name from `served_name`; None for the model itself."""
         adapter = self.adapters.get(self.served_name(name))
         return adapter if name not in self.model_names else None
 
     def fingerprint(self, adapter: LoRARequest | None) -> str:
-        """The `system_fingerprint` of the model, or of it with an adapter."""
+        """Return the `system_fingerprint` of the model, or of it with an adapter."""
         if adapter is None:
             return self.system_fingerprint
         return with_adapter(self.system_fingerprint, adapter.digest)
 
     def served_name(self, asked: str | None) -> str:
-        """The name for the response; 404 for a model that is not served."""
+        """Return the name for the response; raises 404 for a model that is not served."""
         if asked is None:
             return self.model_names[0]
         if asked not in self.names:
@@ -88,7 +88,7 @@ class ServerState:
         return asked
 
     def live_engine(self) -> Engine:
-        """The engine, if it can take a request now; otherwise 503."""
+        """Return the engine if it can accept a request; otherwise raise 503."""
         if self.engine.error is not None:
             raise self.engine.error
         if self.engine.draining:
@@ -131,12 +131,12 @@ class ServerState:
 
 
 def server_state(request: Request) -> ServerState:
-    """The state that `app.create_app` gave this request's application."""
+    """Return the state that `app.create_app` gave this application."""
     return cast(ServerState, request.app.state.server)
 
 
 def request_id(request: Request, wanted: str | None = None) -> str:
-    """Return the id that the ids of responses are made of; no other request has it.
+    """Return the unique id from which the ids of responses are made.
 
     It is the `X-Request-Id` of the response, unless a client has sent the same one before.
 
@@ -166,7 +166,7 @@ class _HasOptions(Protocol):
 
 
 def request_options(request: Request, body: _HasOptions) -> RequestOptions:
-    """The options that a client sends, in the body and in headers."""
+    """Return the client's options, from the body and the headers."""
     return RequestOptions(
         body.priority or 0,
         body.cache_salt,
@@ -176,7 +176,7 @@ def request_options(request: Request, body: _HasOptions) -> RequestOptions:
 
 
 def _trace_headers(request: Request) -> dict[str, str] | None:
-    """What makes a request part of the client's own trace, where it is sent."""
+    """Return the headers that make a request part of the client's trace."""
     if TRACE_HEADERS[0] not in request.headers:
         return None
     return {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers}
