@@ -12,6 +12,7 @@ from torch import Tensor
 from quire.core.batch import Column, SchedulerOutput
 from quire.ops.device import CPU, Device
 from quire.ops.metadata import AttentionMetadata
+from quire.runner.prompt_logprobs import ROWS_AT_ONCE
 from quire.runner.state import SequenceStates
 
 
@@ -26,7 +27,7 @@ class StepInputs:
         input_ids, positions: int64 [T].
         metadata: where keys and values are and go.
         sampling_rows: int64 [S], indices into T: the last token of each sequence all of whose
-            tokens are computed after this step.
+            tokens are computed after this step, and its drafts.
         samples: bool [B], which sequences those are.
         adapter: int64 [T], the number of each token's adapter, or [0] where nobody has one; None
             where the engine has none. `row_adapter` [S] are those of `sampling_rows`.
@@ -73,23 +74,36 @@ class StepInputBuilder:
         self._block_size = block_size
         self._max_tokens = max_num_batched_tokens
         max_seqs = len(states.num_tokens)
-        self._arange = np.arange(max(max_num_batched_tokens, max_seqs + 1), dtype=np.int64)
+        self._max_rows = max(max_seqs, ROWS_AT_ONCE)
+        longest = max(max_num_batched_tokens, self._max_rows + 1)
+        self._arange = np.arange(longest, dtype=np.int64)
         self._input_ids = device.array((max_num_batched_tokens,), np.int64)
         self._positions = device.array((max_num_batched_tokens,), np.int64)
         self._slot_mapping = device.array((max_num_batched_tokens,), np.int64)
-        self._sampling_rows = device.array((max_seqs,), np.int64)
+        self._sampling_rows = device.array((self._max_rows,), np.int64)
         self._query_start_loc = np.zeros(max_seqs + 1, dtype=np.int32)
         self._seq_lens = np.empty(max_seqs, dtype=np.int32)
         self._block_tables = device.array(states.block_tables.shape, np.int32)
         self._adapter = device.array((max_num_batched_tokens,), np.int64)
-        self._row_adapter = device.array((max_seqs,), np.int64)
+        self._row_adapter = device.array((self._max_rows,), np.int64)
         self._version = 0
         self._sizes = (0, 0, 0, 0, 0)
         self._on_host: tuple[Tensor, ...] = ()
         self._staged = device.stage(())
 
-    def build(self, step: SchedulerOutput, slots: Column) -> StepInputs:
+    def room(self, step: SchedulerOutput) -> int:
+        """How many drafts the inputs of a step may have."""
+        tokens = self._max_tokens - int(step.num_scheduled_tokens.sum())
+        return min(tokens, self._max_rows - len(step.request_ids))
+
+    def build(
+        self, step: SchedulerOutput, slots: Column, drafts: Column | None = None
+    ) -> StepInputs:
         """Build the inputs of a step whose sequences are in `slots`, int64 [B].
+
+        Args:
+            drafts: int64 [B], how many of each sequence's scheduled tokens are drafts. Each of
+                them has a row to sample, behind that of the last known token.
 
         Raises:
             ValueError: more tokens than the step may have.
@@ -122,14 +136,22 @@ class StepInputBuilder:
         if states.pairs:
             positions += self._type_rows * (positions >= states.second_text[token_slots])
 
-        samples = ends == states.num_tokens[slots]
-        last = starts[1:][samples]
-        np.subtract(last, 1, out=self._sampling_rows[: len(last)])
+        known = states.num_tokens[slots]
+        samples = ends == (known if drafts is None else known + drafts)
+        last, row_slots = starts[1:][samples], slots[samples]
+        if drafts is None:
+            num_rows = len(last)
+            np.subtract(last, 1, out=self._sampling_rows[:num_rows])
+        else:
+            counts = drafts[samples] + 1
+            num_rows, row_slots = int(counts.sum()), np.repeat(row_slots, counts)
+            before = np.repeat(last - np.cumsum(counts), counts)
+            np.add(before, self._arange[:num_rows], out=self._sampling_rows[:num_rows])
         adapted = bool(states.with_adapter)
         if adapted:
             self._adapter[:total] = states.adapter[token_slots]
-            self._row_adapter[: len(last)] = states.adapter[slots[samples]]
-        return self._inputs(total, num_seqs, len(last), samples, adapted=adapted)
+            self._row_adapter[:num_rows] = states.adapter[row_slots]
+        return self._inputs(total, num_seqs, num_rows, samples, adapted=adapted)
 
     def _update_tables(self, step: SchedulerOutput, slots: Column) -> None:
         if step.batch_version == self._version != 0:

@@ -20,6 +20,7 @@ from quire.core.batch import (
     token_columns,
 )
 from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig
+from quire.runner.drafts import Proposer, accept, place_drafts, sampling_rows
 from quire.runner.embeds import forward_embeds, given_embeds
 from quire.runner.inputs import StepInputBuilder, StepInputs
 from quire.runner.kv_tensors import KVBacking, allocate_kv_caches
@@ -54,6 +55,8 @@ class ModelRunner:
         grammars: of structured output; None refuses it.
         pooling: what it gives in place of tokens; None where it samples.
         adapters: those of the decoder's layers, None where it was built without.
+        proposer: guesses tokens, if a step may yield several. Without it, several come by as many
+            passes.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class ModelRunner:
         grammars: Grammars | None = None,
         pooling: PoolingConfig | None = None,
         adapters: AdapterPool | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self.states = SequenceStates(
             scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters
@@ -109,10 +113,10 @@ class ModelRunner:
             Pooler(pooling, self.states, self.model, ops.device.torch) if pooling else None
         )
         self._sampler = Sampler(ops)
-        self._masks = MaskFiller(grammars, scheduler.max_num_seqs)
+        self._masks = MaskFiller(grammars)
+        self._proposer = proposer
         self._sampled = 0
-        self._versions = count(-1, -1)
-        """Of batches that are parts of a step, below all of the scheduler's."""
+        self._versions = count(-1, -1)  # of parts of a step, below all of the scheduler's
         self._batch = SamplingBatch([])
 
     @torch.inference_mode()
@@ -137,8 +141,11 @@ class ModelRunner:
         if np.any(computed != step.num_computed_tokens):
             step = replace(step, num_computed_tokens=computed)
         try:
-            output = self._compute(step, slots)
-            if step.max_new_tokens is not None:
+            if self._proposer is not None and step.max_new_tokens is not None:
+                output = self._verify(step, slots, self._proposer)
+            else:
+                output = self._compute(step, slots)
+            if self._proposer is None and step.max_new_tokens is not None:
                 self._go_on(step, slots, step.max_new_tokens, output)
         except BaseException:
             self._masks.end()
@@ -153,9 +160,21 @@ class ModelRunner:
         output.times = StepTimes(**self._watch.seconds)
         return output
 
-    def _compute(self, step: SchedulerOutput, slots: Column) -> ModelOutput:
-        """One token at most for each sequence, or one vector."""
-        inputs = self._inputs.build(step, slots)
+    def _verify(self, step: SchedulerOutput, slots: Column, proposer: Proposer) -> ModelOutput:
+        """As many tokens of each sequence as were guessed right, and one more, in one pass."""
+        drafts = place_drafts(self.states, step, slots, proposer, self._inputs.room(step))
+        try:
+            scheduled = step.num_scheduled_tokens + drafts
+            return self._compute(replace(step, num_scheduled_tokens=scheduled), slots, drafts)
+        finally:
+            for slot in slots.tolist():
+                self.states.sampling[slot].num_drafts = 0
+
+    def _compute(
+        self, step: SchedulerOutput, slots: Column, drafts: Column | None = None
+    ) -> ModelOutput:
+        """One token at most for each sequence, and one for each draft, or one vector."""
+        inputs = self._inputs.build(step, slots, drafts)
         if self.states.followed:
             self._begin_masks(slots[inputs.samples])
         self._watch.lap("prepare")
@@ -163,7 +182,8 @@ class ModelRunner:
             output = self._pooler.pool(step, slots, inputs)
             self._watch.lap("model")
             return output
-        output = ModelOutput(np.full((len(slots), 1), -1, dtype=np.int64))
+        width = 1 if drafts is None else 1 + int(drafts.max())
+        output = ModelOutput(np.full((len(slots), width), -1, dtype=np.int64))
         if self._wants_prompt_logprobs(slots):
             every = torch.arange(len(inputs.input_ids), device=self._ops.device.torch)
             hidden = self._forward(step, slots, inputs, every)
@@ -176,7 +196,14 @@ class ModelRunner:
             return output
         logits = self.model.logits(hidden)
         self._watch.lap("model")
-        self._sample(step, slots, inputs.samples, logits, output)
+        self._masks.end()
+        if drafts is None:
+            self._sample(step, slots, inputs.samples, logits, output)
+        else:
+            entries = np.flatnonzero(inputs.samples)
+            slots, drafts = slots[entries], drafts[entries]
+            result = self._sampler.sample(logits, sampling_rows(self.states, slots, drafts))
+            accept(self.states, step, entries, slots, drafts, result, output)
         self._watch.lap("sample")
         return output
 
@@ -239,7 +266,6 @@ class ModelRunner:
     ) -> None:
         """A token for every sequence whose last token was computed; a row of logits each."""
         names, entries = step.request_ids, np.flatnonzero(samples)
-        self._masks.end()
         result = self._sampler.sample(logits, self._sampling_batch(step, slots[entries]))
         tokens = result.token_ids
         for row, error in result.errors.items():
@@ -256,7 +282,7 @@ class ModelRunner:
         """Have what follows outputs ready, and masks filled while the model runs."""
         states = self.states
         wanted = [slot for slot in slots.tolist() if slot in states.followed]
-        self._masks.begin({slot: states.sampling[slot] for slot in wanted})
+        self._masks.begin([states.sampling[slot] for slot in wanted])
 
     def _sampling_batch(self, step: SchedulerOutput, slots: Column) -> SamplingBatch:
         """The states in `slots`, which are those of the step's sequences or of some of them."""

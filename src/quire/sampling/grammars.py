@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -156,25 +156,33 @@ class SequenceMatcher:
 
     Args:
         grammar: at its beginning.
-        mask: int32 [words], to be filled.
+        vocab_size: of the logits.
         eos_token_ids: what alone is allowed once the text is complete.
 
     Attributes:
+        masks: int32 [rows, words], of the next token and of those behind drafts.
         key: whose grammar it is.
         error: why the mask could not be filled.
     """
 
-    def __init__(self, grammar: Compiled, mask: MaskWords, eos_token_ids: tuple[int, ...]) -> None:
-        self.mask = mask
+    def __init__(self, grammar: Compiled, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+        self.masks: MaskWords = np.zeros((1, -(-vocab_size // BITS)), dtype=np.int32)
         self.key = grammar.key
         self.error: str | None = None
-        self._address = mask.ctypes.data  # asking for it takes as long as filling a small mask
+        # Asking for it takes as long as filling a small mask.
+        self._address = self.masks.ctypes.data
         self._matcher = grammar.matcher.deep_copy()
         self._eos_token_ids = eos_token_ids
         self._num_followed = 0
 
-    def fill(self, output: TokenRow) -> None:
-        """Fill the mask for the token after `output`, [n]."""
+    def fill(self, output: TokenRow, drafts: TokenRow) -> None:
+        """Fill the masks for the token after `output`, [n], and after each of `drafts` [k].
+
+        Behind a draft that the structure rules out, masks have no meaning.
+        """
+        if len(self.masks) <= len(drafts):
+            self.masks = np.zeros((1 + len(drafts), self.masks.shape[1]), dtype=np.int32)
+            self._address = self.masks.ctypes.data
         matcher = self._matcher
         if self._num_followed > len(output):  # a step failed: its tokens are taken back
             matcher.reset()
@@ -183,49 +191,54 @@ class SequenceMatcher:
             if not matcher.is_stopped():  # else it is an end-of-sequence token that ended nothing
                 matcher.consume_token(token)
         self._num_followed = len(output)
-        if matcher.is_stopped() and not matcher.is_error():
-            self.mask.fill(0)
-            for token in self._eos_token_ids:
-                self.mask.view(np.uint32)[token // BITS] |= np.uint32(1 << token % BITS)
-            return
-        if not matcher.is_error():
-            matcher.unsafe_compute_mask_ptr(self._address, self.mask.nbytes)
+        self._fill(matcher, 0)
         self.error = matcher.get_error() or None
+        if self.error or not len(drafts):
+            return
+        fork = matcher.deep_copy()
+        for row, draft in enumerate(drafts.tolist(), 1):
+            if not fork.is_stopped() and not fork.try_consume_tokens([draft]):
+                self.masks[row:] = self.masks[row - 1]
+                return
+            self._fill(fork, row)
+
+    def _fill(self, matcher: LLMatcher, row: int) -> None:
+        mask = self.masks[row]
+        if matcher.is_stopped() and not matcher.is_error():
+            mask.fill(0)
+            for token in self._eos_token_ids:
+                mask.view(np.uint32)[token // BITS] |= np.uint32(1 << token % BITS)
+        elif not matcher.is_error():
+            matcher.unsafe_compute_mask_ptr(self._address + row * mask.nbytes, mask.nbytes)
 
 
 class MaskFiller:
-    """Fills the masks of a step's rows in a thread, beside the model.
+    """Fills the masks of a step's rows in a thread, beside the model."""
 
-    Args:
-        rows: most sequences at a time.
-    """
-
-    def __init__(self, grammars: Grammars | None, rows: int) -> None:
+    def __init__(self, grammars: Grammars | None) -> None:
         self._grammars = grammars
-        self._rows = rows
-        self._masks: MaskWords | None = None
         self._thread = ThreadPoolExecutor(1, "quire-masks")  # starts with its first step
         self._filling: Future[None] | None = None
 
-    def begin(self, states: Mapping[int, SamplingState]) -> None:
-        """Begin to fill the masks for the next tokens of these, by row, until `end`.
+    def begin(self, states: Iterable[SamplingState]) -> None:
+        """Begin to fill the masks for the next tokens of these, and behind drafts, until `end`.
 
         Those without a structure get only what follows their reasoning.
         """
         assert self._filling is None, "masks are being filled already"
         work = []
-        for row, state in states.items():
+        for state in states:
             try:
                 if state.thinking is None and state.params.limits_thinking:
                     state.thinking = self._thinking(state)
                 if state.params.structured_outputs is None:
                     continue
                 if state.matcher is None:
-                    state.matcher = self._matcher(state, row)
+                    state.matcher = self._matcher(state)
             except Exception as error:  # one request's fault, never its batch-mates'
                 state.fault = str(error)
                 continue
-            work.append((state.matcher, state.output))
+            work.append((state.matcher, state.output, state.drafts(state.num_drafts)))
         if work:
             assert self._grammars is not None
             self._filling = self._thread.submit(_fill, work, self._grammars.mark)
@@ -244,7 +257,7 @@ class MaskFiller:
         assert marks is not None
         return ThinkingLimit(budget, marks, self._grammars.tokenizer())
 
-    def _matcher(self, state: SamplingState, row: int) -> SequenceMatcher:
+    def _matcher(self, state: SamplingState) -> SequenceMatcher:
         """Its grammar was compiled before the request was admitted. Only where so many others
         have come since that it was forgotten, it is compiled again, here."""
         if self._grammars is None:
@@ -254,18 +267,14 @@ class MaskFiller:
         ready = self._grammars.prepare(
             params.structured_outputs, state.eos_token_ids, params.written_structure
         )
-        grammar = ready.result()
-        if self._masks is None:
-            words = -(-self._grammars.vocab_size // BITS)
-            self._masks = np.zeros((self._rows, words), dtype=np.int32)
-        return SequenceMatcher(grammar, self._masks[row], state.eos_token_ids)
+        return SequenceMatcher(ready.result(), self._grammars.vocab_size, state.eos_token_ids)
 
 
-def _fill(work: Sequence[tuple[SequenceMatcher, TokenRow]], mark: Mark) -> None:
-    for matcher, output in work:
+def _fill(work: Sequence[tuple[SequenceMatcher, TokenRow, TokenRow]], mark: Mark) -> None:
+    for matcher, output, drafts in work:
         mark.enter(matcher.key)
         try:
-            matcher.fill(output)
+            matcher.fill(output, drafts)
         except BaseException as error:  # a panic in Rust is no Exception
             logger.exception("a mask could not be filled")
             matcher.error = repr(error)

@@ -62,9 +62,20 @@ class Penalties:
                 self._size += 1
             self._counts[at] += 1
 
-    def add_to(self, edits: LogitEdits) -> None:
-        """Note the counts so far; `count` may change them in place."""
+    def add_to(self, edits: LogitEdits, drafts: TokenRow) -> None:
+        """Note the counts so far, and of `drafts` [k] behind them, which stay uncounted here.
+
+        Without drafts, `count` may change the noted counts in place.
+        """
         edits.counted, edits.counts = self._ids[: self._size], self._counts[: self._size]
+        if len(drafts):
+            drafted, numbers = np.unique(drafts, return_counts=True)
+            known = np.isin(edits.counted, drafted)
+            edits.counts = edits.counts.copy()
+            edits.counts[known] += numbers[np.searchsorted(drafted, edits.counted[known])]
+            new = np.isin(drafted, edits.counted, invert=True)
+            edits.counted = np.concatenate([edits.counted, drafted[new]])
+            edits.counts = np.concatenate([edits.counts, numbers[new].astype(np.float32)])
         edits.repetition = self._params.repetition_penalty
         edits.frequency = self._params.frequency_penalty
         edits.presence = self._params.presence_penalty

@@ -29,12 +29,14 @@ class SamplingBatch:
     """The sequences that sample in a step; it may serve as long as they are the same.
 
     Attributes:
-        states: `states[i]` belongs to row i of the logits.
+        states: `states[i]` belongs to row i of the logits; a sequence may have several rows.
+        ahead: how many drafts of its sequence row i comes behind.
         others: rows that are more than greedy, now or still.
     """
 
-    def __init__(self, states: Sequence[SamplingState]) -> None:
+    def __init__(self, states: Sequence[SamplingState], ahead: Sequence[int] = ()) -> None:
         self.states = states
+        self.ahead = ahead or [0] * len(states)
         self.others = [row for row, state in enumerate(states) if not state.plain_greedy]
 
 
@@ -88,13 +90,13 @@ class Sampler:
     def _sample_others(self, logits: Tensor, batch: SamplingBatch, result: SampleResult) -> None:
         rows: list[SampleRow] = []
         for row in batch.others:
-            state = batch.states[row]
+            state, ahead = batch.states[row], batch.ahead[row]
             if state.plain_greedy or row in result.errors:
                 continue
             with _errors_of(row, result):
-                edits = state.edits(logits.shape[1])
+                edits = state.edits(logits.shape[1], ahead)
                 if edits is not None or not state.params.greedy:
-                    rows.append(SampleRow(row, state.params, _uniform(state), edits))
+                    rows.append(SampleRow(row, state.params, _uniform(state, ahead), edits))
         self._choose(logits, rows, result)
         self._add_logprobs(logits, batch, result)
 
@@ -143,12 +145,12 @@ def _with_named(entry: TokenLogprobs, logits: Tensor, named: list[int]) -> Token
     )
 
 
-def _uniform(state: SamplingState) -> float:
+def _uniform(state: SamplingState, ahead: int) -> float:
     if state.params.greedy:
         return 0.0
     if state.params.seed is None:
         raise ValueError("no seed: the input processor gives every request one")
-    return uniform(state.params.seed, state.num_output_tokens)
+    return uniform(state.params.seed, state.num_output_tokens + ahead)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
 from quire.core.batch import Column
@@ -28,6 +30,8 @@ class SamplingState:
         eos_token_ids: held back, with the stop tokens, until `min_tokens`.
 
     Attributes:
+        num_drafts: tokens behind the output that are guesses. A row of logits may be sampled as if
+            the output had grown by the first few of them.
         matcher: follows an output that has a structure; made by `grammars.MaskFiller`, or else
             `fault` says why not.
         thinking: follows a reasoning of limited length; made there, too.
@@ -43,6 +47,7 @@ class SamplingState:
         "eos_token_ids",
         "fault",
         "matcher",
+        "num_drafts",
         "num_prompt_tokens",
         "params",
         "thinking",
@@ -66,6 +71,7 @@ class SamplingState:
         # Made with the first token to sample, where a failure is this sequence's alone.
         self._masks: Masks | None = None
         self._penalties: Penalties | None = None
+        self.num_drafts = 0
         self.matcher: SequenceMatcher | None = None
         self.thinking: ThinkingLimit | None = None
         self.fault: str | None = None
@@ -79,6 +85,11 @@ class SamplingState:
         """The tokens so far, [n]."""
         start = self.num_prompt_tokens
         return self._token_ids[start : start + self.num_output_tokens]
+
+    def drafts(self, count: int) -> TokenRow:
+        """The first `count` tokens behind the output."""
+        end = int(self._num_tokens[0])
+        return self._token_ids[end : end + count]
 
     @property
     def plain_greedy(self) -> bool:
@@ -102,47 +113,55 @@ class SamplingState:
         ends = not params.ignore_eos and token in self.eos_token_ids
         return ends or token in self._stop_token_ids
 
-    def edits(self, vocab_size: int) -> LogitEdits | None:
+    def edits(self, vocab_size: int, ahead: int = 0) -> LogitEdits | None:
         """The masks, biases and penalties that the next token's logits go through, if any.
+
+        Args:
+            ahead: drafts that count as output, for the token behind them.
 
         Raises:
             InvalidRequestError: a parameter names a token outside the vocabulary, or the structure
                 of the output turns out to be too much for its matcher.
         """
-        masked = Masks.needed(self.params, self.num_output_tokens)
+        masked = Masks.needed(self.params, self.num_output_tokens + ahead)
         structured = self.params.structured_outputs is not None
-        output = self.output
-        if (forced := self._forced(output)) is not None:
+        output, drafts = self.output, self.drafts(ahead)
+        if (forced := self._forced(output, drafts)) is not None:
             return LogitEdits(allowed=np.array([forced], dtype=np.int64))
         if not masked and not self._penalizes and not structured:
             return None
-        edits = LogitEdits(self._mask() if structured else None)
+        edits = LogitEdits(self._mask(ahead) if structured else None)
         if masked:
             if self._masks is None:
                 stops = self._stop_token_ids.union(self.eos_token_ids)
                 self._masks = Masks(self.params, sorted(stops), vocab_size)
-            self._masks.add_to(edits, output)
+            start = self.num_prompt_tokens
+            self._masks.add_to(edits, self._token_ids[start : start + len(output) + ahead])
         if self._penalizes:
             if self._penalties is None or self._penalties.num_output_tokens > len(output):
                 prompt = self._token_ids[: self.num_prompt_tokens]
                 prompt = prompt[prompt != EMBEDDED]
                 self._penalties = Penalties(self.params, prompt, output)
             self._penalties.count(output)
-            self._penalties.add_to(edits)
+            self._penalties.add_to(edits, drafts)
         return edits
 
-    def _forced(self, output: TokenRow) -> int | None:
-        """The token that ends a reasoning whose limit is reached."""
+    def _forced(self, output: TokenRow, drafts: TokenRow) -> int | None:
+        """The token that ends a reasoning whose limit is reached behind these."""
         if not self.params.limits_thinking:
             return None
         if self.thinking is None:
             raise InvalidRequestError(
                 f"The reasoning cannot be followed: {self.fault}.", param="thinking_token_budget"
             )
-        return self.thinking.next_token(output)
+        forced = self.thinking.next_token(output)
+        if not len(drafts):
+            return forced
+        fork = copy(self.thinking)  # its attributes are replaced, never changed
+        return fork.next_token(np.concatenate([output, drafts]))
 
-    def _mask(self) -> MaskWords:
-        """The tokens that the output's structure allows now."""
+    def _mask(self, ahead: int) -> MaskWords:
+        """The tokens that the output's structure allows behind so many drafts."""
         fault = self.fault if self.matcher is None else self.matcher.error
         if fault is not None or self.matcher is None:
             wanted = self.params.structured_outputs
@@ -150,4 +169,5 @@ class SamplingState:
             raise InvalidRequestError(
                 f"{NOT_FOLLOWED}{fault}.", param=wanted.field or "structured_outputs"
             )
-        return self.matcher.mask
+        mask: MaskWords = self.matcher.masks[ahead]
+        return mask

@@ -16,6 +16,7 @@ from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
+from quire.runner.drafts import Proposer
 from quire.runner.runner import ModelRunner
 
 VOCAB = 61
@@ -91,7 +92,13 @@ class FakeDecoder:
 
 
 def make_runner(
-    decoder: Any = None, *, seqs: int = 8, tokens: int = 64, block_size: int = 8, length: int = 96
+    decoder: Any = None,
+    *,
+    seqs: int = 8,
+    tokens: int = 64,
+    block_size: int = 8,
+    length: int = 96,
+    proposer: Proposer | None = None,
 ) -> ModelRunner:
     return ModelRunner(
         MODEL,
@@ -101,6 +108,7 @@ def make_runner(
         kv_dtype=torch.float64,
         decoder=decoder or FakeDecoder(),
         ops=Ops(),
+        proposer=proposer,
     )
 
 

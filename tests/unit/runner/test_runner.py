@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import ModelOutput
@@ -349,3 +350,81 @@ def test_a_fault_on_the_way_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> 
     driver.update(batch, driver.runner.execute(batch))
     for name in prompts():
         assert driver.output(name) == usual.output(name)
+
+
+# -- drafts --------------------------------------------------------------------------------
+
+
+class Guesser:
+    """Guesses what a sequence yields alone, and now and then something else."""
+
+    def __init__(self, answers: dict[str, list[int]], rng: np.random.Generator) -> None:
+        self.answers = {tuple(prompt): answers[name] for name, prompt in prompts().items()}
+        self.rng = rng
+        self.guesses = 0
+
+    def propose(self, token_ids: NDArray[np.int32], count: int) -> list[int]:
+        known = tuple(token_ids.tolist())
+        prompt = next(prompt for prompt in self.answers if known[: len(prompt)] == prompt)
+        answer, done = self.answers[prompt], len(known) - len(prompt)
+        guesses = answer[done : done + int(self.rng.integers(0, count + 2))]
+        self.guesses += len(guesses)
+        wrong = self.rng.random(len(guesses)) < 0.2
+        return np.where(wrong, self.rng.integers(0, VOCAB, len(guesses)), guesses).tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drafts_change_no_token(seed: int) -> None:
+    """Nor a log-probability, whatever was guessed, and however many tokens a step may yield."""
+    rng, wanted = np.random.default_rng(seed), 30
+    lone = {name: alone(name, prompt, wanted + 6) for name, prompt in prompts().items()}
+    guesser = Guesser({name: driver.output(name) for name, driver in lone.items()}, rng)
+    driver = decoding(make_runner(proposer=guesser, tokens=40))
+    passes = 0
+    while live := [name for name in prompts() if len(driver.output(name)) < wanted]:
+        batch = driver.schedule(dict.fromkeys(live, 1), 6)
+        most = rng.integers(1, 7, len(live))
+        output = driver.runner.execute(replace(batch, max_new_tokens=most))
+        assert (np.array(num_sampled(output)) <= most).all()
+        assert min(num_sampled(output)) >= 1
+        assert output.num_passes == 1
+        driver.update(batch, output)
+        passes += 1
+    assert passes < wanted - 4  # drafts were right
+    assert guesser.guesses > sum(len(driver.output(name)) for name in prompts()) - 6 * passes
+    for name in prompts():
+        told = len(driver.output(name))
+        assert driver.output(name) == lone[name].output(name)[:told]
+        assert driver.logprobs[name] == lone[name].logprobs[name][: len(driver.logprobs[name])]
+    assert not driver.errors
+
+
+def test_nothing_counts_behind_a_stop_token_in_drafts() -> None:
+    answers = {name: alone(name, prompt, 12).output(name) for name, prompt in prompts().items()}
+    stop = answers["0"][3]
+    sure = Guesser(answers, np.random.default_rng(0))
+    sure.propose = lambda tokens, count: answers["0"][1 : 1 + count]  # type: ignore[method-assign]
+    driver = Driver(make_runner(proposer=sure))
+    driver.add("0", prompts()["0"], stop_token_ids=[stop])
+    driver.step({"0": len(prompts()["0"])})
+    driver.step({"0": 1}, 8)
+    assert driver.output("0") == answers["0"][: answers["0"].index(stop) + 1]
+
+
+def test_a_sick_row_behind_drafts_is_an_error_once_it_comes_first() -> None:
+    def spoil(logits: Tensor) -> None:
+        if sick:
+            logits[-1] = torch.nan
+
+    sick = False
+    answer = alone("0", prompts()["0"], 12).output("0")
+    guesser = Guesser(dict.fromkeys(prompts(), answer), np.random.default_rng(0))
+    guesser.propose = lambda tokens, count: answer[1 : 1 + count]  # type: ignore[method-assign]
+    driver = Driver(make_runner(FakeDecoder(spoil), proposer=guesser))
+    driver.add("0", prompts()["0"])
+    driver.step({"0": len(prompts()["0"])})
+    sick = True
+    assert num_sampled(driver.step({"0": 1}, 4)) == [3]
+    assert not driver.errors
+    assert driver.output("0") == answer[:4]
+    assert list(driver.step({"0": 1}).errors) == ["0"]

@@ -58,10 +58,10 @@ def append(state: SamplingState, token: int) -> None:
     state._num_tokens += 1
 
 
-def allowed(filler: MaskFiller, state: SamplingState, row: int = 0) -> set[int]:
-    filler.begin({row: state})
+def allowed(filler: MaskFiller, state: SamplingState, ahead: int = 0) -> set[int]:
+    filler.begin([state])
     filler.end()
-    edits = state.edits(VOCAB)
+    edits = state.edits(VOCAB, ahead)
     assert edits is not None
     logits = np.zeros(VOCAB, dtype=np.float32)
     edits.apply(logits)
@@ -73,7 +73,7 @@ def text_of(tokens: set[int]) -> set[str]:
 
 
 def test_a_mask_follows_the_output(grammars: Grammars) -> None:
-    filler = MaskFiller(grammars, 4)
+    filler = MaskFiller(grammars)
     assert text_of(allowed(filler, state())) == {"{"}
     assert text_of(allowed(filler, state('{"a": 1'))) >= {"0", ",", " "}
     assert text_of(allowed(filler, state('{"a":1,"b":"'))) == {"x", "y"}
@@ -82,7 +82,7 @@ def test_a_mask_follows_the_output(grammars: Grammars) -> None:
 
 def test_tokens_that_are_taken_back(grammars: Grammars) -> None:
     """A step that failed has its tokens sampled again."""
-    filler, ahead = MaskFiller(grammars, 1), state('{"a":')
+    filler, ahead = MaskFiller(grammars), state('{"a":')
     expected = allowed(filler, ahead)
     for token in b"12":
         append(ahead, token)
@@ -91,17 +91,36 @@ def test_tokens_that_are_taken_back(grammars: Grammars) -> None:
     assert allowed(filler, ahead) == expected
 
 
+def test_masks_follow_drafts_as_they_follow_output(grammars: Grammars) -> None:
+    """Behind each draft there is the mask of the output with it, whatever was drafted before."""
+    filler, text = MaskFiller(grammars), '{"a":12,"b":"x"}'
+    guessed = state('{"a":')
+    start = int(guessed._num_tokens[0])
+    for drafts in (text[5:], "1x", text[5:12], "", text[5:]):
+        guessed._token_ids[start : start + len(drafts)] = list(drafts.encode())
+        guessed.num_drafts = len(drafts)
+        valid = text[5:].startswith(drafts)
+        for ahead in range(len(drafts) + 1 if valid else 2):
+            expected = allowed(MaskFiller(grammars), state('{"a":' + drafts[:ahead]))
+            assert allowed(filler, guessed, ahead) == expected
+    done = state(text)
+    start = int(done._num_tokens[0])
+    done._token_ids[start : start + 2] = [EOS, 65]
+    done.num_drafts = 2
+    assert [allowed(filler, done, ahead) for ahead in range(3)] == [{EOS}] * 3
+
+
 def test_an_end_that_is_ignored_goes_on_ending(grammars: Grammars) -> None:
-    filler, done = MaskFiller(grammars, 1), state('{"a":1,"b":"x"}', ignore_eos=True)
+    filler, done = MaskFiller(grammars), state('{"a":1,"b":"x"}', ignore_eos=True)
     for _ in range(3):
         assert allowed(filler, done) == {EOS}
         append(done, EOS)
 
 
 def test_an_output_outside_the_structure_is_that_rows_error(grammars: Grammars) -> None:
-    filler = MaskFiller(grammars, 2)
+    filler = MaskFiller(grammars)
     lost, sound = state("["), state("{")
-    filler.begin({0: lost, 1: sound})
+    filler.begin([lost, sound])
     filler.end()
     with pytest.raises(InvalidRequestError, match="cannot be followed"):
         lost.edits(VOCAB)
@@ -115,15 +134,15 @@ class Panic(BaseException):
 def test_a_panic_of_native_code_is_that_rows_error(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filler = MaskFiller(grammars, 2)
+    filler = MaskFiller(grammars)
     lost, sound = state("{"), state("{")
     allowed(filler, lost)
 
-    def fill(output: Any) -> None:
+    def fill(output: Any, drafts: Any) -> None:
         raise Panic("index out of bounds")
 
     monkeypatch.setattr(lost.matcher, "fill", fill)
-    filler.begin({0: lost, 1: sound})
+    filler.begin([lost, sound])
     filler.end()
     with pytest.raises(InvalidRequestError, match="index out of bounds"):
         lost.edits(VOCAB)
@@ -134,8 +153,8 @@ def test_a_grammar_that_cannot_be_served_is_that_requests_error(grammars: Gramma
     wrong = StructuredOutputsParams(regex="(")
     with pytest.raises(InvalidRequestError, match="regex"):
         grammars.prepare(wrong, (EOS,)).result()
-    filler, row, sound = MaskFiller(grammars, 2), state(structured_outputs=wrong), state()
-    filler.begin({0: row, 1: sound})
+    filler, row, sound = MaskFiller(grammars), state(structured_outputs=wrong), state()
+    filler.begin([row, sound])
     filler.end()
     with pytest.raises(InvalidRequestError, match="regex"):
         row.edits(VOCAB)
@@ -155,13 +174,13 @@ def test_any_logits_give_what_the_schema_asks_for(
     ops: Ops, grammars: Grammars, params: dict[str, Any]
 ) -> None:
     rng, sampler = np.random.default_rng(0), Sampler(ops)
-    filler = MaskFiller(grammars, 1)
+    filler = MaskFiller(grammars)
     wanted = StructuredOutputsParams(json=SCHEMA, disable_any_whitespace=True)
     for seed in range(3):
         row = state(structured_outputs=wanted, **params)
         row.params = row.params.replace(seed=seed)
         while True:
-            filler.begin({0: row})
+            filler.begin([row])
             logits = torch.from_numpy(rng.normal(0, 4, (1, VOCAB)).astype(np.float32))
             filler.end()
             result = sampler.sample(logits, SamplingBatch([row]))
@@ -182,7 +201,7 @@ def test_any_logits_give_what_the_schema_asks_for(
 def test_a_structure_behind_the_reasoning_is_masked_from_there_on(grammars: Grammars) -> None:
     marks = ReasoningMarks(("<think>",), ("</think>",))
     begun = ReasoningMarks(marks.begins, marks.ends, begun=True)
-    filler = MaskFiller(grammars, 4)
+    filler = MaskFiller(grammars)
 
     def after(output: str, reasoning: ReasoningMarks) -> set[str]:
         wanted = StructuredOutputsParams(json=SCHEMA, reasoning=reasoning)
@@ -197,7 +216,7 @@ def test_a_structure_behind_the_reasoning_is_masked_from_there_on(grammars: Gram
 
 def test_forced_text_costs_no_more_the_longer_it_is(grammars: Grammars) -> None:
     """Not computed ahead, it is one state after the other."""
-    filler = MaskFiller(grammars, 1)
+    filler = MaskFiller(grammars)
     forced = state("a" * 90, structured_outputs=StructuredOutputsParams(regex="a{100000}{100000}"))
     assert text_of(allowed(filler, forced)) == {"a"}
 
@@ -218,9 +237,9 @@ def test_the_grammar_used_longest_ago_is_forgotten_first(
 
 
 def test_each_row_has_a_mask_of_its_own(grammars: Grammars) -> None:
-    filler, word = MaskFiller(grammars, 3), StructuredOutputsParams(choice=["xy"])
+    filler, word = MaskFiller(grammars), StructuredOutputsParams(choice=["xy"])
     states = [state(structured_outputs=word), state("x", structured_outputs=word), state()]
-    filler.begin(dict(enumerate(states)))
+    filler.begin(states)
     filler.end()
     filler.end()  # nothing is left to wait for
     masks = []
@@ -234,8 +253,8 @@ def test_each_row_has_a_mask_of_its_own(grammars: Grammars) -> None:
 
 
 def test_without_grammars_it_is_that_requests_error() -> None:
-    filler, row = MaskFiller(None, 1), state()
-    filler.begin({0: row})
+    filler, row = MaskFiller(None), state()
+    filler.begin([row])
     filler.end()
     with pytest.raises(InvalidRequestError, match="no structured output"):
         row.edits(VOCAB)
@@ -253,9 +272,9 @@ def test_the_end_is_the_last_token_of_any_vocabulary(vocab_size: int) -> None:
         1,
         (end,),
     )
-    filler = MaskFiller(kept, 1)
+    filler = MaskFiller(kept)
     for _ in range(2):
-        filler.begin({0: row})
+        filler.begin([row])
         filler.end()
         edits = row.edits(vocab_size)
         assert edits is not None
@@ -282,12 +301,12 @@ def test_what_native_code_is_at_is_noted_while_it_runs(
     make_file(path)
     marked = Grammars(lambda: DummyTokenizer(VOCAB), VOCAB, str(path))
     assert marked._marks.qsize() == COMPILE_THREADS  # nobody waits for another's
-    filler, row = MaskFiller(marked, 1), state("{")
+    filler, row = MaskFiller(marked), state("{")
     allowed(filler, row)
     assert row.matcher is not None
     noted = []
-    monkeypatch.setattr(row.matcher, "fill", lambda output: noted.extend(read_notes(path)))
-    filler.begin({0: row})
+    monkeypatch.setattr(row.matcher, "fill", lambda *tokens: noted.extend(read_notes(path)))
+    filler.begin([row])
     filler.end()
     assert [note.key for note in noted] == [row.matcher.key]
     assert read_notes(path) == set()
@@ -313,12 +332,12 @@ def test_what_a_worker_has_written_is_only_compiled(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = GrammarWriter(StructuredOutputsParams(json=SCHEMA)).write({})
-    expected = allowed(MaskFiller(grammars, 1), state('{"a":'))
+    expected = allowed(MaskFiller(grammars), state('{"a":'))
     monkeypatch.delattr("quire.text.grammar.GrammarWriter")
     monkeypatch.delattr("quire.text.grammar.demanding_strings")
     other = Grammars(lambda: DummyTokenizer(VOCAB), VOCAB)
     row = state('{"a":', written_structure=written)
-    assert allowed(MaskFiller(other, 1), row) == expected
+    assert allowed(MaskFiller(other), row) == expected
 
 
 @pytest.mark.parametrize("plain", [True, False])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -22,9 +24,9 @@ def logits(seed: int) -> FloatRow:
     return np.random.default_rng(seed).normal(0, 3, VOCAB).astype(np.float32)
 
 
-def apply(penalties: Penalties, x: FloatRow) -> None:
+def apply(penalties: Penalties, x: FloatRow, drafts: Sequence[int] = ()) -> None:
     edits = LogitEdits()
-    penalties.add_to(edits)
+    penalties.add_to(edits, np.array(drafts, dtype=np.int32))
     edits.apply(x)
 
 
@@ -48,19 +50,22 @@ def test_counts_grown_token_by_token_equal_counts_made_at_once(
     presence: float,
     frequency: float,
 ) -> None:
-    """The second is what a resumed request gets; both are what the oracle says."""
+    """The second is what a resumed request gets, and drafts change no count; all are what the
+    oracle says."""
     params = SamplingParams(
         repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency
     )
     start = np.array(prompt, dtype=np.int32)
     grown = Penalties(params, start, np.array(output, dtype=np.int32))
+    drafted = logits(1)
+    apply(grown, drafted, later)
     for end in range(1, len(later) + 1):
         grown.count(np.array(output + later[:end], dtype=np.int32))
     fresh = Penalties(params, start, np.array(output + later, dtype=np.int32))
     one, other = logits(1), logits(1)
     apply(grown, one)
     apply(fresh, other)
-    assert one.tobytes() == other.tobytes()
+    assert one.tobytes() == other.tobytes() == drafted.tobytes()
     expected = edited(logits(1).astype(np.float64), params, prompt, output + later, [])
     np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-5)
 

@@ -286,3 +286,25 @@ def test_an_edit_that_makes_infinity_is_no_contradiction() -> None:
 
     row = sampling.SampleRow(0, SamplingParams(bad_words=["a"]), 0.5, Edits())  # type: ignore[arg-type]
     assert "NaN or infinity" in _no_token(torch.zeros(3), row)
+
+
+@pytest.mark.parametrize("provider", ["reference", "cpu"])
+def test_rows_behind_drafts_are_those_of_the_output_with_them(provider: str) -> None:
+    """Each with its own random number, penalties and masks; to the bit, and more than once."""
+    sampler, later = Sampler(load_ops(provider)), [42, 8, 40, 3, 7, 7]
+    guessed, states, ahead = list[SamplingState](), list[SamplingState](), list[int]()
+    for params in MENU:
+        params = {"ignore_eos": True, **params, "seed": 11}
+        counts = range(len(later) + 1)
+        states += [state(output=OUTPUT + later[:count], **params) for count in counts]
+        row = state(output=OUTPUT + later, **params)
+        row._num_tokens -= len(later)
+        guessed += [row] * len(counts)
+        ahead += counts
+    logits = rows(5, len(states))
+    expected = sampler.sample(logits, SamplingBatch(states))
+    for _ in range(2):
+        found = sampler.sample(logits, SamplingBatch(guessed, ahead))
+        assert found.token_ids.tolist() == expected.token_ids.tolist()
+        assert found.logprobs == expected.logprobs
+        assert not found.errors

@@ -101,7 +101,7 @@ def test_it_is_a_function_of_the_tokens_alone() -> None:
 
 
 def test_a_forced_token_is_the_only_one_whatever_else_is_asked() -> None:
-    filler = MaskFiller(Grammars(lambda: DummyTokenizer(VOCAB), VOCAB), 1)
+    filler = MaskFiller(Grammars(lambda: DummyTokenizer(VOCAB), VOCAB))
     row = state(
         "<think>abc", thinking_token_budget=3, thinking_marks=MARKS, bad_words_token_ids=[[60]],
         min_tokens=90, presence_penalty=1.0, structured_outputs=None,
@@ -112,7 +112,7 @@ def test_a_forced_token_is_the_only_one_whatever_else_is_asked() -> None:
         append(row, token)
         said += chr(token)
     assert said == "</think>"
-    filler.begin({0: row})
+    filler.begin([row])
     filler.end()
     edits = row.edits(VOCAB)
     assert edits is not None
@@ -123,7 +123,7 @@ def test_a_forced_token_is_the_only_one_whatever_else_is_asked() -> None:
 def test_the_structure_begins_behind_the_forced_end() -> None:
     from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 
-    filler = MaskFiller(Grammars(lambda: DummyTokenizer(VOCAB), VOCAB), 1)
+    filler = MaskFiller(Grammars(lambda: DummyTokenizer(VOCAB), VOCAB))
     wanted = StructuredOutputsParams(
         choice=["yes", "no"], reasoning=ReasoningMarks(MARKS.begins, MARKS.ends)
     )
@@ -140,9 +140,9 @@ def test_a_tokenizer_that_cannot_be_read_is_that_requests_error() -> None:
     def fail() -> DummyTokenizer:
         raise OSError("gone")
 
-    filler = MaskFiller(Grammars(fail, VOCAB), 2)
+    filler = MaskFiller(Grammars(fail, VOCAB))
     row = state(thinking_token_budget=3, thinking_marks=MARKS, structured_outputs=None)
-    filler.begin({0: row})
+    filler.begin([row])
     filler.end()
     with pytest.raises(InvalidRequestError, match="gone") as error:
         row.edits(VOCAB)
