@@ -411,6 +411,7 @@ def test_more_parts_than_there_is_room_for(
         assert_same_bits(out, expected)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(18, 18), (80, 10)])
 def test_more_heads_than_are_taken_together(

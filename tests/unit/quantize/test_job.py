@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from quire.quantize.source import Source
 from quire.text.tokenizer import load_tokenizer
 
 MODEL = "embedded-draft"
+ROOT = Path(__file__).resolve().parents[3]
 TEXT = "\n---\n".join(
     f"Once upon a time there was a {what} who lived by the {where}. One day it went for a walk."
     for what in ("fox", "hen", "bear", "small dog", "boy", "girl")
@@ -147,23 +147,29 @@ def test_shards(tmp_path: Path) -> None:
     assert all(torch.equal(merged[name], alone[name]) for name in alone)
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.quantize.test_job import job, quantize
+
+def die(what: str, done: int, total: int) -> None:
+    if (output.parent / "killed.work" / "layer-00000.safetensors").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+output = Path(sys.argv[1])
+quantize(job(output, "int4", method=sys.argv[2]), die)
+"""
+
+
 @pytest.mark.parametrize("method", ["awq", "gptq"])
 def test_a_job_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, method: Any) -> None:
     wanted = run(job(tmp_path / "wanted", "int4", method=method))
-    flags = ["--scheme", "int4", "--method", method, "--group-size", "32", "--num-threads", "1"]
-    flags += ["--calibration", str(tmp_path / "text.txt"), "--num-samples", "16"]
-    command = [sys.executable, "-m", "quire", "quantize", MODEL, "--output", "killed"]
-    work = tmp_path / "killed.work"
-    child = subprocess.Popen([*command, *flags], cwd=tmp_path)
-    try:
-        while not (work / "layer-00000.safetensors").exists() and child.poll() is None:
-            time.sleep(0.001)
-        child.send_signal(signal.SIGKILL)
-    finally:
-        child.wait()
+    output = tmp_path / "killed"
+    child = subprocess.run([sys.executable, "-c", KILLED, output, method], cwd=ROOT, check=False)
     assert child.returncode == -signal.SIGKILL, "it was killed in the middle"
-    assert not (tmp_path / "killed").exists()
-    resumed = run(job(tmp_path / "killed", "int4", method=method))
+    assert (tmp_path / "killed.work").is_dir()
+    assert not output.exists()
+    resumed = run(job(output, "int4", method=method))
     assert contents(resumed) == contents(wanted)
 
 
