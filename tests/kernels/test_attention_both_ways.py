@@ -82,6 +82,7 @@ def native(isa: str, threads: int, split: bool | None, texts: Texts) -> Attend:
     return attend
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("isa", available_isas() + emulated_isas())
