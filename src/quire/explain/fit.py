@@ -46,7 +46,7 @@ OFFLOAD_STEP = 0.25
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """What is predicted of so many sequences, each of `context` tokens."""
+    """The prediction for a number of sequences of `context` tokens each."""
 
     sequences: int
     context: int

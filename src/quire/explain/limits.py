@@ -24,7 +24,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     Attributes:
         cpu, cores: what it was measured on.
-        bandwidth: bytes a second that so many threads read from memory.
+        bandwidth: bytes/s read from memory, by number of threads.
         flops: operations a second in products that fit into the caches, by the type of their
             inputs and the threads.
         disturbance: cores that others used meanwhile, on average.

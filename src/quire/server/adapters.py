@@ -34,7 +34,7 @@ class ServedAdapters:
     async def load(self, engine: Engine, name: str, path: str, *, replace: bool = False) -> None:
         """Serve the adapter in the folder `path` as `name`.
 
-        Requests under way keep what they have; with `replace`, new ones get the new one.
+        Requests in progress keep their adapter; with `replace`, later ones get the new one.
 
         Raises:
             ApiError: the name is taken.

@@ -34,7 +34,7 @@ URLS = (
     "/v2/rerank",
 )
 LINES_A_SEAT = 2
-"""Requests under way for each sequence that a step can hold: the next ones are tokenized."""
+"""Requests in progress per sequence of a step; the next ones are being tokenized."""
 LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -86,7 +86,7 @@ class Batch:
     """One run over a file.
 
     Attributes:
-        on_result: told of each line that is done.
+        on_result: called for each finished line.
         num_succeeded, num_failed: lines so far.
     """
 

@@ -72,7 +72,7 @@ class StreamedAnswer(Protocol):
 
 
 class Framing(NamedTuple):
-    """What an API puts around events: how it tells of an error, what ends a stream, and what is
+    """An API's framing of events: how it reports an error, what ends a stream, and what is
     sent where there is nothing to tell (a comment, which clients pass over)."""
 
     error: Callable[[Exception], bytes]

@@ -1,6 +1,6 @@
 """`GET /dashboard/stream`: one snapshot of the engine per second, as server-sent events.
 
-One task makes each snapshot once, for everyone who watches, and runs only while someone does. A
+One task makes each snapshot once for all viewers, and runs only while there are any. A
 viewer holds one snapshot at most: who reads too slowly misses some, and is never queued for.
 """
 

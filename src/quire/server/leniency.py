@@ -14,7 +14,7 @@ from quire.server.notices import Notice
 from quire.server.rules import EMPTY, rules_of
 
 MAX_UNKNOWN = 256
-"""Names of unknown fields in one body; nobody sends more by mistake."""
+"""Names of unknown fields in one body; more cannot be a mistake."""
 OBJECTS_PER_TURN = 1024
 """Objects to look at before the event loop gets its turn: a millisecond or two."""
 _LONGEST_NAME = 64

@@ -37,7 +37,7 @@ _WHEN = {
     HTTPStatus.UNAUTHORIZED: "The API key is missing or wrong.",
     HTTPStatus.FORBIDDEN: "The server was not started to allow it.",
     HTTPStatus.NOT_FOUND: "What the request names is not here.",
-    HTTPStatus.CONFLICT: "Somebody else does the same already.",
+    HTTPStatus.CONFLICT: "This is already in progress.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is larger than the server takes.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body does not claim to be JSON.",
     HTTPStatus.TOO_MANY_REQUESTS: "The queue is full; `Retry-After` says when to come back.",

@@ -20,7 +20,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     Attributes:
         reason: why it has none, or what to send in its place; a sentence.
-        neutral: the values that are ignored, beside `EMPTY`; None: all are.
+        neutral: values that are ignored, in addition to `EMPTY`; None ignores all.
         strict: those that `--strict-fields` accepts too; None: all.
     """
 

@@ -45,7 +45,7 @@ from quire.system.heap import share_one_heap
 
 BACKLOG = 2048
 MAX_CONNECTIONS = 16_384
-"""At once; fewer where the system does not allow so many open files."""
+"""Connections at once; fewer if the system limits open files."""
 RESERVED_FILES = 128
 LAST_WRITES_SECONDS = 5
 """How long connections may take to write what there is, once all requests have ended. Less where
@@ -83,7 +83,7 @@ class ServeOptions:
     reasoning_parser: str | None = None
     """Names in `tools.table`; unset, the chat template tells."""
     shutdown_timeout: float = 25.0
-    """Seconds that requests under way get after a signal."""
+    """Seconds for requests in progress after a signal."""
     tls: Tls | None = None
     cors: Cors | None = None
     """Other origins whose pages may use the server; None: no browser lets any."""

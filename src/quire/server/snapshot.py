@@ -55,7 +55,7 @@ class KVMap(msgspec.Struct):
 
     num_blocks: int
     blocks_per_cell: int
-    """If above 1, so many blocks each are told as what most of them are."""
+    """Blocks per entry; above 1, an entry shows what most of them are."""
     runs: list[tuple[BlockKind, int, int]]
     owners: list[str]
     """Ids of lanes; a run's owner is an index of it, or -1."""
@@ -66,7 +66,7 @@ class PrefixNode(msgspec.Struct):
 
     id: int
     parent: int | None
-    """The nearest node above it that is told of."""
+    """The nearest listed node above it."""
     tokens: int
     blocks: int
     users: int
@@ -75,7 +75,7 @@ class PrefixNode(msgspec.Struct):
 
 class PrefixNodes(msgspec.Struct):
     num_nodes: int
-    """How many the tree has; the largest are told of."""
+    """The number of nodes in the tree; only the largest are listed."""
     nodes: list[PrefixNode]
 
 

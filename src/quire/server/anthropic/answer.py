@@ -48,7 +48,7 @@ FRAMING = Framing(_error_event, b"", _event("ping"))
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a request asks of its answer beside the text.
+    """A request's settings of its answer, other than the text.
 
     Attributes:
         omits_thinking: return thinking in the block's signature alone.
@@ -162,7 +162,7 @@ class Answer(ChatAnswer):
         return [*events, self.delta(change, text)]
 
     def is_told_at_end(self, block: _OpenBlock) -> bool:
-        """Whether nothing of a block is told before it is whole."""
+        """Return whether a block is sent only when complete."""
         if block.type == "tool_use":  # half of it need not be JSON that clients can read
             return block.name not in self.options.eager
         return block.type == "thinking" and self.options.omits_thinking

@@ -100,7 +100,7 @@ _KNOWN = {"thinking": ThinkingBlock, "tool_use": ToolUseBlock, "tool_result": To
 
 
 def read_block(request: Request, value: dict[str, Any], where: str) -> Known | None:
-    """Return a block of a message; None if it is left out, which the client is told.
+    """Return a block of a message; None if it is dropped, with a notice.
 
     Raises:
         ApiError: 400 for a block that is wrong, or without which the answer would be another.

@@ -13,7 +13,7 @@ CLEAR_THINKING = "clear_thinking_20251015"
 
 
 class Limit(Strict):
-    """So many input tokens, or uses of tools."""
+    """A number of input tokens, or of tool uses."""
 
     type: Literal["input_tokens", "tool_uses"]
     value: int

@@ -2,7 +2,7 @@
 
 As in OpenAI's: what would change the answer is implemented or refused by name, and what changes
 nothing is ignored and reported. Fields that every client sends, and that ask for what happens
-anyway, are declared here, so that nobody is told of them.
+anyway, are declared here, so that no notice reports them.
 """
 
 from __future__ import annotations

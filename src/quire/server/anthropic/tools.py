@@ -99,7 +99,7 @@ class GivenTools:
 
 
 def read_given_tools(request: Request, tools: list[dict[str, Any]]) -> GivenTools:
-    """Return the tools that the client runs; the others are left out, and the client is told.
+    """Return the tools that the client runs; others are dropped, with a notice.
 
     Raises:
         ApiError: 400 for a tool that is wrong.

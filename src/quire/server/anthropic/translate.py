@@ -55,7 +55,7 @@ def _format(body: CountRequest) -> JsonFormat | None:
 
 
 def _thinking(request: Request, wanted: ThinkingParam) -> dict[str, Any]:
-    """What the chat template gets; the client is told what it will not see."""
+    """Return the chat template's input; notices report what it does not see."""
     server = server_state(request)
     reasons = server.parsers.reasoning is not None
     knows = "enable_thinking" in chat_template_of(server)

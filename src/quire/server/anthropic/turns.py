@@ -91,7 +91,7 @@ def chat_messages(turns: Sequence[Turn]) -> list[ChatMessage]:
 
 
 def is_begun(turns: Sequence[Turn]) -> bool:
-    """Return whether the answer goes on where the last turn ends."""
+    """Return whether the answer continues the last turn."""
     last = turns[-1]
     return last.role == "assistant" and bool(last.texts) and not last.calls
 

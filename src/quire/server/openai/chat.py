@@ -102,7 +102,7 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
 
 @dataclass(slots=True)
 class ChatAnswer:
-    """What the answers to a conversation share, in whichever API they are told."""
+    """State shared by the answers to a conversation, in every API."""
 
     call: Generation
     reading: Reading

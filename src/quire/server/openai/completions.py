@@ -170,7 +170,7 @@ class _Answer:
     beams: BeamSearchParams | None
     used: UsageCounter = field(default_factory=UsageCounter)
     offsets: dict[int, int] = field(default_factory=dict)
-    """Characters told in logprobs so far, by choice."""
+    """Characters reported in logprobs so far, by choice."""
     prompt_positions: dict[int, list[PositionLogprobs | None]] = field(default_factory=dict)
     """By prompt: its log-probabilities, which come once but belong to each of its n choices."""
     texts: dict[int, TextEvent] = field(default_factory=dict)

@@ -107,7 +107,7 @@ def template_of(body: ChatRequest, server: ServerState) -> str | None:
 
 
 def echoed(body: ChatRequest) -> str:
-    """What `echo` puts before the answer: the last message, if the assistant goes on with it."""
+    """Return the text that `echo` prepends: the last message, if the assistant continues it."""
     if not body.echo or not body.messages:
         return ""
     last = body.messages[-1]

@@ -100,7 +100,7 @@ class Generation:
         return error if self.blame is None else await self.blame(error)
 
     def warnings(self, output: RequestOutput) -> Warnings:
-        """Return what to tell of the request's fields, with the limit of an output's tokens."""
+        """Return the warnings about the request's fields, with the limit of an output's tokens."""
         wanted, prompt = self.params.max_tokens, len(output.prompt_token_ids)
         room = self.server.engine.max_total_tokens - prompt
         if wanted is not None and wanted > room:
@@ -120,7 +120,7 @@ class Generation:
 
 
 class Answer(StreamedAnswer, Protocol):
-    """An answer that can be told whole as well."""
+    """An answer that can also be returned whole."""
 
     async def complete(self) -> msgspec.Struct:
         """The whole answer; to be awaited once, in place of the stream."""
@@ -176,7 +176,7 @@ class UsageCounter:
     """Adds up what the outputs of a request used; each output must be counted once.
 
     Attributes:
-        told, continuous: whether the last chunk of a stream tells it, and each one before.
+        told, continuous: whether the last chunk of a stream has it, and each earlier one.
         readers: those of a chat's choices, which count the tokens of reasoning.
     """
 
@@ -188,7 +188,7 @@ class UsageCounter:
 
     @classmethod
     def of_stream(cls, options: StreamOptions | None, *, force: bool = False) -> UsageCounter:
-        """As the request wants it told; `force` is the server's --enable-force-include-usage."""
+        """Return the request's choice; `force` is the server's --enable-force-include-usage."""
         if options is None:
             return cls(told=force)
         told = force or options.include_usage

@@ -21,7 +21,7 @@ class InfillFormat:
 
     Attributes:
         end: empty where none is needed.
-        ends: tokens that end the middle, beside the model's own.
+        ends: tokens that end the middle, in addition to the model's own.
         apart: the texts are tokenized apart, the suffix without a space of the tokenizer's own.
         suffix_first: HOLE suffix BEGIN prefix → middle.
     """

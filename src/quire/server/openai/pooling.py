@@ -239,7 +239,7 @@ class _Call(Generic[B]):
         return PoolingUsage(self.prompt_tokens, self.prompt_tokens)
 
     def head(self) -> dict[str, Any]:
-        """What an answer says beside its data."""
+        """Return an answer's fields other than its data."""
         now = int(time.time())
         return {"id": self.id, "created": now, "model": self.model, "usage": self.usage()}
 

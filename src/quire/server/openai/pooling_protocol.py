@@ -41,7 +41,7 @@ class OfInput(CommonPooling, kw_only=True):
     add_generation_prompt: bool | None = None
     """With `messages`; false, unless given."""
     add_special_tokens: bool | None = None
-    """With `messages`: those that the model wants around a text, beside the template's own."""
+    """With `messages`: add the model's special tokens to the template's own."""
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -100,7 +100,7 @@ class RerankRequest(CommonPooling, kw_only=True):
     query: str
     documents: Annotated[list[str | DocumentText], Meta(max_length=MAX_SEQUENCES)]
     top_n: int | None = None
-    """Only the best so many; 0 is all."""
+    """The number of best results to return; 0 returns all."""
     return_documents: bool | None = None
     """With their texts, unless this is false."""
     use_activation: bool | None = None

@@ -33,7 +33,7 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True):
     """Base of everything a client sends."""
 
     rules: ClassVar[Rules] = {}
-    """Fields without effect, beside those of the bases."""
+    """Fields without effect, in addition to those of the bases."""
 
 
 class StreamOptions(Strict):
@@ -120,7 +120,7 @@ class CommonRequest(Strict):
     cache_prompt: bool | None = None
     """llama.cpp's: false computes the whole prompt, also if a prefix of it is known."""
     return_token_ids: bool | None = None
-    """Tell the prompt's and the answer's token ids beside the text."""
+    """Return the token ids of prompt and answer, in addition to the text."""
     return_tokens_as_token_ids: bool | None = None
     """In log-probabilities tokens are `token_id:N`, which tells tokens of one text apart."""
     request_id: str | None = None
@@ -149,7 +149,7 @@ class CompletionRequest(CommonRequest, kw_only=True):
     `prompt` may then be empty, as OpenAI's clients want it to be there."""
     echo: bool | None = None
     logprobs: int | None = None
-    """The likeliest tokens to report at each position, beside the chosen one."""
+    """The most likely tokens to report at each position, in addition to the chosen one."""
     suffix: str | None = None
     """What comes behind the completion, for models that were trained to fill in text."""
 
@@ -271,7 +271,7 @@ class ChatRequest(CommonRequest, kw_only=True):
     add_special_tokens: bool | None = None
     """Add those that the model wants around a text to what the template writes."""
     echo: bool | None = None
-    """Begin the answer with the last message, where the assistant goes on with it."""
+    """Begin the answer with the last message, if the assistant continues it."""
     chat_template: str | None = None
     """Jinja source in place of the model's; needs --trust-request-chat-template."""
 

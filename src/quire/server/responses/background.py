@@ -1,4 +1,4 @@
-"""Responses that are made behind, whether or not somebody waits for them."""
+"""Background responses, which are completed even if no client waits."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def _stores(body: ResponsesRequest, store: ResponseStore) -> bool:
 
 
 def _earlier(body: ResponsesRequest, store: ResponseStore) -> list[Item]:
-    """The conversation that goes on.
+    """Return the continued conversation.
 
     Raises:
         ApiError: 404, or 400 where it has not ended.

@@ -1,4 +1,4 @@
-"""A response's events, kept for whoever comes back for them."""
+"""A response's stored events, for clients that reconnect."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class RefusalText(Strict, tag_field="type", tag="refusal"):
 
 
 class MessageItem(Strict, tag_field="type", tag="message", kw_only=True):
-    """What somebody said. The only item whose `type` may be left out."""
+    """A message. The only item whose `type` is optional."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Messages[InputText | AnswerText | RefusalText]

@@ -69,7 +69,7 @@ class ResponsesRequest(Strict, kw_only=True):
     instructions: str | None = None
     """The system's message; not carried over by `previous_response_id`."""
     previous_response_id: str | None = None
-    """A stored response, whose conversation goes on."""
+    """A stored response whose conversation continues."""
     store: bool | None = None
     """Keep the response, which is so by default."""
     background: bool | None = None
@@ -202,7 +202,7 @@ class IncompleteDetails(msgspec.Struct):
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
-    """A response: what was asked, and what there is of the answer."""
+    """A response: the request's settings, and the answer so far."""
 
     id: str
     created_at: int

@@ -1,4 +1,4 @@
-"""Responses that are kept, in memory: for whoever asks for them, and for the next turn."""
+"""Stored responses, in memory, for retrieval and for the next turn."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ResponseStore:
         self._num_bytes = 0
         self._kept: OrderedDict[str, Stored] = OrderedDict()
         self._of_item: dict[str, str] = {}
-        """The responses of the items of answers. Only these have ids that nobody can guess."""
+        """Items of answers → their responses. Only these have ids that no client can guess."""
 
     def __len__(self) -> int:
         return len(self._kept)

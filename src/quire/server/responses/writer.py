@@ -1,4 +1,4 @@
-"""The items of an answer, made piece by piece, and the events that tell of each piece."""
+"""Build the items of an answer piece by piece, with an event for each piece."""
 
 from __future__ import annotations
 

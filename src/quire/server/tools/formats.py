@@ -224,7 +224,7 @@ def _name(source: Input, emit: Emit) -> Generator[None, None, str]:
 
 
 def _mark(source: Input, mark: str, emit: Emit) -> Generator[None, None, bool]:
-    """Whether the input goes on with a mark, which is taken if so."""
+    """Read a mark if it follows in the input; return whether it does."""
     found = yield from starts(source, mark)
     if found:
         emit(mark)

@@ -128,7 +128,7 @@ def _trimmed(text: str, tags: Markup, *, closed: bool) -> str:
 
 
 def _first(source: Input, marks: Sequence[str]) -> Generator[None, None, str | None]:
-    """The mark that the input goes on with."""
+    """Return the mark that follows in the input."""
     for mark in marks:
         if (yield from goes_on(source, mark)):
             return mark

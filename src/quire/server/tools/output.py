@@ -50,7 +50,7 @@ ValueTypes = Mapping[str, Mapping[str, frozenset[str]]]
 
 
 class Output:
-    """What has been read. White space beside calls, or around reasoning, is no content.
+    """What has been read. White space around calls or reasoning is no content.
 
     Text is told of when the last of it has just been read from `source`.
     """

@@ -129,14 +129,14 @@ def space(source: Input, emit: Emit | None = None) -> Generator[None, None, str]
 
 
 def goes_on(source: Input, text: str) -> Generator[None, None, bool]:
-    """Whether the input goes on with `text`."""
+    """Return whether the input continues with `text`."""
     while len(source) < len(text) and text.startswith(source.last(len(text))) and not source.ended:
         yield
     return source.begins(text)
 
 
 def starts(source: Input, text: str) -> Generator[None, None, bool]:
-    """Whether the input goes on with `text`, which is taken if so."""
+    """Read `text` if the input continues with it; return whether it does."""
     found = yield from goes_on(source, text)
     if found:
         source.take(len(text))
