@@ -118,7 +118,6 @@ class Plan:
         result: _View,
         arena: Tensor,
         meter: PlanMeter,
-        torch_ops: dict[str, str],
         keep: list[object],
     ) -> None:
         self._native = native
@@ -133,7 +132,7 @@ class Plan:
         self._keep = keep  # weights and caches, whose addresses the native plan holds
         self.num_ops = len(native) + sum(isinstance(part, _Fallback) for part in parts)
         self.num_segments = sum(isinstance(part, _Segment) for part in parts)
-        self.torch_ops = torch_ops
+        self.torch_ops = meter.torch_ops
         self.arena_bytes = arena.numel()
 
     def run(self, inputs: Inputs) -> Tensor:
@@ -231,7 +230,6 @@ class _Recorder:
         self._keep: list[object] = []
         self._calls = 0
         self._meter = PlanMeter(self._native, modules, ops.sources)
-        self._torch_ops: dict[str, str] = {}
         self._known: dict[int, _View | _Input] = {
             _storage(t): _Input(i) for i, t in enumerate(self._input_tensors)
         }
@@ -245,14 +243,7 @@ class _Recorder:
         self._buffers[result.buffer].last = self._calls
         arena = self._link(max_rows)
         return Plan(
-            self._native,
-            self._parts,
-            self._buffers,
-            result,
-            arena,
-            self._meter,
-            self._torch_ops,
-            self._keep,
+            self._native, self._parts, self._buffers, result, arena, self._meter, self._keep
         )
 
     def _recorded(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
@@ -283,7 +274,7 @@ class _Recorder:
                 output.clone(memory_format=torch.contiguous_format) for output in outputs
             )
             views = tuple(self._new(output, rows_input) for output in outputs)
-            self._torch_ops[name] = self._ops.torch_reasons.get(name, "no native kernel")
+            self._meter.torch_ops[name] = self._ops.torch_reasons.get(name, "no native kernel")
             self._parts.append(_Fallback(op, symbols, named, views, rows_input, number))
         else:
             for output in outputs:

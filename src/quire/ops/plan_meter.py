@@ -32,12 +32,14 @@ class PlanMeter:
 
     Attributes:
         fallbacks: ops that torch computes, by the index that `note` gave them.
+        torch_ops: op that torch computes → why.
     """
 
     def __init__(
         self, native: _native.Plan, modules: Mapping[int, str], sources: Mapping[str, str]
     ) -> None:
         self.fallbacks = CallMeter()
+        self.torch_ops: dict[str, str] = {}
         self._native = native
         self._labels = Labels(modules)
         self._sources = sources
