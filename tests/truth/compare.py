@@ -150,17 +150,19 @@ def _compare(case: Case, folder: Path, exact: PreTrainedModel, rounded: PreTrain
     with LLM(str(folder), **flags) as llm, torch.inference_mode():
         if case.task == "generate":
             return _generates(case, llm, prompt, exact, rounded)
-        ids = torch.tensor([prompt])
+        # Several: the roundings of one score say little of their size.
+        more = torch.randint(5, VOCAB_SIZE, (3, PROMPT_LEN), generator=generator).tolist()
+        prompts, ids = [prompt, *more], torch.tensor([prompt, *more])
         if case.task == "classify":
-            [answer] = llm.classify([prompt], use_tqdm=False)
-            found = np.array(answer.outputs.probs)
-            logits = [model(ids).logits[0].double() for model in (exact, rounded)]
+            answers = llm.classify(prompts, use_tqdm=False)
+            found = np.array([answer.outputs.probs for answer in answers])
+            logits = [model(ids).logits.double() for model in (exact, rounded)]
             expected, near = (_activated(exact.config, each).numpy() for each in logits)
         else:
-            [pooled] = llm.embed([prompt], use_tqdm=False)
-            found = np.array(pooled.outputs.embedding)
-            states = [model(ids).last_hidden_state[0, 0].double() for model in (exact, rounded)]
-            expected, near = ((state / state.norm()).numpy() for state in states)
+            pooled = llm.embed(prompts, use_tqdm=False)
+            found = np.array([each.outputs.embedding for each in pooled])
+            states = [model(ids).last_hidden_state[:, 0].double() for model in (exact, rounded)]
+            expected, near = ((s / s.norm(dim=-1, keepdim=True)).numpy() for s in states)
     if found.shape != expected.shape:
         return f"shape {found.shape}, not {expected.shape}"
     return _judged(case, found, expected, near)
