@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -35,6 +37,29 @@ LONGEST_MESSAGE = 2000
 """Characters; an answer must not repeat a client's megabytes."""
 RESTART_SECONDS = 5
 """When to come back while the engine core starts, or where no structure can be checked."""
+
+
+@contextmanager
+def renamed(name_of: Callable[[str], str]) -> Iterator[None]:
+    """Have errors of the chat that a request becomes name the fields of its own API.
+
+    Args:
+        name_of: the chat's field → the API's.
+    """
+    try:
+        yield
+    except (ApiError, InvalidRequestError) as error:
+        theirs = error.param or ""
+        ours = name_of(theirs)
+        if ours == theirs:
+            raise
+        status, body = describe(error)
+        message = body.error.message
+        if not theirs.isalpha():
+            message = message.replace(theirs, ours)
+        elif message.startswith(f"{theirs} "):  # elsewhere it may be a word, not a field
+            message = ours + message.removeprefix(theirs)
+        raise ApiError(status, message, param=ours, code=body.error.code) from None
 
 
 class ErrorInfo(msgspec.Struct):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any
 
@@ -13,7 +12,6 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.errors import InvalidRequestError
 from quire.server.anthropic.answer import FRAMING, Answer, Options
 from quire.server.anthropic.clearing import Cleared
 from quire.server.anthropic.errors import AnthropicErrorBody
@@ -31,7 +29,7 @@ from quire.server.anthropic.turns import Turn, chat_messages, read_turns
 from quire.server.body import read_request
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
-from quire.server.errors import ApiError, describe
+from quire.server.errors import ApiError, renamed
 from quire.server.json_text import encode
 from quire.server.notices import notices_of
 from quire.server.openai.chat import read_chat
@@ -132,18 +130,12 @@ async def _count(request: Request, chat: ChatRequest) -> int:
     return len(await while_connected(work, request.receive))
 
 
-@contextmanager
-def _own_names(given: GivenTools) -> Iterator[None]:
+def _own_names(given: GivenTools) -> AbstractContextManager[None]:
     """Errors of the chat that a request becomes name this API's fields."""
-    try:
-        yield
-    except (ApiError, InvalidRequestError) as error:
-        theirs = error.param or ""
-        ours = _NAMES.get(theirs, theirs)
+
+    def name_of(theirs: str) -> str:
         if (tool := _TOOL.fullmatch(theirs)) is not None:
-            ours = f"tools[{given.places[int(tool[1])]}].input_schema"
-        if ours == theirs:
-            raise
-        status, body = describe(error)
-        message = body.error.message.replace(theirs, ours)
-        raise ApiError(status, message, param=ours, code=body.error.code) from None
+            return f"tools[{given.places[int(tool[1])]}].input_schema"
+        return _NAMES.get(theirs, theirs)
+
+    return renamed(name_of)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -12,12 +11,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.errors import InvalidRequestError
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.body import read_query, read_request
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
-from quire.server.errors import ApiError, describe, invalid, not_supported
+from quire.server.errors import invalid, not_supported, renamed
 from quire.server.json_text import encode
 from quire.server.notices import ignore
 from quire.server.openai.chat import read_chat
@@ -60,23 +58,9 @@ _NAMES = {
 """Fields of the chat API, and what they are called here."""
 
 
-@contextmanager
-def _own_names(tools: ToolSet) -> Iterator[None]:
+def _own_names(tools: ToolSet) -> AbstractContextManager[None]:
     """Errors of the chat that a request becomes name this API's fields."""
-    try:
-        yield
-    except (ApiError, InvalidRequestError) as error:
-        theirs = error.param or ""
-        ours = _NAMES.get(theirs) or tools.place(theirs)
-        if ours == theirs:
-            raise
-        status, body = describe(error)
-        message = body.error.message
-        if not theirs.isalpha():
-            message = message.replace(theirs, ours)
-        elif message.startswith(f"{theirs} "):  # elsewhere it may be a word, not a field
-            message = ours + message.removeprefix(theirs)
-        raise ApiError(status, message, param=ours, code=body.error.code) from None
+    return renamed(lambda theirs: _NAMES.get(theirs) or tools.place(theirs))
 
 
 @contract(
