@@ -114,7 +114,8 @@ def _add(request: Request, turn: Turn, message: MessageParam, where: str) -> Non
             case ToolUseBlock():
                 turn.calls.append(block)
             case ToolResultBlock():
-                turn.results[block.tool_use_id] = result_text(request, block, place)
+                found = result_text(request, block, place)
+                turn.results[block.tool_use_id] = f"Error: {found}" if block.is_error else found
 
 
 def _check(block: Known, role: Role, where: str) -> None:

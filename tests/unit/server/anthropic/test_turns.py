@@ -117,7 +117,7 @@ CONTENT = {"type": "document", "source": {"type": "content", "content": [text("x
         ),
         (
             [user(text("a")), assistant(use()), user(result(None, is_error=True))],
-            "<user>a<assistant>a{}<tool>",
+            "<user>a<assistant>a{}<tool>Error: ",
         ),
         (
             [user(text("a")), assistant(use()), user(result([REFERENCE]))],
