@@ -202,7 +202,7 @@ class Answer(ChatAnswer):
     def block(self, part: TextDelta | CallDelta) -> dict[str, Any]:
         """The empty block of a part that begins one."""
         if isinstance(part, CallDelta):
-            call_id = self.reading.new_call_id()
+            call_id = self.reading.new_call_id(part)
             return {"type": "tool_use", "id": call_id, "name": part.name, "input": {}}
         if part.kind == "reasoning":
             return {"type": "thinking", "thinking": "", "signature": ""}

@@ -87,12 +87,12 @@ class Reading:
         calls = self.parsers.tools.begins if self.parsers.tools and self.strict else ()
         return ReasoningMarks(known.begins, known.ends, barred=calls)
 
-    def new_call_id(self, call: deltas.CallDelta | None = None) -> str:
+    def new_call_id(self, call: deltas.CallDelta) -> str:
         """For a call, the model's own, or as the model's template wants it."""
         known = self.parsers.tools
-        if call is not None and call.id:
+        if call.id:
             return call.id
-        if call is not None and known is not None and known.numbered_ids:
+        if known is not None and known.numbered_ids:
             return f"functions.{call.name}:{self.called + call.index}"
         if known is not None and known.id_length is not None:
             return secrets.token_hex(known.id_length)[: known.id_length]

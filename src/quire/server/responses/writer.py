@@ -38,7 +38,7 @@ class ItemWriter:
 
     def __init__(
         self,
-        new_call_id: Callable[[], str],
+        new_call_id: Callable[[CallDelta], str],
         input_reader: Callable[[str], InputReader | None],
         *,
         encode: bool,
@@ -78,7 +78,7 @@ class ItemWriter:
     def _write(self, part: TextDelta | CallDelta, logprobs: list[TokenLogprob]) -> Iterator[bytes]:
         if isinstance(part, CallDelta):
             if part.name is not None:
-                yield from self._begin_call(part.name)
+                yield from self._begin_call(part.name, part)
             if text := part.arguments if self._input is None else self._input.push(part.arguments):
                 yield self._call_delta(text)
         elif part.kind == "reasoning":
@@ -111,13 +111,13 @@ class ItemWriter:
             events += self._begin(OutputMessage(new_id("msg")), OutputText(""))
         return events + self._close(status)
 
-    def _begin_call(self, name: str) -> list[bytes]:
+    def _begin_call(self, name: str, call: CallDelta) -> list[bytes]:
         reader = self._input_reader(name)
         item: OutputItem
         if reader is None:
-            item = OutputCall(new_id("fc"), self._new_call_id(), name)
+            item = OutputCall(new_id("fc"), self._new_call_id(call), name)
         else:
-            item = OutputCustomCall(new_id("ctc"), self._new_call_id(), name)
+            item = OutputCustomCall(new_id("ctc"), self._new_call_id(call), name)
         events = self._begin(item)
         self._input = reader
         return events

@@ -125,3 +125,22 @@ async def test_numbered_ids_go_on_where_the_conversation_is() -> None:
         )
         [made] = answer.choices[0].message.tool_calls or []
         assert made.id == "functions.f:1"
+
+
+async def test_the_models_own_ids_reach_every_api() -> None:
+    template = TOOL_PARSERS["kimi_k2"].signs[0] + "{{ messages[0].content }}"
+    async with saying(TEXTS["kimi_k2"], chat_template=template) as app:
+        schema = {"name": "f", "input_schema": PARAMETERS}
+        body = {**ASKED, "tools": [schema], "max_tokens": 210}
+        message = (await app.http.post("/v1/messages", json=body)).json()
+        assert [each["id"] for each in message["content"] if each["type"] == "tool_use"] == [
+            "functions.f:0"
+        ]
+        client = openai.AsyncOpenAI(
+            base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
+        )
+        function: Any = {"type": "function", "strict": False, **TOOLS[0]["function"]}
+        answer = await client.responses.create(model="echo", input="Hi", tools=[function])
+        assert [item.call_id for item in answer.output if item.type == "function_call"] == [
+            "functions.f:0"
+        ]
