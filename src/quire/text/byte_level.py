@@ -102,7 +102,7 @@ def kind_of(backend: tokenizers.Tokenizer) -> str:
 
 
 def read_merges(path: Path) -> list[tuple[str, str]]:
-    """The merges of a merges.txt, first the one that is applied first."""
+    """Return the merges of a merges.txt, in order of application."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -30,7 +30,7 @@ _ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """A rendered chat: its text, and where a special token in it would be the user's doing.
+    """A rendered chat: its text, and where a special token would come from the user.
 
     Attributes:
         breaks: positions in `text`, in order; a special token that reaches over one is text.
@@ -51,7 +51,7 @@ def render_chat(
     documents: list[dict[str, Any]] | None = None,
     kwargs: dict[str, Any] | None = None,
 ) -> RenderedChat:
-    """The prompt for `messages`; a developer's are the system's, unless the template knows both.
+    """Return the prompt of `messages`; developer messages may count as system.
 
     Args:
         chat_template: the name of one of the tokenizer's templates, or a template's source; the
@@ -103,7 +103,7 @@ def render_chat(
 
 
 def _as_system(message: dict[str, Any]) -> dict[str, Any]:
-    """A developer's message as the system's, for a template that has not heard of the role."""
+    """Return a developer message as system, for templates without that role."""
     return {**message, "role": "system"} if message.get("role") == DEVELOPER else message
 
 
@@ -115,7 +115,7 @@ def chat_to_token_ids(
     add_special_tokens: bool = False,
     **options: Any,
 ) -> list[int]:
-    """The token ids of `render_chat(tokenizer, messages, **options)`.
+    """Return the token ids of `render_chat(tokenizer, messages, **options)`.
 
     Special tokens that the template writes are control tokens; those that a message holds are
     plain text. With `add_special_tokens`, those that the model wants around every text are added;
@@ -132,7 +132,7 @@ def chat_to_token_ids(
 
 
 def _surrounded(tokenizer: Tokenizer, token_ids: list[int]) -> list[int]:
-    """The tokens, and around them those that the tokenizer puts around every text."""
+    """Return the tokens between those that the tokenizer puts around every text."""
     plain = tokenizer.encode("a", add_special_tokens=False)
     whole = tokenizer.encode("a")
     for start in range(len(whole) - len(plain) + 1):
@@ -142,7 +142,7 @@ def _surrounded(tokenizer: Tokenizer, token_ids: list[int]) -> list[int]:
 
 
 def encode_chat(tokenizer: Tokenizer, chat: RenderedChat) -> list[int]:
-    """The token ids of a rendered chat."""
+    """Return the token ids of a rendered chat."""
     if not chat.breaks:
         return tokenizer.encode(chat.text, add_special_tokens=False)
     return tokenizer.encode_with_controls(
@@ -153,7 +153,7 @@ def encode_chat(tokenizer: Tokenizer, chat: RenderedChat) -> list[int]:
 def select_template(
     tokenizer: Tokenizer, chat_template: str | None = None, *, with_tools: bool = False
 ) -> str:
-    """The source of the template to use.
+    """Return the source of the template to use.
 
     Raises:
         ConfigError: none was given and the model has none.
@@ -181,7 +181,7 @@ def select_template(
 
 
 def _prepare(message: dict[str, Any], guard: _Guard, index: int) -> dict[str, Any]:
-    """A message as the template gets it: content flattened to text, everything protected."""
+    """Return a message for the template: content flattened to text, everything protected."""
     role = message.get("role")
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
         raise InvalidRequestError(
@@ -224,7 +224,7 @@ def _mark_end(messages: list[dict[str, Any]], end: str) -> None:
 
 
 def _cut_at_end(text: str, end: str) -> str:
-    """`text` up to the end of the last message; trimmed if the template trims messages."""
+    """Return `text` up to the end of the last message; trimmed if the template trims messages."""
     at = text.rfind(end.rstrip())
     if at < 0:
         raise InvalidRequestError(
@@ -246,7 +246,7 @@ class _Guard:
         self._heads = tuple({token[:cut] for token in special_tokens for cut in _cuts(token)})
 
     def protect(self, value: Any) -> Any:
-        """`value` with every special token in its strings, keys included, broken."""
+        """Return `value` with a break in every special token of its strings and keys."""
         if isinstance(value, str):
             return self._protect_text(value)
         if isinstance(value, (list, tuple)):
@@ -267,7 +267,7 @@ class _Guard:
         return broken
 
     def _break(self, text: str) -> str:
-        """`text` with a mark after the first character of every special token."""
+        """Return `text` with a mark after the first character of every special token."""
         parts, position = [], 0
         match = self._pattern.search(text)
         while match:
@@ -278,7 +278,7 @@ class _Guard:
         return "".join([*parts, text[position:]]) if parts else text
 
     def lift(self, text: str) -> RenderedChat:
-        """`text` without the marks, and where they were."""
+        """Return `text` without the marks, and their places."""
         parts = text.split(self.mark)
         breaks, position = [], 0
         for part in parts[:-1]:
@@ -292,13 +292,13 @@ def _cuts(token: str) -> range:
 
 
 def _alternatives(tokens: tuple[str, ...]) -> re.Pattern[str]:
-    """Matches any of `tokens`, the longest where several begin alike."""
+    """Return a pattern for any of `tokens`, the longest first."""
     longest_first = sorted(tokens, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
 def _controls(chat: RenderedChat, tokens: tuple[str, ...]) -> list[tuple[int, int]]:
-    """The special tokens in `chat` that no break lies inside of."""
+    """Return the special tokens in `chat` that contain no break."""
     pattern = _alternatives(tokens)
     controls: list[tuple[int, int]] = []
     breaks = iter(chat.breaks)

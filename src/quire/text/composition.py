@@ -1,4 +1,4 @@
-"""Structures in their places: the whole text, behind the reasoning, or between tags of a free text.
+"""Place a structure: as the whole text, after the reasoning, or between tags of a free text.
 
 The structure itself is one or more of llguidance's grammars; around them this writes one in Lark
 that begins the text. Marks that are control tokens of the model stand there as such.
@@ -61,12 +61,12 @@ class StructuralTag(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def whole(structure: Grammar) -> list[Grammar]:
-    """All of the text is the structure."""
+    """Return a grammar whose whole text is the structure."""
     return _named("structure", structure)
 
 
 def composed(lark: str, grammars: Mapping[str, Grammar]) -> list[Grammar]:
-    """The same of a grammar in Lark that refers to others by `@name`."""
+    """Return the same for a Lark grammar that refers to others by `@name`."""
     inner = {"structure": {"lark_grammar": _OPTIONS + lark}, **grammars}
     return [each for name, grammar in inner.items() for each in _named(name, grammar)]
 
@@ -96,7 +96,7 @@ def tagged(tag: StructuralTag, schemas: Sequence[Grammar], specials: Specials) -
 
 
 def _alone(tag: StructuralTag, schemas: Sequence[Grammar], specials: Specials) -> list[Grammar]:
-    """Tags without free text, or JSON in their place."""
+    """Return tags without free text, or JSON in their place."""
     *of_tags, otherwise = schemas
     grammars = {f"tag_{index}": schema for index, schema in enumerate(of_tags)}
     bodies = [
@@ -108,7 +108,7 @@ def _alone(tag: StructuralTag, schemas: Sequence[Grammar], specials: Specials) -
 
 
 def placed(grammars: str, reasoning: ReasoningMarks | None, specials: Specials) -> str:
-    """All of the text is the structure, or what comes behind the reasoning is.
+    """Return a grammar in which the structure is the whole text, or follows the reasoning.
 
     Args:
         grammars: of the structure, in JSON, with commas between them.
@@ -131,7 +131,7 @@ def _start(reasoning: ReasoningMarks | None, specials: Specials) -> str:
 
 
 def until(rule: str, marks: Sequence[Sequence[str]], text: str = "TEXT") -> str:
-    """A rule of free text up to the first of `marks`; a control token cannot be free text.
+    """Return a rule of free text up to the first of `marks`; control tokens are no free text.
 
     Args:
         text: the terminal of that text.
@@ -147,7 +147,7 @@ def until(rule: str, marks: Sequence[Sequence[str]], text: str = "TEXT") -> str:
 
 
 def pieces(text: str, specials: Specials) -> list[str]:
-    """A text in Lark: strings, and control tokens by their ids."""
+    """Return a text in Lark: strings, and control tokens by their ids."""
     if not text:
         return []
     longest_first = sorted(filter(None, specials), key=len, reverse=True)
@@ -161,7 +161,7 @@ def pieces(text: str, specials: Specials) -> list[str]:
 
 
 def _named(name: str, grammar: Grammar) -> list[Grammar]:
-    """A grammar and its parts, whose names begin with its own."""
+    """Return a grammar and its parts, with names that begin with its own."""
     if "parts" not in grammar:
         return [{**grammar, "name": name}]
     lark = re.sub(r"@(leaf_\d+)", rf"@{name}_\1", grammar["lark_grammar"])
@@ -170,5 +170,5 @@ def _named(name: str, grammar: Grammar) -> list[Grammar]:
 
 
 def slashes(pattern: str) -> str:
-    """An expression inside of /…/."""
+    """Return a regex inside /…/."""
     return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern)

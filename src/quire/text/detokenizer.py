@@ -1,4 +1,4 @@
-"""Token ids to text while they arrive, in time proportional to the new tokens."""
+"""Turn token ids into text as they arrive, in time proportional to the new tokens."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class IncrementalDetokenizer:
 
     @property
     def text(self) -> str:
-        """All text so far."""
+        """Return all text so far."""
         if len(self._parts) > 1:
             self._parts = ["".join(self._parts)]
         return self._parts[0] if self._parts else ""
 
     def append(self, token_ids: list[int]) -> str:
-        """The text that `token_ids` add; characters still incomplete are held back."""
+        """Return the text that `token_ids` add; incomplete characters are held back."""
         return self._decode(b"".join([self._bytes_of(id_) for id_ in token_ids]), final=False)
 
     def flush(self) -> str:
-        """The rest, once no more tokens come: an incomplete character as U+FFFD."""
+        """Return the rest after the last token: an incomplete character becomes U+FFFD."""
         if self._prompt_tail:  # no output byte ever followed it: it is the prompt's
             self._prompt_tail = b""
             self._decoder.reset()
@@ -71,7 +71,7 @@ class IncrementalDetokenizer:
         return text
 
     def _incomplete_tail(self, prompt_token_ids: list[int]) -> bytes:
-        """The bytes (three at most) of a character that the prompt begins and does not end."""
+        """Return the bytes (at most three) of an incomplete character at the prompt's end."""
         end = b""
         for token_id in reversed(prompt_token_ids):
             end = self._bytes_of(token_id)[-3:] + end
@@ -86,7 +86,7 @@ class IncrementalDetokenizer:
 
 
 def _is_prefix(raw: bytes) -> bool:
-    """Whether `raw` begins a character, or is one, without being in error."""
+    """Return whether `raw` begins or is a valid character."""
     try:
         codecs.getincrementaldecoder("utf-8")("strict").decode(raw)
     except UnicodeDecodeError:

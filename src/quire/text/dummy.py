@@ -1,4 +1,4 @@
-"""A tokenizer without files, for models whose weights are random."""
+"""A tokenizer without files, for models with random weights."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _CHAT_TEMPLATE = (
 
 
 def _word(token_id: int) -> str:
-    """The id in base 26, as letters, with a space before it."""
+    """Return the id in base 26 as letters, after a space."""
     letters = ""
     while token_id:
         token_id, digit = divmod(token_id, 26)

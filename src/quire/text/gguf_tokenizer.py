@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF file, by its `tokenizer.ggml.*` metadata."""
+"""The tokenizer in a GGUF file, from its `tokenizer.ggml.*` metadata."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Metadata:
 
 
 def load_gguf(path: Path) -> HFTokenizer:
-    """Opens the tokenizer in the GGUF file `path`.
+    """Open the tokenizer in the GGUF file `path`.
 
     Raises:
         CheckpointError: there is none, or its metadata is damaged; names the key.
@@ -177,7 +177,7 @@ def _roles(meta: _Metadata, tokens: list[str]) -> dict[str, str]:
 
 
 def _chat_templates(file: GGUFFile) -> dict[str, str]:
-    """`tokenizer.chat_template` and its named variants."""
+    """Return `tokenizer.chat_template` and its named variants."""
     prefix = "tokenizer.chat_template"
     templates = {}
     for key, value in file.metadata.items():

@@ -1,4 +1,4 @@
-"""Structured output as grammars: from what a request asks for to a matcher of its tokens.
+"""Structured output as grammars: from a request's structure to a matcher of its tokens.
 
 llguidance builds a lexer and an Earley parser of a schema, an expression or a grammar, and tells
 for any text so far which tokens may follow. Its work is counted in fuel, not in seconds, so that a
@@ -27,13 +27,13 @@ CHECKED_KEPT = 1024
 
 
 def grammar_key(params: StructuredOutputsParams) -> bytes:
-    """A digest of 16 bytes, equal for equal grammars."""
+    """Return a digest of 16 bytes, equal for equal grammars."""
     data = msgspec.msgpack.encode(msgspec.structs.replace(params, field=None))
     return blake2b(data, digest_size=16).digest()
 
 
 def structure_key(params: StructuredOutputsParams) -> bytes:
-    """`grammar_key` of the structure alone, whatever reasoning it stands behind."""
+    """Return `grammar_key` of the structure alone, without its reasoning."""
     return grammar_key(msgspec.structs.replace(params, reasoning=None))
 
 
@@ -43,7 +43,7 @@ def new_matcher(
     specials: Specials | None = None,
     written: WrittenStructure | None = None,
 ) -> LLMatcher:
-    """A matcher at the beginning of the text, whose first mask is known to be no trouble.
+    """Return a matcher at the beginning of the text, after a check of its first mask.
 
     Args:
         specials: the model's control tokens, for marks around the structure; without them these
@@ -112,7 +112,7 @@ def _matcher(
 
 
 def _probe(tokenizer: LLTokenizer, grammar: str, params: StructuredOutputsParams) -> None:
-    """Refuse a schema with a string that no text could follow for long."""
+    """Refuse a schema with a string that no text can follow for long."""
     from llguidance import LLMatcher
 
     schemas = [each.get("json_schema") for each in json.loads(grammar)["grammars"]]
@@ -130,7 +130,7 @@ def _short(value: Any) -> str:
 
 
 def _limits() -> LLParserLimits:
-    """llguidance's own, but for errors, which are not to hold the parser's state."""
+    """Return llguidance's limits; its errors must not hold the parser's state."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(verbose_errors=False)

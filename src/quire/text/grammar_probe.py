@@ -1,4 +1,4 @@
-"""A short text under each demanding string of a schema, so that what is accepted can generate.
+"""Try a short text for each demanding string of a schema, before the request is accepted.
 
 A `pattern` and a length each cost little. Together they are a product, which may exceed a mask's
 fuel only a few characters into the text. The walk finds that before a request is accepted.
@@ -24,7 +24,7 @@ _USUAL = sorted(b"ab1 .-,X")
 
 
 def demanding_strings(schema: Any) -> list[dict[str, Any]]:
-    """Return the strings that combine an expression with a length, each once."""
+    """Return the strings that combine a regex with a length, each once."""
     found: dict[str, dict[str, Any]] = {}
     for each in _schemas(schema):
         own = {word: each[word] for word in (*_EXPRESSIONS, *_LENGTHS) if word in each}
@@ -34,7 +34,7 @@ def demanding_strings(schema: Any) -> list[dict[str, Any]]:
 
 
 def walk_error(matcher: LLMatcher) -> str | None:
-    """Follow the grammar for some tokens; return why it had to be given up, or None."""
+    """Follow the grammar for some tokens; return why it failed, or None."""
     random = Random(0)
     for _ in range(STEPS):
         mask = matcher.compute_bitmask()
@@ -50,7 +50,7 @@ def walk_error(matcher: LLMatcher) -> str | None:
 
 
 def _first(mask: bytes) -> int | None:
-    """The first token that a mask allows."""
+    """Return the first token that a mask allows."""
     place = next((place for place, bits in enumerate(mask) if bits), None)
     if place is None:
         return None
@@ -58,7 +58,7 @@ def _first(mask: bytes) -> int | None:
 
 
 def _schemas(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object in a schema; what is none costs a walk at most."""
+    """Yield every object in a schema; one that is no schema costs at most a walk."""
     stack = [value]
     while stack:
         value = stack.pop()

@@ -1,4 +1,4 @@
-"""From what a request asks for to llguidance's grammars.
+"""Write llguidance's grammars for a request's structure.
 
 All of it is Python, and a schema's rewriting may take a tenth of a second. So a grammar worker does
 it, and the engine core gets what it has written.
@@ -106,7 +106,7 @@ class GrammarWriter:
         return composed(written.lark, grammars)
 
     def _structure(self, exponents: bool) -> Grammar:
-        """The structure alone."""
+        """Return the structure alone."""
         from llguidance import regex_to_lark
 
         params = self._params
@@ -194,13 +194,13 @@ def _json(schema: Any, params: StructuredOutputsParams) -> tuple[Grammar, Gramma
 
 
 def _ignoring(whitespace: str | None) -> str:
-    """The options of a grammar in Lark with the white space of its parts."""
+    """Return the options of a Lark grammar with the white space of its parts."""
     options = '%llguidance {"no_forcing": true, "ignore_once": true}\n'
     return options if whitespace is None else options + f"%ignore /{slashes(whitespace)}/\n"
 
 
 def _check_schema(schema: Any, params: StructuredOutputsParams) -> None:
-    """Refuse what llguidance would be wrong about, or take for ever to compile."""
+    """Refuse what llguidance gets wrong, or compiles without end."""
     _check_depth(schema, params)
     _check_keywords(schema, params, root=True)
     if reason := too_many_remainders(schema):
@@ -208,7 +208,7 @@ def _check_schema(schema: Any, params: StructuredOutputsParams) -> None:
 
 
 def _check_keywords(schema: Any, params: StructuredOutputsParams, root: bool = False) -> None:
-    """Refuse what llguidance would pass over; it names all other keywords that it lacks."""
+    """Refuse keywords that llguidance ignores silently; it reports the others itself."""
     if not isinstance(schema, dict):
         return
     for keyword in _PASSED_OVER:
@@ -226,7 +226,7 @@ def _check_keywords(schema: Any, params: StructuredOutputsParams, root: bool = F
 
 
 def _is_local(reference: Any) -> bool:
-    """Whether the whole schema's own `$id` cannot change what a reference means."""
+    """Return whether the schema's own `$id` cannot change a reference."""
     return isinstance(reference, str) and reference.startswith("#")
 
 
@@ -250,7 +250,7 @@ def _check_depth(schema: Any, params: StructuredOutputsParams) -> None:
 
 
 def _spacing(params: StructuredOutputsParams) -> Any:
-    """Options of the schema's compiler, none of them left to the schema (`x-guidance`)."""
+    """Return options of the schema's compiler, none of them from the schema (`x-guidance`)."""
     flexible = not params.disable_any_whitespace
     return {
         "item_separator": ",",
@@ -279,7 +279,7 @@ def _lark(params: StructuredOutputsParams) -> str:
 
 
 def _check_inner_schemas(grammar: str, params: StructuredOutputsParams) -> None:
-    """Those of Lark's `%json`, each written behind it."""
+    """Check the schemas of Lark's `%json`."""
     for found in re.finditer(r"%json\s*", grammar):
         try:
             schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
@@ -289,7 +289,7 @@ def _check_inner_schemas(grammar: str, params: StructuredOutputsParams) -> None:
 
 
 def refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError:
-    """The error for a structure that cannot be served, and why."""
+    """Return the error for an unsupported structure, with the reason."""
     what = params.field or f"structured_outputs.{params.kind}"
     if reason.startswith("panic: assertion failed: grammar.symbols.len()"):
         reason = "the grammar is too large"

@@ -1,4 +1,4 @@
-"""A tokenizer on top of the `tokenizers` library, whatever file the vocabulary came from."""
+"""A tokenizer on the `tokenizers` library, for any vocabulary file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNLOCKED_CHARACTERS = 4096
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """All that a model's files say about its tokenizer.
+    """A model's tokenizer settings from all its files.
 
     Attributes:
         backend: the vocabulary with its pipeline and added tokens.
@@ -62,7 +62,7 @@ class HFTokenizer:
 
     @property
     def backend(self) -> tokenizers.Tokenizer:
-        """The vocabulary with its pipeline and added tokens."""
+        """Return the vocabulary with its pipeline and added tokens."""
         return self._backend
 
     @property
@@ -80,7 +80,7 @@ class HFTokenizer:
 
     @cached_property
     def _special_pattern(self) -> re.Pattern[str]:
-        """Matches special tokens as the backend does: leftmost, then longest."""
+        """Return a pattern for special tokens: leftmost, then longest, as in the backend."""
         longest_first = sorted(self.special_token_strings, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
@@ -136,7 +136,7 @@ class HFTokenizer:
         normalize: Callable[[str], str] | None,
         stand_ins: dict[str, str] | None,
     ) -> str:
-        """`text` normalized between `controls`, and these replaced by their stand-ins."""
+        """Return `text` normalized between `controls`, which are replaced by stand-ins."""
         parts: list[str] = []
         position = 0
         for start, stop in [*controls, (len(text), len(text))]:
@@ -148,7 +148,8 @@ class HFTokenizer:
 
     @cached_property
     def _plain_backend(self) -> tuple[tokenizers.Tokenizer, dict[str, str], dict[int, int]]:
-        """A copy that reads special tokens as plain text, and unguessable stand-ins for them.
+        """Return a copy that reads special tokens as plain text, with unguessable stand-ins for
+        them.
 
         A stand-in in the text, rather than a cut, leaves the neighbouring text to be tokenized
         exactly as it is beside the real token. Returns the copy, special token → stand-in, and
@@ -210,7 +211,7 @@ def _encode(
 
 
 def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:
-    """Undoes `normalized` on special tokens.
+    """Undo `normalized` on special tokens.
 
     Such a token is looked for as the normalizer would leave it, e.g. with a space in front: a
     chat template that writes it after other text would be read as plain text.

@@ -1,4 +1,4 @@
-"""The fewest tokens that a text can have, without tokenizing it.
+"""A lower bound on the tokens of a text, without tokenizing it.
 
 Where every byte of a text is in some token, a text has at least as many tokens as its bytes need of
 the longest token. That is so of byte-level BPE and of BPE that spells unknown characters in bytes,
@@ -24,7 +24,7 @@ _KEEPING_CUTS = ("ByteLevel", "Digits", "Metaspace", "Split", "Punctuation", "Un
 
 @dataclass(frozen=True, slots=True)
 class LeastTokens:
-    """How to bound the tokens of a text from below.
+    """A lower bound on the tokens of texts.
 
     Attributes:
         longest: bytes of text in the longest token.
@@ -39,7 +39,7 @@ class LeastTokens:
     unknown: bytes
 
     def __call__(self, text: str) -> int:
-        """Return a number of tokens that `text` has at least; it has to be valid Unicode."""
+        """Return a lower bound on the tokens of `text`, which must be valid Unicode."""
         longest = self.longest * (1 if text.isascii() or not self.composes else _NFC_SHRINKS)
         if self.strips and len(text) > longest:
             text = "".join(text.split())
@@ -51,7 +51,7 @@ class LeastTokens:
 
 
 def least_tokens(backend: tokenizers.Tokenizer) -> LeastTokens | None:
-    """What bounds the texts of `backend`; None where a text may have any number of tokens."""
+    """Return the bound for texts of `backend`; None if there is none."""
     normalizer = _stages(backend.normalizer, "normalizers")
     cuts = _stages(backend.pre_tokenizer, "pretokenizers")
     model = backend.model
@@ -80,7 +80,7 @@ def least_tokens(backend: tokenizers.Tokenizer) -> LeastTokens | None:
 
 
 def _stages(component: Any, members: str) -> list[dict[str, Any]]:
-    """The stages of a normalizer or a pre-tokenizer, as tokenizer.json has them."""
+    """Return the stages of a normalizer or pre-tokenizer, as in tokenizer.json."""
     if component is None:
         return []
     found: dict[str, Any] = json.loads(component.__getstate__())
@@ -95,7 +95,7 @@ def _stages(component: Any, members: str) -> list[dict[str, Any]]:
 
 
 def _keeps(stage: dict[str, Any]) -> bool:
-    """Whether a normalizer shortens nothing, or no more than NFC does."""
+    """Return whether a normalizer shortens a text no more than NFC."""
     if stage["type"] == "Replace":
         found = stage["pattern"].get("String")
         return found is not None and len(found.encode()) <= len(stage["content"].encode())

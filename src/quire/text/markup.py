@@ -1,4 +1,4 @@
-"""Tool calls that are written between tags, one tag for each argument.
+"""Tool calls between tags, with one tag per argument.
 
 Such a format is data: its reader is `server/tools/markup`, and its grammar `call_grammars/markup`.
 """
@@ -11,7 +11,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """The tags of one format, and how a model sets them.
+    """The tags of one format, and their layout.
 
     Attributes:
         blocks: marks around calls, each with the one that ends it.
@@ -45,12 +45,12 @@ class Markup:
 
     @property
     def says_type(self) -> bool:
-        """Whether a tag says if its value is a text."""
+        """Return whether a tag says if its value is a text."""
         return "{string}" in self.before
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """What ends a value: its tag, or whatever comes next where that is missing."""
+        """Return what ends a value: its tag, or the next one if it is missing."""
         marks = (self.parameter_end, self.parameter, self.function_end, *self.blocks.values())
         return tuple(dict.fromkeys(marks))
 

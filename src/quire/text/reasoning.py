@@ -1,4 +1,4 @@
-"""What a prompt says of the reasoning that a model may begin its answer with."""
+"""Detect whether a prompt begins or ends a reasoning."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SPACE = "▁"
 
 
 class PieceType(IntEnum):
-    """What a piece of the vocabulary is for; GGUF uses the same numbers."""
+    """The type of a piece, numbered as in GGUF."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -41,7 +41,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A sentencepiece vocabulary, from whatever file.
+    """A sentencepiece vocabulary, from any file.
 
     Attributes:
         algorithm: "bpe" or "unigram".
@@ -62,7 +62,7 @@ class Vocabulary:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary in a .model file.
+    """Return the vocabulary of a .model file.
 
     Raises:
         CheckpointError: the file is damaged; names it.
@@ -119,7 +119,7 @@ def _message(value: Any) -> bytes:
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol-buffer message: (number, integer or bytes)."""
+    """Yield the fields of a protocol-buffer message: (number, integer or bytes)."""
     at = 0
     while at < len(raw):
         key, at = _varint(raw, at)
@@ -153,7 +153,8 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def sentencepiece_backend(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    """The `tokenizers` pipeline that cuts normalized text (`text_normalizer`) as sentencepiece.
+    """Return the `tokenizers` pipeline that splits normalized text (`text_normalizer`) as
+    sentencepiece does.
 
     Raises:
         CheckpointError: two pieces are the same.
@@ -201,7 +202,7 @@ def _model(vocabulary: Vocabulary, ids: dict[str, int], unknown: str | None) -> 
 
 
 def _merges(pieces: list[Piece], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every pair of pieces that makes a piece, the best score first.
+    """Return every pair of pieces that makes a piece, the best score first.
 
     Sentencepiece joins, again and again, the two neighbours that make the piece with the best
     score; BPE merges ranked by the score of what they make do the same.
@@ -232,7 +233,7 @@ def _charsmap(table: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TextNormalizer:
-    """What sentencepiece does to a text before it cuts it.
+    """Sentencepiece's normalization of a text.
 
     Attributes:
         stages: the characters that it replaces or removes, if any.
@@ -246,7 +247,7 @@ class TextNormalizer:
 
     @property
     def shortens(self) -> bool:
-        """Whether it may make a text shorter."""
+        """Return whether it may shorten a text."""
         return self.stages is not None
 
     def __call__(self, text: str) -> str:
@@ -257,7 +258,7 @@ class TextNormalizer:
 
 
 def text_normalizer(vocabulary: Vocabulary) -> TextNormalizer:
-    """The normalizer of a sentencepiece vocabulary."""
+    """Return the normalizer of a sentencepiece vocabulary."""
     stages: list[Any] = []
     if vocabulary.charsmap:
         stages.append(_charsmap(vocabulary.charsmap))

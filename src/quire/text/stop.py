@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 
 class StopStrings:
-    """A request's stop strings, sorted to be searched. Its sequences share one.
+    """A request's stop strings, sorted for search, shared by its sequences.
 
     Args:
         stops: the strings; none of them empty.
@@ -22,7 +22,7 @@ class StopStrings:
         """The characters that stop strings begin with."""
 
     def longest_begun(self, text: str) -> str:
-        """The longest end of `text` that begins a stop string, or is one.
+        """Return the longest end of `text` that begins or is a stop string.
 
         Takes len(text) binary searches at most. A caller that adds one character at a time to
         what was returned last needs two per character on average.
@@ -32,7 +32,7 @@ class StopStrings:
         return text
 
     def longest_at_end(self, text: str) -> str | None:
-        """The longest stop string that `text` ends with."""
+        """Return the longest stop string that `text` ends with."""
         end = text[::-1]
         index = bisect_right(self._reversed, end) - 1
         while index >= 0:
@@ -65,7 +65,7 @@ class StopStringMatcher:
         self._matched: str | None = None
 
     def push(self, delta: str) -> tuple[str, str | None]:
-        """(the text that may be shown, the stop string that `delta` completed or None).
+        """Return (the text that may be shown, the stop string that `delta` completed or None).
 
         After a match there is no more output: all that follows is dropped.
         """
@@ -87,13 +87,14 @@ class StopStringMatcher:
         return text[: len(text) - len(begun)], None
 
     def flush(self) -> str:
-        """The text held back, once no more comes."""
+        """Return the held-back text, after the last token."""
         text, self._held = self._held, ""
         return text
 
 
 def _prefixes(texts: list[str]) -> list[int]:
-    """For each of the sorted `texts`, the index of the longest other one it begins with, or -1."""
+    """Return, for each of the sorted `texts`, the index of the longest other one it begins with, or
+    -1."""
     found: list[int] = []
     for index, text in enumerate(texts):
         other = index - 1

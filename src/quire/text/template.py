@@ -61,7 +61,7 @@ _SPELLING_FILTERS = frozenset(
 
 
 def render_template(source: str, variables: dict[str, Any]) -> str:
-    """The text that template `source` makes of `variables`.
+    """Return the text that template `source` makes of `variables`.
 
     Raises:
         InvalidRequestError: the template is malformed, fails on this input, refuses it
@@ -113,7 +113,7 @@ class _BoundedCode(CodeGenerator):
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what training learns from: kept as it is."""
+    """`{% generation %}…{% endgeneration %}` marks training text: its content is kept."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's declaration
 
@@ -162,7 +162,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return bounded
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        """Refuses at once, where Jinja itself would only refuse to use the value."""
+        """Refuse at once; Jinja itself refuses only the use of the value."""
         raise SecurityError(f"it reaches for {attribute!r} of a {type(obj).__name__}")
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -178,7 +178,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 def _check_method(
     owner: str | bytes | int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """Charges a method of a string or number before it is called; returns its arguments."""
+    """Charge a method of a string or number before it is called; return its arguments."""
     match name, args:
         case "to_bytes" | "translate", _:
             raise SecurityError(f"it calls {name}")

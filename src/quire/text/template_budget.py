@@ -1,4 +1,4 @@
-"""What a chat template may use up: steps, characters, seconds.
+"""The budget of a chat template: steps, characters, seconds.
 
 Jinja's sandbox keeps a template from Python's internals, not from building a string that fills
 the memory or from looping for ever. Every operation that can make a value larger than its
@@ -30,7 +30,7 @@ _MAX_WIDTH = 1024
 
 @dataclass(slots=True)
 class Budget:
-    """What one rendering has used so far."""
+    """The use of one rendering so far."""
 
     steps: int = 0
     chars: int = 0
@@ -42,7 +42,7 @@ CURRENT: ContextVar[Budget | None] = ContextVar("template_budget", default=None)
 
 
 def step() -> str:
-    """Charges one turn of a loop; called from inside every loop and macro."""
+    """Charge one turn of a loop; called inside every loop and macro."""
     budget = CURRENT.get()
     if budget is not None:
         budget.steps += 1
@@ -54,7 +54,7 @@ def step() -> str:
 
 
 def charge(size: int) -> None:
-    """Charges a step and a value of `size` characters or items that is about to be made."""
+    """Charge a step and a value of `size` characters or items before it is made."""
     step()
     if size > MAX_CHARS:
         raise SecurityError(f"it makes a value of more than {MAX_CHARS} characters")
@@ -66,13 +66,13 @@ def charge(size: int) -> None:
 
 
 def charge_result(value: Any) -> Any:
-    """Charges a value that was made by something that cannot enlarge its input much."""
+    """Charge a value whose maker cannot enlarge its input much."""
     charge(len(value) if isinstance(value, (str, bytes, list, tuple, dict)) else 0)
     return value
 
 
 def charge_spelling(value: Any) -> Any:
-    """Charges `str(value)` before it is made; returns `value`.
+    """Charge `str(value)` before it is made; return `value`.
 
     A list that holds another many times over is small until it is written out.
     """
@@ -94,19 +94,19 @@ def charge_spelling(value: Any) -> Any:
 
 
 def bounded_concat(parts: Iterable[str]) -> str:
-    """`"".join`, charged."""
+    """Return `"".join`, charged."""
     parts = list(parts)
     charge(sum(map(len, parts)))
     return "".join(parts)
 
 
 def bounded_join(*values: Any) -> str:
-    """What Jinja's `~` makes of its operands, charged."""
+    """Return what Jinja's `~` makes of its operands, charged."""
     return bounded_concat([str(charge_spelling(value)) for value in values])
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
-    """Charges `left operator right` before it is evaluated."""
+    """Charge `left operator right` before it is evaluated."""
     if operator == "%" and isinstance(left, (str, bytes)):
         check_format(left)
         charge(len(left))
@@ -140,20 +140,20 @@ def _is_sized(value: Any) -> bool:
 
 
 def check_format(template: str | bytes) -> None:
-    """Refuses formats that pad to a large or computed width."""
+    """Refuse formats that pad to a large or computed width."""
     text = template.decode("latin-1") if isinstance(template, bytes) else template
     if any(int(digits) > _MAX_WIDTH for digits in re.findall(r"\d{4,}", text)) or "*" in text:
         raise SecurityError("it formats with a huge or computed width")
 
 
 def check_width(width: Any) -> None:
-    """Refuses padding to a large width."""
+    """Refuse padding to a large width."""
     if isinstance(width, int) and width > _MAX_WIDTH:
         raise SecurityError(f"it pads to {width} characters")
 
 
 def check_join(separator: Any, items: Any) -> list[Any]:
-    """Charges `separator.join(items)`; returns the items, which may have been an iterator."""
+    """Charge `separator.join(items)`; return the items, which may have been an iterator."""
     listed = list(items)
     charge(len(str(separator)) * max(len(listed) - 1, 0))
     charge_spelling(listed)
@@ -161,13 +161,14 @@ def check_join(separator: Any, items: Any) -> list[Any]:
 
 
 def check_replace(text: Any, old: Any, new: Any) -> None:
-    """Charges `text.replace(old, new)`."""
+    """Charge `text.replace(old, new)`."""
     text, old, new = (str(charge_spelling(value)) for value in (text, old, new))
     charge(len(text) + max(len(new) - len(old), 0) * text.count(old))
 
 
 def charged(function: Callable[..., Any], *, spells: bool) -> Callable[..., Any]:
-    """`function`, its result charged, and its first argument too if it `spells` that out.
+    """Return `function` with its result charged, and its first argument too if it `spells` that
+    out.
 
     Keeps the marks that Jinja puts on filters.
     """

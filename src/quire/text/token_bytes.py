@@ -1,4 +1,4 @@
-"""What a token stands for, as bytes.
+"""The bytes of a token.
 
 Every tokenizer family Quire reads decodes a token without looking at its neighbours, but for one
 space at the very start of a text. So a vocabulary's decoder, which is a pipeline over strings,
@@ -19,7 +19,7 @@ from quire.core.errors import UnsupportedModelError
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins for bytes: a character → its byte."""
+    """Return GPT-2's printable stand-ins for bytes: character → byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
@@ -47,7 +47,7 @@ _CLEANUP = tuple(
 
 @dataclass(frozen=True, slots=True)
 class TokenDecoder:
-    """How the tokens of one vocabulary become bytes.
+    """Converts the tokens of one vocabulary to bytes.
 
     Attributes:
         byte_level: characters stand for bytes (GPT-2's alphabet).
@@ -85,7 +85,7 @@ class TokenDecoder:
 
     @classmethod
     def of(cls, backend: tokenizers.Tokenizer) -> TokenDecoder:
-        """The decoder that `backend` describes.
+        """Return the decoder that `backend` describes.
 
         Raises:
             UnsupportedModelError: it has a stage that looks at more than one token.
@@ -99,7 +99,7 @@ class TokenDecoder:
         return decoder
 
     def _with_stage(self, stage: dict[str, Any]) -> TokenDecoder:
-        """This decoder followed by one more stage of the pipeline."""
+        """Return this decoder with one more stage."""
         fields = {
             "byte_level": self.byte_level,
             "byte_fallback": self.byte_fallback,

@@ -31,22 +31,22 @@ class Tokenizer(Protocol):
 
     @property
     def all_special_ids(self) -> frozenset[int]:
-        """Ids that stand for no text: begin, end, roles of a chat …"""
+        """Return ids without text: begin, end, roles of a chat …"""
 
     @property
     def special_token_strings(self) -> tuple[str, ...]:
-        """What `encode` reads as a control token wherever it stands in a text."""
+        """Return the strings that `encode` reads as control tokens anywhere in a text."""
 
     @property
     def strips_leading_space(self) -> bool:
-        """Whether one space at the start of a decoded text belongs to the tokenizer."""
+        """Return whether one space at the start of a decoded text belongs to the tokenizer."""
 
     @property
     def chat_template(self) -> str | None:
-        """The model's own chat template, or None."""
+        """Return the model's chat template, or None."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The ids of `text`, special tokens written in it included.
+        """Return the ids of `text`, special tokens written in it included.
 
         With `add_special_tokens`, those that the model wants around every text are added.
 
@@ -55,10 +55,10 @@ class Tokenizer(Protocol):
         """
 
     def least_tokens(self, text: str) -> int:
-        """A number of tokens that `text` has at least, without tokenizing it; 0 if unknown."""
+        """Return a lower bound on the tokens of `text`, without tokenizing it; 0 if unknown."""
 
     def encode_with_controls(self, text: str, controls: list[tuple[int, int]]) -> list[int]:
-        """The ids of `text`, where only the spans `controls` are control tokens.
+        """Return the ids of `text`, where only the spans `controls` are control tokens.
 
         `controls` are pairs [start, stop) in characters, in order, each a special token's text.
         Elsewhere what looks like one is ordinary text. Nothing is added around the text.
@@ -71,7 +71,7 @@ class Tokenizer(Protocol):
         max_tokens: int | None = None,
         side: Side = "right",
     ) -> tuple[list[int], int]:
-        """The ids of a text, or of two as one input, with the special tokens around them.
+        """Return the ids of a text, or of two as one input, with special tokens around them.
 
         Beyond `max_tokens` the `side` of the text, or of the longer one of two, is left out.
 
@@ -83,20 +83,20 @@ class Tokenizer(Protocol):
         """
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        """The text of `token_ids`; bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of `token_ids`; invalid UTF-8 becomes U+FFFD."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What the token adds to a text; empty for an id that no token has."""
+        """Return the bytes that a token adds to a text; empty for an unknown id."""
 
     def id_to_token(self, token_id: int) -> str | None:
-        """The token as the vocabulary spells it, e.g. "▁the"; None for an id that no token has."""
+        """Return the token as the vocabulary spells it, e.g. "▁the"; None for an unknown id."""
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary spells it."""
+        """Return the id of a token as the vocabulary spells it."""
 
 
 def load_tokenizer(path: Path | None, *, vocab_size: int | None = None) -> Tokenizer:
-    """Opens the tokenizer of a model.
+    """Open the tokenizer of a model.
 
     Args:
         path: a folder with tokenizer.json, tokenizer.model, vocab.json and merges.txt, or

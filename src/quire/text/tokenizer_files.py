@@ -1,4 +1,4 @@
-"""A model's tokenizer files, as Hugging Face lays them out.
+"""A model's tokenizer files in Hugging Face's layout.
 
 | file | content |
 |---|---|
@@ -35,7 +35,7 @@ _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "pad", "sep", "
 
 
 def load_files(path: Path) -> HFTokenizer:
-    """Opens the tokenizer in folder `path`, or the one whose vocabulary is file `path`.
+    """Open the tokenizer in folder `path`, or the one whose vocabulary is file `path`.
 
     Raises:
         CheckpointError: there is none, or a file of it is damaged; names it.
@@ -134,7 +134,7 @@ def _surround(
 
 
 def _declared_tokens(settings: dict[str, Any]) -> list[AddedToken]:
-    """`added_tokens_decoder`, in the order of the ids."""
+    """Return `added_tokens_decoder`, in order of the ids."""
     table = settings.get("added_tokens_decoder")
     if not isinstance(table, dict) or not all(key.isdecimal() for key in table):
         return []
@@ -165,7 +165,7 @@ def _optional_json(path: Path) -> dict[str, Any]:
 
 
 def _roles(table: dict[str, Any]) -> dict[str, str]:
-    """Role → text; the files write a token as a string or as an object with a "content"."""
+    """Return role → text; files write a token as a string or as an object with "content"."""
     roles = {}
     for role in _ROLES:
         token = table.get(role)
@@ -177,7 +177,7 @@ def _roles(table: dict[str, Any]) -> dict[str, str]:
 
 
 def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
-    """Name → source of every chat template; a .jinja file outranks tokenizer_config.json."""
+    """Return name → source of every chat template; a .jinja file outranks tokenizer_config.json."""
     templates: dict[str, str] = {}
     declared = settings.get("chat_template")
     if isinstance(declared, str):

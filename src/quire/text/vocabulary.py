@@ -1,4 +1,4 @@
-"""The model's vocabulary as llguidance wants it: each token's bytes, control tokens apart."""
+"""The model's vocabulary in llguidance's form: each token's bytes, control tokens separate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST_SPECIAL = 257
 def matcher_tokenizer(
     tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]
 ) -> LLTokenizer:
-    """The vocabulary as llguidance wants it; control tokens stand for no text.
+    """Return the vocabulary in llguidance's form; control tokens have no text.
 
     Args:
         vocab_size: of the logits; ids beyond the tokenizer's own are never allowed.
@@ -42,13 +42,13 @@ def matcher_tokenizer(
 
 
 def special_tokens(tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> dict[str, int]:
-    """The control tokens by their names."""
+    """Return the control tokens by name."""
     ids = sorted({*tokenizer.all_special_ids, *eos_token_ids})
     return {tokenizer.id_to_token(i) or f"<{i}>": i for i in ids}
 
 
 def byte_tokenizer(num_special: int = 0) -> LLTokenizer:
-    """Bytes for tokens, and one that ends the text: enough to tell whether a grammar is sound.
+    """Return a vocabulary of bytes and an end token, which suffices to check a grammar.
 
     Args:
         num_special: control tokens behind these, from `FIRST_SPECIAL` on.
@@ -61,7 +61,7 @@ def byte_tokenizer(num_special: int = 0) -> LLTokenizer:
 
 
 class _Vocabulary:
-    """What `LLTokenizer` reads of a tokenizer.
+    """The members of a tokenizer that `LLTokenizer` reads.
 
     Text that is forced is made into the longest tokens that spell it, whatever the tokenizer
     itself would do at the beginning of a text.

@@ -1,4 +1,4 @@
-"""BERT's tokenizer from its vocabulary alone: vocab.txt, a token a line."""
+"""BERT's tokenizer from its vocabulary alone: vocab.txt, one token per line."""
 
 from __future__ import annotations
 
