@@ -221,6 +221,14 @@ def test_a_short_queue_is_reported() -> None:
     assert report.causes == []
 
 
+def test_a_burst_that_queues_asks_for_no_smaller_batch() -> None:
+    usual = healthy(ops=UNBOUND, args={"max_num_seqs": 64})
+    report = explain(with_window(usual, running=9.0, waiting=1.0, demand=65))
+    [queueing] = [finding for finding in report.causes if finding.cause == "queueing"]
+    assert queueing.share == 0.0
+    assert not [change for change in report.changes if change.flag.startswith("--max-num-seqs")]
+
+
 class Clock:
     now = 0.0
 

@@ -20,7 +20,8 @@ def queueing(case: Case) -> Suspect | None:
     wanted = round(min(4.0 * seats, w.running + w.waiting))
     if w.kv_share > 0:
         wanted = min(wanted, int(w.running / w.kv_share))
-    gain = case.estimate.batch_gain(wanted)
+    # There may be fewer requests than seats on average: then they queue in bursts.
+    gain = max(0.0, case.estimate.batch_gain(wanted)) if wanted > seats else 0.0
     fields: dict[str, bool | int | float | str | None] = {"max_num_seqs": wanted}
     why = f"reads the weights once for {wanted} sequences in place of {seats}"
     taken = f"All {seats} seats" if seats > 1 else "The one seat"
