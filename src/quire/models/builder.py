@@ -77,10 +77,12 @@ class Builder:
     def linear(self, spec: LinearSpec, *, head: bool = False) -> Linear:
         """A linear layer; `head`: it makes logits."""
         name, adapters = spec.name, self._adapters.get(spec.stem)
-        bias = f"{spec.stem}.bias"  # of layers whose products are added up, rank 0's alone
+        has_bias = self._source.has(f"{spec.stem}.bias")  # of a summed layer, rank 0 alone
+        # The source takes a weight's pages back when it reads the next tensor: the weight is last.
+        bias = self._tensor(f"{spec.stem}.bias") if has_bias else None
         packed = self._ops.pack_linear(
             self._stored[name] if name in self._stored else self._source.parts(name),
-            self._tensor(bias) if self._source.has(bias) else None,
+            bias,
             epilogue=(spec.activation if adapters is None else None) or "none",
             head=head,
             dtype=self._source.dtype,
