@@ -191,8 +191,8 @@ class AsyncLLM(VllmMethods):
         request_id: str,
         sink: OutputSink,
         options: RequestOptions = NO_OPTIONS,
-    ) -> None:
-        """Start a request whose outputs go to `sink` at once, in the step that gives them.
+    ) -> int:
+        """Start a request whose outputs go to `sink`; return its number of prompt tokens.
 
         A pooling model's result is the only output's `pooled`; `pooling_output` finishes it. The
         caller must `close` the request in the end, unless this raises, which it does as `generate`.
@@ -217,6 +217,7 @@ class AsyncLLM(VllmMethods):
             self.close(request_id)
             raise
         self._watch()
+        return len(request.prompt_token_ids)
 
     def close(self, request_id: str, sink: OutputSink | None = None) -> None:
         """Forget a request, and abort it if it still runs; unknown ids are ignored.

@@ -19,6 +19,7 @@ from quire.core.lora import LoRARequest
 from quire.core.options import RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.frontend.arrivals import Arrival, Arrivals
 from quire.frontend.beam_search import beam_search
 from quire.frontend.each import one_each
 from quire.frontend.input.input_processor import Prompt
@@ -92,7 +93,8 @@ class LLM(LLMEngine, PoolingMethods):
             priority: one each, lower first, under the priority policy.
 
         Raises:
-            InvalidRequestError: for the first prompt that cannot be served; none has run then.
+            InvalidRequestError: for the first prompt that cannot be served. None has run then,
+                unless it is a text with too many tokens: those before it may have, and are dropped.
         """
         many = _as_list(prompts)
         params = self._params(sampling_params, len(many))
@@ -176,14 +178,18 @@ class LLM(LLMEngine, PoolingMethods):
         """Step until every request has its final output; on any exception, abort them all."""
         self._check_awake()
         # A process checks new structures: that takes a while, so Ctrl-C must be immediate here.
-        self._loop.run(self._check_structures(requests))
+        self._loop.run(self._check(requests))
         self._core.watch.lap("idle")
         ids = [str(next(self._ids)) for _ in requests]
+        arrivals = Arrivals(self._in_line(ids, requests), self.resolved.config.scheduler)
         done: dict[str, RequestOutput] = {}
+        tokens = self.stats.generation_tokens
         with _Progress(len(ids), use_tqdm) as bar, deferred_interrupt() as interrupt:
             try:
-                self._loop.run(self._submit(ids, requests, interrupt))
-                while self.has_unfinished_requests():
+                while arrivals or self.has_unfinished_requests():
+                    begun = bool(done) or self.stats.generation_tokens > tokens
+                    idle = not self.has_unfinished_requests()
+                    self._loop.run(self._submit(arrivals.take(begun, idle), arrivals, interrupt))
                     interrupt.check()
                     if not self._client.step():
                         raise EngineDeadError("The core is idle, but requests are waiting.")
@@ -197,26 +203,34 @@ class LLM(LLMEngine, PoolingMethods):
                 self._outputs.take()
         return [done[request_id] for request_id in ids]
 
-    async def _check_structures(self, requests: Sequence[Asked]) -> None:
-        for _, params, _ in requests:
+    async def _check(self, requests: Sequence[Asked]) -> None:
+        """Raise `InvalidRequestError` for what can be seen before a text is tokenized."""
+        for prompt, params, _ in requests:
             if isinstance(params, SamplingParams):
                 check_sampling_types(params)
+                self._input.check_task()
+                self._input.bounded(cast(Prompt, prompt), params)
                 if params.structured_outputs is not None:
                     await self._engine.check_structure(params.structured_outputs)
 
-    async def _submit(
-        self, ids: Sequence[str], requests: Sequence[Asked], interrupt: Interrupt
-    ) -> None:
-        """Send all requests to the core, those of the highest priority first."""
-        order = list(range(len(ids)))
-        if self.resolved.config.scheduler.policy == "priority":
-            order.sort(key=lambda i: requests[i][2].priority)
+    def _in_line(self, ids: Sequence[str], requests: Sequence[Asked]) -> list[Arrival]:
+        """Return the requests with their ids, those of the highest priority first."""
         now = time.monotonic()
-        for i in order:
+        line = [
+            (request_id, (prompt, params, replace(options, arrival_time=now)))
+            for request_id, (prompt, params, options) in zip(ids, requests, strict=True)
+        ]
+        if self.resolved.config.scheduler.policy == "priority":
+            line.sort(key=lambda arrival: arrival[1][2].priority)
+        return line
+
+    async def _submit(
+        self, arriving: Iterable[Arrival], arrivals: Arrivals, interrupt: Interrupt
+    ) -> None:
+        for request_id, (prompt, params, options) in arriving:
             interrupt.check()
-            prompt, params, options = requests[i]
-            options = replace(options, arrival_time=now)
-            await self._engine.submit(prompt, params, ids[i], self._outputs, options)
+            tokens = await self._engine.submit(prompt, params, request_id, self._outputs, options)
+            arrivals.count(tokens)
 
 
 class _Progress:

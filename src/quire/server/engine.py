@@ -90,7 +90,7 @@ class Engine(Protocol):
         request_id: str,
         sink: OutputSink,
         options: RequestOptions = NO_OPTIONS,
-    ) -> None:
+    ) -> int:
         """Start a request; its outputs, as `output_kind` says, go to `sink`."""
         ...
 

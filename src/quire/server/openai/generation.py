@@ -76,13 +76,13 @@ class Generation:
 
     def submit_one(
         self, prompt: Prompt, params: SamplingParams, sink: OutputSink
-    ) -> Awaitable[None]:
+    ) -> Awaitable[int]:
         """Start any prompt in the place of the request's own, as `submit` does."""
         request_id = engine_request_id(self.id)
         self._request_ids.append(request_id)
         return self.server.engine.submit(prompt, params, request_id, sink, self.options)
 
-    def submit(self, prompt: int, sink: OutputSink) -> Awaitable[None]:
+    def submit(self, prompt: int, sink: OutputSink) -> Awaitable[int]:
         """Start a prompt, its outputs to go to `sink`; see `AsyncLLM.submit`.
 
         Raises:
