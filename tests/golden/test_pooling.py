@@ -214,7 +214,7 @@ def test_classes_are_told_of_a_checkpoint_that_classifies(tmp_path: Path) -> Non
         assert embeddings(llm, "a cat").shape == (1, 48)
         with pytest.raises(InvalidRequestError, match="generates no text"):
             llm.generate("a cat", use_tqdm=False)
-        with pytest.raises(InvalidRequestError, match="the model takes 64"):
+        with pytest.raises(InvalidRequestError, match="maximum context length is 64 tokens"):
             llm.embed("cat " * 90)
 
 
