@@ -72,9 +72,6 @@ ALIASES = {
     "utils", "v1",
 }  # fmt: skip
 
-# Modules that import each other, until their rooms are rebuilt.
-CYCLES = {frozenset({"ops.cpu", "ops.table"}), frozenset({"ops.cuda", "ops.device"})}
-
 # Rooms that never import torch, at any depth of nesting.
 TORCH_FREE = {
     "system",
@@ -254,10 +251,8 @@ class Lint:
         for name, targets in lines.items():
             for target, line in targets.items():
                 if name in reached[target]:
-                    both = {other for other in reached[name] if name in reached[other]}
-                    if frozenset(both) not in CYCLES:
-                        message = f"{name} and {target} import each other"
-                        yield Violation(self._modules[name].path, line, message)
+                    message = f"{name} and {target} import each other"
+                    yield Violation(self._modules[name].path, line, message)
 
     def _check(self, module: Module) -> Iterator[tuple[int, str]]:
         known = module.room in self._level or _within(module.name, ALIASES)
