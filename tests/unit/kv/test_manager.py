@@ -150,6 +150,15 @@ def tiered(num_blocks: int, slots: int, files: int = 0) -> KVCacheManager:
     return KVCacheManager(CacheConfig(BLOCK, num_blocks, tiers=tiers))
 
 
+def test_only_the_blocks_of_computed_tokens_are_swapped_out() -> None:
+    """A request may hold blocks for tokens that no step has computed yet."""
+    kv = tiered(num_blocks=8, slots=0)
+    ahead = request("ahead", list(range(6 * BLOCK)))
+    admit(kv, ahead)
+    assert kv.can_swap_out(ahead, 4 * BLOCK)
+    assert not kv.can_swap_out(ahead, 4 * BLOCK + 1)
+
+
 def test_what_the_host_tier_adds_to_a_prefix() -> None:
     kv = tiered(num_blocks=5, slots=2, files=8)
     assert kv.tier is not None
