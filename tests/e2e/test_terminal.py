@@ -14,7 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.serving import QUIRE
+
+# A key can come before the program listens: a conversation has once waited for its answer.
+pytestmark = pytest.mark.slow
 
 COLUMNS = 40
 PATIENCE = 300.0
