@@ -40,7 +40,9 @@ class Terminal:
 
     def interrupted(self, text: str) -> None:
         """Press Ctrl-C again until it is heard: readline misses one just before its `select`."""
-        while not select.select([self._screen], [], [], 5.0)[0]:
+        for _ in range(12):
+            if select.select([self._screen], [], [], 5.0)[0]:
+                break
             self.type("\x03")
         self.wait_for(text)
 
