@@ -1,10 +1,10 @@
-"""Ctrl-C that waits for the end of a step, so that the engine is never left half-way through."""
+"""Ctrl-C that waits for a safe moment, so that the engine is never left half-way through."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -20,8 +20,8 @@ class Interrupt:
 
 
 @contextmanager
-def deferred_interrupt() -> Iterator[Interrupt]:
-    """Note the first Ctrl-C instead of raising it; a second one is immediate.
+def deferred_interrupt(then: Callable[[], object] | None = None) -> Iterator[Interrupt]:
+    """Note the first Ctrl-C and call `then`, instead of raising it; a second one is immediate.
 
     Outside the main thread, and where the application handles SIGINT itself, nothing changes.
     """
@@ -36,6 +36,8 @@ def deferred_interrupt() -> Iterator[Interrupt]:
         if interrupt.pressed:
             default(signum, frame)
         interrupt.pressed = True
+        if then is not None:
+            then()
 
     signal.signal(signal.SIGINT, press)
     try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from quire.core.errors import EngineDeadError
+from quire.frontend.interrupt import deferred_interrupt
 
 T = TypeVar("T")
 
@@ -22,7 +24,10 @@ class SyncLoop:
         self._loop = asyncio.new_event_loop()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns; Ctrl-C cancels it.
+        """Return what `work` returns.
+
+        Ctrl-C cancels it: raised inside one of the loop's tasks, KeyboardInterrupt would come again
+        in each task that waits for that one, some of them in a later call.
 
         Raises:
             EngineDeadError: after `close`.
@@ -32,14 +37,19 @@ class SyncLoop:
             raise EngineDeadError("The engine has been shut down.")
         with _without_running_loop():
             task = self._loop.create_task(work)
-            try:
-                return self._loop.run_until_complete(task)
-            except BaseException:
-                if not task.done():
-                    task.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        self._loop.run_until_complete(task)
-                raise
+            cancel = partial(self._loop.call_soon_threadsafe, task.cancel)
+            with deferred_interrupt(cancel) as interrupt:
+                try:
+                    result = self._loop.run_until_complete(task)
+                except BaseException:
+                    if not task.done():
+                        task.cancel()
+                        with contextlib.suppress(asyncio.CancelledError):
+                            self._loop.run_until_complete(task)
+                    interrupt.check()
+                    raise
+            interrupt.check()
+            return result
 
     def close(self) -> None:
         """Close the loop, after what is due in it. Harmless when repeated."""

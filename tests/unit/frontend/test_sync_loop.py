@@ -48,6 +48,30 @@ def test_ctrl_c_cancels_the_work() -> None:
     loop.close()
 
 
+def test_ctrl_c_in_a_task_that_others_wait_for_is_raised_once() -> None:
+    loop, ended = SyncLoop(), []
+
+    async def press() -> None:
+        signal.raise_signal(signal.SIGINT)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def wait() -> None:
+        task = asyncio.create_task(press())
+        try:
+            await asyncio.shield(task)
+        finally:
+            task.cancel()
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(wait())
+    assert loop.run(answer(3)) == 3
+    assert ended == [True]
+    loop.close()
+
+
 async def test_inside_another_loop() -> None:
     outer, loop = asyncio.get_running_loop(), SyncLoop()
     assert loop.run(answer(3)) == 3
