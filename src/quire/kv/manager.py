@@ -65,7 +65,7 @@ class KVCacheManager:
         self.block_size = config.block_size
         tiers = config.tiers
         self.tier = HostTier(tiers) if tiers.num_slots else None
-        offload = self.tier.offload if self.tier and tiers.num_offload_slots else None
+        offload = self.tier.offload if self.tier else None
         self.pool = BlockPool(config.num_blocks, offload)
         self.hasher = BlockHasher(config.block_size, config.hash_algo, config.hash_seed)
         self.prefix_queries = 0

@@ -197,7 +197,7 @@ class SequenceMatcher:
             return
         fork = matcher.deep_copy()
         for row, draft in enumerate(drafts.tolist(), 1):
-            if not fork.is_stopped() and not fork.try_consume_tokens([draft]):
+            if not fork.try_consume_tokens([draft]):
                 self.masks[row:] = self.masks[row - 1]
                 return
             self._fill(fork, row)

@@ -14,7 +14,7 @@ def check_stop(request: Request) -> bool:
         if params.ignore_eos or token not in request.eos_token_ids:
             request.stop_reason = token
         return True
-    if request.num_tokens >= request.max_total_tokens:
-        request.finish_reason = FinishReason.LENGTH
-        return True
-    return False
+    if request.num_tokens < request.max_total_tokens:
+        return False
+    request.finish_reason = FinishReason.LENGTH
+    return True

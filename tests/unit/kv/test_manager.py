@@ -201,6 +201,18 @@ def test_what_the_host_tier_adds_to_a_prefix() -> None:
     kv.check_integrity()
 
 
+def test_a_single_block_in_the_host_tier_is_found() -> None:
+    kv = tiered(num_blocks=2, slots=8)
+    first, other = request("first", [1] * BLOCK), request("other", [2] * 2 * BLOCK)
+    admit(kv, first)
+    kv.free(first)
+    admit(kv, other)
+    again = request("again", [1] * (BLOCK + 1))
+    stored = kv.find_stored(again, kv.find_prefix(again))
+    assert stored is not None
+    assert stored.keys == first.block_hashes
+
+
 def test_a_block_in_the_cache_is_not_loaded() -> None:
     """Behind one that was evicted, too, and where the host tier has a copy."""
     kv = tiered(num_blocks=5, slots=8)

@@ -115,6 +115,14 @@ def test_a_tree() -> None:
     assert nodes(kv_snapshot(s.kv))[root] == (None, 2, 0)
 
 
+def test_the_first_block_of_all_may_have_two_children() -> None:
+    s = make(60)
+    run(s, "a", [*range(SIZE), *[50] * SIZE, 1], 9)
+    run(s, "b", [*range(SIZE), *[60] * SIZE, 1], 9)
+    root, a, b = *s.kv.tables["a"][:2], s.kv.tables["b"][1]
+    assert nodes(kv_snapshot(s.kv)) == {root: (None, 1, 2), a: (root, 1, 1), b: (root, 1, 1)}
+
+
 def test_what_follows_a_block_that_was_given_away_is_an_orphan() -> None:
     s = make(6)
     run(s, "a", [*range(4 * SIZE), 1], 1)
@@ -143,6 +151,15 @@ def test_a_large_picture_is_made_coarser(monkeypatch: pytest.MonkeyPatch) -> Non
     assert OWNED in found.map.kind
     assert found.tree.num_nodes == 11
     assert found.tree.blocks == [11, 1, 1]
+
+
+def test_a_cell_is_what_most_of_its_blocks_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_module, "MAX_RUNS", 1)
+    s = make(10)
+    run(s, "a", [1] * 6 * SIZE, 9)
+    found = kv_snapshot(s.kv)
+    assert found.map.blocks_per_cell == 10
+    assert picture(found) == [(OWNED, "a")] * 10
 
 
 def test_parents_that_are_not_told_of_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,18 @@ def test_masks_follow_drafts_as_they_follow_output(grammars: Grammars) -> None:
     assert [allowed(filler, done, ahead) for ahead in range(3)] == [{EOS}] * 3
 
 
+def test_masks_behind_a_wrong_draft_allow_something(grammars: Grammars) -> None:
+    filler, guessed = MaskFiller(grammars), state('{"a":')
+    start = int(guessed._num_tokens[0])
+    guessed._token_ids[start : start + 2] = list(b"xy")
+    guessed.num_drafts = 2
+    allowed(filler, guessed)
+    assert guessed.matcher is not None
+    masks = guessed.matcher.masks
+    assert len(masks) == 3
+    assert (masks[1:] == masks[0]).all()
+
+
 def test_an_end_that_is_ignored_goes_on_ending(grammars: Grammars) -> None:
     filler, done = MaskFiller(grammars), state('{"a":1,"b":"x"}', ignore_eos=True)
     for _ in range(3):

@@ -55,6 +55,14 @@ def test_a_resumed_sequence_edits_as_if_never_stopped() -> None:
     assert running.num_output_tokens == resumed.num_output_tokens == 3
 
 
+def test_a_bad_word_may_begin_with_the_first_token() -> None:
+    params = SamplingParams(bad_words_token_ids=[[6, 7]])
+    state = SamplingState(params, np.array([5, 6, 0], dtype=np.int32), np.array([2]), 1)
+    logits = np.ones(10, dtype=np.float32)
+    edit(state, logits)
+    assert np.flatnonzero(logits == -np.inf).tolist() == [7]
+
+
 def test_penalties_follow_an_output_that_is_taken_back() -> None:
     tokens = np.array([5, 6, 7, 7, 8], dtype=np.int32)
     count = np.array([5])

@@ -66,6 +66,15 @@ def test_what_has_to_follow(text: str, budget: int, expected: str | None) -> Non
     assert held(text, budget) == expected
 
 
+def test_a_token_may_begin_and_end_it() -> None:
+    class Whole(DummyTokenizer):
+        def token_bytes(self, token: int) -> bytes:
+            return b"<think></think>" if token == 1 else super().token_bytes(token)
+
+    follower = ThinkingLimit(1, MARKS, Whole(VOCAB))
+    assert follower.next_token(np.array([1, *b"abcdef"], dtype=np.int32)) is None
+
+
 def test_a_prompt_that_has_begun_it() -> None:
     assert held("", 0, BEGUN) == "<"
     assert held("abc", 4, BEGUN) is None

@@ -127,6 +127,18 @@ def test_a_step_loads_no_more_prefixes_than_it_may_compute_tokens() -> None:
     assert s.kv.tier.stats().loaded == 24
 
 
+def test_loads_come_with_blocks_for_what_one_step_computes() -> None:
+    cache = CacheConfig(BLOCK, 12, tiers=TierConfig(num_offload_slots=12))
+    s = Scheduler(SchedulerConfig(1000, 4, 2 * BLOCK), cache)
+    s.add(request("a1", 7 * BLOCK, max_tokens=1))
+    finish(s)
+    s.add(request("b", 12 * BLOCK - 8, max_tokens=1))
+    finish(s)
+    s.add(request("a2", 11 * BLOCK, max_tokens=1))
+    s.schedule(0.0)
+    assert len(s.kv.table("a2")) == 7 + 2
+
+
 def test_a_failed_load_is_computed_again() -> None:
     s, again = evicted()
     loading = s.schedule(0.0)

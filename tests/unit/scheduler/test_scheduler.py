@@ -261,6 +261,27 @@ def test_a_step_that_fails_ends_its_requests_only() -> None:
     assert step(s)[0] == {"b": 40}
 
 
+def test_a_failed_step_leaves_none_of_its_blocks_in_the_prefix_cache() -> None:
+    s = make(budget=200)
+    s.add(request("a", 40, max_tokens=1))
+    step(s)
+    s.add(request("b", 40))
+    s.fail(s.schedule(now=0.0), "the kernel crashed", now=0.0)
+    s.add(request("a2", 40))
+    s.add(request("b2", 40))
+    assert step(s)[0] == {"a2": 8, "b2": 40}  # a's step did not fail
+
+
+def test_a_first_token_that_does_not_come_is_told_of_with_a_later_step() -> None:
+    s = make()
+    s.add(request("a", 4))
+    batch = s.schedule(now=0.0)
+    assert s.update(batch, ModelOutput(token_columns([[]])), now=0.0).outputs == []
+    batch = s.schedule(now=1.0)
+    (output,) = s.update(batch, sampled(s, batch, 5), now=1.0).outputs
+    assert (output.request_id, output.new_token_ids) == ("a", [5])
+
+
 @pytest.mark.parametrize("max_tokens", [1, 8])
 def test_prompt_logprobs_of_all_chunks_come_with_the_first_token(max_tokens: int) -> None:
     s = make(budget=16)
@@ -450,6 +471,15 @@ def test_steps_in_which_nothing_but_decoding_happens_are_foreseen(
         assert batch.new_blocks is NO_BLOCKS  # nobody has looked for any
         s.update(batch, sampled(s, batch, 5), 0.0)
         assert s.running.quiet == left
+
+
+def test_nothing_is_foreseen_behind_a_step_of_several_tokens() -> None:
+    s = make()
+    s.add(request("a", 4, max_tokens=50))
+    step(s)
+    batch = s.schedule(0.0, num_steps=2)
+    assert batch.width == 2
+    assert s.running.quiet == 0
 
 
 def test_nobody_holds_more_blocks_than_tokens_need() -> None:
