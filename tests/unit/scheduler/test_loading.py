@@ -251,6 +251,24 @@ def test_a_step_that_fails_for_its_loads_is_not_made_again(kind: str) -> None:
     finish(s)
 
 
+def test_loads_of_a_step_that_was_not_begun_are_tried_again() -> None:
+    s = make(12, TierConfig(num_offload_slots=12))
+    s.add(request("a1", 7 * BLOCK, max_tokens=1))
+    finish(s)
+    s.add(request("b", 12 * BLOCK - 1, max_tokens=1))
+    finish(s)
+    s.add(request("c", BLOCK, max_tokens=9))
+    first = s.schedule(0.0)
+    s.add(request("a2", 7 * BLOCK, max_tokens=2))
+    assert s.schedule(0.0).block_copies is not None
+    s.fail(first, "the kernel crashed", 0.0)
+    again = s.schedule(0.0)
+    assert again.block_copies is not None
+    assert len(again.block_copies.loads) == 6
+    compute(s, again)
+    finish(s)
+
+
 def test_recompute_keeps_nothing() -> None:
     s = preempted("recompute")
     assert s.kv.tier is not None
