@@ -22,7 +22,7 @@ import numpy as np
 
 from quire.bench.workload import lengths, text_prompts, token_prompts
 from quire.core.errors import ConfigError
-from quire.core.trace import read_lines
+from quire.text.trace import read_lines
 
 _TEXTS = Path(__file__).with_name("texts")
 _NAMES = (

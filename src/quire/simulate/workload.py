@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.errors import ConfigError
-from quire.core.trace import read_lines
+from quire.text.trace import read_lines
 
 Distribution = Literal["fixed", "uniform", "lognormal"]
 SIGMA = 1.0
@@ -62,7 +62,7 @@ class Workload:
 
 
 def read_trace(path: Path) -> Workload:
-    """A workload from a trace (see `core.trace`).
+    """A workload from a trace (see `text.trace`).
 
     Raises:
         ConfigError: it cannot be read, or a line is wrong, which is named.

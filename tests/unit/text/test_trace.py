@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.core.trace import TraceLine, read_lines
+from quire.text.trace import TraceLine, read_lines
 
 
 def write(folder: Path, name: str, *lines: str) -> Path:
