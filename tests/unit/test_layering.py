@@ -88,18 +88,26 @@ def test_torch_free_rooms(tmp_path: Path, room: str, text: str) -> None:
     assert found.endswith(f"{room}.a must not load torch: torch")
 
 
+@pytest.mark.parametrize("name", ["runner/a.py", "frontend/llm.py", "profile/devices.py"])
+def test_torch_belongs_to_ops_and_to_its_own_profiler(tmp_path: Path, name: str) -> None:
+    text = "def f():\n    from torch import Tensor"
+    assert lint(tmp_path, {"ops/a.py": text, "profile/torch_profiler.py": text}) == []
+    [found] = lint(tmp_path, {name: text})
+    assert "must not import torch" in found
+
+
 def test_torch_is_found_behind_other_modules(tmp_path: Path) -> None:
     files = {
         "frontend/client/core_client.py": "from quire.engine.process import start",
         "engine/process.py": "def start():\n    from quire.engine import core",
-        "engine/core.py": "from quire.runner import runner",
-        "runner/runner.py": "import torch",
+        "engine/core.py": "from quire.ops import reference",
+        "ops/reference.py": "import torch",
         "server/app.py": "from quire.frontend.client import core_client",
     }
     assert lint(tmp_path, files) == []
     files["engine/process.py"] = "from quire.engine import core"
     client = "quire.frontend.client.core_client"
-    chain = "quire.engine.process -> quire.engine.core -> quire.runner.runner -> torch"
+    chain = "quire.engine.process -> quire.engine.core -> quire.ops.reference -> torch"
     assert lint(tmp_path, files) == [
         f"frontend/client/core_client.py:1: {client[6:]} must not load torch: {chain}",
         f"server/app.py:1: server.app must not load torch: {client} -> {chain}",
@@ -108,7 +116,8 @@ def test_torch_is_found_behind_other_modules(tmp_path: Path) -> None:
 
 def test_a_command_may_start_an_engine_in_a_function(tmp_path: Path) -> None:
     files = {
-        "frontend/llm.py": "import torch",
+        "ops/reference.py": "import torch",
+        "frontend/llm.py": "import quire.ops.reference",
         "cli/main.py": "def f():\n    import quire.frontend.llm",
     }
     assert lint(tmp_path, files) == []

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from quire.core.dtypes import HostArray
+from quire.core.quantized import QuantizedWeight as HostWeight
 from quire.ops import reference
+from quire.ops.array import Array
 from quire.ops.device import CPU, Device
 from quire.ops.lora import lora_add
 from quire.ops.moe import moe, route
@@ -17,6 +21,7 @@ from quire.ops.paged_attention import paged_attention
 from quire.ops.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops.reference import Epilogue, LinearWeight
 from quire.ops.sampling import argmax, logprobs, sample
+from quire.ops.torch_arrays import array, tensor
 
 if TYPE_CHECKING:
     from quire import _native
@@ -86,10 +91,18 @@ class Ops:
 
         A provider's `StoredLinear` is what it has packed before.
         """
-        if not isinstance(weight, (Tensor, QuantizedWeight, Sequence)):
+        if not isinstance(weight, (Tensor, np.ndarray, QuantizedWeight, HostWeight, Sequence)):
             raise TypeError("torch takes no stored weight")
         parts: Any = [part.to(self.device.torch) for part in parts_of(weight)]
         return reference.pack_linear(parts, bias, epilogue=epilogue, head=head, dtype=dtype)
+
+    def array(self, values: HostArray) -> Array:
+        """Return the values on the device; on the host it shares their memory if it can."""
+        return tensor(values).to(self.device.torch)
+
+    def numpy(self, values: Array) -> HostArray:
+        """Return the values on the host: their own memory if they are there, else a copy."""
+        return array(values)
 
     def using(self, **ops: Callable[..., Any]) -> Self:
         """Return a copy that calls these in place of its own ops of these names."""

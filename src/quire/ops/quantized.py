@@ -11,11 +11,16 @@ of 8 bits; c(k) is k, or `permutation[k]` where a file's groups are not runs of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from quire.core.dtypes import HostArray
+from quire.core.quantized import QuantizedWeight as HostWeight
+from quire.ops.torch_arrays import tensor
 
 CODE_TYPES = (torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -146,16 +151,26 @@ class QuantizedWeight:
 
 
 Weight = Tensor | QuantizedWeight
-Weights = Weight | Sequence[Tensor] | Sequence[QuantizedWeight]
+HostWeights = HostArray | HostWeight | Sequence[HostArray] | Sequence[HostWeight]
+Weights = Weight | Sequence[Tensor] | Sequence[QuantizedWeight] | HostWeights
 """One weight, or parts of one whose rows follow each other."""
 
 
 def parts_of(weight: Weights) -> list[Tensor] | list[QuantizedWeight]:
-    if isinstance(weight, Tensor):
-        return [weight]
-    if isinstance(weight, QuantizedWeight):
-        return [weight]
-    return cast("list[Tensor] | list[QuantizedWeight]", list(weight))
+    """Return the parts of a weight as tensors."""
+    one = isinstance(weight, (Tensor, QuantizedWeight, np.ndarray, HostWeight))
+    parts: Any = [weight] if one else weight
+    return [_on_tensors(part) for part in parts]
+
+
+def _on_tensors(part: Weight | HostArray | HostWeight) -> Any:
+    if isinstance(part, np.ndarray):
+        return tensor(part)
+    if not isinstance(part, HostWeight):
+        return part
+    values: dict[str, Any] = {field.name: getattr(part, field.name) for field in fields(part)}
+    arrays = {name: tensor(v) for name, v in values.items() if isinstance(v, np.ndarray)}
+    return QuantizedWeight(**{**values, **arrays})
 
 
 def dense(weight: Tensor | QuantizedWeight, dtype: torch.dtype) -> Tensor:

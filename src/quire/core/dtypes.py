@@ -1,0 +1,51 @@
+"""numpy's dtypes by name: "float32", "bfloat16", "float8_e4m3fn" …
+
+Importing this module gives numpy the formats that it lacks (`ml_dtypes`). `str(dtype)` is the name
+again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+HostArray = NDArray[Any]
+"""An array in the host's memory, of any dtype."""
+
+DType = np.dtype[Any]
+BFLOAT16: DType = np.dtype(ml_dtypes.bfloat16)
+FLOAT8_E4M3: DType = np.dtype(ml_dtypes.float8_e4m3fn)
+FLOAT8_E5M2: DType = np.dtype(ml_dtypes.float8_e5m2)
+FLOAT8 = frozenset({FLOAT8_E4M3, FLOAT8_E5M2})
+FLOATS = frozenset({np.dtype(name) for name in ("float16", "float32", "float64")}) | {BFLOAT16}
+"""Floats of 16 bits and more."""
+
+
+def dtype_of(name: str) -> DType:
+    """Return numpy's dtype of a name.
+
+    Raises:
+        TypeError: there is no such dtype.
+    """
+    return np.dtype(name)
+
+
+def is_float(dtype: DTypeLike) -> bool:
+    """Return whether a dtype is a float; `np.issubdtype` says no to those of `ml_dtypes`."""
+    return np.dtype(dtype) in FLOATS | FLOAT8
+
+
+def converted(values: HostArray, dtype: DType) -> HostArray:
+    """Return `values` as `dtype`, rounded to nearest even; the same array if it has that dtype.
+
+    Values out of range become infinite, as they do in torch, without a warning.
+    """
+    with np.errstate(all="ignore"):
+        if values.dtype in FLOAT8 and values.dtype != dtype:
+            # A table is several times as fast as the cast of ml_dtypes.
+            every = np.arange(256, dtype=np.uint8).view(values.dtype).astype(dtype)
+            return every[values.view(np.uint8)]
+        return values.astype(dtype, copy=False)
