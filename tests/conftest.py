@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -26,6 +29,10 @@ for name in filter(lambda name: not _KEPT.fullmatch(name), list(os.environ)):
 
 os.environ.setdefault("QUIRE_TEST_SEED", "0")
 
+# Hundreds of processes import Quire: each would compile it again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Several pytest workers share the cores; a thread pool in each would have them wait in turns.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -39,6 +46,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--screenshots", metavar="DIR", help="write the dashboard's pictures into this folder"
     )
+    parser.addoption(
+        "--cpu-report", metavar="FILE", help="append each test's CPU seconds, fixtures included"
+    )
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of the children that have ended."""
+    parts = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(part.ru_utime + part.ru_stime for part in parts)
+
+
+def report_cpu(config: pytest.Config, seconds: float, name: str) -> None:
+    """Append one line; several workers may share the file."""
+    if path := config.getoption("--cpu-report"):
+        with open(path, "a") as file:
+            file.write(f"{seconds:9.3f} {name}\n")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    report_cpu(session.config, cpu_seconds(), "collection")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    before = cpu_seconds()
+    result = yield
+    report_cpu(item.config, cpu_seconds() - before, item.nodeid)
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-QUIRE = (
-    *(sys.executable, "-c"),
-    """
-from quire.__main__ import main
 from quire.bench import bandwidth
+from quire.cli.main import main
 
-bandwidth.measure.__defaults__ = (2**24,)
-make_reader = bandwidth.Reader.__init__
-bandwidth.Reader.__init__ = lambda reader, threads, _=0: make_reader(reader, threads, 2**24)
-main()
-""",
-)
-"""The program; it measures the memory's bandwidth with a small buffer, which takes less time."""
 SPREAD = {"mean", "p50", "p90", "p99"}
 LENGTHS = ("--input-len", "6", "--output-len", "4")
 CASES: dict[str, tuple[tuple[str, ...], set[str]]] = {
@@ -69,9 +57,9 @@ MANY_ROWS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     ),
     "interference": (
         (
-            *("--num-streams", "2", "--input-len", "8", "--idle-tokens", "8"),
-            *("--num-arrivals", "2", "--arrival-len", "300", "--repetitions", "1"),
-            *("--budgets", "auto", "2048"),
+            *("--num-streams", "2", "--input-len", "8", "--idle-tokens", "4"),
+            *("--num-arrivals", "2", "--arrival-len", "60", "--repetitions", "1"),
+            *("--budgets", "64"),
         ),
         {
             *("max_num_batched_tokens", "idle_p50_ms", "idle_p99_ms", "itl_p50_ms", "itl_p99_ms"),
@@ -92,17 +80,28 @@ MANY_ROWS: dict[str, tuple[tuple[str, ...], set[str]]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure the memory's bandwidth in less time."""
+    make_reader = bandwidth.Reader.__init__
+    monkeypatch.setattr(bandwidth.measure, "__defaults__", (2**24,))
+    monkeypatch.setattr(
+        bandwidth.Reader,
+        "__init__",
+        lambda reader, threads, _=0: make_reader(reader, threads, 2**24),
+    )
+
+
 @pytest.mark.parametrize("name", MANY_ROWS)
-def test_benches_of_many_rows(name: str, tmp_path: Path) -> None:
+def test_benches_of_many_rows(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv, keys = MANY_ROWS[name]
     file = tmp_path / "rows.jsonl"
-    command = [*QUIRE, "bench", name, *argv, "--json", str(file)]
-    command += ["--plot-dir", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
+    assert main(["bench", name, *argv, "--json", str(file), "--plot-dir", str(tmp_path)]) == 0
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    assert done.stdout.startswith(f"bench {name} ({len(rows)} rows)\n")
+    assert capsys.readouterr().out.startswith(f"bench {name} ({len(rows)} row")
     for row in rows:
         assert keys <= set(row)
         assert row["bench"] == name
@@ -117,15 +116,12 @@ def test_benches_of_many_rows(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bench(name: str, tmp_path: Path) -> None:
+def test_bench(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv, keys = CASES[name]
     file = tmp_path / "row.json"
-    command = [*QUIRE, "bench", name, *argv]
-    command += ["--repetitions", "1", "--seed", "3", "--json", str(file)]
-    command += ["--plot-dir", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"bench {name} (1 repetition)\n")
+    command = ["bench", name, *argv, "--repetitions", "1", "--seed", "3", "--json", str(file)]
+    assert main([*command, "--plot-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith(f"bench {name} (1 repetition)\n")
     picture = "itl.png" if name == "serve" else f"{name}.png"
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     row = json.loads(file.read_text())
