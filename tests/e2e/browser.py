@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 DESKTOP = {"width": 1440, "height": 900}
 PHONE = {"width": 375, "height": 812}
+PATIENCE = 120_000
+"""Milliseconds; a busy machine draws slowly."""
+expect.set_options(timeout=PATIENCE)
 
 _WATCH_POLICY = """
 window.violations = [];
@@ -75,7 +78,7 @@ def dashboard(
         color_scheme="dark" if scheme == "dark" else "light",
         reduced_motion="reduce",
     )
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE)
     context.add_init_script(_WATCH_POLICY)
     page = context.new_page()
     shown = Dashboard(page, context)

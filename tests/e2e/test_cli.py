@@ -21,22 +21,18 @@ def test_help() -> None:
 
 
 def test_complete_keeps_stdout_clean(tiny_model: Path) -> None:
-    flags = ["--model", str(tiny_model), "--max-tokens", "8", "--temperature", "0"]
-    result = quire("complete", "once upon", *flags, "--ignore-eos")
+    """A chat, its prompt as a word, and the same from a pipe: one answer, and nothing else."""
+    prompt = "user: hi\nassistant:"
+    flags = ["--model", str(tiny_model), "--max-tokens", "8", "--temperature", "0", "--ignore-eos"]
+    result = quire("complete", prompt, *flags)
     assert result.returncode == 0, result.stderr
     assert "8 tokens" in result.stderr
     assert "first token after" in result.stderr
-    piped = quire("complete", *flags, "--ignore-eos", text="once upon\n")
-    assert piped.stdout == result.stdout
     assert result.stdout.strip()
-
-
-def test_complete_chat(tiny_model: Path) -> None:
-    flags = ["--model", str(tiny_model), "--max-tokens", "8", "--temperature", "0"]
-    plain = quire("complete", *flags, text="user: hi\nassistant:")
+    assert quire("complete", *flags, text=f"{prompt}\n").stdout == result.stdout
     chat = quire("complete", "--chat", "hi", *flags)
     assert chat.returncode == 0, chat.stderr
-    assert chat.stdout == plain.stdout
+    assert chat.stdout == result.stdout
 
 
 def test_chat_from_a_pipe(tiny_model: Path) -> None:

@@ -22,26 +22,23 @@ from tests.e2e.tiny_adapter import write_tiny_adapter
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def output_of(name: str, *argv: str) -> str:
-    command = [sys.executable, str(EXAMPLES / name), *argv]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def main_of(name: str) -> Any:
     """The example's `main`, to be called in this process."""
     return runpy.run_path(str(EXAMPLES / name))["main"]
 
 
 def test_offline() -> None:
-    text = output_of("offline.py")
-    assert text.startswith("Once upon a time ...")
-    assert "The little dog ..." in text
+    """As a program of its own, which all end alike."""
+    command = [sys.executable, str(EXAMPLES / "offline.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Once upon a time ...")
+    assert "The little dog ..." in done.stdout
 
 
-def test_simple_profiling(tmp_path: Path) -> None:
-    text = output_of("simple_profiling.py", "embedded", str(tmp_path))
+def test_simple_profiling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main_of("simple_profiling.py")("embedded", str(tmp_path))
+    text = capsys.readouterr().out
     assert text.count(" ...") == 4
     [trace] = tmp_path.iterdir()
     assert f"The trace is in {trace}" in text
@@ -49,8 +46,9 @@ def test_simple_profiling(tmp_path: Path) -> None:
     assert sum(event.get("cat") == "native_op" for event in events) > 100
 
 
-def test_automatic_prefix_caching() -> None:
-    _, first, second = output_of("automatic_prefix_caching.py").splitlines()
+def test_automatic_prefix_caching(capsys: pytest.CaptureFixture[str]) -> None:
+    main_of("automatic_prefix_caching.py")()
+    _, first, second = capsys.readouterr().out.splitlines()
     total = int(first.split()[0])
     assert total > 500
     assert f"{total} tokens, 0 of them cached" in first
@@ -58,12 +56,15 @@ def test_automatic_prefix_caching() -> None:
     assert total - 32 < cached < total
 
 
-def test_openai_client() -> None:
+def test_openai_client(capsys: pytest.CaptureFixture[str]) -> None:
     flags = {field: getattr(EngineArgs(), field) for field in EngineArgs.__dataclass_fields__}
+    main = main_of("openai_client.py")
     with running_server(Namespace(**flags, start_timeout=120.0)) as url:
-        story = output_of("openai_client.py", f"{url}/v1")
+        main(f"{url}/v1")
+        story = capsys.readouterr().out
         assert len(story.split()) > 10
-        assert output_of("openai_client.py", f"{url}/v1") == story
+        main(f"{url}/v1")
+        assert capsys.readouterr().out == story
 
 
 def test_async_streaming(capsys: pytest.CaptureFixture[str]) -> None:
