@@ -12,7 +12,7 @@ from quire.core.config import HashAlgo
 from quire.core.errors import ConfigError
 from quire.core.lora import LoRARequest
 from quire.core.options import RequestOptions
-from quire.core.request import Request
+from quire.core.request import EMBEDDED, Request
 from quire.core.sampling_params import SamplingParams
 from quire.kv.hashing import BlockHasher
 
@@ -89,3 +89,15 @@ def test_a_hash_covers_all_tokens_before_four_bytes_each() -> None:
     root = hashlib.sha256(b"quire:" + bytes(8)).digest()
     assert first == hashlib.sha256(root + array("i", range(8)).tobytes()).digest()
     assert second == hashlib.sha256(root + array("i", range(16)).tobytes()).digest()
+
+
+def test_a_block_of_embeddings_has_the_hash_of_its_own_rows() -> None:
+    hashes = []
+    for last in (b"x", b"y"):
+        rows = [b"row %d" % i for i in range(8)] + [last * 5]
+        given = Request(
+            "a", [EMBEDDED] * 9, SamplingParams(), arrival_time=0, max_model_len=99,
+            prompt_embeds=b"".join(rows),
+        )  # fmt: skip
+        hashes.append(hasher().extend(given)[:1])
+    assert hashes[0] == hashes[1] != []

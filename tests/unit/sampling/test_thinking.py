@@ -129,6 +129,17 @@ def test_a_forced_token_is_the_only_one_whatever_else_is_asked() -> None:
     assert EOS in edits.banned
 
 
+def test_what_is_forced_behind_drafts_follows_them() -> None:
+    filler = MaskFiller(Grammars(lambda: DummyTokenizer(VOCAB), VOCAB))
+    row = state(
+        "<think>abc", thinking_token_budget=3, thinking_marks=MARKS, structured_outputs=None
+    )
+    start = int(row._num_tokens[0])
+    row._token_ids[start : start + 2] = list(b"</")
+    row.num_drafts = 2
+    assert [allowed(filler, row, ahead) for ahead in range(3)] == [{60}, {47}, {116}]  # "</t"
+
+
 def test_the_structure_begins_behind_the_forced_end() -> None:
     from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 

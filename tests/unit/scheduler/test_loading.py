@@ -269,6 +269,21 @@ def test_loads_of_a_step_that_was_not_begun_are_tried_again() -> None:
     finish(s)
 
 
+def test_who_is_loading_has_a_seat() -> None:
+    cache = CacheConfig(BLOCK, 24, tiers=TierConfig(num_offload_slots=24))
+    s = Scheduler(SchedulerConfig(1000, 2, 400, "priority"), cache)
+    for name, length in (("a1", 7 * BLOCK), ("b", 24 * BLOCK - 1)):
+        s.add(request(name, length, max_tokens=1))
+        finish(s)
+    s.add(request("low", 8, priority=5))
+    compute(s, s.schedule(0.0))
+    s.add(request("a2", 7 * BLOCK))
+    assert s.schedule(0.0).block_copies is not None
+    s.add(request("high", 8))
+    assert s.schedule(0.0).request_ids == ["high"]
+    assert s.requests["low"].num_preemptions == 1
+
+
 def test_recompute_keeps_nothing() -> None:
     s = preempted("recompute")
     assert s.kv.tier is not None
