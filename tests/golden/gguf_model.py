@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from quire.checkpoint.gguf_export import exported_tensors, factor_tensors, metadata
 from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor
@@ -41,6 +40,6 @@ def write_gguf_model(
         for tensor, kind in zip(tensors, types, strict=True):
             values = tensor.read(weights)
             if kind not in ("F32", "F16"):
-                values = quantize_rows(torch.from_numpy(values), kind)
+                values = quantize_rows(values, kind)
             writer.add(tensor.name, values.astype(np.float16) if kind == "F16" else values)
     return path

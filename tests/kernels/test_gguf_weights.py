@@ -34,7 +34,7 @@ def draw(name: str, generator: torch.Generator) -> tuple[QuantizedWeight, Tensor
     """A weight of blocks of very different sizes in type `name`, and its values by gguf-py."""
     sizes = 10 ** (torch.rand(N, K // 256, 1, generator=generator) * 4 - 3)
     dense = torch.randn(N, K // 256, 256, generator=generator) + 0.5
-    raw = quantize_rows((dense * sizes).view(N, K), name)
+    raw = quantize_rows((dense * sizes).view(N, K).numpy(), name)
     type_ = gguf.GGMLQuantizationType[name]
     arrays = quantized_arrays(raw.reshape(-1), TENSOR_TYPES[type_.value], N, K)
 

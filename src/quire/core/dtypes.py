@@ -38,6 +38,11 @@ def is_float(dtype: DTypeLike) -> bool:
     return np.dtype(dtype) in FLOATS | FLOAT8
 
 
+def finfo(dtype: DTypeLike) -> Any:
+    """Return the limits of a float as `np.finfo` does: `max`, `smallest_normal`, `nmant` …"""
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+
+
 def converted(values: HostArray, dtype: DType) -> HostArray:
     """Return `values` as `dtype`, rounded to nearest even; the same array if it has that dtype.
 

@@ -18,7 +18,8 @@ from quire.models.layout import parameters
 from quire.models.parameters import Progress
 from quire.models.registry import weight_names
 from quire.models.sources import Piece, match
-from quire.ops.quantized import QuantizedWeight, dense
+from quire.ops.quantized import QuantizedWeight, dense, parts_of
+from quire.ops.torch_arrays import array
 from quire.quant.bits import float32
 from quire.quant.names import Rounding
 from quire.quant.scheme import Array, Method
@@ -109,7 +110,9 @@ class StoredParameters:
         if self._rounding is None or name not in self._linear:
             return parts
         rounder = self._rounding.head if name == self._head else self._rounding.layers
-        return parts if rounder is None else [rounder.quantize(part) for part in parts]
+        if rounder is None:
+            return parts
+        return parts_of([rounder.quantize(array(part)) for part in parts])
 
     def _read(self, piece: Piece) -> Tensor | QuantizedWeight:
         self._done += sum(self._weights.tensors[name].nbytes for name in piece.stored.values())

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """A float of 4 bits, as MXFP4 and NVFP4 have it (OCP Microscaling Formats 1.0, 5.3.3)."""
 
@@ -33,3 +39,14 @@ CODEBOOKS: dict[str, tuple[float, ...]] = {
     "fp4": FP4,
     "iq4_nl": IQ4_NL,
 }
+
+
+def buckets(x: npt.NDArray[Any], bounds: Iterable[float]) -> npt.NDArray[np.uint8]:
+    """Return how many of the `bounds` each number is above: its place among ascending levels.
+
+    A comparison with each of a few bounds takes a fraction of the time of `np.searchsorted`.
+    """
+    places = np.zeros(x.shape, np.uint8)
+    for bound in bounds:
+        places += x > bound
+    return places

@@ -1,18 +1,16 @@
-"""The names that --quantization takes, and what each makes of dense weights; torch-free until a
-weight is rounded."""
+"""The names that --quantization takes, and what each makes of dense weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
+from quire.core.dtypes import HostArray
 from quire.core.quantization import CodeType, Form
+from quire.core.quantized import QuantizedWeight
+from quire.quant import ggml
 from quire.quant.gguf import fitting_form
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from quire.ops.quantized import QuantizedWeight
+from quire.quant.rounding import to_codebook, to_float8, to_integers
 
 
 class Rounder(Protocol):
@@ -21,7 +19,7 @@ class Rounder(Protocol):
     def form(self, columns: int) -> Form:
         """What `quantize` makes of rows of so many columns."""
 
-    def quantize(self, weight: Tensor) -> QuantizedWeight:
+    def quantize(self, weight: HostArray) -> QuantizedWeight:
         """The weight, of any float dtype [N, K].
 
         Raises:
@@ -51,9 +49,7 @@ class IntRounder:
         group, wide = self.group or columns, self.float_activations
         return Form(codes, self.bits, group, self.second, "", self.act_order, wide)
 
-    def quantize(self, weight: Tensor) -> QuantizedWeight:
-        from quire.quant.rounding import to_integers
-
+    def quantize(self, weight: HostArray) -> QuantizedWeight:
         return to_integers(weight, self.form(weight.shape[1]))
 
 
@@ -67,9 +63,7 @@ class Float8Rounder:
     def form(self, columns: int) -> Form:
         return Form(self.codes, 8, self.block[1] if self.block else columns)
 
-    def quantize(self, weight: Tensor) -> QuantizedWeight:
-        from quire.quant.rounding import to_float8
-
+    def quantize(self, weight: HostArray) -> QuantizedWeight:
         return to_float8(weight, self.form(weight.shape[1]), self.block[0] if self.block else 1)
 
 
@@ -84,9 +78,7 @@ class CodebookRounder:
     def form(self, columns: int) -> Form:
         return Form("uint8", 4, self.group, codebook=self.codebook)
 
-    def quantize(self, weight: Tensor) -> QuantizedWeight:
-        from quire.quant.rounding import to_codebook
-
+    def quantize(self, weight: HostArray) -> QuantizedWeight:
         return to_codebook(weight, self.form(weight.shape[1]), self.scale)
 
 
@@ -99,10 +91,8 @@ class GgufRounder:
     def form(self, columns: int) -> Form:
         return fitting_form(self.type, columns)
 
-    def quantize(self, weight: Tensor) -> QuantizedWeight:
-        from quire.quant.ggml import quantize
-
-        return quantize(weight, self.type)
+    def quantize(self, weight: HostArray) -> QuantizedWeight:
+        return ggml.quantize(weight, self.type)
 
 
 @dataclass(frozen=True, slots=True)

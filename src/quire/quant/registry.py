@@ -1,4 +1,4 @@
-"""Methods of quantization by the `quant_method` of config.json; torch-free."""
+"""Methods of quantization by the `quant_method` of config.json."""
 
 from __future__ import annotations
 

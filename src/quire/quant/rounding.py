@@ -1,154 +1,167 @@
-"""Rounding dense weights to nearest, in the formats that `quant.names` names.
+"""Round dense weights to nearest, in the formats that `quant.names` names.
 
 Scales are rounded to what the format stores before codes are chosen with them. A row's result
-depends on that row alone, but for blocks and for NVFP4's one scale a tensor.
+depends on that row alone, except in formats with blocks of rows, and NVFP4's one scale per tensor.
 """
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from collections.abc import Callable
+from functools import partial
 
+import numpy as np
+
+from quire.core.dtypes import FLOAT8_E4M3, HostArray, dtype_of, finfo
 from quire.core.quantization import Form
-from quire.ops.quantized import QuantizedWeight
-from quire.quant.codebooks import CODEBOOKS
+from quire.core.quantized import QuantizedWeight
+from quire.quant.bits import float8
+from quire.quant.chunks import for_chunks
+from quire.quant.codebooks import CODEBOOKS, buckets
 
-_CHUNK = 1 << 22
-"""Weights rounded at once, so that what is computed on the way stays small."""
+_CHUNK = 1 << 18
+"""Weights rounded at once: the few arrays of a chunk stay in a core's cache."""
 _TINY = 1e-30
 """Below any scale; a group of zeros is not divided by zero."""
 
+Floats = HostArray
+"""float32; by numpy's annotations float32 / float is float64."""
+Rounded = tuple[HostArray, Floats, Floats | None]
+"""Codes [R, G, group], scales [R, G], and zero points or offsets [R, G]."""
 
-def to_integers(weight: Tensor, form: Form) -> QuantizedWeight:
-    """Codes of `form.bits`: signed and symmetric where it has no `second`, else from 0 on."""
+
+def to_integers(weight: HostArray, form: Form) -> QuantizedWeight:
+    """Return codes of `form.bits`: signed and symmetric if it has no `second`, else from 0 on."""
     round_ = _signed if not form.second else _offset if form.second == "offset" else _with_zero
-    codes, scales, seconds = [], [], []
-    for part in _chunks(weight):
-        code, scale, second = round_(_groups(part, form.group), form)
-        codes.append(_rows(code, weight.shape[1]))
-        scales.append(scale)
-        seconds.append(second)
-    both = torch.cat(seconds)
+    return _by_rows(weight, form, partial(round_, form))
+
+
+def to_float8(weight: HostArray, form: Form, block_rows: int) -> QuantizedWeight:
+    """Return 8-bit floats; the largest of a group in `block_rows` rows becomes the format's."""
+    dtype = dtype_of(form.codes)
+    most = float(finfo(dtype).max)
+
+    def round_(x: Floats) -> Rounded:
+        blocks = np.maximum.reduceat(_largest(x), np.arange(0, len(x), block_rows)) / most
+        scale = np.repeat(blocks, block_rows, axis=0)[: len(x)]
+        return float8(np.clip(_ratio(x, scale), -most, most), dtype), scale, None
+
+    return _by_rows(weight, form, round_, block_rows)
+
+
+def to_codebook(weight: HostArray, form: Form, scale_type: str) -> QuantizedWeight:
+    """Return the codebook's entry that is nearest after scaling; `scale_type` as in
+    `names.CodebookRounder`."""
+    book = np.array(CODEBOOKS[form.codebook], np.float32)
+    order = np.argsort(book, kind="stable").astype(np.uint8)
+    ascending = book[order].astype(np.float64)
+    between = ((ascending[1:] + ascending[:-1]) / 2).astype(np.float32)
+    most = float(np.abs(book).max())
+    whole = float(np.abs(weight).max(initial=0)) / (most * 448) if scale_type == "e4m3" else 1.0
+
+    def round_(x: Floats) -> Rounded:
+        scale = _largest(x)
+        if scale_type == "e8m0":
+            # The exponent of the largest, less that of the codebook's largest (OCP MX 1.0, 6.3).
+            exponent = np.clip(np.frexp(scale)[1] - 1 - 2, -127, 127)
+            scale = np.ldexp(np.float32(1), exponent)
+        elif scale_type == "e4m3":
+            scale = np.minimum(scale / (most * max(whole, _TINY)), 448)
+            scale = scale.astype(FLOAT8_E4M3).astype(np.float32) * whole
+        else:
+            scale = scale / most
+        return order[buckets(_ratio(x, scale), between)], scale, None
+
+    return _by_rows(weight, form, round_, codebook=book)
+
+
+def _signed(form: Form, x: Floats) -> Rounded:
+    most = (1 << (form.bits - 1)) - 1
+    scale = _largest(x) / most
+    return _whole(_ratio(x, scale), -most, most).astype(np.int8), scale, None
+
+
+def _offset(form: Form, x: Floats) -> Rounded:
+    most, low, high = (1 << form.bits) - 1, x.min(2), x.max(2)
+    offset, scale = _half(low), _half((high - low) / most)
+    x -= offset[:, :, np.newaxis]
+    return _whole(_ratio(x, scale), 0, most).astype(np.uint8), scale, offset
+
+
+def _with_zero(form: Form, x: Floats) -> Rounded:
+    most, low, high = (1 << form.bits) - 1, np.minimum(x.min(2), 0), np.maximum(x.max(2), 0)
+    if form.second == "middle":
+        scale = _half(2 * np.maximum(high, -low) / most)
+        zero = np.full_like(scale, (most + 1) / 2)
+    else:
+        scale = _half((high - low) / most)
+        zero = _whole(-low / np.maximum(scale, _TINY), 0, most)
+    codes = np.rint(_ratio(x, scale), out=x)
+    codes += zero[:, :, np.newaxis]
+    return np.clip(codes, 0, most).astype(np.uint8), scale, zero
+
+
+def _by_rows(
+    weight: HostArray,
+    form: Form,
+    round_: Callable[[Floats], Rounded],
+    block_rows: int = 1,
+    codebook: Floats | None = None,
+) -> QuantizedWeight:
+    """Round some rows at a time, whole blocks of them; `round_` may overwrite its [R, G, group]."""
+    n, k = weight.shape
+    codes = np.empty((n, k), dtype_of(form.codes))
+    scale = np.empty((n, -(-k // form.group)), np.float32)
+    second = np.empty_like(scale) if form.second else None
+
+    def chunk(rows: slice) -> None:
+        x = _groups(weight[rows].astype(np.float32), form.group)
+        if not np.isfinite(x).all():
+            raise ValueError("a weight is not finite and cannot be rounded")
+        with np.errstate(all="ignore"):  # float16 may not hold a scale
+            found, scale[rows], numbers = round_(x)
+        codes[rows] = found.reshape(len(x), -1)[:, :k]
+        if second is not None:
+            second[rows] = numbers
+
+    for_chunks(n, max(1, _CHUNK // k // block_rows) * block_rows, chunk)
     return QuantizedWeight(
-        torch.cat(codes),
+        codes,
         form.bits,
-        torch.cat(scales),
+        scale,
         form.group,
-        zero=both if form.second in ("zero", "middle") else None,
-        offset=both if form.second == "offset" else None,
+        zero=second if form.second in ("zero", "middle") else None,
+        offset=second if form.second == "offset" else None,
+        codebook=codebook,
         float_activations=form.float_activations,
     )
 
 
-Rounded = tuple[Tensor, Tensor, Tensor]
-"""Codes [R, G, group], scales [R, G], and zero points or offsets [R, G]."""
+def _groups(x: Floats, group: int) -> Floats:
+    """[R, K] → [R, G, group], the last group filled up with the row's last weight."""
+    if missing := -x.shape[1] % group:
+        x = np.concatenate([x, np.repeat(x[:, -1:], missing, axis=1)], axis=1)
+    return x.reshape(len(x), -1, group)
 
 
-def _signed(x: Tensor, form: Form) -> Rounded:
-    most = (1 << (form.bits - 1)) - 1
-    scale = x.abs().amax(2) / most
-    code = _ratio(x, scale).round_().clamp_(-most, most)
-    return code.to(torch.int8), scale, scale
+def _largest(x: Floats) -> Floats:
+    """[R, G, group] → the largest magnitudes [R, G]."""
+    largest: Floats = np.maximum(x.max(2), -x.min(2))
+    return largest
 
 
-def _offset(x: Tensor, form: Form) -> Rounded:
-    most, low, high = (1 << form.bits) - 1, x.amin(2), x.amax(2)
-    offset, scale = _half(low), _half((high - low) / most)
-    code = _ratio(x - offset.unsqueeze(2), scale).round_().clamp_(0, most)
-    return code.to(torch.uint8), scale, offset
-
-
-def _with_zero(x: Tensor, form: Form) -> Rounded:
-    most, low, high = (1 << form.bits) - 1, x.amin(2).clamp_(max=0), x.amax(2).clamp_(min=0)
-    if form.second == "middle":
-        high = torch.maximum(high, -low)
-        scale = _half(2 * high / most)
-        zero = torch.full_like(scale, (most + 1) / 2)
-    else:
-        scale = _half((high - low) / most)
-        zero = (-low / scale.clamp(min=_TINY)).round_().clamp_(0, most)
-    code = (_ratio(x, scale).round_() + zero.unsqueeze(2)).clamp_(0, most)
-    return code.to(torch.uint8), scale, zero
-
-
-def _half(x: Tensor) -> Tensor:
-    """Rounded to float16, in which the formats store it."""
-    return x.to(torch.float16).to(torch.float32)
-
-
-def to_float8(weight: Tensor, form: Form, block_rows: int) -> QuantizedWeight:
-    """8-bit floats whose largest is the largest of their group, in `block_rows` rows."""
-    dtype: torch.dtype = getattr(torch, form.codes)
-    most = torch.finfo(dtype).max
-    codes, scales = [], []
-    for part in _chunks(weight, block_rows):
-        x = _groups(part, form.group)
-        scale = x.abs().amax(2)
-        padded = F.pad(scale, (0, 0, 0, -len(scale) % block_rows))
-        blocks = padded.view(-1, block_rows, scale.shape[1]).amax(1) / most
-        scale = blocks.repeat_interleave(block_rows, 0)[: len(scale)]
-        code = _ratio(x, scale).clamp_(-most, most).to(dtype)
-        codes.append(_rows(code.view(torch.uint8), weight.shape[1]))
-        scales.append(scale)
-    return QuantizedWeight(torch.cat(codes).view(dtype), 8, torch.cat(scales), form.group)
-
-
-def to_codebook(weight: Tensor, form: Form, scale_type: str) -> QuantizedWeight:
-    """The entry of the codebook that is nearest after scaling; `scale_type` as
-    `names.CodebookRounder` has it."""
-    book = torch.tensor(CODEBOOKS[form.codebook])
-    order = book.argsort(stable=True)
-    ascending = book[order]
-    between = ((ascending[1:].double() + ascending[:-1].double()) / 2).float()
-    most = float(book.abs().max())
-    whole = _largest(weight) / (most * 448) if scale_type == "e4m3" else 1.0
-    codes, scales = [], []
-    for part in _chunks(weight):
-        x = _groups(part, form.group)
-        scale = x.abs().amax(2)
-        if scale_type == "e8m0":
-            # The exponent of the largest, less that of the codebook's largest (OCP MX 1.0, 6.3).
-            exponent = torch.frexp(scale).exponent - 1 - 2
-            scale = torch.ldexp(torch.ones_like(scale), exponent.clamp_(-127, 127))
-        elif scale_type == "e4m3":
-            scale = (scale / (most * max(whole, _TINY))).clamp_(max=448)
-            scale = scale.to(torch.float8_e4m3fn).to(torch.float32) * whole
-        else:
-            scale = scale / most
-        code = order[torch.bucketize(_ratio(x, scale), between)].to(torch.uint8)
-        codes.append(_rows(code, weight.shape[1]))
-        scales.append(scale)
-    return QuantizedWeight(torch.cat(codes), 4, torch.cat(scales), form.group, codebook=book)
-
-
-def _chunks(weight: Tensor, block_rows: int = 1) -> list[Tensor]:
-    """Some rows at a time, whole blocks of them, as float32."""
-    rows = max(1, _CHUNK // weight.shape[1] // block_rows) * block_rows
-    return [_finite(part.to(torch.float32)) for part in weight.split(rows)]
-
-
-def _finite(x: Tensor) -> Tensor:
-    if not bool(torch.isfinite(x).all()):
-        raise ValueError("a weight is not finite and cannot be rounded")
+def _ratio(x: Floats, scale: Floats) -> Floats:
+    """Divide each group by its scale, in place."""
+    x /= np.maximum(scale, _TINY)[:, :, np.newaxis]
     return x
 
 
-def _largest(weight: Tensor) -> float:
-    return max((float(part.abs().max()) for part in _chunks(weight)), default=0.0)
+def _whole(x: Floats, low: int, high: int) -> Floats:
+    """Round to whole numbers in low … high, in place."""
+    np.rint(x, out=x)
+    np.clip(x, low, high, out=x)
+    return x
 
 
-def _groups(x: Tensor, group: int) -> Tensor:
-    """[R, K] → [R, G, group], the last group filled up with the row's last weight."""
-    missing = -x.shape[1] % group
-    if missing:
-        x = torch.cat([x, x[:, -1:].expand(-1, missing)], dim=1)
-    return x.view(len(x), -1, group)
-
-
-def _rows(codes: Tensor, columns: int) -> Tensor:
-    return codes.reshape(len(codes), -1)[:, :columns].contiguous()
-
-
-def _ratio(x: Tensor, scale: Tensor) -> Tensor:
-    return x / scale.clamp(min=_TINY).unsqueeze(2)
+def _half(x: Floats) -> Floats:
+    """Round to float16, in which the formats store it, and back."""
+    return x.astype(np.float16).astype(np.float32)

@@ -3,8 +3,8 @@
     config.json ─ registry.method ─► Method ─ scheme(layer) ─► Scheme ─ read(tensors) ─► canonical
 
 A method is what a checkpoint's `quantization_config` says of the whole model; a scheme is how the
-weight of one linear layer is stored. Both are torch-free, so that a configuration can be checked,
-and memory be counted, before torch is loaded.
+weight of one linear layer is stored. A configuration can be checked, and memory be counted, before
+any weight is read.
 """
 
 from __future__ import annotations

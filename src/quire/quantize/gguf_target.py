@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quire.checkpoint.gguf_blocks import quantized_arrays
 from quire.checkpoint.gguf_types import TENSOR_TYPES
+from quire.ops.torch_arrays import array
 from quire.quant.ggml import fitting_type, quantize_rows
 
 _TYPES = {type_.name: type_ for type_ in TENSOR_TYPES.values()}
@@ -55,7 +56,7 @@ class GGUFTarget:
         name = self.type_of(columns)
         if name in _HALVES:
             return Blocks(name, weight.to(_HALVES[name]).view(torch.uint8), columns)
-        return Blocks(name, torch.from_numpy(quantize_rows(weight, name)), columns)
+        return Blocks(name, torch.from_numpy(quantize_rows(array(weight), name)), columns)
 
     def nearest_for(self, weight: Tensor, hessian: Tensor) -> Blocks:
         """The types choose their scales by rules of their own."""

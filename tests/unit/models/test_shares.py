@@ -22,7 +22,7 @@ from quire.models.registry import model_config
 from quire.models.sharded import SharedParameters
 from quire.models.shares import column_run, row_runs, shared_config, shared_model
 from quire.ops.providers import load_ops
-from quire.ops.quantized import QuantizedWeight, dense
+from quire.ops.quantized import QuantizedWeight, dense, parts_of
 from quire.quant.names import NAMES, RANDOM_ONLY, rounding
 from tests.unit.executor.configs import TINY, config
 
@@ -58,7 +58,7 @@ class Random:
         pieces = list(self.all[name].chunk(self._pieces))
         if self._rounder is None:
             return pieces
-        return [self._rounder.quantize(piece) for piece in pieces]
+        return parts_of([self._rounder.quantize(piece.numpy()) for piece in pieces])
 
     def tensor(self, name: str) -> Tensor:
         return self.all[name]

@@ -1,12 +1,11 @@
-"""Operations whose linear weights are what --quantization makes of dense ones."""
+"""Operations whose linear weights --quantization rounds from dense ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from quire.core.quantization import QUANTIZATIONS
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.providers import load_ops
 from quire.ops.reference import LinearWeight
@@ -14,16 +13,16 @@ from quire.quant.names import rounding
 
 
 def load_rounded(isa: str, threads: int, quantization: str | None) -> Ops:
-    """The native operations; weights are rounded by the kernels' packing, or before it."""
+    """Return the native operations. Weights are rounded while they are packed, or before."""
     if quantization is None or quantization in QUANTIZATIONS:
         return load_ops("cpu", isa, threads, quantization)
     ops, found = load_ops("cpu", isa, threads), rounding(quantization)
 
-    def pack_linear(weight: Tensor, *args: Any, head: bool = False, **rest: Any) -> LinearWeight:
+    def pack_linear(weight: Array, *args: Any, head: bool = False, **rest: Any) -> LinearWeight:
         rounder = found.head if head else found.layers
         if rounder is None:
             return ops.pack_linear(weight, *args, head=head, **rest)
-        quantized = rounder.quantize(weight)
+        quantized = rounder.quantize(ops.numpy(weight))
         return ops.pack_linear(quantized, *args, head=head, dtype=weight.dtype, **rest)
 
     return ops.using(pack_linear=pack_linear)
