@@ -122,6 +122,11 @@ def test_a_rewritten_schema_means_the_same(
         ({"not": {"multipleOf": 3}}, "not: the opposite"),
         ({"oneOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, "oneOf: its branches overlap"),
         ({"not": 3}, "not of a schema has a value of the wrong type"),
+        # Draft 7 ignores the sibling of the reference: `true` is in both branches.
+        ({"$schema": DRAFT_7, "type": "boolean", "definitions": {"a": {}},
+          "oneOf": [{"dependencies": {"c": {"enum": [[1], ""]}, "b": {"minItems": 1}}},
+                    {**ref("a"), "enum": [1]}]},
+         "oneOf: its branches overlap"),
         ({"oneOf": [{"required": "a"}]}, "required of a schema has a value of the wrong type"),
         ({"not": {"$ref": "#/nowhere/at/all"}}, "leads nowhere"),
         ({**OBJECT, "properties": {f"p{i}": {} for i in range(30)}, "minProperties": 9}, "minProp"),

@@ -17,7 +17,14 @@ from quire.text.json_schema.counts import (
     unique_items,
 )
 from quire.text.json_schema.numbers import strict_bounds
-from quire.text.json_schema.scope import ANNOTATIONS, Schema, SchemaError, Scope, check_types
+from quire.text.json_schema.scope import (
+    ANNOTATIONS,
+    KEYWORDS,
+    Schema,
+    SchemaError,
+    Scope,
+    check_types,
+)
 from quire.text.json_schema.shapes import Shapes, upper
 from quire.text.json_schema.unions import (
     CONDITIONS,
@@ -162,6 +169,8 @@ def _write_one_of(
     try:
         alone = one_of(branches, within, scope)
     except SchemaError:  # llguidance knows of some more that branches cannot both hold
+        if not all(_is_exact(each, scope) for each in branches):
+            raise
         own["oneOf"] = [_walk(each, scope) for each in branches]
         return
     union = [_walk(each, scope) for each in alone]
@@ -174,6 +183,34 @@ def _write_one_of(
         own[place] = union
     else:
         more.append(_union(union))
+
+
+def _is_exact(schema: Schema, scope: Scope) -> bool:
+    """Whether llguidance sees a subschema with all of its values, and the walk leaves it as it is.
+
+    If a branch of `oneOf` lost values, the others would gain what it shares with them.
+    """
+    seen: list[Any] = []
+    stack: list[Any] = [schema]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, bool) or any(value is each for each in seen):
+            continue
+        seen.append(value)
+        if value.keys() & _REWRITTEN - {"format"} or value.get("format") in NARROWED:
+            return False
+        if "$ref" in value:
+            siblings = value.keys() & KEYWORDS - ANNOTATIONS - {"$ref"}
+            target = scope.target(value["$ref"])
+            if target is None or (siblings and scope.draft <= 7):  # which ignores them
+                return False
+            stack.append(target)
+        for word, each in value.items():
+            if word in _BY_NAME:
+                stack += each.values()
+            elif word in _SUBSCHEMAS:
+                stack += each if isinstance(each, list) else [each]
+    return True
 
 
 def _union(schemas: list[Schema]) -> Schema:
