@@ -282,13 +282,20 @@ def test_a_failed_step_leaves_none_of_its_blocks_in_the_prefix_cache() -> None:
     assert step(s)[0] == {"a2": 8, "b2": 40}  # a's step did not fail
 
 
-def test_a_first_token_that_does_not_come_is_told_of_with_a_later_step() -> None:
+@pytest.mark.parametrize("without", [1, 2, 3])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_first_token_that_does_not_come_is_told_of_with_a_later_step(
+    without: int, ahead: int
+) -> None:
     s = make()
     s.add(request("a", 4))
-    batch = s.schedule(now=0.0)
-    assert s.update(batch, ModelOutput(token_columns([[]])), now=0.0).outputs == []
-    batch = s.schedule(now=1.0)
-    (output,) = s.update(batch, sampled(s, batch, 5), now=1.0).outputs
+    flight = [s.schedule(now=0.0) for _ in range(ahead)]
+    for _ in range(without):
+        flight.append(s.schedule(now=0.0))
+        step = flight.pop(0)
+        assert s.update(step, ModelOutput(token_columns([[]])), now=0.0).outputs == []
+    flight.append(s.schedule(now=1.0))
+    (output,) = s.update(flight[0], ModelOutput(token_columns([[5]])), now=1.0).outputs
     assert (output.request_id, output.new_token_ids) == ("a", [5])
 
 
