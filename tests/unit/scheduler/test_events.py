@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.core.batch import ModelOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
 from quire.core.messages import RequestEvent, StepOutputs
 from quire.scheduler.scheduler import Scheduler
@@ -82,6 +83,15 @@ def test_a_chunk_behind_another_step_begins_when_that_one_ends() -> None:
     assert _plain(outputs.events[-1]) == ("a", "prefill", 1.0, 64, 3.0)
     outputs = s.update(second, sampled(s, second, 5), 4.0)
     assert [_plain(e) for e in outputs.events] == [("a", "prefill", 3.0, 36, 4.0)]
+
+
+def test_a_step_behind_a_first_token_that_did_not_come_prefills_too() -> None:
+    s = make()
+    s.add(request("a", 4))
+    first, second = s.schedule(1.0), s.schedule(1.5)
+    s.update(first, ModelOutput(token_columns([[]])), 2.0)
+    outputs = s.update(second, ModelOutput(token_columns([[5]])), 3.0)
+    assert [_plain(e) for e in outputs.events] == [("a", "prefill", 2.0, 1, 3.0)]
 
 
 def test_a_failed_step_tells_who_lost_what() -> None:
