@@ -31,8 +31,6 @@ EXCEPTIONS = {
     "models.rope.ropes": 67,
     "metrics.prometheus.MetricsCollector._counters": 64,
     "resolve.engine.resolve": 80,
-    "scheduler.scheduler.Scheduler": 379,
-    "scheduler.steps.Steps.issue": 64,
     "server.app.create_app": 134,
     "server.openai.tools.read_tools": 64,
     "server.serve._serve": 71,

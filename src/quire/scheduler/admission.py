@@ -1,4 +1,4 @@
-"""Who of those in line gets a seat and blocks in the next step."""
+"""Chooses the waiting requests that begin in the next step."""
 
 from __future__ import annotations
 
@@ -8,49 +8,39 @@ from collections.abc import Sequence
 import numpy as np
 
 from quire.core.batch import Column
-from quire.core.config import SchedulerConfig
 from quire.core.request import Request, RequestStatus
-from quire.kv.manager import NO_BLOCK, KVCacheManager, Stored
-from quire.scheduler.loading import Loading
-from quire.scheduler.queue import REACH, WaitingQueue
-from quire.scheduler.running import Admitted, RunningBatch
-from quire.scheduler.steps import Steps
-from quire.scheduler.tier_cost import TierCost
+from quire.kv.manager import NO_BLOCK, Stored
+from quire.scheduler.queue import REACH
+from quire.scheduler.running import Admitted
+from quire.scheduler.state import SchedulerState
 
 
 class Admission:
-    """Decides between the line and those who hold blocks; it preempts nobody itself."""
+    """Admits waiting requests. It computes whom to preempt, but preempts nobody itself."""
 
-    def __init__(
-        self,
-        limits: SchedulerConfig,
-        kv: KVCacheManager,
-        running: RunningBatch,
-        waiting: WaitingQueue,
-        loading: Loading,
-        steps: Steps,
-        tier_cost: TierCost | None,
-    ) -> None:
-        self._max_num_seqs = limits.max_num_seqs
-        self._max_loras = limits.max_loras
-        self._kv = kv
-        self._running = running
-        self._waiting = waiting
-        self._loading = loading
-        self._steps = steps
-        self._tier_cost = tier_cost
-        self._whole_prompts = limits.whole_prompts
+    def __init__(self, state: SchedulerState) -> None:
+        config = state.config
+        self._max_num_seqs = config.max_num_seqs
+        self._max_loras = config.max_loras
+        self._whole_prompts = config.whole_prompts
+        self._kv = state.kv
+        self._running = state.running
+        self._waiting = state.waiting
+        self._loading = state.loading
+        self._steps = state.steps
+        self._tier_cost = state.tier_cost
 
     def admit(self, budget: int, now: float, victims: Sequence[Request]) -> list[Admitted]:
-        """Admit requests while there are tokens, seats and blocks left.
+        """Admit requests while tokens, rows and blocks are left.
 
-        A request is admitted only if all of the tokens it has now would fit beside what the
-        running ones still need for theirs: otherwise long prompts would evict each other. Where its
-        adapter would be one too many, those of the next `REACH` - 1 arrivals may overtake it that
-        bring none or one that is there.
+        A request is admitted only if all its present tokens fit, in addition to the blocks that
+        running requests still need. Otherwise long prompts would evict each other. If its adapter
+        is one too many, requests among the next `REACH` - 1 arrivals may overtake it: those without
+        an adapter, or with one that is in the step.
 
         Args:
-            victims: preempted for this step. They wait for the next one.
+            budget: tokens left in the step.
+            victims: requests preempted for this step; they wait for the next one.
         """
         aside: list[Request] = []
         adapters = self._adapters()
@@ -68,7 +58,7 @@ class Admission:
         adapters: set[int],
         aside: list[Request],
     ) -> list[Admitted]:
-        """`admit`; whose adapter is one too many leaves the line for `aside`."""
+        """Do what `admit` does; move requests whose adapter is one too many to `aside`."""
         admitted = self._loading.run(budget)
         budget -= sum(new.scheduled for new in admitted)
         seats = self._max_num_seqs - len(self._running) - len(self._loading)
@@ -77,7 +67,7 @@ class Admission:
         kv, block_size = self._kv, self._kv.block_size
         reserved = int(self._reserved().sum()) + self._loading.blocks_missing
         reserved += sum(kv.blocks_missing(new.request) for new in admitted)
-        loadable = budget  # or many prefixes loaded at once would make everyone wait
+        loadable = budget  # loading many prefixes at once would delay all requests
         while self._waiting and budget > 0 and len(admitted) < seats:
             request = self._waiting.peek()
             if aside and request.order >= _reach(aside[0]):
@@ -86,7 +76,7 @@ class Admission:
                 self._waiting.take(request)
                 aside.append(request)
                 continue
-            # Without its tokens in flight it would not be itself.
+            # It cannot begin again before its tokens in flight are known.
             if request in victims or self._steps.count_of(request):
                 break
             prefix = kv.find_prefix(request)
@@ -111,7 +101,7 @@ class Admission:
             num_new = min(request.num_tokens - num_cached, budget)
             budget -= num_new
             table = kv.admit(request, prefix, num_cached + num_new)
-            # At once, so that the next in line shares what this one computes in this step.
+            # At once, so that the next request can share the blocks that this one computes.
             entered = kv.enter(request, num_cached + num_new)
             slid = table.count(NO_BLOCK)
             admitted.append(Admitted(request, table, num_cached, num_new, entered, slid))
@@ -119,21 +109,24 @@ class Admission:
         return admitted
 
     def _adapters(self, num_running: int | None = None) -> set[int]:
-        """Adapters of those who hold blocks, of the first `num_running` who run; 0 is none."""
+        """Return the adapters of the first `num_running` running requests, and of loading ones.
+
+        All running requests if None. Id 0 means no adapter.
+        """
         if self._max_loras is None:
             return set()
         holders = [*self._running.requests[:num_running], *self._loading.requests()]
         return {request.lora_int_id for request in holders}
 
     def _is_one_too_many(self, request: Request, adapters: set[int]) -> bool:
-        """Whether the step would have more adapters than it may with this one beside those."""
+        """Return whether the request's adapter would exceed the limit per step."""
         name = request.lora_int_id
         if self._max_loras is None or not name or name in adapters:
             return False
         return len(adapters - {0}) >= self._max_loras
 
     def _find_stored(self, request: Request, prefix: list[int]) -> Stored | None:
-        """What there is to load for `request`, unless computing it is faster."""
+        """Return the stored blocks to load for `request`; None if computing them is faster."""
         stored = self._kv.find_stored(request, prefix)
         if stored is None or self._tier_cost is None or not stored.keys:
             return stored
@@ -147,7 +140,7 @@ class Admission:
         return stored if pays else None
 
     def _load(self, request: Request, stored: Stored, reserved: int, now: float) -> bool:
-        """Admit the next in line with blocks to be loaded, if it fits and nobody loads the same."""
+        """Admit a request with blocks to load, if it fits and no other request loads the same."""
         shared = [block for block in stored.blocks if block >= 0]
         if stored.arriving or not self._kv.can_admit(request, shared, reserved):
             return False
@@ -163,7 +156,7 @@ class Admission:
             request.num_cached_tokens = num_cached
 
     def _reserved(self) -> Column:
-        """Blocks that each running request still needs for the tokens it has now."""
+        """Return how many more blocks each running request needs for its present tokens."""
         running = self._running
         missing = running.blocks_missing(running.num_tokens)
         if self._kv.window is not None:
@@ -171,9 +164,11 @@ class Admission:
             missing = np.clip(self._kv.most_blocks(sys.maxsize) - held, 0, missing)
         return missing
 
-    def num_in_the_way(self) -> int:
-        """How many requests at the end of `running`, all of lower priority than the first in line,
-        would have to leave so that it gets in; none where that is in vain."""
+    def num_victims(self) -> int:
+        """Return how many running requests to preempt for the first request in the queue.
+
+        They are the last ones of `running`, all of lower priority. 0 if preemption cannot help.
+        """
         if not self._waiting:
             return 0
         first, running = self._waiting.peek(), self._running.requests
@@ -193,6 +188,6 @@ class Admission:
 
 
 def _reach(first: Request) -> tuple[int, int]:
-    """The place in line from which on nobody may overtake `first`."""
+    """Return the order from which on no request may overtake `first`."""
     priority, arrival = first.order
     return priority, arrival + REACH

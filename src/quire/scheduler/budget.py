@@ -1,10 +1,9 @@
-"""How much of the prompts a step computes, so that those who decode beside them keep their pace.
+"""Chooses how many prompt tokens a step computes, so that decoding is not slowed too much.
 
-Decoding reads all weights for a few tokens, so a few tokens of a prompt ride along for next to
-nothing; many make everybody wait. `StepBudget` gives a step as many as keep its predicted time
-within `max_itl_stretch` times that of the same step without them, and where more prompts wait than
-sequences decode, so many times as long as there are more of them. The prediction is a cost model's,
-corrected by the steps that were seen.
+Decoding reads all weights for a few tokens, so a few prompt tokens in the same step cost almost
+nothing. Many of them delay all requests. `StepBudget` limits the predicted time of a step to
+`max_itl_stretch` times that of the same step without prompts. If more prompts wait than sequences
+decode, the limit grows in that proportion. A cost model predicts; measured steps correct it.
 """
 
 from __future__ import annotations
@@ -15,27 +14,25 @@ from quire.core.batch import Column
 from quire.core.cost import StepCost
 
 MEMORY = 16
-"""Steps of a size over which what was seen is averaged."""
+"""Steps in the running average of each size."""
 STALE = 500
-"""Steps after which a size that was not seen counts as new: it may have been avoided since because
-it once looked slow."""
+"""Steps after which a size without measurements counts as new. One slow step may have been enough
+to avoid it."""
 OUTLIER = 2.0
-"""A step that took so many times its prediction, or the inverse, counts as having taken just that:
-a busy neighbour must not be mistaken for a slow machine."""
-
-
+"""Limit of measured over predicted time, and of the inverse: a busy neighbour must not look like a
+slow machine."""
 TRIALS = 4
-"""Steps of a size to see before the next size, a power of two of tokens, is tried for once if it is
-new: what lies there no prediction can tell."""
+"""Measured steps of a size before the next power of two is tried once, if it is new: no prediction
+can replace a measurement there."""
 
 
 class StepBudget:
-    """Chooses the number of tokens of each step; depends on nothing but what it is told.
+    """Chooses the number of tokens of each step, from its arguments and past steps only.
 
     Args:
-        cost: predicts a step's seconds; proportions matter, the scale is learned.
-        max_tokens: of a step, also while nobody decodes.
-        max_itl_stretch: how many times as long as without prompts a step may take.
+        cost: predicts a step's seconds; only proportions matter, the scale is learned.
+        max_tokens: the most tokens of a step, also while no request decodes.
+        max_itl_stretch: limit of a step's time, relative to the step without prompts.
     """
 
     def __init__(self, cost: StepCost, *, max_tokens: int, max_itl_stretch: float) -> None:
@@ -46,12 +43,12 @@ class StepBudget:
         self._mixed = _Scales()
 
     def tokens(self, wanted: Column, computed: Column, waiting: int = 0) -> int:
-        """The most tokens that the next step may hold.
+        """Return the token budget of the next step.
 
         Args:
-            wanted: tokens that each running request has to compute; 1 is one that decodes.
-            computed: tokens of each that are computed.
-            waiting: requests beside them that may begin.
+            wanted: tokens that each running request has to compute; 1 means it decodes.
+            computed: computed tokens of each.
+            waiting: further requests that may be admitted.
         """
         decoding = wanted == 1
         num_decodes = int(np.count_nonzero(decoding))
@@ -62,7 +59,7 @@ class StepBudget:
         behind = int(computed[prompts[0]]) if len(prompts) else 0
         crowd = max(1.0, (len(prompts) + waiting) / num_decodes)
         limit = crowd * self._stretch * self.decode_seconds(num_decodes, context)
-        # Bisection. A token is always given, and one of each prompt: they never starve.
+        # Bisection. Each prompt gets at least one token, so none starves.
         fits, fails = max(1, len(prompts)), self.max_tokens
         while fails - fits > 1:
             middle = (fits + fails) // 2
@@ -82,8 +79,8 @@ class StepBudget:
 
         Args:
             scheduled: tokens of each of its sequences.
-            computed: tokens of each that had been computed before.
-            seconds: what it took the executor; 0 is not known.
+            computed: tokens of each that were computed before.
+            seconds: the executor's time; 0 means unknown.
         """
         if seconds <= 0.0 or len(scheduled) == 0:
             return
@@ -97,12 +94,12 @@ class StepBudget:
         scales.observe(total, seconds / predicted)
 
     def decode_seconds(self, num_seqs: int, context: int) -> float:
-        """Predicted time of a step in which so many sequences decode."""
+        """Return the predicted time of a step in which `num_seqs` sequences decode."""
         scale = self._decode.at(num_seqs) or self._mixed.at(num_seqs) or 1.0
         return scale * self._cost.seconds(num_seqs, num_seqs, context, context)
 
     def mixed_seconds(self, num_seqs: int, context: int, chunk: int, behind: int) -> float:
-        """The same with `chunk` tokens of a prompt, of which `behind` tokens are computed."""
+        """Return the same with `chunk` tokens of a prompt that has `behind` computed tokens."""
         attended = context + chunk * behind + chunk * (chunk + 1) // 2
         total = num_seqs + chunk
         scale = self._mixed.at(total) or self._decode.at(num_seqs) or 1.0
@@ -110,7 +107,7 @@ class StepBudget:
 
 
 class _Scales:
-    """Measured over predicted time, averaged for each power of two of tokens."""
+    """Running averages of measured over predicted time, one per power of two of tokens."""
 
     def __init__(self) -> None:
         self._scale: dict[int, float] = {}
@@ -119,7 +116,7 @@ class _Scales:
         self._steps = 0
 
     def at(self, num_tokens: int) -> float | None:
-        """The scale of the seen size nearest to this one, the smaller one of two; None if none."""
+        """Return the scale of the nearest measured size (of two, the smaller); None if none."""
         if not self._scale:
             return None
         size = num_tokens.bit_length()
@@ -128,13 +125,13 @@ class _Scales:
         return self._scale[size]
 
     def count(self, num_tokens: int) -> int:
-        """How many steps of about this size were seen of late, up to `MEMORY`."""
+        """Return how many recent steps had about this size, up to `MEMORY`."""
         size = num_tokens.bit_length()
         stale = self._steps - self._seen.get(size, 0) > STALE
         return 0 if stale else self._count.get(size, 0)
 
     def observe(self, num_tokens: int, ratio: float) -> None:
-        """Enter what a step of so many tokens took, over its prediction."""
+        """Add a step's measured over predicted time."""
         size = num_tokens.bit_length()
         known = self.at(num_tokens) or ratio
         ratio = min(max(ratio, known / OUTLIER), known * OUTLIER)

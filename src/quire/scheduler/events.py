@@ -1,6 +1,6 @@
-"""What happens to requests beside decoding, noted for the front end when it happens, and only then.
+"""Events of requests for the front end's timelines.
 
-A step in which everyone decodes notes nothing, so that timelines cost such steps nothing.
+Decoding is no event, so timelines cost nothing in steps that only decode.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from quire.scheduler.steps import InFlight
 
 
 class Events:
-    """Collects events until a step's outputs take them along.
+    """Collects events until they are attached to a step's outputs.
 
     Attributes:
-        now: the moment of what is noted, on the scheduler's clock.
+        now: the time of new events, on the scheduler's clock.
     """
 
     def __init__(self) -> None:
@@ -25,8 +25,8 @@ class Events:
         self._noted: list[RequestEvent] = []
         self._last_end = 0.0
 
-    def give(self, outputs: StepOutputs) -> None:
-        """Put all since the last time into `outputs`, behind what is there."""
+    def attach(self, outputs: StepOutputs) -> None:
+        """Append all events since the last call to `outputs`."""
         if self._noted:
             outputs.events, self._noted = [*outputs.events, *self._noted], []
 
@@ -38,9 +38,9 @@ class Events:
             self.note("admitted", new.request, new.num_computed)
 
     def computed(self, flight: InFlight, end: float) -> None:
-        """Note the chunks of a step that has been computed.
+        """Note the prompt chunks of a computed step.
 
-        A step that was scheduled while another ran began when that one ended.
+        A step that was scheduled while another ran began at the end of that one.
         """
         if flight.prefills:
             start = max(flight.begun, self._last_end)

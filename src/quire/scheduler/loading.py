@@ -1,8 +1,8 @@
-"""Requests whose first blocks come from the host tier: admitted, and not running yet.
+"""Requests whose first blocks are being loaded from the host tier: admitted, not running yet.
 
-Such a request gets its blocks in one step, which loads into them and computes nothing for it. It
-runs once that step is taken in and every load has succeeded. So a load that fails touches nobody:
-nothing was computed from it, and no one shares it.
+A request gets its blocks in one step, which loads into them and computes nothing for it. It runs
+once that step has landed and all its loads have succeeded. So a failed load does no harm: nothing
+was computed from its block, and no request shares it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.scheduler.running import Admitted
 
 @dataclass(slots=True)
 class _Arrival:
-    """`num_computed` tokens of the request need not be computed once `loads` are done."""
+    """A request that has `num_computed` computed tokens once `loads` are done."""
 
     request: Request
     table: list[int]
@@ -27,10 +27,10 @@ class _Arrival:
 
 
 class Loading:
-    """Those whose blocks are being loaded, by step, and those who are ready to run.
+    """Requests whose blocks are being loaded, by step, and requests that are ready to run.
 
     Args:
-        max_chunk: most tokens of a request that one step computes.
+        max_chunk: the most tokens of a request in one step.
     """
 
     def __init__(self, kv: KVCacheManager, max_chunk: int) -> None:
@@ -43,17 +43,17 @@ class Loading:
         return len(self._ready) + sum(map(len, self._by_step.values()))
 
     def requests(self) -> list[Request]:
-        """Everyone here, in no particular order."""
+        """Return all of them, in no particular order."""
         arrivals = [*self._ready, *(a for step in self._by_step.values() for a in step)]
         return [arrival.request for arrival in arrivals]
 
     @property
     def blocks_missing(self) -> int:
-        """Blocks that those here still need for the tokens they have."""
+        """Return how many more blocks they need for their present tokens."""
         return sum(map(self._kv.blocks_missing, self.requests())) if len(self) else 0
 
     def begin(self, step: int, request: Request, stored: Stored) -> None:
-        """Admit a request, with blocks for what this step loads and for its first own one."""
+        """Admit a request, with blocks for its loads and for its first chunk after them."""
         end = min(request.num_tokens, stored.num_tokens + self._max_chunk)
         table, loads = self._kv.admit_stored(request, stored, end)
         request.status = RequestStatus.LOADING
@@ -61,17 +61,17 @@ class Loading:
         self._by_step.setdefault(step, []).append(arrival)
 
     def begun(self, step: int) -> list[tuple[Request, int]]:
-        """Whose loads a step brings, with the tokens that they then have."""
+        """Return the requests that load in a step, with their tokens afterwards."""
         return [(a.request, a.num_computed) for a in self._by_step.get(step, ())]
 
     def end(self, step: int, failed: Container[int]) -> list[Request]:
-        """Take in how a step's loads went.
+        """End a step's loads.
 
         Args:
             failed: the blocks that could not be loaded.
 
         Returns:
-            The requests that lack some of theirs; they hold no blocks any more.
+            The requests with a failed load, which hold no blocks any more.
         """
         lacking = []
         for arrival in self._by_step.pop(step, ()):
@@ -85,11 +85,11 @@ class Loading:
         return lacking
 
     def undo(self, step: int, *, failed: bool) -> list[Request]:
-        """Take back the loads of a step, and the blocks of the requests that they were for.
+        """Undo the loads of a step, and free the blocks of their requests.
 
         Args:
             failed: the step raised an error, perhaps because of its loads. They are not tried
-                again: a step that only loads would fail for ever.
+                again: a step that only loads would fail forever.
 
         Returns:
             The requests, which hold no blocks any more.
@@ -102,7 +102,7 @@ class Loading:
         return [self._leave(arrival) for arrival in undone]
 
     def run(self, budget: int) -> list[Admitted]:
-        """Let those who are ready begin, in line order, as far as so many tokens go."""
+        """Start the ready requests, in order, until the token budget is spent."""
         admitted = []
         while self._ready and budget > 0:
             arrival = self._ready.pop(0)
@@ -117,14 +117,14 @@ class Loading:
         return admitted
 
     def abort(self, request: Request) -> None:
-        """Take the blocks of a request that has been marked as finished.
+        """Free the blocks of a finished request.
 
-        What it was loading is written to them before anyone else's step.
+        Its loads are written before the step of any other request that gets these blocks.
         """
-        for line in (self._ready, *self._by_step.values()):
-            for arrival in line:
+        for arrivals in (self._ready, *self._by_step.values()):
+            for arrival in arrivals:
                 if arrival.request is request:
-                    line.remove(arrival)
+                    arrivals.remove(arrival)
                     self._kv.end_loads(arrival.loads, ())
                     self._kv.free(request)
                     return

@@ -1,4 +1,4 @@
-"""The line of requests that wait to run."""
+"""The queue of requests that wait to run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from quire.core.request import Request, RequestStatus
 
 REACH = 32
-"""Where one who waits may be overtaken (under the policy `lpm`, or while its adapter is one too
-many), so many arrivals, from the first in line on, may be next."""
+"""With the policy `lpm`, and while an adapter is one too many, the next request is one of this many
+arrivals, counted from the first in the queue."""
 
 
 class WaitingQueue:
-    """Requests by `Request.order`; a preempted request comes back to its old place in line.
+    """Requests by `Request.order`. A preempted request returns to its old place.
 
-    Removing one from the middle only marks it: the heap drops it when it comes to the top.
+    A finished request stays in the heap until it comes to the top.
     """
 
     def __init__(self) -> None:
@@ -31,59 +31,59 @@ class WaitingQueue:
         self._live += 1
 
     def peek(self) -> Request:
-        """The next request in line; the queue is not empty."""
+        """Return the next request; the queue must not be empty."""
         while self._heap[0][1].status is RequestStatus.FINISHED:
             heapq.heappop(self._heap)
         return self._heap[0][1]
 
     def take(self, request: Request) -> None:
-        """Remove the request that `peek` gave."""
+        """Remove the request that `peek` returned."""
         assert request is heapq.heappop(self._heap)[1]
         self._live -= 1
 
     def forget(self, request: Request) -> None:
-        """Account for a waiting request that has just been marked as finished."""
+        """Count a waiting request as removed, because it has just finished."""
         assert request.status is RequestStatus.FINISHED
         self._live -= 1
 
     def requests(self) -> list[Request]:
-        """Everyone in line, in no particular order."""
+        """Return all waiting requests, in no particular order."""
         return [r for _, r in self._heap if r.status is not RequestStatus.FINISHED]
 
 
 class LongestPrefixQueue(WaitingQueue):
-    """Whoever has the longest cached prefix is next, so that a prefix is used before it is evicted.
+    """The longest cached prefix is next, so that a prefix is used before it is evicted.
 
-    Only the `REACH` arrivals from the first in line on are looked at, so that nobody is overtaken
-    by more than `REACH` - 1 others.
+    Only `REACH` arrivals, from the first one on, are considered. So at most `REACH` - 1 others
+    overtake a request.
 
     Args:
-        cached: tokens or blocks of a request that are in the prefix cache now.
+        cached: returns a request's tokens or blocks in the prefix cache.
     """
 
     def __init__(self, cached: Callable[[Request], int]) -> None:
         self._cached = cached
-        self._line: list[Request] = []
+        self._queue: list[Request] = []
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._queue)
 
     def push(self, request: Request) -> None:
-        insort(self._line, request, key=_order)
+        insort(self._queue, request, key=_order)
 
     def peek(self) -> Request:
-        priority, arrival = self._line[0].order
-        end = bisect_left(self._line, (priority, arrival + REACH), key=_order)
-        return max(self._line[:end], key=self._cached)  # of equals the first
+        priority, arrival = self._queue[0].order
+        end = bisect_left(self._queue, (priority, arrival + REACH), key=_order)
+        return max(self._queue[:end], key=self._cached)  # the first of equals
 
     def take(self, request: Request) -> None:
-        del self._line[bisect_left(self._line, request.order, key=_order)]
+        del self._queue[bisect_left(self._queue, request.order, key=_order)]
 
     def forget(self, request: Request) -> None:
         self.take(request)
 
     def requests(self) -> list[Request]:
-        return self._line.copy()
+        return self._queue.copy()
 
 
 def _order(request: Request) -> tuple[int, int]:

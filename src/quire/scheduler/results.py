@@ -1,4 +1,4 @@
-"""What a step computed, taken in: tokens appended, ends found, and the front end's outputs made."""
+"""Applies a step's results: appends tokens, ends requests, makes outputs for the front end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from quire.scheduler.stop import check_stop
 
 
 class Results:
-    """Turns results into outputs: plain rows all at once, the others one by one.
+    """Turns results into outputs: plain rows all at once, detailed ones one by one.
 
     Args:
-        finish: gives up what a request holds, once it is said why it ended.
+        finish: frees what a request holds; called after its `finish_reason` is set.
     """
 
     def __init__(
@@ -34,19 +34,19 @@ class Results:
         self._prompt_logprobs.pop(request_id, None)
 
     def take_in(self, flight: InFlight, result: ModelOutput, outputs: StepOutputs) -> None:
-        """Append what was sampled, and enter what there is to say into `outputs`."""
+        """Append the sampled tokens to the requests and to `outputs`."""
         sampled, names = result.sampled_token_ids, flight.step.request_ids
-        told = {*flight.told, *flight.departed}
+        detailed = {*flight.detailed, *flight.departed}
         for column in (result.errors, result.logprobs, result.prompt_logprobs, result.pooled):
             if column:
-                told.update(i for i, name in enumerate(names) if name in column)
+                detailed.update(i for i, name in enumerate(names) if name in column)
         width = sampled.shape[1]
         tokens = sampled.ravel().tolist()
         stops = self._running.stop_ids
         if not stops.keys().isdisjoint(tokens):
-            told.update(i // width for i, token in enumerate(tokens) if token in stops)
+            detailed.update(i // width for i, token in enumerate(tokens) if token in stops)
         plain = sampled[:, 0] >= 0
-        plain[list(told)] = False
+        plain[list(detailed)] = False
         arrays = flight.token_ids
         if not plain.all():
             keep = plain.tolist()
@@ -62,33 +62,35 @@ class Results:
             tokens = [*chain.from_iterable(rows)]
             outputs.num_new_tokens = [*map(len, rows)]
         outputs.request_ids, outputs.new_token_ids = names, tokens
-        for entry in sorted(told):
+        for entry in sorted(detailed):
             request = flight.requests[entry]
             if not request.finished:
                 new = [token for token in sampled[entry].tolist() if token >= 0]
-                self._keep_prompt_logprobs(request, flight, entry, result)
-                self._tell(request, new, result, outputs)
+                self._store_prompt_logprobs(request, flight, entry, result)
+                self._update_detailed(request, new, result, outputs)
 
-    def _keep_prompt_logprobs(
+    def _store_prompt_logprobs(
         self, request: Request, flight: InFlight, entry: int, result: ModelOutput
     ) -> None:
-        """Keep what a chunk tells of its prompt, in its place: after a preemption, of which the
-        step may not have known, the prompt is computed from the start."""
+        """Store a chunk's prompt log-probabilities at its position.
+
+        After a preemption the prompt is computed again from its start.
+        """
         chunk = result.prompt_logprobs.get(request.request_id)
         if chunk and request.num_output_tokens == 0:
             known = self._prompt_logprobs.setdefault(request.request_id, [])
             known[int(flight.step.num_computed_tokens[entry]) :] = chunk
 
-    def _tell(
+    def _update_detailed(
         self, request: Request, tokens: list[int], result: ModelOutput, outputs: StepOutputs
     ) -> None:
-        """Take in one row of which there may be more to say than its tokens."""
+        """Apply one row that needs a full `CoreOutput`."""
         name = request.request_id
         if name in result.errors:
             outputs.outputs.append(self.fail(request, result.errors[name]))
             return
         if name in result.pooled:
-            outputs.outputs.append(self._give_pooled(request, result.pooled[name]))
+            outputs.outputs.append(self._end_pooled(request, result.pooled[name]))
             return
         if tokens:
             outputs.outputs.append(self._append(request, tokens, result.logprobs.get(name)))
@@ -96,10 +98,10 @@ class Results:
     def _append(
         self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None
     ) -> CoreOutput:
-        """Append sampled tokens up to the one that ends the request, if one does."""
+        """Append sampled tokens, up to the one that ends the request."""
         prompt_logprobs = None
         if request.sampling_params.prompt_logprobs is not None and not request.num_output_tokens:
-            # Taken first: a request that ends with its first token still tells of its prompt.
+            # Before the loop: a request that ends with its first token still reports its prompt.
             prompt_logprobs = self._prompt_logprobs.pop(request.request_id, [])
         kept = 0
         for token in tokens:
@@ -122,8 +124,8 @@ class Results:
             prompt_logprobs=prompt_logprobs,
         )
 
-    def _give_pooled(self, request: Request, pooled: bytes) -> CoreOutput:
-        """End a request of a pooling model, all of which has been computed."""
+    def _end_pooled(self, request: Request, pooled: bytes) -> CoreOutput:
+        """End a pooling model's request, whose prompt is computed."""
         request.finish_reason = FinishReason.STOP
         self._finish(request)
         return CoreOutput(
@@ -137,7 +139,7 @@ class Results:
         )
 
     def fail(self, request: Request, reason: str) -> CoreOutput:
-        """End a request whose blocks may hold wrong values: nobody may find them again."""
+        """End a request, and remove its blocks from the cache: they may hold wrong values."""
         request.finish_reason = FinishReason.ERROR
         request.stop_reason = reason
         self._kv.discard(request)

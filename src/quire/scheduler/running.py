@@ -1,4 +1,4 @@
-"""The running requests, their numbers in arrays: a step costs array operations, not objects."""
+"""The running requests and their counters in arrays: a step costs only a few array operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire.core.request import Request
 
 @dataclass(slots=True)
 class Admitted:
-    """A request that begins to run, with the numbers it begins with (see `RunningBatch`)."""
+    """A request that begins to run, with its initial counters (see `RunningBatch`)."""
 
     request: Request
     table: list[int]
@@ -26,28 +26,28 @@ class Admitted:
 
 
 class RunningBatch:
-    """Requests in line order; the last one is the one to preempt.
+    """Requests in queue order; the last one is preempted first.
 
     Attributes:
         requests, request_ids, token_ids: lists in that order. They are replaced, never changed,
-            when anybody comes or goes: a step that was made with them may keep them.
-        versions: numbers that no batch has had yet.
-        version: changes when anybody comes or goes.
-        stop_ids: tokens that may end anybody here, with how many they may end.
-        quiet: steps to come in which everyone decodes one token and nothing else happens:
-            nobody needs a block, fills one or reaches its limit, if nobody comes or goes.
+            when a request joins or leaves, because steps in flight refer to them.
+        versions: the unused version numbers.
+        version: changes when a request joins or leaves.
+        stop_ids: the requests' stop tokens, each with the number of requests that have it.
+        quiet: the next steps in which each request only decodes one token: none needs a block,
+            fills one or reaches its limit, unless a request joins or leaves.
 
-    Numbers, int64 [n], views that hold until anybody comes or goes:
+    Counters, int64 [n] views, valid until a request joins or leaves:
 
-        num_tokens: tokens of the request, with all that steps in flight may yield.
-        num_pending: how many those are.
-        num_computed: computed, once the steps in flight have yielded them.
-        scheduled: how many the step that is being made computes before it samples.
-        limit: the number of tokens at which it ends.
+        num_tokens: the request's tokens, including all that steps in flight may yield.
+        num_pending: how many tokens steps in flight may yield.
+        num_computed: tokens that are computed once the steps in flight have landed.
+        scheduled: tokens that the next step computes.
+        limit: the number of tokens at which the request ends.
         capacity: tokens that its blocks hold.
         entered: tokens in blocks that are in the prefix cache.
-        slid: blocks at the start of its table that were given back: no window reaches them.
-        untold: 1 until the step that samples its first token since it was admitted.
+        slid: blocks at the start of its table that left the window and were freed.
+        awaits_first: 1 until a step may sample its first token since its admission.
     """
 
     def __init__(self, max_num_seqs: int, block_size: int) -> None:
@@ -74,21 +74,21 @@ class RunningBatch:
             self.capacity,
             self.entered,
             self.slid,
-            self.untold,
+            self.awaits_first,
         ) = self._columns[:, : len(self.requests)]
         self.quiet = 0
 
     def wanted(self) -> Column:
-        """Tokens that each request has to compute; none where its last one is being sampled."""
+        """Return each request's tokens to compute; 0 if it may end in a step in flight."""
         wanted: Column = self.num_tokens - self.num_computed
         wanted[self.num_tokens >= self.limit] = 0
         return wanted
 
     @staticmethod
     def share(wanted: Column, budget: int) -> Column:
-        """Tokens of each request: one for whoever wants any, the rest of the budget in line order.
+        """Return each request's tokens: one each first, then the rest of the budget in order.
 
-        Whoever is behind a long prompt so still gets a token in every step.
+        So a request behind a long prompt still gets a token in every step.
         """
         if int(wanted.sum()) <= budget:
             return wanted
@@ -97,42 +97,46 @@ class RunningBatch:
         return first + np.diff(more, prepend=0)
 
     def certain(self) -> Column:
-        """Tokens that are known and computed, once the steps in flight are, whatever they yield."""
+        """Return how many known tokens are computed once the steps in flight have landed."""
         known: Column = np.minimum(self.num_tokens - self.num_pending, self.num_computed)
         return known
 
     def resumes_at(self) -> Column:
-        """The first token that the next step may have to compute: the last one that is known, if
-        the steps in flight yield nothing."""
+        """Return the first token that a later step may have to compute.
+
+        That is the last known token, in case the steps in flight yield nothing.
+        """
         first: Column = np.minimum(self.num_tokens - self.num_pending - 1, self.num_computed)
         return first
 
     def further_tokens(self, wanted: Column, num_tokens: int) -> Column | None:
-        """The tokens that a step may yield of each request after its first, if it may yield
-        `num_tokens`; None unless everyone decodes."""
+        """Return the tokens that each request may yield after its first, of `num_tokens`.
+
+        None unless all requests decode.
+        """
         if wanted.max() != 1:
             return None
         left: Column = np.minimum(self.limit - self.num_tokens, num_tokens)
         return np.maximum(left - 1, 0, out=left)
 
     def rows_of(self, requests: list[Request]) -> Column:
-        """The row of each of these requests, -1 of those that are not here."""
+        """Return the row of each of these requests; -1 if it is not running."""
         rows = {request: row for row, request in enumerate(self.requests)}
         return np.array([rows.get(request, -1) for request in requests], dtype=np.int64)
 
     def take_back(self, row: int, num_tokens: int) -> None:
-        """A step yielded so many tokens less than it might have."""
+        """Subtract tokens that a step might have yielded but did not."""
         self.num_tokens[row] -= num_tokens
         self.num_computed[row] -= num_tokens
         self.quiet = 0
 
     def blocks_missing(self, num_tokens: Column) -> Column:
-        """Blocks that each request needs for its first `num_tokens` tokens beside its own."""
+        """Return how many more blocks each request needs for its first `num_tokens` tokens."""
         missing: Column = -((self.capacity - num_tokens) // self._block_size)
         return np.maximum(missing, 0)
 
     def count_quiet(self, window: int | None) -> None:
-        """Set `quiet` after a step in which everyone has sampled a token."""
+        """Set `quiet` after a step in which each request has sampled one token."""
         size = self._block_size
         last = np.minimum(self.capacity, self.entered + (size - 1))
         if window is not None:
@@ -141,11 +145,11 @@ class RunningBatch:
         self.quiet = min(until_end, int((last - self.num_computed).min()))
 
     def add(self, admitted: list[Admitted]) -> Column | None:
-        """Take in requests, each to its place in line.
+        """Add requests, each at its place in the order.
 
         Returns:
-            Where everyone has gone: at i the new row of what was row i, newcomers last; None
-            if nobody has moved.
+            At i the new row of the old row i, with the admitted ones as the last old rows; None
+            if no row has moved.
         """
         start = len(self.requests)
         self._replace(self.requests + [new.request for new in admitted])
@@ -171,14 +175,14 @@ class RunningBatch:
         return np.argsort(order)
 
     def pop(self) -> Request:
-        """Take out the last in line."""
+        """Remove and return the last request."""
         request = self.requests[-1]
         self._leave(request)
         self._replace(self.requests[:-1])
         return request
 
     def remove_finished(self) -> None:
-        """Drop all who have finished."""
+        """Remove all finished requests."""
         keep = [not request.finished for request in self.requests]
         if all(keep):
             return
@@ -190,7 +194,7 @@ class RunningBatch:
         self._replace(list(compress(self.requests, keep)))
 
     def check_integrity(self) -> None:
-        """Assert that the numbers agree with the requests and with each other."""
+        """Assert that the counters agree with the requests and with each other."""
         assert self.request_ids == [r.request_id for r in self.requests]
         orders = [r.order for r in self.requests]
         assert orders == sorted(orders), "running is out of order"

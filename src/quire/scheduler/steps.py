@@ -1,4 +1,4 @@
-"""Steps: made, in flight, and landed."""
+"""The life of a step: scheduled, in flight, landed."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from quire.kv.manager import KVCacheManager
 from quire.scheduler.running import Admitted, RunningBatch
 
 NO_BLOCKS = block_columns([])
-EVERYONE = slice(None)
+ALL_ROWS = slice(None)
 
 
 @dataclass(slots=True)
 class InFlight:
-    """A step that has been scheduled and not taken in yet, its columns in the step's order.
+    """A step that is scheduled and has not landed. Columns have the step's order.
 
     Attributes:
         may_yield: int64 [B], the most tokens of each entry.
-        told: entries of which there will be more to say than their token.
-        entered: blocks that entered the prefix cache for it: wrong, should it fail.
-        version: of the running batch when it was scheduled.
-        rows: where its entries are in the running batch of that version, or now, once landed.
-        departed: entries that are not there any more when it lands.
+        detailed: entries that need a full `CoreOutput`, not only their token.
+        entered: blocks that the step adds to the prefix cache; invalid if it fails.
+        version: of the running batch when the step was scheduled.
+        rows: rows of the entries in the batch of that version; after landing, in the present one.
+        departed: entries that have left the batch when the step lands.
         begun: when it was scheduled.
-        prefills: entries that have sampled nothing since they were admitted.
+        prefills: entries that have sampled nothing since their admission.
     """
 
     step: SchedulerOutput
     requests: list[Request]
     token_ids: list[array[int]]
     may_yield: Column
-    told: list[int]
+    detailed: list[int]
     entered: list[int]
     version: int
     rows: slice | Column
@@ -56,13 +56,14 @@ class InFlight:
 
 
 class Steps:
-    """Makes steps of what `running` says, and keeps them until they are taken in.
+    """Makes steps from `running`, and holds them until they land.
 
     Attributes:
         in_flight: oldest first.
-        removed: ids that the next step tells the executor to forget.
-        num_done: the number of the step taken in last.
-        num_tokens: how many tokens it computed.
+        removed: ids that the next step tells the executor to remove.
+        num_done: the number of the last landed step.
+        num_tokens: the tokens that it computed.
+        number: the number of the last scheduled step.
     """
 
     def __init__(self, kv: KVCacheManager, running: RunningBatch) -> None:
@@ -76,51 +77,41 @@ class Steps:
         self._begun = 0.0
 
     def begin(self, now: float) -> None:
-        """Begin to make step `number`."""
+        """Start the next step."""
         self.number += 1
         self._begun = now
         self._kv.entered = []
 
     def count_of(self, request: Request) -> int:
-        """How many steps in flight compute tokens of `request`."""
+        """Return how many steps in flight compute tokens of `request`."""
         return sum(request in flight.requests for flight in self.in_flight)
 
     def issue(
         self, further: Column | None, blocks: Sequence[BlockRun], admitted: Sequence[Admitted]
     ) -> SchedulerOutput:
-        """The step that `running.scheduled` says; its tokens count as computed from now.
+        """Return the step described by `running.scheduled`; its tokens count as computed now.
 
         Args:
-            further: tokens that each request may yield after its first; None for none.
+            further: tokens that each request may yield after its first; None if none.
+            blocks: new blocks by row.
         """
         running = self._running
-        scheduled = running.scheduled
-        active = scheduled > 0
-        everyone = np.count_nonzero(active) == len(active)
+        scheduled, active = running.scheduled, running.scheduled > 0
+        all_active = np.count_nonzero(active) == len(active)
         computed = running.num_computed.copy()
-        running.num_computed += scheduled
-        samples = running.num_computed >= running.num_tokens
-        if not everyone:
-            samples &= active
-        may_yield = samples.astype(np.int64)
-        if further is not None:
-            running.num_computed += further
-            may_yield += further
-        self._enter_full_blocks()
-        running.num_pending += may_yield
-        running.num_tokens += may_yield
-        # Who gets a full `CoreOutput`: with the first token, and with the last one possible.
-        fresh = running.untold > 0
-        told = (running.num_tokens >= running.limit) | fresh
-        told &= samples
-        running.untold[samples] = 0
+        samples, may_yield = self._count_tokens(active, further)
+        # A row's first token and its last possible one come in a full `CoreOutput`.
+        fresh = running.awaits_first > 0
+        detailed = (running.num_tokens >= running.limit) | fresh
+        detailed &= samples
+        running.awaits_first[samples] = 0
         requests, names, tokens = running.requests, running.request_ids, running.token_ids
         new_blocks = block_columns(blocks)
-        version, rows = running.version, EVERYONE
-        if not everyone:
+        version, rows = running.version, ALL_ROWS
+        if not all_active:
             new_blocks[0] = (np.cumsum(active) - 1)[new_blocks[0]]
             version, rows = next(running.versions), active.nonzero()[0]
-            scheduled, computed, told = scheduled[active], computed[active], told[active]
+            scheduled, computed, detailed = scheduled[active], computed[active], detailed[active]
             fresh, may_yield, keep = fresh[active], may_yield[active], active.tolist()
             requests, names = list(compress(requests, keep)), list(compress(names, keep))
             tokens = list(compress(tokens, keep))
@@ -146,14 +137,33 @@ class Steps:
             tokens,
             may_yield,
             rows,
-            told.nonzero()[0].tolist(),
+            detailed.nonzero()[0].tolist(),
             fresh.nonzero()[0].tolist(),
         )
 
-    def _enter_full_blocks(self) -> None:
-        """Enter blocks whose tokens are known and computed once this step is.
+    def _count_tokens(self, active: Column, further: Column | None) -> tuple[Column, Column]:
+        """Count the step's tokens as computed; return which rows sample, and how much they yield.
 
-        Tokens that are still to be sampled, here or by a step ahead, are in no block's hash.
+        Returns:
+            bool [n] and int64 [n].
+        """
+        running = self._running
+        running.num_computed += running.scheduled
+        samples: Column = running.num_computed >= running.num_tokens
+        samples &= active
+        may_yield = samples.astype(np.int64)
+        if further is not None:
+            running.num_computed += further
+            may_yield += further
+        self._enter_full_blocks()
+        running.num_pending += may_yield
+        running.num_tokens += may_yield
+        return samples, may_yield
+
+    def _enter_full_blocks(self) -> None:
+        """Enter blocks into the prefix cache if this step completes them and all tokens are known.
+
+        Tokens that this step or an earlier one has yet to sample cannot be hashed.
         """
         running = self._running
         ready = running.certain()
@@ -161,7 +171,7 @@ class Steps:
             running.entered[row] = self._kv.enter(running.requests[row], int(ready[row]))
 
     def issue_quiet(self) -> SchedulerOutput:
-        """`issue` for a step of which `running` knows that it is like the one before."""
+        """Return a step like the previous one: each request decodes one token (see `quiet`)."""
         running = self._running
         running.quiet -= 1
         computed = running.num_computed.copy()
@@ -185,15 +195,15 @@ class Steps:
             running.requests,
             running.token_ids,
             ones,
-            EVERYONE,
+            ALL_ROWS,
             [],
             [],
         )
 
     def land(self, step: SchedulerOutput) -> InFlight:
-        """Take the oldest step out of flight."""
+        """Take the oldest step out of flight, and locate its rows in the present batch."""
         flight = self.in_flight.popleft()
-        assert flight.step is step, "steps are taken in as they were scheduled"
+        assert flight.step is step, "steps must land in the order of scheduling"
         self.num_done = step.step
         self.num_tokens = step.total_num_scheduled_tokens
         running = self._running
@@ -207,10 +217,10 @@ class Steps:
         return flight
 
     def reconcile(self, flight: InFlight, sampled: Column) -> None:
-        """Take back the tokens that a step, which has just landed, might have yielded and did not.
+        """Subtract the tokens that a landed step might have yielded but did not.
 
-        The steps behind it were scheduled with them. The runner begins those where it really is.
-        The blocks stay with the request, which needs them for its next tokens.
+        The steps behind it counted them. The runner begins those steps where the sequence really
+        is. The request keeps its blocks for its next tokens.
 
         Args:
             sampled: see `ModelOutput.sampled_token_ids`.
@@ -230,16 +240,16 @@ class Steps:
                 self._expect_first_token(request, row)
 
     def _expect_first_token(self, request: Request, row: int) -> None:
-        """The step that might have sampled a request's first token did not: the next one may."""
-        self._running.untold[row] = 1
+        """Expect the first token from later steps, because the landed step did not sample it."""
+        self._running.awaits_first[row] = 1
         for flight in self.in_flight:
             if request in flight.requests:
                 entry = flight.requests.index(request)
-                flight.told.append(entry)
+                flight.detailed.append(entry)
                 flight.prefills.append(entry)
 
     def check_integrity(self) -> None:
-        """Assert that the tokens that each request is waiting for are those of its steps."""
+        """Assert that each request's pending tokens are those of its steps in flight."""
         running = self._running
         pending = np.zeros(len(running), dtype=np.int64)
         for flight in self.in_flight:
@@ -257,10 +267,10 @@ class Steps:
         token_ids: list[array[int]],
         may_yield: Column,
         rows: slice | Column,
-        told: list[int],
+        detailed: list[int],
         prefills: list[int],
     ) -> SchedulerOutput:
-        """Note that a step is in flight."""
+        """Put a step in flight."""
         step.removed.extend(self.removed)
         self.removed.clear()
         self.in_flight.append(
@@ -269,7 +279,7 @@ class Steps:
                 requests,
                 token_ids,
                 may_yield,
-                told,
+                detailed,
                 self._kv.entered,
                 self._running.version,
                 rows,

@@ -1,4 +1,4 @@
-"""When a request ends by its tokens. Stop strings need text and are found by the front end."""
+"""Ends a request by its tokens. Stop strings need text; the front end finds them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from quire.core.request import FinishReason, Request
 
 
 def check_stop(request: Request) -> bool:
-    """Set `finish_reason` and `stop_reason` if the last token ends `request`; whether it does."""
+    """Return whether the last token ends `request`; if so, set its reasons."""
     params = request.sampling_params
     token = request.token_ids[-1]
     if token in request.stop_ids and request.num_output_tokens >= params.min_tokens:

@@ -1,4 +1,4 @@
-"""Whether keys and values are copied or computed again: predicted, from copies that were timed."""
+"""Decides whether to copy keys and values or to compute them again, from predicted times."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from quire.core.batch import ON_DISK, BlockCopies
 from quire.core.cost import StepCost
 
 MEMORY = 16
-"""Steps over which what was seen is averaged."""
+"""Steps in the running average."""
 OUTLIER = 2.0
-"""Copies that took so many times their prediction, or the inverse, count as having taken just that:
-memory that is touched for the first time takes longer, and so does a disk that is busy."""
+"""Limit of measured over predicted time, and of the inverse. First touches of memory and busy disks
+take longer than usual."""
 LEAST = 1e-3
-"""Seconds, predicted, from which copies are learned from: less tells of calls, not of copying."""
+"""Least predicted seconds of copies that are measured: shorter ones measure the overhead."""
 STALE = 50
-"""Decisions against copying after which what was learned is forgotten: without copies nothing would
-tell that they have become faster."""
+"""Decisions against copying after which the measurements are dropped: without copies there are no
+new ones."""
 
 
 class TierCost:
-    """Weighs copies against computation.
+    """Compares the time of copies with that of computation.
 
     Args:
-        cost: predicts both; how long copies really take is learned from what `observe` is told.
+        cost: predicts both; `observe` corrects the predictions of copies.
     """
 
     def __init__(self, cost: StepCost, block_size: int) -> None:
@@ -31,7 +31,7 @@ class TierCost:
         self._files = _Scale()
 
     def observe(self, copies: BlockCopies, seconds: float) -> None:
-        """Learn from a step's copies, which took so long together; 0 is not known."""
+        """Learn from the seconds of a step's copies; 0 means unknown."""
         from_files = sum(load.slot == ON_DISK for load in copies.loads)
         others = len(copies.spills) + len(copies.stores) + len(copies.loads) - from_files
         block = self._cost.copy_seconds(self._block_size)
@@ -44,22 +44,26 @@ class TierCost:
             self._memory.observe(seconds / (others * block))
 
     def copy_seconds(self, num_tokens: int, from_files: int = 0) -> float:
-        """Predicted time of copying so many tokens one way, some of them out of files."""
+        """Return the predicted time of copying tokens one way, `from_files` of them from disk."""
         memory = self._memory.value * self._cost.copy_seconds(num_tokens - from_files)
         return memory + self._files.value * self._cost.copy_seconds(from_files)
 
     def swap_pays(self, num_tokens: int) -> bool:
-        """Whether copying the keys and values of so many tokens to the host and back is faster
-        than computing them again."""
+        """Return whether copying tokens to the host and back is faster than computing them."""
         again = self._cost.seconds(num_tokens, 1, num_tokens, num_tokens * (num_tokens + 1) // 2)
         return self._decided(2 * self.copy_seconds(num_tokens) < again)
 
     def load_pays(
         self, num_tokens: int, num_saved: int, num_loaded: int, from_files: int = 0
     ) -> bool:
-        """Whether loading `num_loaded` tokens, some of them out of files, is faster than computing
-        the last `num_saved` of the first `num_tokens` tokens. (Of those that no window reaches
-        any more, nothing has to be loaded.)"""
+        """Return whether loading tokens is faster than computing them.
+
+        Args:
+            num_tokens: tokens that are present after the loads.
+            num_saved: the last of these, which need not be computed then.
+            num_loaded: tokens to load; less than `num_saved` with a sliding window.
+            from_files: how many of them are on disk.
+        """
         attended = num_saved * num_tokens - num_saved * (num_saved - 1) // 2
         again = self._cost.seconds(num_saved, 1, num_tokens, attended)
         return self._decided(self.copy_seconds(num_loaded, from_files) < again)
@@ -86,7 +90,7 @@ class _Scale:
         self._age = 0
 
     def age(self, *, used: bool) -> None:
-        """A decision was taken that may have relied on this."""
+        """Count a decision; forget the average after `STALE` decisions against copying."""
         self._age = 0 if used else self._age + 1
         if self._age >= STALE:
             self.value, self._count, self._age = 1.0, 0, 0

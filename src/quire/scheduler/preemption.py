@@ -1,0 +1,56 @@
+"""Preemption: the last running request loses its blocks and waits again."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from quire.core.request import Request, RequestStatus
+from quire.scheduler.state import SchedulerState
+
+
+class Preemption:
+    """Moves running requests back to the queue, the last one first."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._kv = state.kv
+        self._running = state.running
+
+    def preempt_last(self, *, sound: bool = True) -> None:
+        """Free the blocks of the last running request and put it back into the queue.
+
+        Args:
+            sound: its blocks hold correct values; else they do not enter the prefix cache.
+        """
+        running = self._running
+        request, num_computed = running.requests[-1], int(running.num_computed[-1])
+        if sound:
+            self._kv.enter(request, int(running.certain()[-1]))
+            swapped = int(running.resumes_at()[-1])
+            if self._should_swap(request, swapped):
+                self._kv.swap_out(request, swapped)
+        running.pop()
+        self._kv.free(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_preemptions += 1
+        self._state.num_preemptions += 1
+        self._state.steps.removed.append(request.request_id)
+        self._state.events.note("preempted", request, num_computed)
+        self._state.waiting.push(request)
+
+    def preempt_behind(self, lost: Set[str]) -> None:
+        """Preempt, from the end, until none of `lost` runs; their blocks may be wrong."""
+        while not lost.isdisjoint(self._running.request_ids):
+            self.preempt_last(sound=False)
+
+    def preempt_all(self) -> None:
+        """Preempt all running requests; their blocks may be wrong."""
+        while len(self._running):
+            self.preempt_last(sound=False)
+
+    def _should_swap(self, request: Request, num_tokens: int) -> bool:
+        """Return whether to keep `num_tokens` of a request in the host tier while it waits."""
+        mode, tier_cost = self._state.config.preemption_mode, self._state.tier_cost
+        if mode == "recompute" or not num_tokens or not self._kv.can_swap_out(request, num_tokens):
+            return False
+        return mode == "swap" or tier_cost is None or tier_cost.swap_pays(num_tokens)

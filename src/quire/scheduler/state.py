@@ -1,0 +1,77 @@
+"""The state that the scheduler's parts share: the KV cache, the queue and the running batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.core.config import CacheConfig, SchedulerConfig
+from quire.core.cost import StepCost
+from quire.core.messages import SchedulerStats
+from quire.core.request import Request
+from quire.kv.manager import KVCacheManager
+from quire.scheduler.events import Events
+from quire.scheduler.loading import Loading
+from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
+from quire.scheduler.running import RunningBatch
+from quire.scheduler.steps import Steps
+from quire.scheduler.tier_cost import TierCost
+
+
+class SchedulerState:
+    """Each request is in `waiting`, `loading` or `running`.
+
+    Attributes:
+        tier_cost: None if all copies to and from the tiers are assumed to pay off.
+        num_preemptions: preemptions so far.
+    """
+
+    def __init__(self, config: SchedulerConfig, cache: CacheConfig, cost: StepCost | None) -> None:
+        self.config = config
+        self.kv = KVCacheManager(cache, config.max_num_batched_tokens)
+        self.running = RunningBatch(config.max_num_seqs, cache.block_size)
+        self.waiting = self._new_queue()
+        self.loading = Loading(self.kv, config.max_num_batched_tokens)
+        self.steps = Steps(self.kv, self.running)
+        self.events = Events()
+        self.tier_cost = TierCost(cost, cache.block_size) if cost and self.kv.tier else None
+        self.num_preemptions = 0
+
+    def _new_queue(self) -> WaitingQueue:
+        if self.config.policy == "lpm":
+            return LongestPrefixQueue(lambda request: len(self.kv.find_prefix(request)))
+        return WaitingQueue()
+
+    def stats(self) -> SchedulerStats:
+        """Return the state as the front end reports it."""
+        return SchedulerStats(
+            num_running=len(self.running),
+            num_waiting=len(self.waiting) + len(self.loading),
+            kv_blocks_used=self.kv.pool.num_used,
+            kv_blocks_total=self.kv.pool.num_blocks,
+            prefix_cache_queries=self.kv.prefix_queries,
+            prefix_cache_hits=self.kv.prefix_hits,
+            num_preemptions=self.num_preemptions,
+            num_steps=self.steps.num_done,
+            step_tokens=self.steps.num_tokens,
+            host_tier=self.kv.tier.stats() if self.kv.tier else None,
+            kv_blocks_cached=self.kv.pool.num_cached,
+        )
+
+    def check_integrity(self, requests: Mapping[str, Request]) -> None:
+        """Assert all invariants that hold between steps; `requests` are all of the scheduler's."""
+        self.kv.check_integrity()
+        running = self.running
+        running.check_integrity()
+        self.steps.check_integrity()
+        waiting = self.waiting.requests()
+        assert len(waiting) == len(self.waiting), "waiting requests were miscounted"
+        queued = [r.request_id for r in running.requests + waiting + self.loading.requests()]
+        assert set(queued) == requests.keys(), "a request is in no queue"
+        assert len(queued) == len(requests), "a request is in two queues"
+        seats = len(running) + len(self.loading)
+        assert seats <= self.config.max_num_seqs, "too many requests hold blocks"
+        for request, capacity in zip(running.requests, running.capacity.tolist(), strict=True):
+            held = len(self.kv.table(request.request_id)) * self.kv.block_size
+            assert capacity == held, f"{request} has a wrong block count"
+        if not requests:
+            assert self.kv.pool.num_used == 0, "blocks are in use without a request"
