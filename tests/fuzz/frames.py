@@ -89,7 +89,7 @@ def fuzz(count: int, seed: int) -> tuple[int, int]:
     server.run()
     core.scheduler.check_integrity()
     assert core.scheduler.kv.pool.num_used == 0
-    return server.num_bad_frames, len(line.said)
+    return server.frames.num_bad, len(line.said)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from itertools import islice, repeat
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -12,13 +13,17 @@ from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 
+logger = logging.getLogger(__name__)
+
+Message = TypeVar("Message")
+
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
     """Log-probabilities at one position.
 
-    Entry 0 is the token that was chosen (or, in a prompt, the token that stands there);
-    the likeliest follow, best first, and may repeat it. `rank` is entry 0's, from 1. The last
-    `num_named` were asked for by their ids.
+    Entry 0 is the chosen token, or in a prompt the token at this position. The likeliest follow,
+    best first, and may repeat it. `rank` is entry 0's, from 1. The last `num_named` entries were
+    requested by id.
     """
 
     token_ids: list[int]
@@ -32,20 +37,20 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
 
     request_id: str
     prompt_token_ids: bytes
-    """`core.request.pack_tokens` of them."""
+    """Packed by `core.request.pack_tokens`."""
     sampling_params: SamplingParams
     arrival_time: float
     """Seconds on the monotonic clock, which all processes of a machine share."""
     options: RequestOptions = NO_OPTIONS
     eos_token_ids: tuple[int, ...] = ()
     second_text: int = 0
-    """Where the second text of a pair begins, of models that tell them apart; 0 is none."""
+    """Index of the first token of a pair's second text, for models with token types; 0 if none."""
     prompt_embeds: bytes | None = None
     """float32 [prompt tokens, hidden], in place of the prompt's tokens, which are `EMBEDDED`."""
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):
-    """Drop these requests and free their blocks; unknown ids are ignored."""
+    """Drop these requests and free their blocks; ignore unknown ids."""
 
     request_ids: list[str]
 
@@ -66,38 +71,38 @@ CoreInput = AddRequest | AbortRequests | Call | Shutdown
 
 
 class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What one step gave one request."""
+    """One request's output of one step."""
 
     request_id: str
     new_token_ids: list[int]
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    """The stop token that ended it, or the error's text."""
+    """The stop token that ended the request, or the error's text."""
     num_cached_tokens: int = 0
     scheduled_time: float = 0.0
-    """When it first left the queue, on the monotonic clock."""
+    """When the request first left the queue, on the monotonic clock."""
     num_preemptions: int = 0
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     pooled: bytes | None = None
-    """What a pooling model gives: float32."""
+    """A pooling model's vector, float32."""
 
 
 EventKind = Literal["load", "load_failed", "admitted", "prefill", "preempted", "retried"]
 
 
 class RequestEvent(msgspec.Struct, array_like=True, omit_defaults=True):
-    """Something that happened to a sequence beside decoding; moments are on the monotonic clock.
+    """An event of a sequence, other than decoding. Times are on the monotonic clock.
 
     Kinds, and what `tokens` counts:
 
-        load: its blocks are on their way from host memory; what they hold.
-        load_failed: they did not arrive, and it waits again.
-        admitted: it has a seat and blocks; those that need not be computed.
-        prefill: a step computed a part of its prompt (or of all it has, after a preemption);
-            those of the part. `end` is when the step had been computed.
-        preempted: it lost its seat and waits again; those that were computed.
-        retried: its core was lost, and it begins again with another (the front end's own event).
+        load: its blocks are being loaded from host memory; their tokens.
+        load_failed: the load failed, and it waits again.
+        admitted: it has a row and blocks; tokens found in the cache.
+        prefill: a step computed a part of its prompt (after a preemption, of all its tokens);
+            the tokens of this part. `end` is the end of the step.
+        preempted: it lost its row and waits again; tokens that were computed.
+        retried: its core was lost, and it starts again in a new one (the front end's own event).
     """
 
     request_id: str
@@ -108,27 +113,27 @@ class RequestEvent(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 class HostTierStats(msgspec.Struct, array_like=True):
-    """KV blocks outside of the KV cache; counters are totals since start."""
+    """KV blocks outside of the KV cache. Counters are totals since the start."""
 
     num_requests_swapped: int
-    """Preempted requests whose blocks are kept."""
+    """Preempted requests with stored blocks."""
     slots_used: int
     slots_total: int
     files_used: int
     swap_preemptions: int
-    """Of all preemptions; the others compute again."""
+    """Preemptions that swapped blocks out; the other requests compute their tokens again."""
     swapped_out: int
     swapped_in: int
     stored: int
-    """Blocks that the prefix cache gave up and that were kept."""
+    """Blocks that were stored after their eviction from the prefix cache."""
     loaded: int
-    """Of the kept ones, those that a request got back."""
+    """Stored blocks that were loaded for a request."""
     failed: int
-    """Blocks that could not be loaded as they had been stored; they were computed again."""
+    """Blocks that could not be loaded correctly and were computed again."""
 
 
 class SchedulerStats(msgspec.Struct, array_like=True):
-    """The scheduler's state after a step; counters are totals since start."""
+    """The scheduler's state after a step. Counters are totals since the start."""
 
     num_running: int
     num_waiting: int
@@ -137,26 +142,25 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     prefix_cache_queries: int
     """Prompt tokens looked up in the prefix cache."""
     prefix_cache_hits: int
-    """Of those, the tokens found."""
+    """Prompt tokens found there."""
     num_preemptions: int
     num_steps: int
     step_tokens: int
     """Tokens computed in this step."""
     host_tier: HostTierStats | None = None
-    """None where there is none."""
+    """None if there is no host tier."""
     kv_blocks_cached: int = 0
-    """Of those not in use, the ones that still hold a known prefix."""
+    """Free blocks that still hold a known prefix."""
 
 
 class CoreTimes(msgspec.Struct, array_like=True):
-    """Seconds since the core started, by what they went to.
+    """Seconds since the core's start, by activity.
 
-    They add up to the core's wall time. Where a step is prepared or told of while another is
-    computed, they overlap and add up to more.
+    They add up to the core's wall time; to more if a step is prepared while another is computed.
     """
 
     receive: float = 0.0
-    """Decoding frames and taking requests in, hashing included."""
+    """Decoding frames and adding requests, including hashing."""
     schedule: float = 0.0
     prepare: float = 0.0
     """Making a step's inputs."""
@@ -164,9 +168,9 @@ class CoreTimes(msgspec.Struct, array_like=True):
     """The forward pass and the logits."""
     sample: float = 0.0
     update: float = 0.0
-    """Taking in what a step computed: `Scheduler.update`."""
+    """Applying a step's result: `Scheduler.update`."""
     send: float = 0.0
-    """Encoding and sending outputs; offline, making them into text."""
+    """Encoding and sending outputs; with `LLM`, converting them to text."""
     idle: float = 0.0
     """Waiting for requests."""
 
@@ -179,21 +183,20 @@ class Ready(msgspec.Struct, array_like=True, tag="ready"):
     phases: dict[str, float]
     """Seconds spent in each part of the start, in order."""
     facts: dict[str, Any]
-    """What it runs on: device, dtype, isa, weight_bytes, kv_cache_bytes …"""
+    """Facts about the machine and the model: device, dtype, isa, weight_bytes, kv_cache_bytes …"""
     began: float = 0.0
-    """When the first of `phases` did, on the monotonic clock."""
+    """When the first of `phases` began, on the monotonic clock."""
 
 
 class Standing(msgspec.Struct, array_like=True, tag="standing"):
-    """The core's process was started ahead of its need; it has imported all, and stands by for
-    its configuration."""
+    """The standby core has imported everything and waits for its configuration."""
 
 
 class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     """All outputs of one step.
 
-    Requests of which there is nothing to say but their new tokens are two flat columns; all
-    others (the first token, the last, log-probabilities, errors) have a `CoreOutput`.
+    Most requests only have new tokens: they are in two flat columns. The first token, the last
+    one, log-probabilities and errors come in a `CoreOutput`.
     """
 
     outputs: list[CoreOutput]
@@ -202,14 +205,14 @@ class StepOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     times: CoreTimes | None = None
     request_ids: list[str] = []
     new_token_ids: list[int] = []
-    """Of each of `request_ids`, one request after the other."""
+    """The tokens of `request_ids`, one request after the other."""
     events: list[RequestEvent] = []
-    """What happened since the last outputs, in order; mostly nothing."""
+    """Events since the last outputs, in order; mostly none."""
     num_new_tokens: list[int] = []
-    """How many each of `request_ids` has; empty: one."""
+    """Number of new tokens of each of `request_ids`; one each if empty."""
 
     def each(self) -> Iterator[CoreOutput]:
-        """Every request's output, plain ones first."""
+        """Yield all requests' outputs, plain ones first."""
         tokens = iter(self.new_token_ids)
         counts = self.num_new_tokens or repeat(1)
         for request_id, count in zip(self.request_ids, counts, strict=False):
@@ -224,14 +227,37 @@ class CallResult(msgspec.Struct, array_like=True, tag="result"):
 
 
 class CoreFailed(msgspec.Struct, array_like=True, tag="failed"):
-    """The core cannot go on (or could not start); the last frame it sends."""
+    """The core failed, or could not start. It is the last frame."""
 
     code: str
-    """`QuireError.code` where the cause is the user's to fix, else the exception's class."""
+    """`QuireError.code` if the user can fix the cause, else the exception's class."""
     message: str
 
 
 BAD_FRAME = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding a frame may raise."""
+"""Exceptions of decoding a bad frame."""
+
+
+class FrameDecoder(Generic[Message]):
+    """Decodes frames; drops, logs and counts bad ones.
+
+    Args:
+        kind: `CoreInput` or `CoreMessage`.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self.num_bad = 0
+        self._decoder = msgspec.msgpack.Decoder(kind)
+
+    def decode(self, frame: bytes) -> Message | None:
+        """Return the frame's message; None if the frame is bad."""
+        try:
+            message: Message = self._decoder.decode(frame)
+        except BAD_FRAME as error:
+            self.num_bad += 1
+            logger.warning("dropped a bad frame (%d so far): %s", self.num_bad, error)
+            return None
+        return message
+
 
 CoreMessage = Standing | Ready | StepOutputs | CallResult | CoreFailed

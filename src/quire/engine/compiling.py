@@ -1,4 +1,4 @@
-"""Requests that wait for their grammars and adapters; nobody else waits for them."""
+"""Requests that wait for their grammars and adapters, without delaying others."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from quire.core.structured_outputs import NOT_FOLLOWED
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.005
-"""How long the core waits at a time: so long may a new request or an abort go unheard."""
+"""How long an idle core waits for a grammar before it looks for new messages."""
 
 
 class Compiling:
-    """In order of arrival; who is ready first goes first."""
+    """A set of waiting requests. They leave it as soon as they are ready."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[Request, Future[Any]]] = {}
@@ -36,15 +36,15 @@ class Compiling:
         self._waiting[request.request_id] = request, ready
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget these; ids that are not here are ignored. What is compiled serves the next."""
+        """Remove requests; ignore unknown ids. Their compilations go on, for later requests."""
         for request_id in request_ids:
             self._waiting.pop(request_id, None)
 
     def take(self, *, idle: bool) -> tuple[list[Request], list[tuple[Request, str]]]:
-        """Those who are ready, and those who are refused, with the reason.
+        """Return the ready requests, and the refused ones with the reason.
 
         Args:
-            idle: there is nothing else to do than to wait for one, up to `POLL_SECONDS`.
+            idle: the core has no other work; wait for a request up to `POLL_SECONDS`.
         """
         if idle:
             wait([ready for _, ready in self._waiting.values()], POLL_SECONDS, FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The engine core: schedule, execute, process, again. Runs in its own process, or inside `LLM`."""
+"""The engine core: schedule, execute, update. Runs in its own process, or inside `LLM`."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 
 class _InFlight(NamedTuple):
-    """A step that has been scheduled and not been taken in.
+    """A scheduled step whose result was not processed yet.
 
     Attributes:
-        wait: computes it, or waits for it.
-        submitted: it was begun.
+        wait: computes the step, or waits for its result.
+        submitted: set if the executor has begun the step.
     """
 
     batch: SchedulerOutput
@@ -51,15 +51,15 @@ class _InFlight(NamedTuple):
 
 
 class EngineCore:
-    """Requests in, tokens out, one step at a time.
+    """Computes requests step by step.
 
     Args:
         executor: not started yet; it loads the model here.
-        clock: seconds on a monotonic clock; a simulation passes its own.
+        clock: returns seconds on a monotonic clock; a simulation passes its own.
 
     Attributes:
-        watch: where the time of the core's thread goes (see `CoreTimes`). `step` calls all that
-            went before it, since the last lap, receiving; whoever runs the core laps the rest.
+        watch: measures the time of the core's thread (see `CoreTimes`). `step` counts the time
+            since the last lap as "receive"; the caller measures the rest.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class EngineCore:
         self._compiling = Compiling()
         self._rejected: list[CoreOutput] = []
         self._retired: set[int] = set()
-        """Adapters that were unloaded, and are still in use."""
+        """Unloaded adapters that are still in use."""
         self._last_embeds: bytes | None = None
 
     def ready(self) -> Ready:
-        """What the front end is told once the model is loaded."""
+        """Return the message to the front end once the model is loaded."""
         return Ready(
             num_gpu_blocks=self.executor.num_blocks,
             block_size=self.config.block_size,
@@ -100,7 +100,7 @@ class EngineCore:
         )
 
     def handle(self, message: AddRequest | AbortRequests | Call) -> StepOutputs | CallResult | None:
-        """Take a message in; return the answer, if there is one before the next step."""
+        """Process a message; return its answer, if that does not come with the next step."""
         match message:
             case AddRequest():
                 self.add(message)
@@ -111,14 +111,14 @@ class EngineCore:
             case Call():
                 try:
                     return CallResult(message.call_id, self.call(message.method, message.args))
-                except Exception as error:  # the caller's to handle
+                except Exception as error:  # the caller of the method gets it
                     return CallResult(message.call_id, error=f"{type(error).__name__}: {error}")
         return None
 
     def add(self, message: AddRequest) -> None:
-        """Queue a request; one that can never run is answered in the next step.
+        """Queue a request; the next step refuses one that can never run.
 
-        A request whose id is in use is dropped: an answer would end the one that has the id.
+        A request whose id is in use is dropped: an answer would end the other one.
         """
         if message.request_id in self.scheduler.requests or message.request_id in self._compiling:
             logger.warning("dropped a request: its id, %r, is in use", message.request_id)
@@ -129,7 +129,7 @@ class EngineCore:
                 message.prompt_token_ids,
                 message.sampling_params,
                 arrival_time=message.arrival_time,
-                # A pooled prompt gives no token, and may fill the whole context.
+                # A pooling request generates no token, so its prompt may fill the context.
                 max_model_len=self.config.scheduler.max_model_len + bool(self.config.pooling),
                 options=message.options,
                 eos_token_ids=message.eos_token_ids,
@@ -140,8 +140,8 @@ class EngineCore:
                 raise InvalidRequestError("the prompt is empty.")
             embeds, row = message.prompt_embeds, 4 * self.config.model.hidden_size
             if embeds is not None and len(embeds) != row * request.num_tokens:
-                raise InvalidRequestError("prompt_embeds are not one a prompt token.")
-        except ValueError as error:  # no whole number of tokens, or none
+                raise InvalidRequestError("prompt_embeds needs one row per prompt token.")
+        except ValueError as error:  # incomplete or missing tokens
             self._reject(message.request_id, reason_of(error))
             return
         waits_for = self.executor.prepare(
@@ -153,7 +153,7 @@ class EngineCore:
             self._enqueue(request)
 
     def _shared(self, embeds: bytes | None) -> bytes | None:
-        """Equal embeddings of the last request: its `n` completions come in a row."""
+        """Return the last request's object if equal: n completions in a row share it."""
         if embeds != self._last_embeds:
             self._last_embeds = embeds
         return self._last_embeds
@@ -184,9 +184,9 @@ class EngineCore:
         return self.scheduler.has_unfinished() or bool(waiting)
 
     def step(self) -> StepOutputs | None:
-        """Compute one batch; None if there is nothing to do.
+        """Compute one step; return None if there is no work.
 
-        With async scheduling the next one is begun before this one is waited for.
+        With async scheduling, the next step begins before this one has landed.
         """
         if not self.has_work():
             return None
@@ -194,7 +194,7 @@ class EngineCore:
         if self._compiling:
             self._take_compiled()
         steps = 2 if self.config.async_scheduling else 1
-        # Without anyone to schedule, what is removed waits for the next batch.
+        # Without requests, removals wait for the next batch.
         while len(self._in_flight) < steps and self.scheduler.has_unfinished():
             self._begin()
         outputs = self._end() if self._in_flight else StepOutputs([], None, self._clock())
@@ -206,7 +206,7 @@ class EngineCore:
         return outputs
 
     def report(self, outputs: list[CoreOutput]) -> StepOutputs:
-        """`outputs` with the scheduler's state; with none, where an abort left no step to come."""
+        """Return `outputs` with the scheduler's state, without computing a step."""
         times = CoreTimes(**self.watch.seconds)
         return StepOutputs(outputs, self._stats(), self._clock(), times)
 
@@ -216,7 +216,7 @@ class EngineCore:
         return stats
 
     def _take_compiled(self) -> None:
-        """Put in line whose grammars are compiled; wait a little where nobody else has work."""
+        """Queue requests whose grammars are compiled; wait for one if there is no other work."""
         idle = not (self.scheduler.has_unfinished() or self._in_flight or self._rejected)
         compiled, refused = self._compiling.take(idle=idle)
         if idle:
@@ -227,7 +227,7 @@ class EngineCore:
             self._reject(request.request_id, why)
 
     def _begin(self) -> None:
-        """Schedule a step and set it going."""
+        """Schedule a step and start it."""
         batch = self.scheduler.schedule(self._clock(), self.config.num_scheduler_steps)
         self.watch.lap("schedule")
         if self.config.async_scheduling:
@@ -238,7 +238,7 @@ class EngineCore:
             self._in_flight.append(_InFlight(batch, partial(self.executor.execute, batch)))
 
     def _end(self) -> StepOutputs:
-        """Take in the oldest step in flight, once it has been computed."""
+        """Wait for the oldest step in flight and process its result."""
         batch = self._in_flight[0].batch
         try:
             result = self._in_flight[0].wait()
@@ -255,8 +255,10 @@ class EngineCore:
         return outputs
 
     def _skip_behind(self) -> None:
-        """The oldest step in flight failed: wait until those behind it, which are skipped for it,
-        are out of the executor's way."""
+        """Drop all steps in flight after the oldest one failed; wait until the executor is free.
+
+        The executor skips the steps behind a failed one.
+        """
         _, *behind = self._in_flight
         self._in_flight.clear()
         for step in behind:
@@ -264,9 +266,9 @@ class EngineCore:
                 step.wait()
 
     def _recover(self, batch: SchedulerOutput, error: Exception) -> StepOutputs:
-        """End only those of a step's requests that it fails for; all, where that cannot be told."""
+        """End only the requests that make a step fail; all of them if these cannot be found."""
         if isinstance(error, ForwardError):
-            logger.error("step %d failed; its parts are tried", batch.step, exc_info=error)
+            logger.error("step %d failed; computing it in parts", batch.step, exc_info=error)
             try:
                 result, lost = compute_apart(self._compute, batch, error)
             except EngineDeadError:
@@ -281,20 +283,20 @@ class EngineCore:
         return self.scheduler.fail(batch, reason(error), self._clock())
 
     def _compute(self, batch: SchedulerOutput) -> ModelOutput:
-        """Compute a step while no other is in flight."""
+        """Compute a step; no other is in flight."""
         if self.config.async_scheduling:
             return self.executor.submit(batch).result()
         return self.executor.execute(batch)
 
     def _note(self, times: StepTimes) -> None:
-        """Enter a step's times; what the core waited beyond them counts as the model's."""
+        """Add a step's times; the rest of the core's waiting time counts as the model's."""
         waited = self.watch.split()
         self.watch.add("prepare", times.prepare)
         self.watch.add("model", max(times.model, waited - times.prepare - times.sample))
         self.watch.add("sample", times.sample)
 
     def call(self, method: str, args: list[Any]) -> Any:
-        """Run one of the utility methods by name, or of the executor's, for `Call` frames."""
+        """Run a utility method of the core or of the executor by name, for `Call` frames."""
         utilities: dict[str, Callable[..., Any]] = {
             "reset_prefix_cache": self.scheduler.reset_prefix_cache,
             "check_integrity": self.scheduler.check_integrity,
@@ -306,7 +308,7 @@ class EngineCore:
         return utilities[method](*args)
 
     def _remove_lora(self, lora_int_id: int) -> None:
-        """Free an adapter once the last request that has it has ended."""
+        """Free an adapter once its last request has ended."""
         self._retired.add(lora_int_id)
         self._free_adapters()
 

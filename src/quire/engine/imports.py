@@ -1,4 +1,4 @@
-"""What the core's process imports before it knows its configuration."""
+"""Imports of the core's process before it has its configuration."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from quire.system.garbage import no_collection
 
 
 def begin_imports() -> None:
-    """Import what `load_core` does, and begin to import torch, which takes most of a start.
+    """Import what `load_core` imports, and start importing torch, which takes most of a start.
 
-    Torch is imported whole by one thread, for two that import each other's modules may get them
-    half made; and its library is loaded beside Python's work, after numpy's (see `load_ahead`).
+    One thread imports all of torch: two threads could see half-imported modules. Torch's library is
+    loaded after numpy's (see `load_ahead`).
     """
     import numpy as np  # noqa: F401
 
@@ -30,7 +30,7 @@ def _import_torch() -> None:
 
 @no_collection()
 def import_all() -> None:
-    """Import what `load_core` does, and what that imports while it loads a model."""
+    """Import what `load_core` imports, including its imports while it loads a model."""
     env.let_idle_threads_sleep()
     import quire.engine.core
     import quire.executor.multiproc

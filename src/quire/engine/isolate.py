@@ -1,4 +1,4 @@
-"""Who a step fails for: it is computed again in halves, and these, until one request is left."""
+"""Finds the requests that make a step fail: halves of it are computed, recursively."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from quire.executor.base import ForwardError
 def compute_apart(
     compute: Callable[[SchedulerOutput], ModelOutput], step: SchedulerOutput, error: ForwardError
 ) -> tuple[ModelOutput, set[str]]:
-    """The result of a step that raised `error`: everyone's but theirs who cannot be computed.
+    """Compute a step that raised `error` in parts.
 
-    These have an entry in `errors`. One of them among n costs 2·log₂(n) further steps, n of them
-    2·n. The result's `times` are zero: they would say nothing about steps of this shape.
+    A request that fails alone gets an entry in `errors`. One such request among n costs 2·log₂(n)
+    further steps, n of them 2·n. The result's `times` are zero, because the parts have other
+    shapes.
 
     Returns:
-        The result, and who was left out of it: requests that came in this step with a prefix,
-        which one of those who failed may have been to write. All others wrote their own.
+        The result, and the requests that were left out. They began in this step with a shared
+        prefix, which a failed request may have had to write.
 
     Raises:
-        Exception: what `compute` raised beside `ForwardError`.
+        Exception: another exception than `ForwardError` from `compute`.
     """
     output = ModelOutput(
         np.full((len(step.request_ids), step.width), -1, dtype=np.int64),
@@ -63,26 +64,26 @@ def compute_apart(
         run(entries[:middle])
         run(entries[middle:])
 
-    # Whoever shares comes last, in the order of arrival: behind those whose blocks they read.
+    # Sharing requests come last, in order of arrival: after those whose blocks they read.
     halve(sorted(range(len(step.request_ids)), key=lambda entry: entry in sharing), error)
     return output, lost
 
 
 def _sharing(step: SchedulerOutput) -> set[int]:
-    """Entries that begin with a prefix which somebody else in the step may have to write."""
+    """Return the entries with a prefix that another request in the step may write."""
     new = {new.request_id for new in step.new_sequences}
     computed = step.num_computed_tokens.tolist()
     return {i for i, name in enumerate(step.request_ids) if computed[i] and name in new}
 
 
 def reason(error: BaseException) -> str:
-    """What to tell of an exception that an executor raised."""
+    """Return the text that reports an executor's exception."""
     cause = error.__cause__ if isinstance(error, ForwardError) and error.__cause__ else error
     return f"{type(cause).__name__}: {cause}"
 
 
 def _part(step: SchedulerOutput, entries: list[int]) -> SchedulerOutput:
-    """Some entries of a step whose copies and removals have been done."""
+    """Return some entries of a step as a step; its copies and removals are done already."""
     names = [step.request_ids[entry] for entry in entries]
     place = np.full(len(step.request_ids), -1, dtype=np.int64)
     place[entries] = np.arange(len(entries))

@@ -1,9 +1,9 @@
 """The engine core's own process: `python -m quire.engine.process DIRECTORY PARENT_PID [stand-by]`.
 
-The configuration comes as one msgpack document on standard input, requests and answers as
-frames over the two sockets in DIRECTORY. With `stand-by` it first imports all that it will need,
-to take the place of a core that is lost in a fraction of the time. It ends on a `Shutdown` frame,
-on SIGTERM, and within a second or so when its parent is gone.
+The configuration comes as one msgpack document on stdin. Requests and answers are frames over the
+two sockets in DIRECTORY. With `stand-by` the process first imports everything, so that it can
+replace a lost core quickly. It ends on a `Shutdown` frame, on SIGTERM, and about a second after its
+parent.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
 from quire.core.log import setup_logging
 from quire.core.messages import (
-    BAD_FRAME,
     Call,
     CallResult,
     CoreFailed,
     CoreInput,
     CoreMessage,
+    FrameDecoder,
     Ready,
     Shutdown,
     Standing,
@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 
 PARENT_POLL_SECONDS = 1.0
 NICENESS = 5
-"""Of what is done ahead: where all want time, it gets a third of what another thread does."""
+"""Of imports on standby: on a busy machine they get a third of a normal thread's time."""
 LINGER_MS = 1000
-"""How long unsent frames may hold up the exit."""
+"""How long unsent frames may delay the exit."""
 
 CoreLoader = Callable[[EngineConfig], tuple["EngineCore", Ready]]
 
@@ -60,12 +60,12 @@ CoreLoader = Callable[[EngineConfig], tuple["EngineCore", Ready]]
 def load_core(
     config: EngineConfig, on_lost: Callable[[int], None] | None = None
 ) -> tuple[EngineCore, Ready]:
-    """The engine core with its model loaded, and what is known of it then.
+    """Return the engine core with its model loaded, and its `Ready` message.
+
+    The phase "import_engine" does not include torch, which the worker imports.
 
     Args:
-        on_lost: called, on a thread of its own, with the status of a rank's process that is gone.
-
-    The phase "import_engine" is reading the code; torch, which takes longer, the worker imports.
+        on_lost: called in its own thread with the exit status of a lost rank.
     """
     start = time.monotonic()
     env.let_idle_threads_sleep()  # before torch is imported
@@ -80,8 +80,10 @@ def load_core(
 
 
 def load_core_or_end(config: EngineConfig) -> tuple[EngineCore, Ready]:
-    """`load_core` for a process of its own: it ends when another that computes with it does, as
-    that one did, for somebody stands by to start it anew."""
+    """Do what `load_core` does; end this process, with a like status, when a rank is lost.
+
+    The supervisor then starts the core anew.
+    """
     return load_core(config, on_lost=lambda status: os._exit(status_like(status)))
 
 
@@ -94,12 +96,11 @@ class CoreServer:
         self._core = core
         self._inbox = inbox
         self._send = send
-        self._decoder = msgspec.msgpack.Decoder(CoreInput)
-        self.num_bad_frames = 0
+        self.frames = FrameDecoder[CoreInput](CoreInput)
         self._stopping = False
 
     def run(self) -> None:
-        """Step while there is work; sleep in the socket while there is none."""
+        """Step while there is work; wait at the socket while there is none."""
         while True:
             self._receive()
             if self._stopping:
@@ -109,7 +110,7 @@ class CoreServer:
                 self._core.watch.lap("send")
 
     def _receive(self) -> None:
-        """Handle every frame that has come; wait for one if there is nothing else to do."""
+        """Handle all waiting frames; wait for one if there is no work."""
         while not self._stopping:
             try:
                 if self._core.has_work():
@@ -120,20 +121,15 @@ class CoreServer:
                     self._core.watch.lap("idle")
             except zmq.Again:
                 return
-            try:
-                message = self._decoder.decode(frame)
-            except BAD_FRAME as error:
-                self.num_bad_frames += 1
-                logger.warning("dropped a bad frame (%d so far): %s", self.num_bad_frames, error)
-                continue
-            self._handle(message)
+            if (message := self.frames.decode(frame)) is not None:
+                self._handle(message)
 
     def _handle(self, message: CoreInput) -> None:
         match message:
             case Shutdown():
                 self._stopping = True
             case Call(method="num_bad_frames"):
-                self._send(CallResult(message.call_id, self.num_bad_frames))
+                self._send(CallResult(message.call_id, self.frames.num_bad))
             case _:
                 if (answer := self._core.handle(message)) is not None:
                     self._send(answer)
@@ -145,22 +141,22 @@ def main(
     prepare: Callable[[], None] = import_all,
     begin: Callable[[], None] = begin_imports,
 ) -> int:
-    """Run a core until it is told to stop; returns the exit status.
+    """Run a core until `Shutdown`; return the exit status.
 
     Args:
-        prepare: what can be done before the configuration is known, where there is time.
-        begin: the same where the configuration is on its way.
+        prepare: called on standby, before the configuration comes.
+        begin: called instead if the configuration comes at once.
     """
     directory, parent, stand_by = Path(argv[0]), int(argv[1]), bool(argv[2:])
     _die_with(parent, directory)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    faulthandler.enable()  # a crash in native code says where
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    faulthandler.enable()  # a crash in native code prints its stack
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # see `client.STACKS_SIGNAL`
     setup_logging()
     context = zmq.Context()
     inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     for socket, name in ((inbox, "in"), (outbox, "out")):
-        socket.set_hwm(0)  # a slow front end must not hold up the steps
+        socket.set_hwm(0)  # a slow front end must not block the steps
         socket.connect(f"ipc://{directory / name}")
     encoder = msgspec.msgpack.Encoder()
     core: EngineCore | None = None
@@ -176,7 +172,7 @@ def main(
             begin()
         config = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EngineConfig)
         core, ready = load(config)
-        # Until here SIGTERM just ends the process: an exit from inside an import would be loud.
+        # Only now: `sys.exit` inside an import would print a traceback.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         send(ready)
         CoreServer(core, inbox, send).run()
@@ -196,11 +192,10 @@ def main(
 
 
 def _at_low_priority(action: Callable[[], None]) -> None:
-    """Do something while others want nothing: on a thread of its own, for priority once given up
-    cannot be had back."""
+    """Run `action` at low priority, in its own thread, because a lowered priority is final."""
 
     def act() -> None:
-        if sys.platform == "linux":  # elsewhere it belongs to processes
+        if sys.platform == "linux":  # elsewhere the priority belongs to the process
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         action()
 
@@ -210,7 +205,7 @@ def _at_low_priority(action: Callable[[], None]) -> None:
 
 
 def _die_with(parent: int, directory: Path) -> None:
-    """Exit, and remove the sockets, soon after the parent has gone, whatever runs meanwhile."""
+    """Exit and remove the sockets soon after the parent's end, whatever runs meanwhile."""
 
     def watch() -> None:
         while os.getppid() == parent:

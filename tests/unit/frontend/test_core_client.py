@@ -187,7 +187,7 @@ async def test_bad_frames_are_dropped_counted_and_survived() -> None:
     async with running() as line:
         for frame in BAD_FRAMES:
             line.inject(frame)
-        await until(lambda: line.client.num_bad_frames == len(BAD_FRAMES))
+        await until(lambda: line.client.frames.num_bad == len(BAD_FRAMES))
         count = -1
         while count < len(BAD_FRAMES):
             count = (await line.call("num_bad_frames")).value

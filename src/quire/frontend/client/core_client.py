@@ -1,4 +1,4 @@
-"""The front end's end of the line to the engine core."""
+"""The front end's connection to the engine core."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ import zmq
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError, class_of_code
 from quire.core.messages import (
-    BAD_FRAME,
     CallResult,
     CoreFailed,
     CoreInput,
     CoreMessage,
+    FrameDecoder,
     Ready,
     Shutdown,
     Standing,
@@ -40,32 +40,32 @@ logger = logging.getLogger(__name__)
 
 CORE_COMMAND = (sys.executable, "-m", "quire.engine.process")
 STAND_BY = "stand-by"
-"""Has the core's process import everything before it reads its configuration."""
+"""Makes the core's process import everything before it reads its configuration."""
 SHUTDOWN_SECONDS = 5.0
 HURRIED_SECONDS = 0.5
-"""The same once nobody is to wait any more."""
+"""The same after a drain that ran out of time."""
 LAST_WORDS_SECONDS = 0.1
 """After the core's exit, how long to wait for the frame that says why."""
 STACKS_SIGNAL = signal.SIGUSR1
-"""Has the core write all its threads' stacks to stderr."""
+"""Makes the core write the stacks of all its threads to stderr."""
 STACKS_SECONDS = 0.5
-"""How long it gets for that."""
+"""How long the core gets to write them."""
 CONNECT_MILLISECONDS = 1000
-"""How long to wait at most for the core's connection, once it has said that it is there."""
+"""Longest wait for the core's second connection after its `Ready` has come."""
 MAX_SOCKET_PATH = 100
-"""Unix socket paths end at 107 bytes."""
+"""Unix socket paths have at most 107 bytes."""
 
 MessageHandler = Callable[[StepOutputs | CallResult], None]
 DeathHandler = Callable[[QuireError], None]
 
 
 class CoreClient(Protocol):
-    """Starts a core, sends it messages, hands on what it says.
+    """Starts a core, sends it messages and forwards its answers.
 
     Attributes:
-        separate: the core has a process of its own. It may be lost alone, so it is watched, and
-            another stands by.
-        suspects: whose structure it was at when it was lost; there once it is started.
+        separate: the core has its own process. It can be lost alone, so the front end watches it
+            and has another stand by.
+        suspects: the structures that the core worked on when it was lost; set by the start.
         patience: seconds that `shutdown` waits for the core to end by itself.
     """
 
@@ -77,11 +77,11 @@ class CoreClient(Protocol):
         """Begin to load the model ahead of `start`, if the core can."""
 
     def prepare(self) -> None:
-        """Begin what can be done ahead of `start`, without holding up anybody."""
+        """Begin what can be done ahead of `start`, at low priority."""
 
     @property
     def prepared(self) -> bool:
-        """Whether that is done."""
+        """Return whether `prepare` has finished."""
 
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
@@ -90,13 +90,13 @@ class CoreClient(Protocol):
     def send(self, message: CoreInput) -> None: ...
 
     def end_stuck(self, error: QuireError) -> None:
-        """Have a core that does not answer tell where it is, and call it dead of `error`."""
+        """Make a core that does not answer log its stacks, then report it dead with `error`."""
 
     async def discard(self) -> None:
-        """Be rid of a core that is lost, whatever state it is in; the memory it held is free."""
+        """End a lost core in whatever state; its memory is free afterwards."""
 
     async def end(self) -> None:
-        """`shutdown`, while the event loop goes on."""
+        """Do what `shutdown` does without blocking the event loop."""
 
     def shutdown(self) -> None: ...
 
@@ -104,17 +104,16 @@ class CoreClient(Protocol):
 class ProcessClient:
     """An engine core in a child process, over two ZMQ sockets in a private directory.
 
-    It is the line to one process: whoever wants another makes another client. All methods but
-    `begin`, `configure`, `prepare` and `shutdown` belong to the event loop that `start` ran in.
+    One client serves one process; another core needs another client. All methods but `begin`,
+    `configure`, `prepare` and `shutdown` belong to the event loop that `start` ran in.
     """
 
     separate = True
 
     def __init__(self, command: Sequence[str] = CORE_COMMAND) -> None:
-        self.num_bad_frames = 0
         self.patience = SHUTDOWN_SECONDS
         self._command = command
-        self._decoder = msgspec.msgpack.Decoder(CoreMessage)
+        self.frames = FrameDecoder[CoreMessage](CoreMessage)
         self._encoder = msgspec.msgpack.Encoder()
         self._error: QuireError | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -126,7 +125,7 @@ class ProcessClient:
 
     @classmethod
     def begun(cls) -> ProcessClient:
-        """A client whose core imports torch while its configuration is found out."""
+        """Return a client whose core imports torch while the arguments are resolved."""
         client = cls()
         client.begin()
         return client
@@ -137,31 +136,30 @@ class ProcessClient:
         self._process = self._spawn()
 
     def configure(self, config: EngineConfig) -> None:
-        """Have the core load its model, unless it does; `start` calls this."""
+        """Send the core its configuration, once; it then loads its model. `start` calls this."""
         assert self._process is not None
         config = replace(config, marks_path=str(self.suspects.path))
         _give(self._process, msgspec.msgpack.encode(config))
 
     def prepare(self) -> None:
-        """Start the core's process, which imports everything and stands by, and yields to all
-        others meanwhile."""
+        """Start the core's process: it imports everything at low priority and stands by."""
         self._open_sockets()
         self._process = self._spawn(STAND_BY)
 
     @property
     def prepared(self) -> bool:
-        """Whether the process that was prepared lives, and has said that it stands by."""
+        """Return whether the prepared process lives and has reported that it stands by."""
         alive = self._process is not None and self._process.poll() is None
         return alive and bool(self._outbox.poll(0))
 
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
     ) -> Ready:
-        """Start the core, unless its process is there; wait until its model is loaded.
+        """Start the core, unless its process runs; wait until its model is loaded.
 
         Raises:
-            QuireError: of the class that the core raised while it started;
-                EngineDeadError if it ended without a word.
+            QuireError: of the class that the core raised at its start;
+                EngineDeadError if it ended without an error message.
         """
         self._loop = asyncio.get_running_loop()
         self._ready = self._loop.create_future()
@@ -175,9 +173,9 @@ class ProcessClient:
             self.configure(config)
             self._loop.add_reader(self._outbox, self._read)
             self._reading = True
-            self._read()  # what came before the reader is not told of
+            self._read()  # the reader is not called for frames that came before it
             ready = await self._ready
-            # The word of one socket may overtake the other's connection.
+            # `Ready` came over one socket; the other one may not be connected yet.
             self._inbox.poll(CONNECT_MILLISECONDS, zmq.POLLOUT)
             return ready
         except BaseException:
@@ -194,8 +192,8 @@ class ProcessClient:
         """Send without waiting.
 
         Raises:
-            EngineDeadError: there is no core to take it.
-            InvalidRequestError: it holds what no message can.
+            EngineDeadError: there is no core.
+            InvalidRequestError: the message holds a value that msgpack cannot encode.
         """
         if self._error is not None:
             raise self._error
@@ -207,17 +205,17 @@ class ProcessClient:
             raise InvalidRequestError(f"The request cannot be sent to the core: {error}.") from None
 
     def end_stuck(self, error: QuireError) -> None:
-        """Have the core dump its threads' stacks to the log, and die of `error` soon after."""
+        """Make the core dump its threads' stacks to the log; report it dead soon after."""
         self.suspects.look()
         if self._process is not None:
-            # The dump is made by a signal's handler in C, also where Python's lock is held; a
-            # process that was stopped makes it when it goes on.
+            # A signal handler in C writes the dump, even if a thread holds the GIL. A stopped
+            # process writes it once SIGCONT continues it.
             for number in (STACKS_SIGNAL, signal.SIGCONT):
                 self._process.send_signal(number)
         self._loop.call_later(STACKS_SECONDS, self._die_stuck, error)
 
     async def discard(self) -> None:
-        """Kill the core, wait until it is gone, and leave nothing behind."""
+        """Kill the core, wait for its end and remove its files."""
         await asyncio.to_thread(self._end_process)
         self.shutdown()
 
@@ -231,7 +229,7 @@ class ProcessClient:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop the core, by force after `patience`, and leave nothing behind."""
+        """Stop the core, by force after `patience`, and remove its files."""
         process, self._process = self._process, None
         if process is not None:
             self._stop(process)
@@ -258,16 +256,16 @@ class ProcessClient:
             socket.bind(f"ipc://{folder}/{name}")
 
     def _spawn(self, *words: str) -> subprocess.Popen[bytes]:
-        """A core's process, which waits for its configuration."""
+        """Start a core's process, which waits for its configuration."""
         with interrupts_blocked():
             return subprocess.Popen(
                 [*self._command, str(self._directory), str(os.getpid()), *words],
                 stdin=subprocess.PIPE,
-                stdout=2,  # the core's chatter must not mix with what the user asked for
+                stdout=2,  # the core's prints must not mix with the user's output
             )
 
     def _end_process(self) -> None:
-        """Kill the process, if there is one, and wait until it is gone."""
+        """Kill the process, if there is one, and wait for its end."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -275,7 +273,7 @@ class ProcessClient:
             _give(process, b"")
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait, in a thread of its own, for the core's exit and tell the event loop."""
+        """Wait, in its own thread, for the core's exit and report it to the event loop."""
         status = process.wait()
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         error = EngineDeadError(f"The engine core has ended {how}.", fix="Start the engine again.")
@@ -287,17 +285,13 @@ class ProcessClient:
             )
 
     def _read(self) -> None:
-        """Handle every frame that is there: ZMQ tells of new ones only once these are taken."""
+        """Handle all waiting frames: ZMQ signals new ones only after these are taken."""
         while self._reading:
             try:
                 frame = self._outbox.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            try:
-                message = self._decoder.decode(frame)
-            except BAD_FRAME as error:
-                self.num_bad_frames += 1
-                logger.warning("dropped a bad frame (%d so far): %s", self.num_bad_frames, error)
+            if (message := self.frames.decode(frame)) is None:
                 continue
             try:
                 self._dispatch(message)
@@ -324,8 +318,10 @@ class ProcessClient:
                 self._on_message(message)
 
     def _die(self, error: QuireError) -> None:
-        """The first cause counts; whoever waits learns of it. What a core that was stuck says from
-        then on is not heard: its requests may have begun again elsewhere."""
+        """Report the core's death once, with the first cause, and read no more of its frames.
+
+        A stuck core may still send something, but its requests may run in another core by then.
+        """
         if self._error is not None:
             return
         self._error = error
@@ -347,7 +343,7 @@ class ProcessClient:
             with contextlib.suppress(EngineDeadError):
                 self.send(Shutdown())
         else:
-            process.terminate()  # it does not read its socket while it loads
+            process.terminate()  # a loading core does not read its socket
             _give(process, b"")
         try:
             process.wait(self.patience)
@@ -358,7 +354,7 @@ class ProcessClient:
 
 
 def _give(process: subprocess.Popen[bytes], configuration: bytes) -> None:
-    """Write to a process what it waits for, if it does, and no more."""
+    """Write the configuration to a process's stdin and close it, unless it is closed."""
     assert process.stdin is not None
     if not process.stdin.closed:
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
@@ -366,7 +362,7 @@ def _give(process: subprocess.Popen[bytes], configuration: bytes) -> None:
 
 
 def _error_of(message: CoreFailed, *, starting: bool) -> QuireError:
-    """The core's error, as the type it was raised as where the user can act on it."""
+    """Return the core's error, in its own class if the user can act on it."""
     kind = class_of_code(message.code)
     if starting and kind is not None:
         return kind(message.message)
