@@ -119,7 +119,7 @@ def checkers(server: Server) -> list[psutil.Process]:
 
 
 def num_lost(server: Server) -> int:
-    return server.log.read_text().count("a process that checks structures ended")
+    return server.log.read_text().count("the grammar checker ended")
 
 
 def restarts(server: Server) -> int:
@@ -140,7 +140,7 @@ def test_row_20_nothing_is_started_before_a_structure_is_asked_for(server: Serve
         ("SEGFAULT", "SIGSEGV"),
         ("HANG", "to compile"),
         ("MEMORY", "memory"),
-        ("NOISE", "nonsense"),
+        ("NOISE", "invalid reply"),
     ],
 )
 def test_row_20_a_structure_that_breaks_its_compiler(server: Server, word: str, why: str) -> None:

@@ -30,15 +30,15 @@ class Arrivals:
         self._room = 0
 
     def __bool__(self) -> bool:
-        """Return whether any are left."""
+        """Return whether requests are left."""
         return bool(self._left)
 
     def take(self, begun: bool, idle: bool) -> Iterator[Arrival]:
-        """Yield the requests that arrive before the next step. `count` each before the next.
+        """Yield the requests that arrive before the next step. Call `count` after each.
 
         Args:
             begun: whether a token is out.
-            idle: whether the core has nothing to compute; then one arrives in any case.
+            idle: whether the core has no work; then at least one request arrives.
         """
         self._first = max(self._first, int(idle))
         self._room = self._step_tokens
@@ -50,7 +50,7 @@ class Arrivals:
             yield self._left.popleft()
 
     def count(self, tokens: int) -> None:
-        """Take the tokens of the last request from the next step's."""
+        """Subtract the last request's tokens from the next step's budget."""
         self._room -= tokens
 
 

@@ -1,4 +1,4 @@
-"""The asyncio front end: many requests at once, the core in a process of its own. No torch."""
+"""The asyncio front end: many concurrent requests, the core in its own process. No torch."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class AsyncLLM(VllmMethods):
         engine.shutdown()
 
     Attributes:
-        args: what the user wrote; `resolved` is what became of it.
-        default_sampling_params: the model's own values for fields that a request leaves unset.
+        args: the user's arguments; `resolved` is the configuration made from them.
+        default_sampling_params: the model's own values for unset sampling fields.
         phases: seconds that the start waited for each of its parts, in order.
-        beside: seconds of parts that ran while others did.
-        facts: what the core runs on (see `messages.Ready`).
+        beside: seconds of the parts that ran in parallel to `phases`.
+        facts: hardware and backend of the core (see `messages.Ready`).
         draining: whether `drain` was called.
         profiling: the core's profilers.
-        timelines: what happened to the requests under way, and to the latest that have ended.
+        timelines: events of the running requests and of those that ended last.
     """
 
     def __init__(
@@ -104,16 +104,16 @@ class AsyncLLM(VllmMethods):
         """Resolve the arguments, start the core and wait until its model is loaded.
 
         Args:
-            core: a client that has begun ahead, for torch to be imported earlier.
+            core: a client whose process runs already, so that torch is imported earlier.
 
         Raises:
-            QuireError: whatever is wrong with the arguments, the model or the machine.
+            QuireError: the arguments, the model or the machine are unsuitable.
         """
         return await start(cls, args, core or ProcessClient.begun())
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLM:
-        """An engine whose core loads the model from now on; its first use waits until it is there.
+        """Return an engine at once. Its core loads the model; the first use waits for it.
 
         Raises:
             QuireError: the arguments or the model's files are wrong.
@@ -124,7 +124,7 @@ class AsyncLLM(VllmMethods):
         return engine
 
     async def start_core(self, configured: float | None = None) -> Ready:
-        """Start the core, or wait for that which was configured then; `start` calls this."""
+        """Start the core, configured at that time (now if None), and wait until it is ready."""
         configured = configured or time.monotonic()
         if self._core.client.separate:
             self._begin_to_watch()
@@ -139,7 +139,7 @@ class AsyncLLM(VllmMethods):
         return ready
 
     def _begin_to_watch(self) -> None:
-        """Measure how late the event loop is, and notice a core that is stuck."""
+        """Start measuring the event loop's lag and watching for a stuck core."""
         self.stats.front.watch_loop()
         lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
         limit = self.resolved.config.step_timeout
@@ -153,34 +153,34 @@ class AsyncLLM(VllmMethods):
 
     @property
     def max_total_tokens(self) -> int:
-        """Most tokens of a prompt and its answer: the context, or the KV cache if that is less."""
+        """Return the most tokens of a prompt and its answer: the context or the KV cache."""
         processor = self._intake.processor
         return self.max_model_len if processor is None else processor.max_total_tokens
 
     @property
     def input_processor(self) -> InputProcessor:
-        """What makes requests of prompts; there once the core is ready."""
+        """Return the input processor, which exists once the core is ready."""
         assert self._intake.processor is not None
         return self._intake.processor
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are taken: the core is there, and nobody has asked to `drain`."""
+        """Return whether the engine accepts requests: its core is ready, `drain` was not called."""
         return self._intake.processor is not None and self.error is None and not self.draining
 
     @property
     def error(self) -> QuireError | None:
-        """`EngineRestartingError` until a lost core is replaced; `EngineDeadError` for ever."""
+        """Return `EngineRestartingError` while a lost core is replaced, a final error, or None."""
         return self._core.error
 
     @property
     def num_unfinished(self) -> int:
-        """Requests under way."""
+        """Return the number of requests that have not ended."""
         return self._output.num_unfinished
 
     @property
     def num_queued(self) -> int:
-        """Sequences under way beyond those that one batch holds; less than 0: seats are free."""
+        """Return how many sequences exceed one batch; negative while the batch has free rows."""
         arriving = self._intake.num_arriving + self._intake.num_abandoned
         return arriving + self._output.num_sequences - self.max_num_seqs
 
@@ -192,10 +192,10 @@ class AsyncLLM(VllmMethods):
         sink: OutputSink,
         options: RequestOptions = NO_OPTIONS,
     ) -> int:
-        """Start a request whose outputs go to `sink`; return its number of prompt tokens.
+        """Start a request that sends its outputs to `sink`; return its number of prompt tokens.
 
-        A pooling model's result is the only output's `pooled`; `pooling_output` finishes it. The
-        caller must `close` the request in the end, unless this raises, which it does as `generate`.
+        A pooling model sends one output, with `pooled`; `pooling_output` finishes it. The caller
+        must `close` the request in the end, unless this raises. Raises what `generate` raises.
         """
         if self._late_start is not None:
             await self._started()
@@ -208,7 +208,7 @@ class AsyncLLM(VllmMethods):
         if self._core.error is not None:
             raise self._core.error
         if adapter is not None:
-            self._adapters.find(adapter)  # it may have been removed meanwhile
+            self._adapters.find(adapter)  # raises if it was removed meanwhile
         self._output.add(request, sink)
         try:
             for child in request.children:
@@ -220,15 +220,15 @@ class AsyncLLM(VllmMethods):
         return len(request.prompt_token_ids)
 
     def close(self, request_id: str, sink: OutputSink | None = None) -> None:
-        """Forget a request, and abort it if it still runs; unknown ids are ignored.
+        """Remove a request, and abort it if it still runs; ignore unknown ids.
 
-        With `sink`, another request that has taken the id since is left alone.
+        With `sink`, a newer request of the same id is left alone.
         """
         if sink is None or self._output.sink(request_id) is sink:
             self._end(request_id)
 
     async def drain(self, seconds: float) -> None:
-        """Be ready no more, and let requests under way end, for so many seconds; then end them."""
+        """Refuse new requests and let the running ones end; abort them after `seconds`."""
         self.draining = True
         deadline = time.monotonic() + seconds
         while self.num_unfinished or self._intake.num_arriving:
@@ -240,19 +240,22 @@ class AsyncLLM(VllmMethods):
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     async def tokenize(self, prompt: str | ChatPrompt, add_special_tokens: bool) -> list[int]:
-        """A prompt's tokens, off the event loop; of a conversation the template writes them all."""
+        """Return a prompt's token ids, computed off the event loop.
+
+        `add_special_tokens` does not matter for a conversation: its template writes them.
+        """
         return await self._intake.tokenize(self.tokenizer, prompt, add_special_tokens)
 
     async def detokenize(self, token_ids: list[int]) -> str:
-        """The text of tokens, control tokens included, off the event loop."""
+        """Return the text of tokens, control tokens included, computed off the event loop."""
         return await self._intake.detokenize(self.tokenizer, token_ids)
 
     async def check_structure(self, wanted: StructuredOutputsParams) -> None:
-        """Raise what `submit` would for this alone."""
+        """Raise the error that `submit` would raise for this structure."""
         await self._intake.structures.check(wanted)
 
     def shutdown(self) -> None:
-        """Stop the core; requests under way fail. Harmless when repeated."""
+        """Stop the core and fail all running requests. Harmless when repeated."""
         self._core.shutdown()
         for timer in self._timers:
             timer.stop()
@@ -261,7 +264,7 @@ class AsyncLLM(VllmMethods):
             self._tracer.shutdown()
 
     def _end(self, request_id: str) -> RequestOutput | None:
-        """Drop a request here and in the core; return its last output, if it was here."""
+        """Remove a request here and from the core; return its last output if it was known."""
         ids, output = self._output.abort(request_id, time.monotonic())
         if ids:
             with contextlib.suppress(EngineDeadError):
@@ -269,7 +272,7 @@ class AsyncLLM(VllmMethods):
         return output
 
     def _abort(self, request_id: str) -> None:
-        """End a request, whose consumer gets what there is."""
+        """End a request; its consumer gets the output so far."""
         sink = self._output.sink(request_id)
         output = self._end(request_id)
         if sink is not None and output is not None:
@@ -282,7 +285,7 @@ class AsyncLLM(VllmMethods):
         self._watch()
 
     def _watch(self) -> None:
-        """There is work: see how late the event loop is, and whether the core still lives."""
+        """Start the timers, which run while there is work."""
         for timer in self._timers:
             timer.start()
 
@@ -296,7 +299,7 @@ class AsyncLLM(VllmMethods):
             self._core.client.send(reply)
 
     def on_lost(self, error: QuireError) -> None:
-        """Retry requests that gave nothing yet; fail the others, and those of a fatal structure."""
+        """Retry requests without outputs; fail all others, and those with a bad structure."""
         now = time.monotonic()
         structures = self._intake.structures
         structures.blame(self._core.client.suspects.keys)
@@ -312,7 +315,7 @@ class AsyncLLM(VllmMethods):
                 self._fail(request_id, error)
 
     def on_restored(self, ready: Ready) -> None:
-        """Send the new core all requests that wait for it."""
+        """Send the new core all waiting requests."""
         self.stats.restarts += 1
         self.on_new_core(ready)
         for message in self._output.messages():
@@ -323,7 +326,7 @@ class AsyncLLM(VllmMethods):
             self._watch()
 
     def on_new_core(self, ready: Ready) -> None:
-        """Take in what another core has said of itself."""
+        """Store the facts of a core that has become ready."""
         self.stats.on_ready(ready.num_gpu_blocks)
         self.facts = ready.facts
         if self._intake.processor is None:
@@ -337,7 +340,7 @@ class AsyncLLM(VllmMethods):
             self._fail(request_id, error)
 
     def _fail(self, request_id: str, error: QuireError) -> None:
-        """End a request that the core will not finish."""
+        """End a request with `error`, because the core will not finish it."""
         sink = self._output.sink(request_id)
         self._output.abort(request_id, time.monotonic(), str(error))
         if sink is not None:

@@ -1,4 +1,4 @@
-"""Methods that `AsyncLLM` has for vLLM's scripts, on top of its own."""
+"""Methods of `AsyncLLM` under vLLM's names, for scripts that were written for vLLM."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from quire.text.user_tokenizer import UserTokenizer
 
 
 class LateStart:
-    """Starts an engine with its first use, once."""
+    """Starts an engine at its first use, once."""
 
     def __init__(self, start: Callable[[], Awaitable[Any]]) -> None:
         self._start = start
         self._task: asyncio.Future[Any] | None = None
 
     async def done(self) -> None:
-        """Wait until it has started; raises what the start raises."""
+        """Wait until the engine has started; raises what the start raises."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._start())
-        await asyncio.shield(self._task)  # who gives up waiting must not end it for the others
+        await asyncio.shield(self._task)  # one cancelled caller must not cancel the start for all
 
 
 class VllmMethods(NotThere, ABC):
-    """What an asynchronous engine does under vLLM's names."""
+    """An asynchronous engine's methods under vLLM's names."""
 
     resolved: Resolved
     default_sampling_params: dict[str, Any]
@@ -95,13 +95,13 @@ class VllmMethods(NotThere, ABC):
         trace_headers: Mapping[str, str] | None = None,
         lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs of one request, as `sampling_params.output_kind` asks; the last is `finished`.
+        """Yield a request's outputs, as `sampling_params.output_kind` says; the last is `finished`.
 
         Closing the generator, or cancelling the task that reads it, aborts the request. A slow
         consumer gets several steps in one output. An unknown adapter is loaded first.
 
         Raises:
-            InvalidRequestError: before anything is computed.
+            InvalidRequestError: the request cannot be served; nothing was computed.
             EngineDeadError: the core has died.
         """
         params = sampling_params or SamplingParams(**self.default_sampling_params)
@@ -127,7 +127,7 @@ class VllmMethods(NotThere, ABC):
         priority: int = 0,
         trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
-        """The one output of a prompt in a pooling model; raises as `generate`."""
+        """Yield a pooling model's one output for a prompt; raises as `generate`."""
         params = pooling_params or PoolingParams()
         config = check_task(self.resolved.config.pooling, "score")
         request_id = request_id or uuid.uuid4().hex
@@ -141,7 +141,7 @@ class VllmMethods(NotThere, ABC):
             self.close(request_id, stream)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End requests; their consumers get what there is, with finish reason "abort"."""
+        """End requests; their consumers get the output so far, with finish reason "abort"."""
         for each in [request_id] if isinstance(request_id, str) else request_id:
             self._abort(each)
 
@@ -159,12 +159,12 @@ class VllmMethods(NotThere, ABC):
 
     @property
     def max_num_seqs(self) -> int:
-        """Most sequences of one step."""
+        """Return the most sequences of one step."""
         return self.resolved.config.scheduler.max_num_seqs
 
     @property
     def is_running(self) -> bool:
-        """Whether the engine can take requests, now or once it is awake."""
+        """Return whether the engine accepts requests, now or once it is awake."""
         return not self.errored
 
     @property
@@ -176,7 +176,7 @@ class VllmMethods(NotThere, ABC):
         return self.error or EngineDeadError("The engine has stopped.")
 
     async def check_health(self) -> None:
-        """Raise the engine's error, if it has one; sleep is none."""
+        """Raise the engine's error, if it has one. A sleeping engine has none."""
         if self.errored:
             raise self.dead_error
 
@@ -193,7 +193,7 @@ class VllmMethods(NotThere, ABC):
         return UserTokenizer(self.tokenizer)
 
     async def reset_prefix_cache(self) -> bool:
-        """Forget all prefixes: prompts are computed anew. Return True."""
+        """Empty the prefix cache and return True."""
         await self.call("reset_prefix_cache")
         return True
 
@@ -202,7 +202,7 @@ class VllmMethods(NotThere, ABC):
         return await self._adapters.add(lora_request)
 
     async def remove_lora(self, lora_int_id: int) -> bool:
-        """Take no more requests for an adapter; see `AdapterClient.remove`."""
+        """Refuse further requests for an adapter; see `AdapterClient.remove`."""
         return await self._adapters.remove(lora_int_id)
 
     async def start_profile(self) -> None:
@@ -212,11 +212,11 @@ class VllmMethods(NotThere, ABC):
         return await self.profiling.stop()
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        """Free the weights and the KV cache, until `wake_up`; requests raise meanwhile.
+        """Free the weights and the KV cache until `wake_up`. Requests raise meanwhile.
 
         Args:
-            level: 1 or 2, which mean the same: the model's files keep the weights.
-            mode: "abort" ends requests under way, with finish reason "abort".
+            level: 1 or 2. Both do the same: `wake_up` reads the weights from the model's files.
+            mode: "abort" ends running requests with finish reason "abort".
 
         Raises:
             InvalidRequestError: there is no such level or mode.
@@ -240,13 +240,13 @@ class VllmMethods(NotThere, ABC):
             self.stats.forget_core()
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Load the model again, with an empty KV cache; the answers are those of before.
+        """Load the model again, with an empty KV cache. Answers do not change.
 
         Args:
-            tags: "weights", "kv_cache"; all if None. The model is loaded once both are awake.
+            tags: "weights", "kv_cache"; both if None. The model is loaded once both are awake.
 
         Raises:
-            QuireError: the model cannot be loaded; the engine sleeps on.
+            QuireError: the model cannot be loaded; the engine stays asleep.
         """
         async with self._asleep.lock:
             if not self._asleep.end(tags):

@@ -1,7 +1,7 @@
-"""Beam search on top of an engine that generates: every step asks for one token of every beam.
+"""Beam search on top of a generating engine: each step asks for one token per beam.
 
-The beams of a prompt share its blocks, and each other's, in the prefix cache, so that a step
-computes little more than a token for each.
+Beams share their common blocks in the prefix cache, so a step computes little more than one token
+per beam.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Generate = Callable[[list[list[int]], SamplingParams], list[RequestOutput]]
 
 
 class BeamSearch:
-    """The search behind one prompt, a step at a time, whoever computes the steps.
+    """The search for one prompt. The caller computes the steps.
 
     Args:
         prompt: token ids, with room for `max_tokens` more.
 
     Attributes:
-        live: what the next step is to continue; empty at the end.
+        live: the beams that the next step continues; empty at the end.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class BeamSearch:
         self._num_steps = 0
 
     def advance(self, outputs: Sequence[RequestOutput]) -> None:
-        """Take a step's outputs, those of `one_token`, one of each live beam."""
+        """Take a step's outputs of `one_token`, one per live beam."""
         width = self._params.beam_width
         likeliest = [
             (beam.cum_logprob + found, token, beam)
@@ -58,19 +58,19 @@ class BeamSearch:
             self._ended, self.live = self._best(self._ended + self.live), []
 
     def best(self) -> list[BeamSearchSequence]:
-        """The best texts, the best first."""
+        """Return the best texts, the best first."""
         return self._ended
 
     def _best(self, found: list[BeamSearchSequence]) -> list[BeamSearchSequence]:
         return sorted(found, key=self._score, reverse=True)[: self._params.beam_width]
 
     def _score(self, beam: BeamSearchSequence) -> float:
-        length = len(beam.tokens) - (beam.finish_reason == "stop")  # its end is no part of it
+        length = len(beam.tokens) - (beam.finish_reason == "stop")  # without the end token
         return beam.cum_logprob / float(length**self._params.length_penalty)
 
 
 def one_token(params: BeamSearchParams) -> SamplingParams:
-    """What each step asks of each beam."""
+    """Return the sampling parameters of each beam in each step."""
     return SamplingParams(
         temperature=0.0,
         max_tokens=1,
@@ -86,10 +86,10 @@ def beam_search(
     params: BeamSearchParams,
     eos_token_ids: Collection[int],
 ) -> list[BeamSearchOutput]:
-    """The best texts of each prompt; `text` is left to the caller.
+    """Return the best texts of each prompt; the caller fills in `text`.
 
     Args:
-        generate: prompts and parameters → outputs, in their order.
+        generate: prompts and parameters → outputs in the same order.
         prompts: token ids, with room for `max_tokens` more.
     """
     searches = [BeamSearch(list(prompt), params, eos_token_ids) for prompt in prompts]
@@ -99,7 +99,7 @@ def beam_search(
 
 
 def advance_all(searches: Sequence[BeamSearch], outputs: Sequence[RequestOutput]) -> None:
-    """Take a step's outputs of all beams of all searches, in their order."""
+    """Give a step's outputs to the searches, in the order of their beams."""
     rest = iter(outputs)
     for search in searches:
         if search.live:
@@ -107,7 +107,7 @@ def advance_all(searches: Sequence[BeamSearch], outputs: Sequence[RequestOutput]
 
 
 def _continuations(output: RequestOutput) -> Iterator[tuple[int, float]]:
-    """The likeliest next tokens, and their log-probabilities."""
+    """Return the likeliest next tokens with their log-probabilities."""
     completion = output.outputs[0]
     if completion.logprobs is None or completion.finish_reason == "error":
         raise QuireError(f"A step of the search failed: {completion.stop_reason}")
@@ -117,7 +117,7 @@ def _continuations(output: RequestOutput) -> Iterator[tuple[int, float]]:
 def _longer(
     cum_logprob: float, token: int, beam: BeamSearchSequence, reason: str | None
 ) -> BeamSearchSequence:
-    """The beam with one more token."""
+    """Return the beam with one more token."""
     return BeamSearchSequence(
         [*beam.tokens, token],
         cum_logprob,

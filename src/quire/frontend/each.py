@@ -11,10 +11,14 @@ from quire.core.errors import InvalidRequestError
 
 
 def one_each(name: str, given: Any, kind: type, count: int, *, optional: bool = False) -> list[Any]:
-    """Return `given`, a `kind` or `count` of them, as a list; where `optional`, None as well.
+    """Return a list of `count` values: `given` repeated, or its entries.
+
+    Args:
+        kind: the type of each value.
+        optional: allow None as a value.
 
     Raises:
-        InvalidRequestError: it is neither; names the argument.
+        InvalidRequestError: a value has another type, or the count differs.
     """
     if isinstance(given, kind) or (optional and given is None):
         return [given] * count

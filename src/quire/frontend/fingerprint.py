@@ -30,13 +30,13 @@ def fingerprint(
 ) -> str:
     """Return a digest of the model and of every setting that can change an answer.
 
-    docs/same-answer.md lists these settings. Where the files lie is not one of them, nor are the
-    limits that only end an answer earlier, which follow from the memory.
+        docs/same-answer.md lists these settings. The files' location does not count. Neither do the
+        limits that follow from the memory, because they only end an answer earlier.
 
     Args:
-        facts: what the core runs on (see `messages.Ready`).
+        facts: hardware and backend of the core (see `messages.Ready`).
         defaults: values of unset sampling fields.
-        texts: what the server adds, such as a chat template of its own.
+        texts: the server's additions, such as its own chat template.
     """
     config = resolved.config
     settings = [
@@ -64,13 +64,13 @@ def fingerprint(
 
 
 def with_adapter(base: str, digest: bytes) -> str:
-    """Return the fingerprint of a model that is served with an adapter of this digest."""
+    """Return the fingerprint of a model with an adapter of this digest."""
     found = hashlib.sha256(base.encode() + digest).hexdigest()
     return f"fp_{found[:_DIGITS]}"
 
 
 def _files(resolved: Resolved) -> Iterator[Path]:
-    """The weights' files, then the tokenizer's."""
+    """Yield the weight files, then the tokenizer's files."""
     source, tokenizer = resolved.source, resolved.tokenizer_path
     if source.kind != "dummy" and source.path is not None:
         yield from model_files(source.path)

@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for a safe moment, so that the engine is never left half-way through."""
+"""Ctrl-C that waits for a safe moment, so that the engine stays consistent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Interrupt:
-    """Whether Ctrl-C was pressed since; `check` raises it."""
+    """Records whether Ctrl-C was pressed; `check` raises it."""
 
     pressed = False
 

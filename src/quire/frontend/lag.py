@@ -1,4 +1,4 @@
-"""How late an event loop is: a timer that says by how much it was missed."""
+"""The lag of an event loop: how late a timer fires."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ INTERVAL = 0.05
 
 
 class LoopLag:
-    """Samples the lag of the running event loop into a histogram, while there is work.
+    """Samples the lag of the running event loop into a histogram while there is work.
 
     Args:
-        busy: whether there is; without, no timer runs, so that an idle server sleeps.
+        busy: returns whether there is work. Without work no timer runs, so an idle server sleeps.
     """
 
     def __init__(self, histogram: Histogram, busy: Callable[[], bool]) -> None:
@@ -25,7 +25,7 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin, unless it runs already."""
+        """Start the timer, unless it runs already."""
         if self._timer is None:
             self._schedule()
 

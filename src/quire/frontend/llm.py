@@ -45,30 +45,30 @@ class LLM(LLMEngine, PoolingMethods):
         fields: the other fields of `EngineArgs`, by name.
 
     Attributes:
-        args: what the user wrote; `resolved` is what became of it.
-        stats: what the engine has counted since it started.
+        args: the user's arguments; `resolved` is the configuration made from them.
+        stats: the engine's counters since its start.
         phases: seconds spent in each part of the start, in order.
-        facts: what the core runs on (see `messages.Ready`).
+        facts: hardware and backend of the core (see `messages.Ready`).
 
     Raises:
-        QuireError: whatever is wrong with the arguments, the model or the machine.
+        QuireError: the arguments, the model or the machine are unsuitable.
     """
 
     def __init__(self, model: str = "embedded", **fields: Any) -> None:
         setup_logging()
         args = engine_args(model, fields)
-        if args.max_itl_stretch is None:  # nobody watches the tokens come: long steps are best
+        if args.max_itl_stretch is None:  # no stream waits for tokens: long steps are best
             args = dataclasses.replace(args, max_itl_stretch=math.inf)
         super().__init__(args)
         self._ids = itertools.count()
 
     @property
     def llm_engine(self) -> LLMEngine:
-        """vLLM's name for the engine below, which is this object."""
+        """Return this object: vLLM's name for the engine."""
         return self
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """The model's own sampling values, where it has any."""
+        """Return the model's own sampling values; Quire's defaults for the rest."""
         return SamplingParams(**self.sampling_defaults)
 
     def generate(
@@ -80,21 +80,22 @@ class LLM(LLMEngine, PoolingMethods):
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        """Complete one prompt or many; the answers are in the prompts' order.
+        """Complete one prompt or many; return the outputs in the prompts' order.
 
         Args:
             prompts: text, token ids, or mappings with "prompt", "prompt_token_ids" or
                 "prompt_embeds", float [tokens, hidden] (with `enable_prompt_embeds`).
-            sampling_params: for all prompts, or one each; the model's defaults if None.
-            use_tqdm: show progress, where stderr is a terminal; or what makes a bar of `tqdm`'s
-                arguments.
-            lora_request: adapter for all prompts, or one (or None) each; read when it is first
-                asked for.
-            priority: one each, lower first, under the priority policy.
+            sampling_params: one for all prompts, or one each; the model's defaults if None.
+            use_tqdm: show progress if stderr is a terminal; or a function with `tqdm`'s
+                arguments that returns a bar.
+            lora_request: an adapter for all prompts, or one (or None) each; it is read at its
+                first use.
+            priority: one each, for the priority policy; the lowest runs first.
 
         Raises:
-            InvalidRequestError: for the first prompt that cannot be served. None has run then,
-                unless it is a text with too many tokens: those before it may have, and are dropped.
+            InvalidRequestError: a prompt cannot be served; the error names the first. No prompt
+                has run then, with one exception: texts are tokenized one after the other, so
+                prompts before a text that is too long may have run. Their outputs are dropped.
         """
         many = _as_list(prompts)
         params = self._params(sampling_params, len(many))
@@ -120,15 +121,15 @@ class LLM(LLMEngine, PoolingMethods):
         """Answer one conversation or many, rendered with the model's chat template.
 
         Args:
-            chat_template_content_format: "auto": what the template reads is found out.
+            chat_template_content_format: "auto": the template decides.
 
         Raises:
-            InvalidRequestError: as `generate`, and where a conversation cannot be rendered.
+            InvalidRequestError: as `generate`, or a conversation cannot be rendered.
         """
         if chat_template_content_format != "auto":
             raise InvalidRequestError(
-                f"chat_template_content_format is {chat_template_content_format!r}; it is found "
-                "out from the template.",
+                f"chat_template_content_format is {chat_template_content_format!r}; Quire detects "
+                "it from the template.",
                 fix="Leave it out.",
                 param="chat_template_content_format",
             )
@@ -150,7 +151,7 @@ class LLM(LLMEngine, PoolingMethods):
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
     ) -> list[BeamSearchOutput]:
-        """The likeliest texts of one prompt or many, found by keeping the best of each length.
+        """Return the likeliest texts of one prompt or many, by beam search.
 
         Raises:
             InvalidRequestError: a prompt cannot be served, or has no room for `max_tokens`.
@@ -168,7 +169,7 @@ class LLM(LLMEngine, PoolingMethods):
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
     ) -> list[SamplingParams]:
-        """One `SamplingParams` a prompt, copies that ask for the final output only."""
+        """Return one `SamplingParams` per prompt: copies that return the final output only."""
         if given is None:
             given = self.get_default_sampling_params()
         each = one_each("sampling_params", given, SamplingParams, count)
@@ -177,11 +178,11 @@ class LLM(LLMEngine, PoolingMethods):
     def _run(self, requests: Sequence[Asked], use_tqdm: UseTqdm) -> list[RequestOutput]:
         """Step until every request has its final output; on any exception, abort them all."""
         self._check_awake()
-        # A process checks new structures: that takes a while, so Ctrl-C must be immediate here.
+        # Another process checks new structures. That takes a while: Ctrl-C must be immediate here.
         self._loop.run(self._check(requests))
         self._core.watch.lap("idle")
         ids = [str(next(self._ids)) for _ in requests]
-        arrivals = Arrivals(self._in_line(ids, requests), self.resolved.config.scheduler)
+        arrivals = Arrivals(self._queue(ids, requests), self.resolved.config.scheduler)
         done: dict[str, RequestOutput] = {}
         tokens = self.stats.generation_tokens
         with _Progress(len(ids), use_tqdm) as bar, deferred_interrupt() as interrupt:
@@ -196,7 +197,7 @@ class LLM(LLMEngine, PoolingMethods):
                     for output in self._outputs.take():
                         done[output.request_id] = output
                         bar.advance(output)
-                while self._client.step():  # a step begun for requests that have ended since
+                while self._client.step():  # finish steps in flight for requests that have ended
                     pass
             finally:
                 self._engine.abort_all()
@@ -204,7 +205,7 @@ class LLM(LLMEngine, PoolingMethods):
         return [done[request_id] for request_id in ids]
 
     async def _check(self, requests: Sequence[Asked]) -> None:
-        """Raise `InvalidRequestError` for what can be seen before a text is tokenized."""
+        """Raise `InvalidRequestError` for errors that are visible before tokenization."""
         for prompt, params, _ in requests:
             if isinstance(params, SamplingParams):
                 check_sampling_types(params)
@@ -213,16 +214,16 @@ class LLM(LLMEngine, PoolingMethods):
                 if params.structured_outputs is not None:
                     await self._engine.check_structure(params.structured_outputs)
 
-    def _in_line(self, ids: Sequence[str], requests: Sequence[Asked]) -> list[Arrival]:
-        """Return the requests with their ids, those of the highest priority first."""
+    def _queue(self, ids: Sequence[str], requests: Sequence[Asked]) -> list[Arrival]:
+        """Return the requests with their ids; under the priority policy, sorted by it."""
         now = time.monotonic()
-        line = [
+        queue = [
             (request_id, (prompt, params, replace(options, arrival_time=now)))
             for request_id, (prompt, params, options) in zip(ids, requests, strict=True)
         ]
         if self.resolved.config.scheduler.policy == "priority":
-            line.sort(key=lambda arrival: arrival[1][2].priority)
-        return line
+            queue.sort(key=lambda arrival: arrival[1][2].priority)
+        return queue
 
     async def _submit(
         self, arriving: Iterable[Arrival], arrivals: Arrivals, interrupt: Interrupt
@@ -234,7 +235,7 @@ class LLM(LLMEngine, PoolingMethods):
 
 
 class _Progress:
-    """A bar on stderr, where that is a terminal: prompts done, and tokens a second."""
+    """A progress bar on stderr, if that is a terminal: finished prompts and tokens/s."""
 
     def __init__(self, total: int, wanted: UseTqdm) -> None:
         bar = wanted if callable(wanted) else tqdm
@@ -256,7 +257,7 @@ class _Progress:
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt becomes a list of one; a list of whole numbers is one prompt."""
+    """Return a list of prompts. A list of integers is one prompt."""
     if isinstance(prompts, str | bytes | Mapping | ChatPrompt) or not isinstance(prompts, Iterable):
         return [cast(Prompt, prompts)]
     many: list[Any] = list(prompts)

@@ -1,4 +1,4 @@
-"""The engine in this process: requests in, one step at a time, outputs out."""
+"""The engine in this process: add requests, compute one step, take its outputs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Outputs:
         self._waiting.append(output)
 
     def fail(self, error: Exception) -> None:
-        """Nothing: whoever steps gets the error."""
+        """Do nothing: `step` raises the error."""
 
     def take(self) -> list[RequestOutput]:
         taken, self._waiting = self._waiting, []
@@ -54,7 +54,7 @@ class _Outputs:
 
 
 class LLMEngine(NotThere):
-    """A model in this process, for one thread that steps it: `AsyncLLM` without its event loop.
+    """A model in this process, stepped by one thread: `AsyncLLM` without its event loop.
 
         engine = LLMEngine.from_engine_args(EngineArgs(model="embedded"))
         engine.add_request("a", "Once upon a time", SamplingParams())
@@ -63,12 +63,12 @@ class LLMEngine(NotThere):
         engine.shutdown()
 
     Attributes:
-        args: what the user wrote; `resolved` is what became of it.
-        stats: what the engine has counted since it started.
+        args: the user's arguments; `resolved` is the configuration made from them.
+        stats: the engine's counters since its start.
         phases: seconds spent in each part of the start, in order.
 
     Raises:
-        QuireError: whatever is wrong with the arguments, the model or the machine.
+        QuireError: the arguments, the model or the machine are unsuitable.
     """
 
     def __init__(self, args: EngineArgs) -> None:
@@ -106,7 +106,7 @@ class LLMEngine(NotThere):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the core runs on (see `messages.Ready`)."""
+        """Return the core's hardware and backend (see `messages.Ready`)."""
         return self._engine.facts
 
     def get_tokenizer(self) -> UserTokenizer:
@@ -125,13 +125,13 @@ class LLMEngine(NotThere):
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
     ) -> None:
-        """Queue a request; `step` gives its outputs, as `params.output_kind` asks for them.
+        """Queue a request; `step` returns its outputs, as `params.output_kind` says.
 
         Args:
             arrival_time: on the monotonic clock; now if None.
 
         Raises:
-            InvalidRequestError: it cannot be served, or its id is in use.
+            InvalidRequestError: the request cannot be served, or its id is in use.
         """
         headers = dict(trace_headers) if trace_headers else None
         options = RequestOptions(priority, None, lora_request, headers, arrival_time)
@@ -140,7 +140,7 @@ class LLMEngine(NotThere):
             self._pooling_params[request_id] = params
 
     def step(self) -> Sequence[EngineOutput]:
-        """Compute one step; return the outputs that it gives, none where nothing is to be done."""
+        """Compute one step and return its outputs; an empty list if there is no work."""
         self._check_awake()
         self._client.step()
         return [self._finished(output) for output in self._outputs.take()]
@@ -152,7 +152,7 @@ class LLMEngine(NotThere):
         return self._engine.num_unfinished
 
     def abort_request(self, request_ids: str | Sequence[str]) -> None:
-        """End requests without another output; unknown ids are ignored."""
+        """End requests without another output; ignore unknown ids."""
         for request_id in [request_ids] if isinstance(request_ids, str) else request_ids:
             self._pooling_params.pop(request_id, None)
             self._engine.close(request_id)
@@ -164,33 +164,33 @@ class LLMEngine(NotThere):
         return self._loop.run(self._engine.call(method, *args))
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all prefixes: prompts are computed anew. Return True."""
+        """Empty the prefix cache and return True."""
         return self._loop.run(self._engine.reset_prefix_cache())
 
     def get_metrics(self) -> list[Metric]:
-        """What the engine has counted, under the names that `GET /metrics` has."""
+        """Return the engine's counters, under the names of `GET /metrics`."""
         return read_metrics(self.stats, self.args.model)
 
     def sleep(self, level: int = 1) -> None:
-        """Free the weights and the KV cache, until `wake_up`; requests raise meanwhile.
+        """Free the weights and the KV cache until `wake_up`. Requests raise meanwhile.
 
         Args:
-            level: 1 or 2, which mean the same: the model's files keep the weights.
+            level: 1 or 2. Both do the same: `wake_up` reads the weights from the model's files.
 
         Raises:
-            InvalidRequestError: requests are under way.
+            InvalidRequestError: requests are running.
         """
         check_idle(self._engine.num_unfinished)
         self._loop.run(self._engine.sleep(level))
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Load the model again, with an empty KV cache; the answers are those of before.
+        """Load the model again, with an empty KV cache. Answers do not change.
 
         Args:
-            tags: "weights", "kv_cache"; all if None. The model is loaded once both are awake.
+            tags: "weights", "kv_cache"; both if None. The model is loaded once both are awake.
 
         Raises:
-            OutOfMemoryError: others have taken the memory meanwhile.
+            OutOfMemoryError: other processes have taken the memory meanwhile.
         """
         self._loop.run(self._engine.wake_up(tags))
 
@@ -198,7 +198,7 @@ class LLMEngine(NotThere):
         return self._loop.run(self._engine.is_sleeping())
 
     def start_profile(self) -> None:
-        """Record the steps to come, as `profiler_config` says; ignored while that is done already.
+        """Start recording steps, as `profiler_config` says; do nothing if it runs already.
 
         Raises:
             ConfigError: no profiler is configured.
@@ -206,7 +206,7 @@ class LLMEngine(NotThere):
         self._loop.run(self._engine.start_profile())
 
     def stop_profile(self) -> list[Path]:
-        """End the recording and wait for its files, which are returned.
+        """End the recording, wait for its files and return their paths.
 
         Raises:
             ConfigError: no profiler is configured.

@@ -1,4 +1,4 @@
-"""`LLM`'s methods for models that pool: embeddings, classes, scores."""
+"""`LLM`'s methods for pooling models: embeddings, classes, scores."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from quire.resolve.engine import Resolved
 Prompts = PoolingPrompt | Sequence[PoolingPrompt]
 Params = PoolingParams | Sequence[PoolingParams] | None
 Asked = tuple[Prompt | PoolingPrompt, SamplingParams | PoolingParams, RequestOptions]
-"""A request as `_run` takes it."""
+"""A request for `_run`."""
 UseTqdm = bool | Callable[..., Any]
-"""Whether to show a bar, or what makes one."""
+"""Whether to show a progress bar, or a function that makes one."""
 
 
 class PoolingMethods(ABC):
-    """What a pooling model offers; `LLM` runs the requests."""
+    """Methods of pooling models; `LLM` runs the requests."""
 
     resolved: Resolved
 
@@ -51,16 +51,16 @@ class PoolingMethods(ABC):
         pooling_task: str | None = None,
         truncate_prompt_tokens: int | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """What the model gives for one prompt or many, in their order: float32 vectors.
+        """Return the model's float32 vectors for one prompt or many, in their order.
 
         Args:
-            pooling_params: for all prompts, or one each.
-            pooling_task: what the model is taken to do: "embed", "classify" or "score".
+            pooling_params: one for all prompts, or one each.
+            pooling_task: "embed", "classify" or "score"; the model must support it.
             truncate_prompt_tokens: as in `PoolingParams`, for all prompts.
 
         Raises:
-            InvalidRequestError: the model generates text, or a prompt cannot be served; then none
-                is answered.
+            InvalidRequestError: the model generates text, or a prompt cannot be served. Then no
+                prompt is answered.
         """
         config = check_task(self.resolved.config.pooling, pooling_task or "score")
         many = _as_list(prompts)
@@ -84,11 +84,11 @@ class PoolingMethods(ABC):
         prompt_name: str | None = None,
         truncate_prompt_tokens: int | None = None,
     ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
-        """Embeddings of texts or token ids; raises as `encode`.
+        """Return embeddings of texts or token ids; raises as `encode`.
 
         Args:
-            prompt_name: which of the model's prompts (sentence-transformers') to put before texts;
-                its default one, if it has one.
+            prompt_name: which of the model's prompts (sentence-transformers) to put before each
+                text; the model's default prompt if None.
         """
         config = check_task(self.resolved.config.pooling, "embed")
         texts = [
@@ -107,7 +107,7 @@ class PoolingMethods(ABC):
         pooling_params: Params = None,
         truncate_prompt_tokens: int | None = None,
     ) -> list[PoolingRequestOutput[ClassificationOutput]]:
-        """Probabilities of the model's classes; raises as `encode`."""
+        """Return probabilities of the model's classes; raises as `encode`."""
         check_task(self.resolved.config.pooling, "classify")
         kept = truncate_prompt_tokens
         found = self.encode(prompts, pooling_params, use_tqdm=use_tqdm, truncate_prompt_tokens=kept)
@@ -122,9 +122,9 @@ class PoolingMethods(ABC):
         pooling_params: Params = None,
         truncate_prompt_tokens: int | None = None,
     ) -> list[PoolingRequestOutput[ScoringOutput]]:
-        """How well texts go together: one against each of several, or pair by pair.
+        """Return how well texts match: one against each of several, or pair by pair.
 
-        A cross-encoder's own score, or the cosine of two embeddings; raises as `encode`.
+        The score is a cross-encoder's, or the cosine of two embeddings. Raises as `encode`.
         """
         pairs = paired(data_1, data_2)
         config = self.resolved.config
@@ -148,7 +148,7 @@ def _with(output: PoolingRequestOutput[PoolingOutput], outputs: Any) -> PoolingR
 
 
 def _as_list(prompts: Prompts) -> list[PoolingPrompt]:
-    """One prompt becomes a list of one; a list of whole numbers is one prompt."""
+    """Return a list of prompts. A list of integers is one prompt."""
     if isinstance(prompts, str | Mapping | TextPair):
         return [prompts]
     if prompts and isinstance(prompts[0], int):

@@ -6,11 +6,11 @@ from typing import Any, NoReturn
 
 from quire.core.errors import InvalidRequestError
 
-_NO_CODE = "runs code in vLLM's workers; no code of others runs in Quire's."
+_NO_CODE = "runs the caller's code in vLLM's workers; Quire does not support this."
 
 
 class NotThere:
-    """What an engine does not do, and what to use in its place."""
+    """Raises errors that name a replacement."""
 
     def collective_rpc(self, method: Any, *args: Any, **kwargs: Any) -> NoReturn:
         raise InvalidRequestError(
@@ -26,7 +26,7 @@ class NotThere:
 
     def reward(self, prompts: Any, *args: Any, **kwargs: Any) -> NoReturn:
         raise InvalidRequestError(
-            "reward is vLLM's for reward models of its own.",
+            "reward is for vLLM's own reward models.",
             fix="Use classify with a sequence classifier, or score.",
             param="reward",
         )

@@ -1,4 +1,4 @@
-"""Scores of pairs of texts: what to ask of the model, and what its answers mean."""
+"""Scores of text pairs: the prompts for the model, and the scores from its answers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ T = TypeVar("T")
 
 
 class Scoring:
-    """Pairs that are to be scored: by a cross-encoder, each pair read together, or by how alike
-    their embeddings are, each text read once.
+    """Scores pairs with a cross-encoder or with embeddings.
+
+    A cross-encoder reads each pair together. An embedding model reads each distinct text once; the
+    score is the cosine.
 
     Attributes:
-        prompts: what the model is asked, in order; `scores` takes what it gives.
+        prompts: the model's prompts; `scores` takes its answers in the same order.
 
     Raises:
-        InvalidRequestError: the model gives no scores.
+        InvalidRequestError: the model computes no scores.
     """
 
     def __init__(
@@ -46,23 +48,23 @@ class Scoring:
         self.prompts = [instructed(config, text, None) for text in self._places]
 
     def scores(self, vectors: Sequence[Floats]) -> list[float]:
-        """The pairs' scores, of the model's finished answers to `prompts`."""
+        """Return the pairs' scores from the model's answers to `prompts`."""
         if not self._places:
             return [float(vector[0]) for vector in vectors]
         return [cosine(*pair) for pair in self.pairs_of(vectors)]
 
     def pairs_of(self, answers: Sequence[T]) -> list[tuple[T, ...]]:
-        """By pair, the answers to the prompts that it was made into: two, or one of both texts."""
+        """Return each pair's answers: one for a cross-encoder, else two."""
         if not self._places:
             return [(answer,) for answer in answers]
         return [tuple(answers[self._places[text]] for text in pair) for pair in self._pairs]
 
 
 def paired(first: str | Sequence[str], second: str | Sequence[str]) -> list[tuple[str, str]]:
-    """One text against each of several, or several against as many.
+    """Return pairs: one text with each of several, or two lists of equal length.
 
     Raises:
-        InvalidRequestError: neither fits.
+        InvalidRequestError: the lengths differ, or a list is empty.
     """
     ones = [first] if isinstance(first, str) else list(first)
     others = [second] if isinstance(second, str) else list(second)

@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class SyncLoop:
-    """Runs coroutines to their end, for callers that are no coroutines. For one thread.
+    """Runs coroutines to their end for synchronous callers in one thread.
 
-    The thread may run another event loop, as notebooks do: that one waits meanwhile.
+    The thread may run another event loop, as notebooks do. That loop waits meanwhile.
     """
 
     def __init__(self) -> None:
@@ -26,8 +26,8 @@ class SyncLoop:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns.
 
-        Ctrl-C cancels it: raised inside one of the loop's tasks, KeyboardInterrupt would come again
-        in each task that waits for that one, some of them in a later call.
+        Ctrl-C cancels `work`. If KeyboardInterrupt were raised inside a task, each task that awaits
+        it would raise it again, some of them in a later call.
 
         Raises:
             EngineDeadError: after `close`.
@@ -52,9 +52,9 @@ class SyncLoop:
             return result
 
     def close(self) -> None:
-        """Close the loop, after what is due in it. Harmless when repeated."""
+        """Run what is due, then close the loop. Harmless when repeated."""
         if not self._loop.is_closed():
-            self.run(asyncio.sleep(0))  # transports close in the loop's next turn
+            self.run(asyncio.sleep(0))  # transports close in the loop's next iteration
             self._loop.close()
 
 

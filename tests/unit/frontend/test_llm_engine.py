@@ -110,7 +110,7 @@ def test_a_forgotten_prefix_is_computed_again(engine: LLMEngine) -> None:
 
 
 def test_what_runs_code_in_workers_is_refused_by_name(engine: LLMEngine) -> None:
-    with pytest.raises(InvalidRequestError, match="collective_rpc runs code in vLLM's workers"):
+    with pytest.raises(InvalidRequestError, match="collective_rpc runs the caller's code in vLLM"):
         engine.collective_rpc("reload_weights")
     with pytest.raises(InvalidRequestError, match="apply_model"):
         engine.apply_model(print)

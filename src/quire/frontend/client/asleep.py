@@ -1,4 +1,4 @@
-"""An engine that sleeps: its core is gone, with weights and KV cache, and can be loaded again."""
+"""A sleeping engine: its core has ended, which freed weights and KV cache."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from quire.core.errors import EngineSleepingError, InvalidRequestError
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
 PARTS = (WEIGHTS, KV_CACHE)
-"""vLLM's tags of what sleeps."""
+"""vLLM's tags."""
 LEVELS = (1, 2)
 
 
 class Asleep:
-    """Which parts of an engine sleep; none while it is awake.
+    """The sleeping parts of an engine; none while it is awake.
 
-    vLLM's levels differ in where the weights are kept meanwhile: 1 in host memory, 2 nowhere. Here
-    both free them, and they are read from the model's files again.
+    vLLM's level 1 moves the weights to host memory, level 2 drops them. Here both drop them, and
+    `wake_up` reads the model's files again.
 
     Attributes:
-        lock: held by an asynchronous engine while it changes from one to the other.
+        lock: held by an asynchronous engine while it falls asleep or wakes up.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Asleep:
         return bool(self._parts)
 
     def begin(self, level: int) -> None:
-        """Have all parts sleep.
+        """Mark all parts as sleeping.
 
         Raises:
             InvalidRequestError: there is no such level.
@@ -43,12 +43,12 @@ class Asleep:
         self._parts = {*PARTS}
 
     def end(self, tags: Sequence[str] | None) -> bool:
-        """Wake those parts, all if None; whether the core is to be loaded now.
+        """Mark parts as awake, all if None; return whether to load the core now.
 
-        It is once no part sleeps any more: weights and KV cache are loaded together.
+        The core is loaded once all parts are awake: it loads weights and KV cache together.
 
         Raises:
-            InvalidRequestError: a tag is no part.
+            InvalidRequestError: a tag names no part.
         """
         for tag in tags or ():
             if tag not in PARTS:
@@ -62,14 +62,14 @@ class Asleep:
 
 
 def sleeping_error(call: str) -> EngineSleepingError:
-    """The error of a request that comes meanwhile; `call` is what wakes the engine."""
+    """Return the error of a request to a sleeping engine; `call` is what wakes it."""
     return EngineSleepingError(
         "The engine sleeps: its weights and KV cache are freed.", fix=f"Call {call} first."
     )
 
 
 def check_idle(num_unfinished: int) -> None:
-    """Raise `InvalidRequestError` where requests are under way, which sleep would end."""
+    """Raise `InvalidRequestError` if requests are running: sleep would end them."""
     if num_unfinished:
         raise InvalidRequestError(
             f"{num_unfinished} requests are in progress, and sleep would end them.",

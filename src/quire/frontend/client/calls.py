@@ -1,4 +1,4 @@
-"""The core's utility methods, called from the front end: who waits for which answer."""
+"""Calls of the core's utility methods from the front end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from quire.core.messages import Call, CallResult
 
 
 class CoreCalls:
-    """Calls that go to the core by `send`, which raises where there is no core."""
+    """Sends calls and matches the core's answers to them.
+
+    Args:
+        send: sends a call to the core; raises if there is no core.
+    """
 
     def __init__(self, send: Callable[[Call], None]) -> None:
         self._send = send
@@ -20,11 +24,11 @@ class CoreCalls:
         self._ids = itertools.count()
 
     def __len__(self) -> int:
-        """Calls that wait for their answer."""
+        """Return the number of calls without an answer."""
         return len(self._waiting)
 
     async def call(self, method: str, *args: Any) -> Any:
-        """The method's result. Raises InvalidRequestError if it failed."""
+        """Return the method's result. Raises InvalidRequestError if the method failed."""
         call_id = next(self._ids)
         result = self._waiting[call_id] = asyncio.get_running_loop().create_future()
         try:
@@ -34,11 +38,11 @@ class CoreCalls:
             del self._waiting[call_id]
 
     def tell(self, method: str, *args: Any) -> None:
-        """Have the method called, and wait for nothing."""
+        """Send a call and do not wait for its answer."""
         self._send(Call(next(self._ids), method, list(args)))
 
     def answer(self, message: CallResult) -> None:
-        """What the core says of a call."""
+        """Take the core's answer to a call."""
         future = self._waiting.get(message.call_id)
         if future is None or future.done():
             return
@@ -48,7 +52,7 @@ class CoreCalls:
             future.set_result(message.value)
 
     def fail(self, error: QuireError) -> None:
-        """No call that waits will be answered."""
+        """Fail all waiting calls."""
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)

@@ -1,4 +1,4 @@
-"""An engine core in this process, with the interface of a client of another one."""
+"""An engine core in this process, with the interface of `CoreClient`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InProcessClient:
     separate = False
     prepared = True
     suspects: Suspects
-    """Not set: such a core is not lost alone."""
+    """Not set: this core cannot be lost alone."""
     patience = 0.0
 
     def __init__(self) -> None:
@@ -33,21 +33,21 @@ class InProcessClient:
 
     @property
     def core(self) -> EngineCore:
-        """The core. Raises EngineDeadError if there is none."""
+        """Return the core. Raises EngineDeadError if there is none."""
         if self._core is None:
             raise EngineDeadError("The engine core is not loaded.")
         return self._core
 
     def configure(self, config: EngineConfig) -> None:
-        """Nothing: the model is loaded by `start`."""
+        """Do nothing: `start` loads the model."""
 
     def prepare(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
     ) -> Ready:
-        """Load the model, in this thread."""
+        """Load the model in this thread."""
         self._core, ready = load_core(config)
         self._on_message = on_message
         return ready
@@ -58,7 +58,7 @@ class InProcessClient:
             self._on_message(answer)
 
     def step(self) -> bool:
-        """Compute one step and hand its outputs on; False if there is nothing to do."""
+        """Compute one step and forward its outputs; return False if there is no work."""
         outputs = self.core.step()
         if outputs is None:
             return False

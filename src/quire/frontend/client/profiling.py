@@ -1,4 +1,4 @@
-"""The front end's end of the core's profilers."""
+"""Control of the core's profilers from the front end."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from quire.core.errors import ConfigError, QuireError
 
 POLL_SECONDS = 0.05
 WRITE_SECONDS = 120.0
-"""The longest wait for a trace's file."""
+"""Longest wait for a trace file."""
 
 Caller = Callable[..., Awaitable[Any]]
 
 
 class ProfilerBusyError(QuireError):
-    """Somebody else's profile is under way."""
+    """Another profile is being recorded."""
 
     code = "profiler_busy"
 
 
 class ProfilingClient:
-    """Starts and stops the core's profilers, and waits for what they give without holding up steps.
+    """Starts and stops the core's profilers and waits for their results; steps go on meanwhile.
 
     Args:
         call: `AsyncLLM.call`.
@@ -36,7 +36,7 @@ class ProfilingClient:
         self._ops = asyncio.Lock()
 
     async def start(self) -> bool:
-        """Record the steps to come; False if they are being recorded already.
+        """Start recording steps; return False if they are being recorded already.
 
         Raises:
             ConfigError: no profiler is configured.
@@ -46,7 +46,7 @@ class ProfilingClient:
         return fresh
 
     async def stop(self) -> list[str]:
-        """End the recording; the names of its files, which are complete.
+        """End the recording, wait until its files are complete and return their names.
 
         Raises:
             ConfigError: no profiler is configured.
@@ -71,10 +71,14 @@ class ProfilingClient:
         return files
 
     async def ops(self, steps: int, within: float) -> Any:
-        """The `OpProfile` of the next `steps` steps, or of fewer, `within` so many seconds.
+        """Return the `OpProfile` of the next steps.
+
+        Args:
+            steps: the most steps to record.
+            within: seconds after which the recording ends with fewer steps.
 
         Raises:
-            ProfilerBusyError: one is being made already.
+            ProfilerBusyError: another one is being recorded.
         """
         if self._ops.locked():
             raise ProfilerBusyError("Operations are being profiled already.", fix="Try again soon.")

@@ -1,4 +1,4 @@
-"""How an engine starts: what its core waits for, and what happens meanwhile."""
+"""The start of an engine: the configuration first, then what the core does not wait for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Begun(NamedTuple):
-    """An engine whose core is configured, and when each part was done."""
+    """An engine whose core is configured, and when each part of its start was done."""
 
     engine: AsyncLLM
     began: float
@@ -35,14 +35,14 @@ def begin(
     core: CoreClient,
     connect: Callable[[], CoreClient] = ProcessClient,
 ) -> Begun:
-    """Configure the core, and do what does not need it.
+    """Configure the core, and do the rest while it loads.
 
     Args:
         core: the first core's client.
         connect: see `Supervisor`.
 
     Raises:
-        QuireError: whatever is wrong with the arguments or the model's files.
+        QuireError: the arguments or the model's files are wrong.
     """
     began = time.monotonic()
     try:

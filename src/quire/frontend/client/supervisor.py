@@ -1,14 +1,14 @@
-"""Keeps an engine core running: notices that it is lost or stuck, and starts another.
+"""Keeps an engine core running: replaces one that is lost or stuck.
 
     starting ──► ready ───lost───► restarting ──lost MAX_RESTARTS times──► dead
                    ▲                    │
                    └───────loaded───────┘
 
-While a core is ready, another process stands by with everything imported, so that what a restart
-takes is loading the model.
+While a core is ready, a standby process has everything imported, so that a restart only loads the
+model.
 
-It stands beside the line of a request, not in it: who sends asks for `client`, and messages go
-from the client straight to their handler.
+Requests do not pass through this file: the sender uses `client`, and messages go from the client
+straight to their handler.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from quire.system.heap import return_memory
 logger = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3
-"""In a row; a core that was ready for `HEALTHY_SECONDS` begins a new one."""
+"""Restarts in a row; a core that was ready for `HEALTHY_SECONDS` resets the count."""
 BACKOFF_SECONDS = (0.0, 1.0, 5.0)
-"""Before each of them."""
+"""Wait before each restart."""
 HEALTHY_SECONDS = 30.0
 STAND_BY_SECONDS = 10.0
-"""After the first core is ready, another is prepared: what runs for a moment needs none. After
-a later one it is at once: who was lost may soon be again."""
+"""Delay of the standby process after the first core is ready: a short run needs none. After a
+restart it starts at once, because the next core may be lost soon, too."""
 STAND_BY_BYTES = 2**30
-"""Of free memory, below which none is: it takes 150 MiB."""
+"""Least free memory for a standby process, which takes 150 MiB."""
 
 
 class CoreState(StrEnum):
@@ -51,29 +51,29 @@ class CoreState(StrEnum):
 
 
 class CoreUser(Protocol):
-    """Who sends requests to the core, and must know when it is another."""
+    """The sender of requests; it must know when the core changes."""
 
     def on_lost(self, error: QuireError) -> None:
-        """The core is gone; another will be started. What it was told is lost with it."""
+        """The core is lost, with all its requests; another one will start."""
 
     def on_restored(self, ready: Ready) -> None:
-        """Another core is ready, and was told nothing yet."""
+        """Another core is ready and has no requests yet."""
 
     def on_dead(self, error: QuireError) -> None:
-        """There is no core, and there will be none."""
+        """The core is lost and will not be replaced."""
 
 
 class Supervisor:
     """One engine core at a time.
 
     Args:
-        connect: makes a client for each core.
-        first: that of the first core, where one is there already.
+        connect: returns a client for a new core.
+        first: the first core's client, if it exists already.
 
     Attributes:
-        client: the line to the core, or to the one that was lost.
-        error: what to raise to whoever asks for the core now; None while it is ready.
-        num_restarts: cores that took another's place.
+        client: the connection to the core, or to the lost one.
+        error: what a request must raise now; None while the core is ready.
+        num_restarts: how often a core was replaced.
     """
 
     def __init__(
@@ -105,15 +105,14 @@ class Supervisor:
         return ready
 
     def end_stuck(self, seconds: float) -> None:
-        """The core has not said anything, or hung in one call, for so long: log its stacks, and
-        start another."""
+        """Log the stacks of a core that was silent or hung for `seconds`, and replace it."""
         if self.state is CoreState.READY:
             why = f"no step has ended for {seconds:.0f} s, or native code is at one grammar so long"
             logger.error("%s; the engine core's stacks are:", why)
             self.client.end_stuck(EngineDeadError(f"The engine core was stuck: {why}."))
 
     async def sleep(self) -> None:
-        """End the core that is ready, until `wake_up`; the process that stands by stays."""
+        """End the core until `wake_up`. The standby process stays."""
         if self.error is not None:
             raise self.error
         self.state, self.error = CoreState.SLEEPING, sleeping_error("wake_up()")
@@ -122,7 +121,7 @@ class Supervisor:
         await self.client.end()
 
     async def wake_up(self) -> Ready:
-        """Start a core in place of the one that `sleep` ended; raises as `CoreClient.start`."""
+        """Start a core after `sleep`; raises as `CoreClient.start`."""
         asleep = self.error
         self.error = EngineRestartingError("The model is being loaded again.")
         try:
@@ -136,7 +135,7 @@ class Supervisor:
         return ready
 
     def hurry(self) -> None:
-        """Have `shutdown` wait for nobody."""
+        """Shorten the wait of `shutdown`."""
         for client in (self.client, self._spare):
             if client is not None:
                 client.patience = HURRIED_SECONDS
@@ -178,7 +177,7 @@ class Supervisor:
             self._spare = spare
 
     async def _next_client(self) -> CoreClient:
-        """The one that stands by; a new one, which yields to nobody, if it does not do so yet."""
+        """Return the standby client if it is prepared, else a new one at normal priority."""
         spare, self._spare = self._spare, None
         if spare is not None and not spare.prepared:
             await spare.discard()
@@ -186,7 +185,7 @@ class Supervisor:
         return spare or self._connect()
 
     def _on_death(self, error: QuireError) -> None:
-        """The core that was ready is gone."""
+        """Report that the ready core is lost, and start another."""
         if self.state is not CoreState.READY:
             return
         if time.monotonic() - self._ready_since >= HEALTHY_SECONDS:
@@ -198,7 +197,7 @@ class Supervisor:
         self._restarting = asyncio.get_running_loop().create_task(self._restart(error))
 
     async def _restart(self, error: QuireError) -> None:
-        """Start cores until one is ready, or as many were tried as may be."""
+        """Start cores until one is ready, at most `MAX_RESTARTS` in a row."""
         while self._attempts < MAX_RESTARTS:
             await self.client.discard()
             await asyncio.sleep(BACKOFF_SECONDS[self._attempts])
@@ -217,7 +216,7 @@ class Supervisor:
             self._on_ready()
             logger.warning("the engine core is ready again")
             self._user.on_restored(ready)
-            return_memory()  # what the requests of the lost core took at once
+            return_memory()  # the lost core's requests all ended at once
             return
         logger.error("the engine core was lost %d times in a row; giving up", MAX_RESTARTS + 1)
         await self.client.discard()

@@ -1,4 +1,4 @@
-"""Notices that a core which has work says nothing any more, or hangs in a part of it."""
+"""Detects a core that has work but is silent, or that hangs in native code."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import asyncio
 from collections.abc import Callable
 
 TICKS = 8
-"""In the time allowed; a front end that was itself stopped has missed but one of them."""
+"""Ticks in the allowed time. A front end that was stopped itself has missed only one."""
 
 
 class Watchdog:
-    """Counts silent ticks while there is work; without, no timer runs.
+    """Counts silent ticks while there is work. Without work, no timer runs.
 
     Args:
-        seconds: of silence, until `stuck` is called; 0 is never.
-        busy: whether there is work.
-        hung: asked at each tick; true is as good as silence for so long.
+        seconds: silence after which `stuck` is called; 0 means never.
+        busy: returns whether there is work.
+        stuck: called for a silent or hung core.
+        hung: asked at each tick; True counts as `seconds` of silence.
 
     Attributes:
-        silent: ticks since the last sign of life; who hears one sets it to 0.
+        silent: ticks since the core's last message; the receiver of messages sets it to 0.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Watchdog:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to watch, unless it does already: there is work."""
+        """Start the timer, if it does not run; call this when there is work."""
         if self._timer is None and self._seconds:
             self.silent = 0
             self._schedule()

@@ -1,4 +1,4 @@
-"""Prompts that are given as embeddings: rows of what the model would look up for its tokens."""
+"""Prompts given as embeddings: the rows that the model would look up for its tokens."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ PARAM = "prompt_embeds"
 
 
 def embeds_of(value: Any, config: EngineConfig) -> NDArray[np.float32]:
-    """A prompt's embeddings, [tokens, hidden_size].
+    """Return a prompt's embeddings, float32 [tokens, hidden_size].
 
     Args:
-        value: a torch tensor or numpy array of floats, [tokens, hidden_size] or a batch of one
-            such; or a tensor's file, as `torch.save` writes it.
+        value: a float torch tensor or numpy array, [tokens, hidden_size] or [1, tokens,
+            hidden_size]; or the bytes of a file that `torch.save` wrote.
 
     Raises:
-        InvalidRequestError: it has another shape or type, or is not finite; or none are served.
+        InvalidRequestError: another shape or type, a value that is not finite, or embeddings
+            are disabled.
     """
     if not config.enable_prompt_embeds:
         raise InvalidRequestError(
@@ -30,7 +31,7 @@ def embeds_of(value: Any, config: EngineConfig) -> NDArray[np.float32]:
         )
     if config.pooling is not None:
         raise InvalidRequestError(
-            f"A model that pools takes texts and token ids, no {PARAM}.", param=PARAM
+            f"A pooling model takes texts and token ids, no {PARAM}.", param=PARAM
         )
     hidden_size = config.model.hidden_size
     if isinstance(value, bytes | bytearray):
@@ -53,7 +54,7 @@ def embeds_of(value: Any, config: EngineConfig) -> NDArray[np.float32]:
 
 
 def _from_array(value: Any) -> NDArray[np.float32]:
-    if hasattr(value, "detach"):  # torch's; float32 holds all that the narrower types do
+    if hasattr(value, "detach"):  # a torch tensor; float32 holds the narrower types exactly
         if not value.is_floating_point():
             raise InvalidRequestError(f"{PARAM} is of {value.dtype}, not of floats.", param=PARAM)
         value = value.detach().float().cpu().numpy()

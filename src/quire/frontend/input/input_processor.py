@@ -1,4 +1,4 @@
-"""From a prompt and sampling options to the messages that the engine core runs on."""
+"""Turns a prompt and sampling parameters into messages for the engine core."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt
 "prompt_embeds" (a float tensor [tokens, hidden], or its file)."""
 
 LONGEST_CUT = 16
-"""Contexts that a text to be truncated may hold: all of it is tokenized."""
+"""A text that will be truncated may be this many contexts long: all of it is tokenized."""
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessedRequest:
-    """A valid request: what the front end remembers, and a message a sequence for the core."""
+    """A valid request: what the front end stores, and one message per sequence for the core."""
 
     request_id: str
     prompt: str | None
@@ -60,13 +60,9 @@ class ProcessedRequest:
 
 
 class InputProcessor:
-    """Tokenizes and validates; stateless but for the count of seeds drawn.
+    """Tokenizes and validates requests. Its only state is the number of drawn seeds.
 
-    Safe to call from several threads.
-
-    Args:
-    Attributes:
-        model, pooling: what is served; `pooling_input` makes the requests of a pooling model.
+    Safe to call from several threads. `PoolingInput` makes the requests of a pooling model.
     """
 
     def __init__(self, resolved: Resolved, tokenizer: Tokenizer, ready: Ready) -> None:
@@ -83,16 +79,16 @@ class InputProcessor:
         self.on_ready(ready)
 
     def on_ready(self, ready: Ready) -> None:
-        """Take the KV cache's size from a core that is ready, the first or one that replaces it.
+        """Take the KV cache's size from a core that has become ready.
 
-        The count of seeds goes on: no two unseeded requests may get the same one.
+        The seed count continues, so that no two unseeded requests get the same seed.
         """
         self._cache_tokens = cache_tokens(self._config, ready)
         self.max_total_tokens = min(self.max_model_len, self._cache_tokens)
         if self._cache_tokens < self.max_model_len:
             logger.warning(
-                "The KV cache holds %d tokens, fewer than max_model_len, %d: longer requests are "
-                "refused. More memory (--kv-cache-memory-bytes) serves them.",
+                "The KV cache holds %d tokens, fewer than max_model_len (%d). Longer requests are "
+                "refused. To serve them, raise --kv-cache-memory-bytes.",
                 self._cache_tokens,
                 self.max_model_len,
             )
@@ -108,14 +104,14 @@ class InputProcessor:
         bad_words: list[list[int]] | None = None,
         written: WrittenStructure | None = None,
     ) -> ProcessedRequest:
-        """Tokenize, validate, and fan `params.n` out into one message a sequence.
+        """Tokenize, validate and return one message per sequence of `params.n`.
 
-        `params` is not changed. The children's ids are the request's own where n is 1, else
-        `<id>_0`, `<id>_1` …; their seeds follow from the request's, so n completions of one
-        seed differ from each other and not from run to run.
+        `params` is not changed. With n = 1, the child's id is the request's; else the ids are
+        `<id>_0`, `<id>_1` … Each child's seed derives from the request's seed: the completions
+        differ from each other, but not from run to run.
 
         Raises:
-            InvalidRequestError: naming the field, the value and the limit.
+            InvalidRequestError: names the field, the value and the limit.
         """
         checked = self.bounded(prompt, params)
         embeds = None
@@ -149,11 +145,11 @@ class InputProcessor:
         bad_words: list[list[int]] | None = None,
         written: WrittenStructure | None = None,
     ) -> ProcessedRequest:
-        """`process`, of a prompt that has been `checked` and tokenized.
+        """Do what `process` does, for a prompt that is `checked` and tokenized.
 
         Args:
-            bad_words: their tokens, if they are known (see `text.bad_words`).
-            written: the structure, if it was checked (see `Structures`).
+            bad_words: token ids of the bad words, if known (see `text.bad_words`).
+            written: the checked structure, if there is one (see `Structures`).
         """
         if params.truncate_prompt_tokens is not None:
             limit = self.max_total_tokens
@@ -199,26 +195,26 @@ class InputProcessor:
 
     @property
     def max_pooled_tokens(self) -> int:
-        """The longest prompt, where none follows; the core counts a token more."""
+        """Return the longest prompt of a pooling request; the core counts one more token."""
         return min(
             self.max_model_len, self._cache_tokens - (self._cache_tokens < self.max_model_len)
         )
 
     def check_task(self) -> None:
-        """Raise `InvalidRequestError` where the model does not generate text."""
+        """Raise `InvalidRequestError` if the model does not generate text."""
         if self.pooling is not None:
             raise InvalidRequestError(
-                "This model generates no text: it gives "
+                "This model generates no text: it returns "
                 + ("embeddings." if self.pooling.task == "embed" else "scores of texts."),
                 fix="Ask for /v1/embeddings, /v1/score or /v1/rerank, or serve another model.",
                 param="model",
             )
 
     def checked(self, prompt: Prompt) -> str | list[int] | ChatPrompt | NDArray[np.float32]:
-        """The prompt without its mapping, its form, token ids or embeddings found to be good.
+        """Return the prompt without its mapping, after checking its type and values.
 
         Raises:
-            InvalidRequestError: they are not.
+            InvalidRequestError: the prompt is empty or invalid.
         """
         if isinstance(prompt, Mapping):
             if list(prompt) == ["prompt_embeds"]:
@@ -250,7 +246,7 @@ class InputProcessor:
     def bounded(
         self, prompt: Prompt, params: SamplingParams
     ) -> str | list[int] | ChatPrompt | NDArray[np.float32]:
-        """`checked`, and short enough as far as its length tells without tokenizing it."""
+        """Return `checked(prompt)`; raise if the untokenized prompt is certainly too long."""
         ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt
         cut = params.truncate_prompt_tokens is not None
         if isinstance(ids, list) and not cut:
@@ -266,7 +262,7 @@ class InputProcessor:
         return checked
 
     def tokens_of(self, prompt: Prompt, max_tokens: int) -> list[int]:
-        """A prompt's tokens, which leave room for so many more; raises `InvalidRequestError`."""
+        """Return a prompt's token ids; raise if they leave no room for `max_tokens` more."""
         self.check_task()
         checked = self.bounded(prompt, SamplingParams(max_tokens=max_tokens))
         if isinstance(checked, np.ndarray):
@@ -284,10 +280,10 @@ class InputProcessor:
         return tokens
 
     def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
-        """Return how many tokens may follow the prompt: those wanted, or what there is room for.
+        """Return how many tokens may follow the prompt: at most `max_tokens`.
 
         Raises:
-            InvalidRequestError: the prompt leaves no room, or more is wanted than any could leave.
+            InvalidRequestError: the prompt leaves no room, or a limit exceeds the context.
         """
         room = self.max_total_tokens - num_prompt_tokens
         if room < 1:
@@ -320,14 +316,14 @@ class InputProcessor:
         """
         if not self.eos_token_ids:
             raise InvalidRequestError(
-                "The model has no end-of-sequence token, without which no structure can end.",
+                "The model has no end-of-sequence token, so no structured output could end.",
                 param=wanted.field or "structured_outputs",
             )
 
     def _structure(
         self, params: SamplingParams, prompt: list[int]
     ) -> StructuredOutputsParams | None:
-        """What the output is held to, where the prompt leaves the reasoning before it."""
+        """Return the output's structure, without `reasoning` if the prompt ends the reasoning."""
         wanted = params.structured_outputs
         if wanted is None:
             return None
@@ -339,7 +335,7 @@ class InputProcessor:
         return replace(wanted, reasoning=left)
 
     def _thinking(self, params: SamplingParams, prompt: list[int]) -> dict[str, Any]:
-        """The fields of the reasoning's limit, where the prompt leaves any reasoning."""
+        """Return the fields that limit the reasoning; None in each if the prompt ends it."""
         marks = params.thinking_marks
         if marks is None or not params.limits_thinking:
             return {"thinking_token_budget": None, "thinking_marks": None}
@@ -350,7 +346,7 @@ class InputProcessor:
 
 
 def check_options(options: RequestOptions) -> None:
-    """Raise `InvalidRequestError` for options that no message can hold."""
+    """Raise `InvalidRequestError` for options that do not fit into a message."""
     priority = options.priority
     if type(priority) is not int or not -(2**63) <= priority < 2**63:
         raise InvalidRequestError(
@@ -360,27 +356,27 @@ def check_options(options: RequestOptions) -> None:
 
 
 def _with_seed(base: SamplingParams, seed: int | None, index: int) -> SamplingParams:
-    """The parameters of the `index`-th completion. `copy` does not validate them again."""
+    """Return the parameters of the `index`-th completion, without validating them again."""
     child = copy(base)
     child.seed = seed if seed is None or index == 0 else derive_seed(seed, index)
-    if index:  # the first one reports the prompt's; the others may reuse its blocks and grammar
+    if index:  # only the first reports the prompt's; the others can reuse its blocks and grammar
         child.prompt_logprobs = None
         child.written_structure = None
     return child
 
 
 def derive_seed(seed: int, index: int) -> int:
-    """A seed in [0, 2⁶³) that depends on both numbers and nothing else."""
+    """Return a seed in [0, 2⁶³) that depends only on both numbers."""
     digest = blake2b(b"%d:%d" % (seed, index), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def _from_mapping(prompt: Mapping[str, Any]) -> Any:
-    """The one value of a prompt given as a mapping."""
+    """Return the value of a prompt given as a mapping."""
     for key in prompt:
         if key not in _PROMPT_KEYS:
             raise InvalidRequestError(
-                f"a prompt has no field {key!r}; {did_you_mean(str(key), _PROMPT_KEYS)}",
+                f"A prompt has no field {key!r}; {did_you_mean(str(key), _PROMPT_KEYS)}",
                 param="prompt",
             )
     if len(prompt) != 1:

@@ -1,4 +1,4 @@
-"""From a prompt to a request, without holding up the event loop."""
+"""Turns prompts into requests without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from quire.text.bad_words import word_tokens
 from quire.text.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 4096
-"""Longer prompts, and conversations, are left to the pool, not to hold up the event loop."""
+"""Longer prompts go to the pool, as conversations do."""
 INLINE_WORDS = 16
-"""More bad words are left to the pool."""
+"""More bad words go to the pool."""
 TOKENIZER_THREADS = 2
 
 
 class Intake:
-    """Tokenizes short prompts in turn, and leaves long ones to the pool, or to threads.
+    """Tokenizes short prompts one after the other, and long ones in the pool or in threads.
 
     Attributes:
-        processor: set when the core has said what it can hold; nothing is taken in before.
-        num_arriving: sequences of requests that are on their way to the core, and texts that are
-            only tokenized or detokenized.
-        structures: which of them may be asked for.
+        processor: set once the core is ready; before that no request is accepted.
+        num_arriving: sequences on their way to the core, and texts that are only tokenized or
+            detokenized.
+        structures: checks the requests' structures.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Intake:
 
     @property
     def num_abandoned(self) -> int:
-        """Prompts and structures that are worked on although nobody waits for them."""
+        """Return how many prompts and structures are processed for cancelled callers."""
         pool = 0 if self._pool is None else self._pool.num_abandoned
         return pool + self._threads.num_abandoned + self.structures.num_abandoned
 
     def shutdown(self) -> None:
-        """Stop all work; those who wait for it fail. Harmless when repeated."""
+        """Stop all work; waiting callers fail. Harmless when repeated."""
         self._threads.shutdown()
         self.structures.shutdown()
         if self._pool is not None:
@@ -83,8 +83,8 @@ class Intake:
         params: SamplingParams | PoolingParams,
         options: RequestOptions = NO_OPTIONS,
     ) -> ProcessedRequest:
-        """`InputProcessor.process`, or `PoolingInput`'s, wherever it is to run."""
-        given: Any = prompt  # whatever it is, what takes it in says so
+        """Run `InputProcessor.process`, or `PoolingInput.process`, in the right place."""
+        given: Any = prompt  # the processor checks its type
         if isinstance(params, PoolingParams):
             with self._arriving():
                 return await self._pooling(request_id, given, params, options)
@@ -95,7 +95,7 @@ class Intake:
     async def tokenize(
         self, tokenizer: Tokenizer, prompt: str | ChatPrompt, add_special_tokens: bool
     ) -> list[int]:
-        """A prompt's tokens; see `AsyncLLM.tokenize`."""
+        """Return a prompt's token ids; see `AsyncLLM.tokenize`."""
         with self._arriving():
             if self._pool is not None and (isinstance(prompt, ChatPrompt) or add_special_tokens):
                 return (await self._pool.tokenize(prompt)).token_ids
@@ -105,7 +105,7 @@ class Intake:
             return await self._threads.run(work)
 
     async def detokenize(self, tokenizer: Tokenizer, token_ids: list[int]) -> str:
-        """The text of tokens, control tokens included."""
+        """Return the text of tokens, control tokens included."""
         with self._arriving():
             work = partial(tokenizer.decode, token_ids, skip_special_tokens=False)
             return await self._threads.run(work)
@@ -165,10 +165,10 @@ class Intake:
         return await self._in_turn(process, long=_is_long(prompt) or _has_embeds(prompt))
 
     async def _bad_words(self, words: list[str] | None) -> list[list[int]] | None:
-        """The tokens of many words; None for few, which `process` looks up itself."""
+        """Return the tokens of many words; None for few, which `process` tokenizes itself."""
         if words is None or len(words) <= INLINE_WORDS:
             return None
-        known, found = self._last_words  # a request's prompts come one after the other
+        known, found = self._last_words  # several prompts of one request share their words
         if words != known:
             if self._pool is not None:
                 found = (await self._pool.tokenize(BadWords(words))).sequences
@@ -205,8 +205,8 @@ class Intake:
     ) -> ProcessedRequest:
         if long:
             return await self._threads.run(process)
-        # One a turn of the loop, in order: of many that arrive together, the first have their
-        # tokens streamed before the last are tokenized.
+        # One per loop iteration, in order: if many arrive together, the first stream their
+        # tokens before the last are tokenized.
         async with self._turn:
             request = process()
             await asyncio.sleep(0)
@@ -214,7 +214,7 @@ class Intake:
 
 
 def _is_long(prompt: Prompt | PoolingPrompt) -> bool:
-    """Whether it may take longer to tokenize than the event loop should be held up."""
+    """Return whether tokenizing the prompt may block the event loop for too long."""
     if isinstance(prompt, TextPair):
         return sum(map(len, prompt)) > INLINE_CHARACTERS
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt

@@ -1,4 +1,4 @@
-"""Adapters as a front end knows them: what may be asked for, and what the core has said of it."""
+"""The front end's record of the adapters that the core has loaded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Call = Callable[..., Awaitable[Any]]
 """Runs one of the core's methods by name."""
 
 POLL_SECONDS = 0.005
-"""Between two questions to the core whether an adapter is loaded."""
+"""Delay between two polls of the core while an adapter loads."""
 MAX_ID = 2**63 - 1
 
 
 class AdapterClient:
-    """Those that the core has loaded, by their `lora_int_id`, until they are removed."""
+    """Loads and removes adapters, and knows the loaded ones by their `lora_int_id`."""
 
     def __init__(self, config: EngineConfig, call: Call) -> None:
         self._call = call
@@ -33,11 +33,11 @@ class AdapterClient:
         return lora_int_id in self._known
 
     def find(self, wanted: LoRARequest) -> LoRARequest | None:
-        """The adapter as it is known, with its digest; None if it has to be loaded.
+        """Return the loaded adapter with its digest; None if it is not loaded.
 
         Raises:
-            InvalidRequestError: it cannot be asked for.
-            ModelNotFoundError: it was known, and is not any more.
+            InvalidRequestError: the request for it is invalid.
+            ModelNotFoundError: it was loaded once and then removed.
         """
         self._check(wanted)
         known = self._known.get(wanted.lora_int_id)
@@ -52,7 +52,7 @@ class AdapterClient:
         return known
 
     def learn(self, wanted: LoRARequest, answer: Mapping[str, Any]) -> LoRARequest:
-        """Take in the core's answer to `add_lora`.
+        """Store the core's answer to `add_lora`, and return the adapter with its digest.
 
         Raises:
             InvalidRequestError: the adapter cannot be served.
@@ -67,23 +67,23 @@ class AdapterClient:
         return known
 
     def forget(self, lora_int_id: int) -> bool:
-        """Whether it was known."""
+        """Remove an adapter from the record; return whether it was there."""
         return self._known.pop(lora_int_id, None) is not None
 
     def removed(self, message: AddRequest) -> int | None:
-        """The request's adapter, where it has been removed since."""
+        """Return the id of the request's adapter if it was removed since, else None."""
         adapter = message.options.lora_request
         return None if adapter is None or adapter.lora_int_id in self else adapter.lora_int_id
 
     async def add(self, wanted: LoRARequest) -> LoRARequest:
-        """Load an adapter, beside the steps; what is loaded already costs nothing.
+        """Load an adapter while steps go on; return at once if it is loaded.
 
         Returns:
-            The adapter as it is known from now on, with the digest of its content.
+            The adapter with the digest of its content.
 
         Raises:
             InvalidRequestError: it cannot be served.
-            ModelNotFoundError: it was known under this digest, and has been removed.
+            ModelNotFoundError: it was loaded with this digest and then removed.
         """
         known = self.find(wanted)
         while known is None:
@@ -95,10 +95,9 @@ class AdapterClient:
         return known
 
     async def remove(self, lora_int_id: int) -> bool:
-        """Take no more requests for an adapter; its memory is free after the last that has it.
+        """Refuse further requests for an adapter; return whether it was loaded.
 
-        Returns:
-            Whether it was there.
+        Its memory is free once its last request ends.
         """
         if not self.forget(lora_int_id):
             return False

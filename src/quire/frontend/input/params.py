@@ -1,4 +1,4 @@
-"""Sampling parameters: whether a model can serve them, and how they go to the core."""
+"""Checks sampling parameters against the model, and packs them for the core."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.typed import check_types
 
 MAX_UNPACKED = 1024
-"""Longer lists of allowed tokens go to the core as bits."""
+"""A longer list of allowed tokens goes to the core as a bit mask."""
 _OWN_FIELDS = {
     "bad_words_token_ids": "bad_words",
     "allowed_tokens": "allowed_token_ids",
     "written_structure": "structured_outputs",
 }
-"""Fields of `SamplingParams` that the input processor sets, and what a user sets instead."""
+"""Fields of `SamplingParams` that only the input processor sets → the user's field."""
 
 
 def check_sampling_types(params: object) -> None:
-    """Raise `InvalidRequestError` for what is no `SamplingParams`, or has a field of wrong type."""
+    """Raise `InvalidRequestError` unless `params` is a `SamplingParams` with correct types."""
     if not isinstance(params, SamplingParams):
         raise InvalidRequestError(
             f"sampling_params must be SamplingParams, not {type(params).__name__}.",
@@ -48,14 +48,14 @@ def check_params(params: SamplingParams, vocab_size: int) -> None:
     for name, instead in _OWN_FIELDS.items():
         if getattr(params, name) is not None:
             raise InvalidRequestError(
-                f"{name} is the engine's own.", fix=f"Use {instead}.", param=name
+                f"Only the engine sets {name}.", fix=f"Use {instead}.", param=name
             )
 
 
 def check_ids(name: str, ids: Collection[Any], vocab_size: int) -> None:
-    """Raise `InvalidRequestError` for what is no token of the vocabulary."""
+    """Raise `InvalidRequestError` for an id that is not in the vocabulary."""
     if set(map(type, ids)) <= {int} and min(ids) >= 0 and max(ids) < vocab_size:
-        return  # the usual case, without a turn of this loop a token
+        return  # the usual case, without the slow loop
     for token in ids:
         if type(token) is not int:
             raise InvalidRequestError(
@@ -74,7 +74,7 @@ def truncated(
     """Return the tokens that `truncate_prompt_tokens` keeps.
 
     Args:
-        limit: most tokens of a prompt and its answer.
+        limit: the most tokens of a prompt and its answer.
     """
     kept = params.truncate_prompt_tokens
     if embeds:
@@ -94,7 +94,7 @@ def truncated(
 
 
 def packed_params(params: SamplingParams, vocab_size: int) -> SamplingParams:
-    """`params` with a long list packed: the message of every completion has a copy of it."""
+    """Return `params` with a long list packed, because every completion's message copies it."""
     if len(params.allowed_token_ids or ()) <= MAX_UNPACKED:
         return params
     sent = copy(params)  # without another validation

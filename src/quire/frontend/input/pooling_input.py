@@ -1,4 +1,4 @@
-"""From a prompt, or a pair, to the message that a pooling model's core runs on."""
+"""Turns a prompt or a pair of texts into a pooling model's message for the core."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quire.frontend.workers.tokenizer_worker import PooledText
 _NO_TOKENS = SamplingParams(
     temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
 )
-"""What the core is told of sampling, of which there is none."""
+"""Sampling parameters in the message; a pooling model does not use them."""
 
 
 class TextPair(NamedTuple):
@@ -34,7 +34,7 @@ PoolingPrompt = str | list[int] | TextPair | Mapping[str, Any]
 
 
 class PoolingInput:
-    """What `InputProcessor` is to generation; safe to call from several threads.
+    """Tokenizes and validates pooling requests. Safe to call from several threads.
 
     Raises:
         InvalidRequestError: the model generates text.
@@ -45,10 +45,10 @@ class PoolingInput:
         self._config: PoolingConfig = check_task(processor.pooling, "score")
 
     def check(self, prompt: PoolingPrompt, params: PoolingParams) -> PooledText | list[int]:
-        """What is to be tokenized, or the tokens, found to be good.
+        """Return the text to tokenize, or the truncated token ids, after checking them.
 
         Raises:
-            InvalidRequestError: naming the field, the value and the limit.
+            InvalidRequestError: names the field, the value and the limit.
         """
         self._check_dimensions(params.dimensions)
         limit = self._processor.max_pooled_tokens
@@ -85,7 +85,7 @@ class PoolingInput:
         arrival_time: float,
         options: RequestOptions = NO_OPTIONS,
     ) -> ProcessedRequest:
-        """Tokenize, validate, and make the message; raises as `check`."""
+        """Tokenize, validate and return the request; raises as `check`."""
         checked = self.check(prompt, params)
         ids, second = checked if isinstance(checked, list) else [], 0
         if isinstance(checked, PooledText):
@@ -103,7 +103,7 @@ class PoolingInput:
         arrival_time: float,
         options: RequestOptions = NO_OPTIONS,
     ) -> ProcessedRequest:
-        """`process`, of a prompt that has been checked and tokenized."""
+        """Do what `process` does, for a prompt that is checked and tokenized."""
         check_options(options)
         limit = self._processor.max_pooled_tokens
         if not token_ids:
@@ -121,7 +121,7 @@ class PoolingInput:
         return ProcessedRequest(request_id, None, token_ids, _NO_TOKENS, arrival_time, [message])
 
     def _bounded(self, prompt: PooledText) -> PooledText:
-        """Raise if a text that is not to be cut has too many tokens in any case."""
+        """Return `prompt`; raise if it is not truncated and has too many tokens for certain."""
         if prompt.max_tokens is None:
             texts = (prompt.text, prompt.second or "")
             least = sum(map(self._processor.tokenizer.least_tokens, texts))
@@ -136,13 +136,13 @@ class PoolingInput:
         size, allowed = self._processor.model.hidden_size, self._config.matryoshka
         why = None
         if self._config.task != "embed":
-            why = "this model gives classes, no embedding"
+            why = "this model returns classes, no embedding"
         elif allowed is None and dimensions != size:
-            why = f"this model was not trained to have its {size} numbers cut (Matryoshka)"
+            why = f"this model was not trained for shorter embeddings than {size} (Matryoshka)"
         elif allowed and dimensions not in allowed:
             why = f"this model was trained for {', '.join(map(str, allowed))}"
         elif dimensions > size:
-            why = f"this model gives {size} numbers"
+            why = f"this model's embeddings have {size} numbers"
         if why is not None:
             raise InvalidRequestError(
                 f"dimensions is {dimensions}, but {why}.",

@@ -1,4 +1,4 @@
-"""Fields of a request that rule tokens out, and leave none."""
+"""Detects requests whose fields rule out every token."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from quire.core.sampling_params import SamplingParams
 def check_restrictions(
     params: SamplingParams, eos_token_ids: tuple[int, ...], vocab_size: int
 ) -> None:
-    """Check that the fields that rule tokens out leave one to begin with.
+    """Check that the fields which rule out tokens leave one for the first position.
 
-    What a structure allows is not known here. A request whose structure leaves nothing ends with
-    the same error, from the sampler.
+    The structure is not considered here. If it leaves no token, the sampler ends the request with
+    the same error.
 
     Args:
         params: with `bad_words_token_ids`.
 
     Raises:
-        InvalidRequestError: they leave none; names the fields.
+        InvalidRequestError: no token is left; names the fields.
     """
     if params.allowed_token_ids is None and not params.bad_words:
         return

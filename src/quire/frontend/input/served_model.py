@@ -1,4 +1,4 @@
-"""What requests need to know of the served model: its defaults, its end tokens, its room."""
+"""Facts about the served model that requests need: sampling defaults, end tokens, capacity."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"
 
 
 def sampling_defaults(resolved: Resolved, generation_config: str) -> dict[str, Any]:
-    """Values for unset sampling fields, from the model's generation_config.json.
+    """Return values for unset sampling fields, from the model's generation_config.json.
 
-    Lengths are not among them: how long an answer may be is the request's to say.
+    Lengths are not among them: the request decides how long an answer may be.
     """
     if generation_config != "auto":
         return {}
@@ -39,7 +39,7 @@ def sampling_defaults(resolved: Resolved, generation_config: str) -> dict[str, A
 
 
 def cache_tokens(config: EngineConfig, ready: Ready) -> int:
-    """The longest sequence that the whole KV cache can serve."""
+    """Return the longest sequence that the whole KV cache can serve."""
     limits = config.scheduler
     most = most_blocks(
         limits.max_model_len,
@@ -53,10 +53,10 @@ def cache_tokens(config: EngineConfig, ready: Ready) -> int:
 
 
 def eos_token_ids(resolved: Resolved, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """All tokens that end a sequence: config.json, generation_config.json and the tokenizer.
+    """Return all end tokens, from config.json, generation_config.json and the tokenizer.
 
     Raises:
-        CheckpointError: one of them is not in the vocabulary, so that it could end none.
+        CheckpointError: an end token is not in the vocabulary.
     """
     model = resolved.config.model
     generation = resolved.source.generation_config.get("eos_token_id")

@@ -1,4 +1,4 @@
-"""From the core's tokens to what the caller sees: text, logprobs, one answer for n sequences."""
+"""Turns the core's tokens into outputs: text, logprobs, one answer for n sequences."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ProcessedStep:
-    """What follows from one step.
+    """The results of one step.
 
     Attributes:
-        outputs: of all requests that have one.
+        outputs: at most one per request.
         aborts: sequences that the core must drop, because a stop string ended them.
         probes: sequences that the core must add (see `RequestState.new_probe`).
     """
@@ -45,16 +45,16 @@ class ProcessedStep:
 
 
 class OutputProcessor:
-    """Holds every request from `add` until its last output.
+    """Holds each request from `add` until its last output.
 
-    The core knows sequences by numbers, which are never used twice: what it still sends for an
-    aborted request cannot meet another one. Callers may use the ids of ended requests again.
+    The core's sequence ids are numbers that are never reused, so late outputs of an aborted request
+    cannot reach another one. Callers may reuse the ids of ended requests.
 
     Args:
-        tracer: told of every request that has ended.
+        tracer: gets each request that has ended.
 
     Attributes:
-        timelines: what happened to them, and to the latest that have ended.
+        timelines: events of the running requests and of those that ended last.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class OutputProcessor:
 
     @property
     def num_sequences(self) -> int:
-        """Those that have not ended."""
+        """Return the number of sequences that have not ended."""
         return len(self._sequences)
 
     def adapters(self) -> LoraUse:
-        """Adapters of the sequences in the batch, and of those in the queue."""
+        """Return the adapters of the running and of the waiting sequences."""
         use = LoraUse(set(), set())
         for state in self._requests.values():
             for child, timeline in zip(state.request.children, state.timelines, strict=True):
@@ -95,7 +95,7 @@ class OutputProcessor:
         """Expect outputs for a request, and give each of its `children` the core's id.
 
         Raises:
-            InvalidRequestError: a request of this id is under way.
+            InvalidRequestError: a running request has this id.
         """
         if request.request_id in self._requests:
             raise InvalidRequestError(
@@ -103,7 +103,7 @@ class OutputProcessor:
             )
         state = RequestState(request, self._tokenizer, sink)
         salt, adapter = request.options.cache_salt, request.options.lora_request
-        if adapter is not None:  # such a prefix is another
+        if adapter is not None:  # the same prefix with an adapter has other blocks
             salt = f"{salt or ''} {adapter.lora_int_id}"
         self._stats.on_arrival(state.known_tokens, salt)
         self._requests[request.request_id] = state
@@ -116,12 +116,12 @@ class OutputProcessor:
             state.timelines.append(timeline)
 
     def sink(self, request_id: str) -> OutputSink | None:
-        """Return where a request's outputs go; None if it is not here."""
+        """Return a request's sink; None if the request is unknown or has none."""
         state = self._requests.get(request_id)
         return None if state is None else state.sink
 
     def process(self, step: StepOutputs) -> ProcessedStep:
-        """Take in one step: at most one `RequestOutput` per request, put into its sink."""
+        """Process one step and put at most one `RequestOutput` per request into its sink."""
         start = time.thread_time()
         result, sinks = self._process(step)
         processed = time.thread_time()
@@ -168,15 +168,17 @@ class OutputProcessor:
         return result, sinks
 
     def structure(self, request_id: str) -> StructuredOutputsParams | None:
-        """What a request's output is held to."""
+        """Return the structure that a request's output must follow."""
         return self._requests[request_id].request.params.structured_outputs
 
     def retry(self, request_id: str, now: float) -> bool:
-        """Expect a request's outputs from the beginning, its core being lost; False where it was
-        told some already, or is tried again already."""
+        """Reset a request after its core was lost; return False if it must not be retried.
+
+        It must not if its consumer has got tokens, or if it was retried before.
+        """
         state = self._requests[request_id]
-        told = state.kind is not RequestOutputKind.FINAL_ONLY
-        if state.retried or (told and any(s.num_tokens for s in state.sequences)):
+        streams = state.kind is not RequestOutputKind.FINAL_ONLY
+        if state.retried or (streams and any(s.num_tokens for s in state.sequences)):
             return False
         self._drop_probe(state)
         state.start_again(self._tokenizer)
@@ -190,16 +192,16 @@ class OutputProcessor:
         return True
 
     def messages(self) -> list[AddRequest]:
-        """What the core must be told of every request that is here, in the order of arrival."""
+        """Return the messages for a new core: all requests, in the order of arrival."""
         return [child for state in self._requests.values() for child in state.request.children]
 
     def abort(
         self, request_id: str, now: float, error: str | None = None
     ) -> tuple[list[str], RequestOutput | None]:
-        """End a request: the core's ids to abort, and its last output (None if it is not here).
+        """End a request; return the core's ids to abort, and its last output (None if unknown).
 
         Args:
-            error: why it could not be finished; else it was the client's wish.
+            error: why the request failed; None if the client aborted it.
         """
         state = self._requests.get(request_id)
         if state is None:
@@ -225,9 +227,9 @@ class OutputProcessor:
         try:
             self._take_prompt_logprobs(state, output)
             sequence.update(output)
-        except Exception as error:  # one request's text must not end the others
+        except Exception as error:  # a failing request must not end the others
             logger.exception("request %s: its output failed", state.request.request_id)
-            sequence.fail(f"{type(error).__name__} while the output was made into text")
+            sequence.fail(f"{type(error).__name__} while the output was converted to text")
         metrics = state.metrics
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
         if not metrics.first_scheduled_time:
@@ -243,7 +245,7 @@ class OutputProcessor:
             self._stats.on_first_token(
                 metrics, len(state.request.prompt_token_ids), output.num_cached_tokens
             )
-        if not count:  # what is pooled is there at once
+        if not count:  # a pooled vector comes at once
             metrics.last_token_time = now
             return
         last = sequence.last_token_time
@@ -257,7 +259,7 @@ class OutputProcessor:
             state.lacks_prompt = False
 
     def _begin_probe(self, state: RequestState, result: ProcessedStep) -> None:
-        """Have the prompt computed again if the sequence that reports it has failed."""
+        """Send a probe if the sequence that reports the prompt's log-probabilities has failed."""
         if probe := state.new_probe():
             probe.request_id = str(next(self._ids))
             self._probes[probe.request_id] = state
@@ -266,7 +268,7 @@ class OutputProcessor:
     def _end_probe(
         self, state: RequestState, output: CoreOutput, now: float, result: ProcessedStep
     ) -> None:
-        """Take the prompt's log-probabilities; fail the request if there are none again."""
+        """Take the prompt's log-probabilities; fail the request if the probe failed, too."""
         self._drop_probe(state)
         try:
             self._take_prompt_logprobs(state, output)
@@ -285,7 +287,7 @@ class OutputProcessor:
                 result.aborts.append(child.request_id)
 
     def _drop_probe(self, state: RequestState) -> list[str]:
-        """Forget the probe, and return its id for the core, if there is one."""
+        """Remove the probe, and return its id for the core, if there is one."""
         if state.probe is None or self._probes.pop(state.probe.request_id, None) is None:
             return []
         state.num_running -= 1

@@ -1,4 +1,4 @@
-"""From what a pooling model gives to what was asked for: an embedding, probabilities, a score."""
+"""Turns a pooling model's vector into the answer: an embedding, probabilities or a score."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 
 
 def finish(config: PoolingConfig, params: PoolingParams, pooled: bytes) -> Floats:
-    """The vector that a request asks for, of what the core gave."""
+    """Return the requested vector from the core's raw one."""
     vector = np.frombuffer(pooled, dtype=np.float32).astype(np.float64)
     if config.task == "embed":
         vector = vector[: params.dimensions]
@@ -29,10 +29,10 @@ def finish(config: PoolingConfig, params: PoolingParams, pooled: bytes) -> Float
 def pooled_output(
     config: PoolingConfig, params: PoolingParams, output: RequestOutput
 ) -> PoolingRequestOutput[PoolingOutput]:
-    """The answer to a request, of its one output.
+    """Return a request's answer from its one output.
 
     Raises:
-        RuntimeError: the engine gave it up; says why.
+        RuntimeError: the request failed; the message says why.
     """
     if output.pooled is None:
         completion = output.outputs[0]
@@ -54,36 +54,41 @@ def _activate(activation: str, x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def cosine(first: Floats, second: Floats) -> float:
-    """How alike two embeddings are, in [-1, 1]."""
+    """Return the cosine of two embeddings, in [-1, 1]."""
     a, b = first.astype(np.float64), second.astype(np.float64)
     return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-24))
 
 
 def check_task(config: PoolingConfig | None, task: str) -> PoolingConfig:
-    """The configuration of a model that does `task`: "embed", "classify", or "score", as both do.
+    """Return the configuration of a pooling model that supports `task`.
+
+    Args:
+        task: "embed", "classify", or "score", which both kinds of models support.
 
     Raises:
-        InvalidRequestError: the model does something else.
+        InvalidRequestError: the model does not support it.
     """
     if config is None:
         raise InvalidRequestError(
-            "This model generates text; it gives no embeddings and no scores.",
+            "This model generates text; it returns no embeddings and no scores.",
             fix="Serve it with --runner pooling, or serve an embedding model.",
             param="model",
         )
     if task not in ("score", config.task):
         gives = "embeddings" if config.task == "embed" else "classes of texts"
         raise InvalidRequestError(
-            f"This model gives {gives}.", fix="Ask for that, or serve another model.", param="model"
+            f"This model returns {gives}.",
+            fix="Ask for that, or serve another model.",
+            param="model",
         )
     return config
 
 
 def instructed(config: PoolingConfig, text: str, name: str | None) -> str:
-    """`text` behind the model's prompt of that name, or behind its default one.
+    """Return `text` after the model's prompt of that name, or after its default prompt.
 
     Raises:
-        InvalidRequestError: it has none of that name.
+        InvalidRequestError: the model has no prompt of that name.
     """
     name = name or config.default_prompt
     if name is None:

@@ -1,4 +1,4 @@
-"""What the front end knows of one request: its n sequences and the prompt's log-probabilities."""
+"""The front end's state of one request: its n sequences and the prompt's log-probabilities."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class RequestState:
     """A request with its n sequences.
 
     Attributes:
-        num_running: sequences that have not ended, and the probe while there is one.
-        lacks_prompt: the prompt's log-probabilities are wanted and have not come. Outputs wait.
+        num_running: sequences that have not ended, including the probe.
+        lacks_prompt: outputs wait for the prompt's log-probabilities.
         held: outputs have waited.
-        sink: takes the outputs; None if the caller does.
+        sink: takes the outputs; None if the caller of `process` does.
         probe: computes the prompt's log-probabilities once more (see `new_probe`).
     """
 
@@ -83,14 +83,14 @@ class RequestState:
         self._begin(tokenizer)
 
     def new_probe(self) -> AddRequest | None:
-        """Return a sequence that computes the prompt's log-probabilities in place of the first.
+        """Return a sequence that computes the prompt's log-probabilities instead of the first one.
 
-        Only the first sequence reports them, so that the others may share its blocks. If it
-        fails before it has, the others still need them.
+        Only the first sequence reports them, so that the others can share its blocks. If it fails
+        before its report, the others still need them.
 
         Returns:
-            The sequence, which still needs an id; None if the first may still report, or if
-            nobody is left to report for.
+            The sequence, without an id; None if the first may still report, or if all sequences
+            have failed.
         """
         first, *others = self.sequences
         if self.probe is not None or first.finish_reason is None:

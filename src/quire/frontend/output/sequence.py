@@ -1,4 +1,4 @@
-"""One sequence's way from tokens to text: detokenize, look for stop strings, keep what is new."""
+"""One sequence from tokens to text: detokenizes, finds stop strings, collects new output."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from quire.text.tokenizer import Tokenizer
 
 
 class SequenceState:
-    """What one of a request's n completions has so far. The work of a step is its new tokens'.
+    """The output so far of one of a request's n completions. A step costs only its new tokens.
 
     Args:
-        stops: those of `params`, if the request's sequences share them.
+        stops: the stop strings of `params`, shared by the request's sequences.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class SequenceState:
         self._new_text_ends: list[int] = []
 
     def update(self, output: CoreOutput) -> None:
-        """Take in a step's tokens, up to the one that completes a stop string."""
-        # A stop token is the model's or the caller's signal, not part of the text.
+        """Add a step's tokens, up to the one that completes a stop string."""
+        # A stop token is a signal, not part of the text.
         hides_last = (
             output.finish_reason is FinishReason.STOP
             and not self._params.include_stop_str_in_output
@@ -83,12 +83,12 @@ class SequenceState:
         self.finish_reason, self.stop_reason = FinishReason.ERROR.value, reason
 
     def abort(self) -> None:
-        """End with what text there is; held-back text is given out."""
+        """End the sequence; release held-back text."""
         if self.finish_reason is None:
             self._finish(FinishReason.ABORT, None)
 
     def take(self, kind: RequestOutputKind) -> CompletionOutput:
-        """What is new since the last time (DELTA), or everything."""
+        """Return the output since the last call (DELTA), or all of it."""
         text = "".join(self._new_text)
         token_ids, logprobs = self._new_token_ids, self._new_logprobs
         ends, self._new_text_ends = self._new_text_ends, []
@@ -114,7 +114,7 @@ class SequenceState:
 
     def _add_text(self, text: str) -> None:
         # Text of the first min_tokens tokens cannot stop the output, not even as the beginning
-        # of a stop string: it has been given out already.
+        # of a stop string, because it is sent at once.
         if self._matcher is None or self.num_tokens <= self._params.min_tokens:
             self._new_text.append(text)
             return
@@ -138,7 +138,7 @@ class SequenceState:
 
 
 def position_logprobs(tokenizer: Tokenizer, found: TokenLogprobs) -> PositionLogprobs:
-    """The chosen token first, then the likeliest in order, then others, each with its text."""
+    """Return the chosen token, then the likeliest in order, then the others, with their texts."""
     num_ranked = len(found.token_ids) - found.num_named
 
     def entry(i: int, rank: int | None) -> Logprob:

@@ -1,4 +1,4 @@
-"""One request's outputs on their way to its consumer: never more than one waits."""
+"""A stream of one request's outputs to its consumer: at most one output waits."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from quire.core.sampling_params import RequestOutputKind
 
 
 class OutputSink(Protocol):
-    """Takes a request's outputs, in order, in the event loop; neither method may raise."""
+    """Takes a request's outputs in order, in the event loop. No method may raise."""
 
     def put(self, output: RequestOutput) -> None: ...
 
     def fail(self, error: Exception) -> None:
-        """No more will come, because of `error`."""
+        """End the outputs with `error`."""
 
 
 class OutputStream:
-    """A slot that holds the newest output; a slow consumer finds later ones merged into it.
+    """A slot for one output. For a slow consumer, later outputs are merged into it.
 
-    So what waits is bounded by the answer itself, however slowly it is read.
+    So the answer's own size bounds the memory, however slowly it is read.
     """
 
     def __init__(self, kind: RequestOutputKind) -> None:
@@ -37,12 +37,12 @@ class OutputStream:
         self._event.set()
 
     def fail(self, error: Exception) -> None:
-        """Raise `error` in the consumer, after what waits."""
+        """Raise `error` in the consumer, after the waiting output."""
         self._error = error
         self._event.set()
 
     async def get(self) -> RequestOutput:
-        """The next output; raises what `fail` was given."""
+        """Return the next output; raise the error given to `fail`."""
         await self._event.wait()
         output, self._waiting = self._waiting, None
         if self._error is None:
@@ -54,7 +54,7 @@ class OutputStream:
 
 
 def merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
-    """One output that says what two deltas say; the later one's state holds."""
+    """Return one delta that equals two; the later one's state holds."""
     completions = {c.index: c for c in first.outputs}
     for c in second.outputs:
         earlier = completions.get(c.index)

@@ -1,7 +1,7 @@
-"""What happened to each sequence and when: for the dashboard, for traces, and to ask afterwards.
+"""Timelines of sequences: for the dashboard, for traces, and for later questions.
 
-A timeline keeps the few events that the core tells of; intervals and texts are made of them when
-somebody looks. Decoding adds nothing to it: it is what lies between two events.
+A timeline stores the few events that the core reports. Intervals and texts are derived on demand.
+Decoding adds no events: it is the interval between two of them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from quire.frontend.input.input_processor import ProcessedRequest
 from quire.frontend.output.sequence import SequenceState
 
 MAX_FINISHED = 1000
-"""Timelines that are kept after their end."""
+"""Most stored timelines of ended sequences."""
 MAX_EVENTS = 128
-"""Of a timeline; beyond them neighbouring chunks are told as one, and then old events dropped."""
+"""Most events of a timeline; beyond, adjacent chunks are merged, then old events are dropped."""
 
 SpanKind = Literal["queue", "prefill", "decode", "preempted", "load"]
 Span = tuple[SpanKind, float, float | None, int]
-"""What it did, from when, until when (None: it still does), and how many tokens: computed in a
-chunk, given while it decoded (the first one counts there), or loaded."""
+"""Kind, start, end (None: not yet), and tokens: computed in a chunk, generated while decoding (with
+the first one), or loaded."""
 
 
 class Lane(msgspec.Struct):
-    """A sequence's life as intervals; moments are on the monotonic clock."""
+    """A sequence's life as intervals; times are on the monotonic clock."""
 
     id: str
     arrival: float
@@ -41,7 +41,7 @@ class Lane(msgspec.Struct):
 
 
 class TimelineEvent(msgspec.Struct):
-    """One line of the story."""
+    """One event in words."""
 
     t: float
     kind: str
@@ -50,7 +50,7 @@ class TimelineEvent(msgspec.Struct):
 
 
 class _Noted(NamedTuple):
-    """A `RequestEvent`, and how many tokens had been given when it was told."""
+    """A `RequestEvent`, and how many tokens were generated when it was reported."""
 
     time: float
     kind: EventKind
@@ -60,14 +60,14 @@ class _Noted(NamedTuple):
 
 
 class Timeline:
-    """One sequence, from its arrival on.
+    """The events of one sequence since its arrival.
 
     Attributes:
-        id: the sequence's name; the request's own where n is 1.
-        core_id: the number by which the core knows the sequence.
+        id: the sequence's name; the request's id if n is 1.
+        core_id: the core's number for the sequence.
         metrics: the request's, shared by its n sequences.
         finished: when it ended; None while it runs.
-        num_dropped: events that are not known any more.
+        num_dropped: events that were dropped.
     """
 
     __slots__ = (
@@ -113,14 +113,14 @@ class Timeline:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were there when it was first admitted."""
+        """Return the prompt tokens found in the cache at the first admission."""
         return next((e.tokens for e in self._events if e.kind == "admitted"), 0)
 
     @property
     def state(self) -> Literal["queued", "running", "finished"]:
         if self.finished is not None:
             return "finished"
-        # A chunk changes nothing, and may be told of after a preemption.
+        # A chunk changes no state, and may be reported after a preemption.
         last = next((e.kind for e in reversed(self._events) if e.kind != "prefill"), None)
         return "running" if last == "admitted" else "queued"
 
@@ -131,11 +131,11 @@ class Timeline:
             self._shorten()
 
     def follow(self, sequence: SequenceState) -> None:
-        """From now on this is its state."""
+        """Read the tokens from another sequence state from now on."""
         self._sequence = sequence
 
     def end(self, now: float) -> None:
-        """It has ended; keep what there is to tell, and not its text."""
+        """Store the end of the sequence, and release its text."""
         assert self._sequence is not None
         self._output_tokens = self._sequence.num_tokens
         self.finish_reason = self._sequence.finish_reason
@@ -143,7 +143,7 @@ class Timeline:
         self._sequence = None
 
     def lane(self) -> Lane:
-        """Its life as intervals, until now."""
+        """Return the sequence's life until now as intervals."""
         return Lane(
             self.id,
             self.arrival,
@@ -155,7 +155,7 @@ class Timeline:
         )
 
     def spans(self) -> list[Span]:
-        """Intervals that touch, but for the moments between two steps."""
+        """Return the intervals, without gaps except between two steps."""
         spans: list[Span] = []
         kind: SpanKind = "queue"
         start, tokens, given, missing = self.arrival, 0, 0, 0
@@ -185,7 +185,7 @@ class Timeline:
         return spans
 
     def story(self) -> list[TimelineEvent]:
-        """Every event in words, in order."""
+        """Return all events in words, in order."""
         arrived = f"arrived with a prompt of {_tokens(self.prompt_tokens)}"
         lines = [TimelineEvent(self.arrival, "arrived", self.prompt_tokens, arrived)]
         seated = False
@@ -204,7 +204,7 @@ class Timeline:
         return sorted(lines, key=lambda line: line.t)
 
     def durations(self) -> dict[str, float | None]:
-        """Seconds of the request's parts, as `/metrics` counts them; None where not known yet."""
+        """Return seconds of the request's phases, as in `/metrics`; None if not known yet."""
         m = self.metrics
         return {
             "ttft": _between(m.arrival_time, m.first_token_time),
@@ -216,13 +216,13 @@ class Timeline:
         }
 
     def _in_order(self) -> list[_Noted]:
-        """Of steps that overlap, the later one may be told of first."""
+        """Return the events by time: if steps overlap, the later one may be reported first."""
         return sorted(self._events, key=lambda event: event.time)
 
     def _shorten(self) -> None:
-        """Make room: neighbouring chunks become one; if there are none, old events go."""
+        """Merge adjacent chunks; if too many events remain, drop old ones."""
         events: list[_Noted] = []
-        single = False  # two by two, so that the picture stays even
+        single = False  # merge in pairs, so that the chart stays even
         for event in self._events:
             if single and event.kind == events[-1].kind == "prefill":
                 last = events[-1]
@@ -239,7 +239,7 @@ class Timeline:
 
 
 class Timelines:
-    """Of all sequences under way, and of the last `MAX_FINISHED` that ended."""
+    """Timelines of all running sequences, and of the last `MAX_FINISHED` that ended."""
 
     def __init__(self) -> None:
         self._alive: dict[str, Timeline] = {}
@@ -267,37 +267,40 @@ class Timelines:
     ) -> Timeline:
         """Return the timeline of a sequence that begins again with a new core."""
         timeline = self._alive.get(core_id)
-        if timeline is None:  # it had ended, but not the others of its request
+        if timeline is None:  # this sequence had ended, others of its request had not
             timeline = self.begin(core_id, before.id, request, sequence, before.metrics)
         timeline.note(RequestEvent(core_id, "retried", now))
         timeline.follow(sequence)
         return timeline
 
     def note(self, event: RequestEvent) -> None:
-        if timeline := self._alive.get(event.request_id):  # or it was aborted meanwhile
+        if timeline := self._alive.get(event.request_id):  # it may be aborted by now
             timeline.note(event)
 
     def end(self, core_id: str, now: float) -> None:
-        """A sequence has ended, as its state says."""
+        """Store the end of a sequence."""
         timeline = self._alive.pop(core_id)
         timeline.end(now)
         self._finished.append(timeline)
 
     def name(self, core_id: str) -> str:
-        """Return the name of a sequence that the core speaks of; its number if it is not known."""
+        """Return the name of the core's sequence; the number itself if it is unknown."""
         found = self._alive.get(core_id) or next(
             (timeline for timeline in reversed(self._finished) if timeline.core_id == core_id), None
         )
         return core_id if found is None else found.id
 
     def find(self, wanted: Callable[[Timeline], bool]) -> list[Timeline]:
-        """All for which `wanted` holds, the newest first."""
+        """Return the timelines for which `wanted` holds, the newest first."""
         found = filter(wanted, [*self._finished, *self._alive.values()])
         return sorted(found, key=lambda timeline: timeline.arrival, reverse=True)
 
     def recent(self, since: float, limit: int) -> list[Timeline]:
-        """At most `limit`, by arrival: those that run before those that wait, and these before
-        those that ended after `since`, the latest first."""
+        """Return at most `limit` timelines, sorted by arrival.
+
+        Running sequences are chosen first, then waiting ones, then those that ended after `since`,
+        the latest first.
+        """
         chosen = sorted(self._alive.values(), key=lambda timeline: timeline.state == "queued")
         chosen = chosen[:limit]
         for timeline in self._latest(since):
@@ -314,12 +317,12 @@ class Timelines:
 
 
 _TEXTS: dict[str, Callable[[_Noted], str]] = {
-    "load": lambda e: f"{_tokens(e.tokens)} on the way back from host memory",
-    "load_failed": lambda _: "its blocks did not come back from host memory; it waits again",
+    "load": lambda e: f"loading {_tokens(e.tokens)} from host memory",
+    "load_failed": lambda _: "its blocks could not be loaded from host memory; it waits again",
     "admitted": lambda e: f"admitted, with {_tokens(e.tokens)} in the KV cache",
-    "resumed": lambda e: f"runs again, with {_tokens(e.tokens)} in the KV cache",
+    "resumed": lambda e: f"resumed, with {_tokens(e.tokens)} in the KV cache",
     "prefill": lambda e: f"computed {_tokens(e.tokens)} in {1e3 * (e.end - e.time):.1f} ms",
-    "retried": lambda _: "the engine core was lost; it begins again with another",
+    "retried": lambda _: "the engine core was lost; the request starts again in a new one",
     "preempted": lambda e: f"preempted after {_tokens(e.given)}: others needed its KV blocks",
 }
 

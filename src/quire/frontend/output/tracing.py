@@ -1,9 +1,9 @@
-"""A trace for every request, for OpenTelemetry collectors: `--otlp-traces-endpoint`.
+"""Traces of requests for OpenTelemetry collectors: `--otlp-traces-endpoint`.
 
-A request's span carries the attributes of the GenAI conventions, older names that vLLM's users
-know included, and has a child for each interval of its sequences: queue, prefill, decode … A
-request is handed to a thread when it has ended; spans are made there, and sent in batches by
-another. Nothing waits for a collector: what it does not take in time is dropped and counted.
+A request's span has the attributes of the GenAI conventions, including older names from vLLM. Each
+interval of its sequences is a child span: queue, prefill, decode … One thread makes the spans of
+ended requests, another sends them in batches. Requests never wait for a collector: spans that it
+does not take in time are dropped and counted.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
-"""Requests that have ended and whose spans are not made yet."""
+"""Most ended requests that wait for their spans."""
 FLUSH_SECONDS = 3.0
-"""How long a shutdown waits for the collector to take what there is."""
+"""How long a shutdown waits for the collector to take the last spans."""
 TRACE_HEADERS = ("traceparent", "tracestate")
-"""By which a client makes a request part of its own trace (W3C Trace Context)."""
+"""Headers that make a request part of the client's trace (W3C Trace Context)."""
 
 Attributes = dict[str, str | int | float | list[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRequest:
-    """What a trace tells of a request.
+    """The data of a request's trace.
 
     Attributes:
-        timelines: of its n sequences.
+        timelines: one per sequence.
         headers: `TRACE_HEADERS` as the client sent them.
     """
 
@@ -59,14 +59,14 @@ class EndedRequest:
 
 
 class RequestTracer:
-    """Sends traces to a collector by OTLP over HTTP; one for each engine, no global provider.
+    """Sends traces to a collector by OTLP over HTTP. Each engine has its own provider.
 
     Args:
-        endpoint: the URL that takes traces, `http://localhost:4318/v1/traces` for example.
-        model: its name, as served.
+        endpoint: the collector's URL, for example `http://localhost:4318/v1/traces`.
+        model: the served model's name.
 
     Raises:
-        ConfigError: the extra `otel` is not installed, or `endpoint` is no such URL.
+        ConfigError: the extra `otel` is not installed, or `endpoint` is no HTTP URL.
     """
 
     def __init__(self, endpoint: str, model: str) -> None:
@@ -82,7 +82,7 @@ class RequestTracer:
                 fix="Install the extra: pip install 'quire[otel]'.",
                 param="otlp_traces_endpoint",
             ) from None
-        resource = Resource.create()  # with what OTEL_SERVICE_NAME and its like say
+        resource = Resource.create()  # reads OTEL_SERVICE_NAME and similar variables
         if str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": "quire"}))
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -100,10 +100,12 @@ class RequestTracer:
         except queue.Full:
             self.num_dropped += 1
             if self.num_dropped == 1:
-                logger.warning("requests end faster than traces are made; some have none")
+                logger.warning(
+                    "requests end faster than traces are made; some requests have no trace"
+                )
 
     def shutdown(self) -> None:
-        """Send what there is, for at most `FLUSH_SECONDS`. Harmless when repeated."""
+        """Send the waiting spans, for at most `FLUSH_SECONDS`. Harmless when repeated."""
         if not self._thread.is_alive():
             return
         try:
@@ -130,7 +132,7 @@ class RequestTracer:
         offset = time.time_ns() - time.monotonic_ns()
 
         def moment(seconds: float) -> int:
-            """Nanoseconds since the epoch of a moment on the monotonic clock."""
+            """Convert a time on the monotonic clock to nanoseconds since the epoch."""
             return offset + int(seconds * 1e9)
 
         span = tracer.start_span(
@@ -153,7 +155,7 @@ class RequestTracer:
 
 
 def request_tracer(args: EngineArgs) -> RequestTracer | None:
-    """The tracer that `args` asks for, if it asks for one; raises as `RequestTracer`."""
+    """Return the tracer that `args` asks for, or None; raises as `RequestTracer`."""
     endpoint = args.otlp_traces_endpoint
     return None if endpoint is None else RequestTracer(endpoint, args.model)
 
@@ -163,12 +165,12 @@ def _check(endpoint: str) -> None:
         url = urlsplit(endpoint)
         if url.scheme in ("http", "https") and url.hostname and url.port != 0:
             return
-    except ValueError:  # brackets or a port that are none
+    except ValueError:  # invalid brackets or port
         url = urlsplit("")
     hint = "a collector takes gRPC on port 4317 and HTTP on 4318" if url.scheme == "grpc" else ""
     raise ConfigError(
         f"--otlp-traces-endpoint {endpoint} is no HTTP URL{hint and ': ' + hint}.",
-        fix="Name where the collector takes OTLP over HTTP, "
+        fix="Give the collector's URL for OTLP over HTTP, "
         "for example http://localhost:4318/v1/traces.",
         param="otlp_traces_endpoint",
     )
@@ -205,7 +207,7 @@ def _attributes(request: EndedRequest, model: str) -> Attributes:
 
 
 def _children(timeline: Timeline) -> Iterator[tuple[str, float, float, Attributes]]:
-    """Kind, start, end and attributes of each interval; chunks that follow each other are one."""
+    """Yield kind, start, end and attributes of each interval; adjacent chunks are merged."""
     for kind, group in groupby(timeline.spans(), key=lambda span: span[0]):
         spans: list[Span] = list(group)
         end = spans[-1][2]

@@ -1,4 +1,4 @@
-"""A process of the front end's own that answers one question at a time."""
+"""A child process that answers one question at a time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from quire.frontend.workers.pipe import LENGTH_BYTES, LONGEST
 from quire.system.parent import interrupts_blocked
 
 LOST = (OSError, asyncio.IncompleteReadError)
-"""What `Child` raises where the process has ended."""
+"""What `Child` raises if the process has ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Child:
-    """Frames in, frames out (see `frontend.workers.pipe`)."""
+    """A process that reads and writes frames (see `frontend.workers.pipe`)."""
 
     process: subprocess.Popen[bytes]
     reader: asyncio.StreamReader
@@ -29,17 +29,17 @@ class Child:
         return cls(process, *await asyncio.open_connection(sock=ours))
 
     async def ask(self, request: bytes, longest: int = LONGEST) -> bytes:
-        """Its answer to a frame; raises as `hear`."""
+        """Send a frame and return the answer; raises as `hear`."""
         self.writer.write(request)
         await self.writer.drain()
         return await self.hear(longest)
 
     async def hear(self, longest: int = LONGEST) -> bytes:
-        """What it says next.
+        """Return the next frame.
 
         Raises:
-            OSError, IncompleteReadError: it has ended (`LOST`).
-            ValueError: that would have more than `longest` bytes.
+            OSError, IncompleteReadError: the process has ended (`LOST`).
+            ValueError: the frame is longer than `longest` bytes.
         """
         length = int.from_bytes(await self.reader.readexactly(LENGTH_BYTES), "little")
         if length > longest:
@@ -47,14 +47,14 @@ class Child:
         return await self.reader.readexactly(length)
 
     def end(self) -> int:
-        """Kill it, for it has nothing to lose; its exit status."""
+        """Kill the process and return its exit status."""
         self.writer.close()
         self.process.kill()
         return self.process.wait()
 
 
 def spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A process, and our end of what it reads and writes."""
+    """Start a process; return it with our end of its stdin and stdout."""
     ours, theirs = socket.socketpair()
     with theirs:
         ends = theirs.fileno()

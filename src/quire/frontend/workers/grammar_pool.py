@@ -1,4 +1,4 @@
-"""Processes that check structures, so that none of them ends the server's own."""
+"""Checks structures in child processes, because a structure may crash its compiler."""
 
 from __future__ import annotations
 
@@ -21,35 +21,34 @@ logger = logging.getLogger(__name__)
 
 WORKER_COMMAND = (sys.executable, "-m", "quire.frontend.workers.grammar_worker")
 MOST_PROCESSES = 2
-"""So many structures may be hard to compile at a time; more, and new ones wait in line."""
+"""If all of them compile slow structures, new structures wait."""
 BUSY_SECONDS = 0.1
-"""A structure that waits longer gets a process more; most take milliseconds."""
+"""If a structure waits longer, another process starts. Most structures take milliseconds."""
 ABANDONED_SECONDS = 0.5
-"""How long a process may go on with a structure that nobody waits for. A new one starts as
-fast."""
+"""How long a process may work for a cancelled caller. A new process starts as fast."""
 START_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
-"""On the clock: for a process that sleeps, or was stopped. One that computes ends itself."""
+"""Wall-clock limit, for a process that was stopped. One that computes too long ends itself."""
 LONGEST_ANSWER = 2 * MAX_WRITTEN_BYTES + 2**16
 OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
-"""Ended so, it was the system's or somebody's wish, and no fault of a structure."""
+"""Signals from the system or the user; the structure is not to blame."""
 
 
 class DeadlyError(Exception):
-    """A structure that has ended the process in which it was checked; says how."""
+    """The structure ended the process that checked it; the message says how."""
 
 
 class GrammarPool:
-    """Starts a process with the first structure, and another where one takes long.
+    """Starts a process for the first structure, and another one if that takes long.
 
-    One stays while nobody asks; one that ends is replaced when the next is needed.
+    One process stays while there is no work. A lost process is replaced by the next request.
 
     Args:
-        specials: the model's control tokens, ids by names.
+        specials: the model's control tokens, name → id.
 
     Attributes:
         num_lost: processes that ended before they had answered.
-        num_abandoned: structures that are checked although nobody waits for them.
+        num_abandoned: structures that are checked for cancelled callers.
     """
 
     def __init__(
@@ -67,11 +66,11 @@ class GrammarPool:
         self._closed = False
 
     async def check(self, wanted: StructuredOutputsParams) -> Checked:
-        """What llguidance says of a structure. A caller that is cancelled leaves the queue.
+        """Return llguidance's verdict on a structure. A cancelled caller leaves the queue.
 
         Raises:
-            DeadlyError: it has ended its process.
-            StructureUnavailableError: there is no process to check it.
+            DeadlyError: it ended its process.
+            StructureUnavailableError: no process could check it.
         """
         request = frame(wanted)
         for _ in range(2):
@@ -89,7 +88,7 @@ class GrammarPool:
                 raise DeadlyError(f"it was not checked in {ANSWER_SECONDS:.0f} s") from None
             except ValueError:  # msgspec's errors are of this class
                 self._lose(worker)
-                raise DeadlyError("checking it ended in nonsense") from None
+                raise DeadlyError("the grammar checker sent an invalid reply") from None
             except LOST:
                 status = self._lose(worker)
                 if -status not in OUTSIDE:
@@ -111,7 +110,7 @@ class GrammarPool:
         task.add_done_callback(self._abandoned.discard)
 
     async def _finish(self, worker: Child, asked: asyncio.Task[bytes]) -> None:
-        """Keep a process that answers soon although nobody waits for it; end it otherwise."""
+        """Keep the process of a cancelled caller if it answers soon; else end it."""
         self.num_abandoned += 1
         try:
             async with asyncio.timeout(ABANDONED_SECONDS):
@@ -130,7 +129,7 @@ class GrammarPool:
             self.num_abandoned -= 1
 
     async def _take(self) -> Child:
-        """A process that is idle; another, where there is none, or they take long."""
+        """Return an idle process; start one if there is none or all take long."""
         while not self._closed:
             if self._count() == 0:
                 return await self._start()
@@ -143,7 +142,7 @@ class GrammarPool:
             else:
                 if worker.process.poll() is None:
                     return worker
-                self._lose(worker)  # while nobody asked it anything
+                self._lose(worker)  # it ended while idle
         raise EngineDeadError("The engine has been shut down.")
 
     def _count(self) -> int:
@@ -156,13 +155,13 @@ class GrammarPool:
             async with asyncio.timeout(START_SECONDS):
                 worker = await Child.start(self._command)
                 if msgspec.msgpack.decode(await worker.ask(self._setup, LONGEST_ANSWER)) != READY:
-                    raise ValueError("it did not say that it is ready")
+                    raise ValueError("it sent another reply than READY")
         except BaseException as error:
             if worker is not None:
                 worker.end()
             if not isinstance(error, (*LOST, ValueError, TimeoutError)):
                 raise
-            logger.error("no process to check structures can be started: %r", error)
+            logger.error("cannot start a process that checks structures: %r", error)
             raise StructureUnavailableError(
                 "The process that checks structures cannot be started."
             ) from None
@@ -176,27 +175,27 @@ class GrammarPool:
     def _give_back(self, worker: Child) -> None:
         if self._closed or self._idle.empty():
             self._idle.put_nowait(worker)
-        else:  # what took long is over: one is enough
+        else:  # the slow structure is done: one process is enough
             self._workers.discard(worker)
             worker.end()
 
     def _lose(self, worker: Child) -> int:
-        """End a process that is lost; its exit status."""
+        """End a lost process and return its exit status."""
         if self._closed:
             raise EngineDeadError("The engine has been shut down.") from None
         self.num_lost += 1
         self._workers.discard(worker)
         status = worker.end()
         logger.warning(
-            "a process that checks structures ended with status %d; the next gets another", status
+            "the grammar checker ended with status %d; the next structure starts another", status
         )
         return status
 
 
 def story(status: int) -> str:
-    """How a structure has ended its process."""
+    """Return how a structure ended its process."""
     if status == -signal.SIGPROF:
         return f"it takes more than {CPU_SECONDS:.0f} s to compile"
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
     gib = ADDRESS_BYTES / 2**30
-    return f"it crashes its compiler, or needs more than {gib:.0f} GiB of memory there ({how})"
+    return f"it crashes its compiler or needs more than {gib:.0f} GiB of memory there ({how})"

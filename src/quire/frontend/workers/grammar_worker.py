@@ -1,9 +1,8 @@
 """A process that checks structures: `python -m quire.frontend.workers.grammar_worker`. No torch.
 
-llguidance is native code, and compiles what clients send. Here it can crash, hang, or take all the
-memory it may, and end nothing but this process. Frames (see `pipe`) come on standard input and
-leave on standard output: first a `Setup`, answered with `READY` once it can begin, then a
-`Checked` for each `StructuredOutputsParams`.
+llguidance is native code and compiles what clients send. If it crashes, hangs or runs out of memory
+here, it ends only this process. Frames (see `pipe`) come on stdin, answers leave on stdout: first
+`READY` for a `Setup`, then one `Checked` per `StructuredOutputsParams`.
 """
 
 from __future__ import annotations
@@ -34,34 +33,34 @@ logger = logging.getLogger(__name__)
 
 READY = "ready"
 CPU_SECONDS = 5.0
-"""For one structure, after which the system ends the process. Time on the CPU, which does not pass
-faster where others want it, too. Writing the grammars takes 0.5 s at worst, and llguidance's own
-bounds let through what takes it longer: more than this is refused."""
+"""CPU time for one structure, after which the system ends the process. Wall-clock time would depend
+on other processes. Writing the grammars takes 0.5 s at worst; llguidance's own bounds let slower
+structures through."""
 ADDRESS_BYTES = 2**30
-"""All that the process may have; 0.1 GiB are its code and what it begins with."""
+"""Address space of the process, of which its code and initial data take 0.1 GiB."""
 STACK_BYTES = 4 * 2**20
-"""Half of what the engine core's threads have, so that what is found to be good has room there."""
+"""Half the stack of the engine core's threads, so that a valid structure fits there."""
 
 Check = Callable[[StructuredOutputsParams], WrittenStructure | None]
-"""Returns what is written for the engine core; raises `InvalidRequestError` where a structure
-cannot be served."""
+"""Returns the structure written for the engine core; raises `InvalidRequestError` if it cannot be
+served."""
 
 
 class Setup(msgspec.Struct):
-    """The model's control tokens: their ids by their names."""
+    """The model's control tokens, name → id."""
 
     specials: dict[str, int] = {}
 
 
 class Checked(msgspec.Struct):
-    """What became of a structure; without an error it is good."""
+    """The result of checking a structure; valid if there is no error."""
 
     error: str | None = None
     error_param: str | None = None
     unexpected: bool = False
-    """The error is no fault of the structure's."""
+    """The error is not the structure's fault."""
     written: WrittenStructure | None = None
-    """Of a good one, for the engine core, which would hold up its steps by writing it."""
+    """The valid structure as the engine core needs it; writing it there would delay its steps."""
 
     @property
     def num_bytes(self) -> int:
@@ -70,7 +69,7 @@ class Checked(msgspec.Struct):
 
 
 def error_of(checked: Checked) -> Exception | None:
-    """What to raise for it, in the process that asked."""
+    """Return the exception to raise in the process that asked, or None."""
     if checked.error is None:
         return None
     if checked.unexpected:
@@ -84,11 +83,11 @@ def answer(check: Check, wanted: StructuredOutputsParams) -> Checked:
         return Checked(written=check(wanted))
     except InvalidRequestError as error:
         return Checked(str(error), error.param)
-    except (OverflowError, RecursionError) as error:  # of numbers and nesting beyond all use
+    except (OverflowError, RecursionError) as error:  # absurd numbers or nesting
         refusal = refused(str(error), wanted)
         return Checked(str(refusal), refusal.param)
     except MemoryError:
-        os.abort()  # as native code does that gets none
+        os.abort()  # as native code does when it runs out of memory
     except Exception as error:
         logger.exception("a structure could not be checked")
         return Checked(f"{type(error).__name__}: {error}", unexpected=True)
@@ -100,17 +99,17 @@ def main(source: BinaryIO, sink: BinaryIO, check: Check | None = None) -> int:
     """Answer until the input ends.
 
     Args:
-        check: instead of llguidance's.
+        check: replaces llguidance's check.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     end_with(os.getppid())
     setup_logging()
     setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
     check = check or _checks(setup)
     _bound(resource.RLIMIT_AS, ADDRESS_BYTES)
     _bound(resource.RLIMIT_STACK, STACK_BYTES)
-    _bound(resource.RLIMIT_CORE, 0)  # a client is not to fill the disk
-    with suppress(OSError):  # where there is such a file: who is ended first if memory runs out
+    _bound(resource.RLIMIT_CORE, 0)  # core dumps would let a client fill the disk
+    with suppress(OSError):  # the first process to be killed if memory runs out
         Path("/proc/self/oom_score_adj").write_text("1000")
     decoder = msgspec.msgpack.Decoder(StructuredOutputsParams)
     sink.write(frame(READY))
@@ -128,7 +127,7 @@ def _checks(setup: Setup) -> Check:
 
 
 def _bound(what: int, most: int) -> None:
-    """Let the process have no more than `most`, or what it may have already."""
+    """Limit a resource to `most`, or to the process's hard limit if that is lower."""
     hard = resource.getrlimit(what)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(what, (most, hard))
@@ -136,5 +135,5 @@ def _bound(what: int, most: int) -> None:
 
 if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what native code may print is no answer
+    os.dup2(2, 1)  # prints of native code must not mix with the answers
     sys.exit(main(sys.stdin.buffer, answers))

@@ -1,4 +1,4 @@
-"""Which structures were found to be good, and which have ended a process."""
+"""Caches of valid structures, and of structures that have ended a process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from quire.text.grammar import CHECKED_KEPT, grammar_key, structure_key
 from quire.text.grammar_writer import refused
 
 KEPT_BYTES = 64 * 2**20
-"""Of the grammars of good structures."""
+"""Most bytes of valid structures' grammars."""
 DEADLY_KEPT = 1024
-"""Structures that ended a process; who asks for one again is refused at once."""
+"""Most remembered structures that ended a process; they are refused at once."""
 
 
 class KnownStructures:
-    """Of each kind the latest."""
+    """The latest structures of both kinds."""
 
     def __init__(self) -> None:
         self._good: OrderedDict[bytes, Checked] = OrderedDict()
@@ -25,14 +25,14 @@ class KnownStructures:
         self._deadly: OrderedDict[bytes, str] = OrderedDict()
 
     def good(self, wanted: StructuredOutputsParams) -> Checked | None:
-        """What a process has said of this one, if it was found to be good."""
+        """Return the result of checking a structure, if it is known to be valid."""
         key = grammar_key(wanted)
         if (found := self._good.get(key)) is not None:
             self._good.move_to_end(key)
         return found
 
     def refusal(self, wanted: StructuredOutputsParams) -> InvalidRequestError | None:
-        """Why a structure is not to be tried again; None where it may be."""
+        """Return why a structure must not be tried again; None if it may."""
         if not self._deadly:
             return None
         reason = self._deadly.get(structure_key(wanted))
@@ -49,7 +49,7 @@ class KnownStructures:
             self._good_bytes -= oldest.num_bytes
 
     def learn_deadly(self, key: bytes, reason: str) -> None:
-        """`key`: of `text.grammar.structure_key`."""
+        """Remember a structure that ended a process, by its `text.grammar.structure_key`."""
         self._deadly[key] = reason
         self._deadly.move_to_end(key)
         if len(self._deadly) > DEADLY_KEPT:

@@ -1,4 +1,4 @@
-"""Frames over a process's standard input and output: a length of four bytes, and so many more."""
+"""Frames over a process's stdin and stdout: four bytes of length, then the data."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ LONGEST = 2 ** (8 * LENGTH_BYTES) - 1
 
 
 def frame(message: object) -> bytes:
-    """`message`, in msgpack, as it goes through the pipe."""
+    """Return `message` as a frame of msgpack."""
     return _framed(msgspec.msgpack.encode(message))
 
 
 def json_frame(message: object) -> bytes:
-    """Return `message` as a frame of JSON, which holds integers of any size as msgpack does not.
+    """Return `message` as a frame of JSON, which unlike msgpack holds integers of any size.
 
     Raises:
-        InvalidRequestError: it is nested too deeply, or is no JSON.
+        InvalidRequestError: it is nested too deeply, or JSON cannot represent it.
     """
     try:
         return _framed(msgspec.json.encode(message))
     except RecursionError:
         raise InvalidRequestError("The request is nested too deeply.") from None
     except (UnicodeError, TypeError, ValueError) as error:
-        raise InvalidRequestError(f"The request holds what JSON cannot: {error}.") from None
+        raise InvalidRequestError(f"JSON cannot represent the request: {error}.") from None
 
 
 def _framed(data: bytes) -> bytes:
@@ -36,10 +36,10 @@ def _framed(data: bytes) -> bytes:
 
 
 def read_frame(source: BinaryIO, longest: int = LONGEST) -> bytes:
-    """The next message; empty at the end.
+    """Return the next frame's data; empty at the end of the input.
 
     Raises:
-        ValueError: it would have more than `longest` bytes.
+        ValueError: the frame is longer than `longest` bytes.
     """
     length = int.from_bytes(source.read(LENGTH_BYTES), "little")
     if length > longest:

@@ -1,8 +1,8 @@
-"""What is known of the structures that requests ask for: good ones, and those that ended processes.
+"""Checks the structures of requests, and refuses those that have ended a process.
 
-A structure is llguidance's, native code's, to compile and to follow. `GrammarPool` tries the first
-in processes of its own. The second is the engine core's: where it is lost of it, the structure
-whose turn it was is known (see `system.native_marks`), and not taken again.
+llguidance, native code, compiles and follows structures. `GrammarPool` tries the compilation in its
+own processes. The engine core follows them: if that ends the core, the structure that it worked on
+is known (see `system.native_marks`), and refused from then on.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 MOST_DEATHS = 2
 HOLD_SECONDS = 600.0
-"""So many cores lost of structures in so long, and no structure is taken that is not known to be
-good: whoever varies one that kills cannot end one core after the other."""
+"""If structures end `MOST_DEATHS` cores within this time, only known valid structures are accepted.
+So a client that varies a deadly structure cannot end one core after the other."""
 _ENDED_CORE = "following it has ended the engine core"
 _Task = asyncio.Task[WrittenStructure | None]
 
@@ -38,7 +38,7 @@ class Structures:
     """Checks each structure once.
 
     Args:
-        pool: where new ones are checked.
+        pool: checks new structures.
     """
 
     def __init__(self, pool: GrammarPool) -> None:
@@ -53,13 +53,13 @@ class Structures:
         return cls(GrammarPool(special_tokens(tokenizer, eos_token_ids)))
 
     async def check(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
-        """Return the structure as the engine core compiles it.
+        """Check a structure; return it as the engine core compiles it.
 
-        Equal ones that come together are checked once, until the last caller is cancelled.
+        Concurrent calls for equal structures share one check, until the last caller is cancelled.
 
         Raises:
-            InvalidRequestError: an output cannot be held to this.
-            StructureUnavailableError: that cannot be told now.
+            InvalidRequestError: the structure is invalid.
+            StructureUnavailableError: it cannot be checked now.
         """
         if (refusal := self.refusal(wanted)) is not None:
             raise refusal
@@ -80,36 +80,38 @@ class Structures:
             if not self._num_waiting[task]:
                 del self._num_waiting[task]
                 self._forget(name, task)
-                task.cancel()  # which changes nothing if it has ended
+                task.cancel()  # no effect if it has ended
 
     @property
     def num_abandoned(self) -> int:
-        """Structures that are checked although nobody waits for them."""
+        """Return how many structures are checked for cancelled callers."""
         return self._pool.num_abandoned
 
     def refusal(self, wanted: StructuredOutputsParams) -> QuireError | None:
-        """Why a structure is not to be tried again; None where it may be."""
+        """Return why a structure must not be tried again; None if it may."""
         return self._known.refusal(wanted)
 
     def blame(self, keys: Collection[bytes]) -> None:
-        """The core is lost, in native code that followed, or compiled, one of these structures.
+        """Refuse structures from now on, because native code ended the core while it used them.
 
         Args:
-            keys: of `text.grammar.structure_key`.
+            keys: their `text.grammar.structure_key`.
         """
         for key in keys:
-            logger.error("native code was at the structure %s; it is not taken again", key.hex())
+            logger.error(
+                "the core was lost in the structure %s; it is refused from now on", key.hex()
+            )
             self._known.learn_deadly(key, _ENDED_CORE)
         if keys:
             self._deaths.append(time.monotonic())
 
     def after_death(self, wanted: StructuredOutputsParams) -> QuireError | None:
-        """Why a request that was under way is not to be tried again; None where it may be."""
+        """Return why a running request must not be retried with a new core; None if it may."""
         return self.refusal(wanted) or (_held_error(wanted) if self._held else None)
 
     @property
     def _held(self) -> bool:
-        """Whether new structures are not taken now."""
+        """Return whether new structures are refused now."""
         full = len(self._deaths) == MOST_DEATHS
         return full and time.monotonic() - self._deaths[0] < HOLD_SECONDS
 
@@ -130,7 +132,7 @@ class Structures:
     def _checked(self, name: tuple[bytes, str | None], task: _Task) -> None:
         self._forget(name, task)
         if not task.cancelled():
-            task.exception()  # nobody may be left to hear it
+            task.exception()  # retrieve it: all callers may be cancelled
 
     def _forget(self, name: tuple[bytes, str | None], task: _Task) -> None:
         if self._running.get(name) is task:
@@ -139,7 +141,7 @@ class Structures:
 
 def _held_error(wanted: StructuredOutputsParams) -> StructureUnavailableError:
     return StructureUnavailableError(
-        "The engine core was lost of structures that requests asked for; no new ones are taken "
-        "for some minutes.",
+        "Structured outputs have ended the engine core twice; new structures are refused for "
+        "some minutes.",
         param=wanted.field or "structured_outputs",
     )

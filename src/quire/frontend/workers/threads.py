@@ -1,4 +1,4 @@
-"""Threads that keep the event loop free, and that the interpreter's exit does not wait for."""
+"""Threads that keep the event loop free and do not delay the interpreter's exit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 class DaemonThreads:
     """Runs functions in at most `size` threads; the others wait in a queue.
 
-    `ThreadPoolExecutor` would have the process wait for its threads at exit, for a minute where one
-    tokenizes 14 MiB. For one event loop.
+        With `ThreadPoolExecutor`, the process would wait for its threads at exit: a minute if one
+        tokenizes 14 MiB. For one event loop.
 
     Attributes:
-        num_abandoned: functions that still run although nobody waits for them.
+        num_abandoned: functions that still run for cancelled callers.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -34,10 +34,10 @@ class DaemonThreads:
         self._closed = False
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns. A caller that is cancelled drops it from the queue.
+        """Return what `work` returns. Cancelling the caller removes `work` from the queue.
 
         Raises:
-            EngineDeadError: after `shutdown`; also for callers that wait then.
+            EngineDeadError: `shutdown` was called, before or meanwhile.
         """
         if self._closed:
             raise EngineDeadError("The engine has been shut down.")

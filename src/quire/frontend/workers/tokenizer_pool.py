@@ -1,4 +1,4 @@
-"""Processes that render and tokenize what would hold up the event loop."""
+"""Processes that render and tokenize long prompts, so that the event loop stays free."""
 
 from __future__ import annotations
 
@@ -20,16 +20,13 @@ from quire.frontend.workers.tokenizer_worker import Question, Setup, Tokenized
 logger = logging.getLogger(__name__)
 
 WORKER_COMMAND = (sys.executable, "-m", "quire.frontend.workers.tokenizer_worker")
-
-
 ABANDONED_SECONDS = 1.0
-"""How long a worker may go on with a prompt that nobody waits for. A new one takes as long to
-read its tokenizer."""
+"""How long a worker may work for a cancelled caller. A new one takes as long to start."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A prompt, and who works on it."""
+    """A prompt and its worker."""
 
     request: bytes
     worker: Child
@@ -37,17 +34,17 @@ class _Job:
 
 
 class TokenizerPool:
-    """Worker processes, each with one prompt at a time; the others wait in a queue.
+    """Worker processes, one prompt each at a time; other prompts wait in a queue.
 
-    A worker that dies is replaced, and its prompt given to the new one, once. A caller that is
-    cancelled leaves the queue; if a worker has its prompt already, the worker may finish within
-    `ABANDONED_SECONDS` and is replaced otherwise.
+    A worker that dies is replaced, and the new one gets its prompt, once. A cancelled caller leaves
+    the queue. If a worker has its prompt already, the worker is replaced after
+    `ABANDONED_SECONDS`.
 
     Args:
         path: see `text.tokenizer.load_tokenizer`.
 
     Attributes:
-        num_abandoned: prompts that are worked on although nobody waits for them.
+        num_abandoned: prompts that are processed for cancelled callers.
     """
 
     def __init__(
@@ -68,15 +65,16 @@ class TokenizerPool:
         self._closed = False
 
     async def start(self) -> None:
-        """Start the workers; they read their tokenizer while others work already."""
+        """Start the workers, which then read their tokenizers in parallel."""
         for _ in range(self._size):
             self._idle.put_nowait(await self._spawn())
 
     async def tokenize(self, prompt: Question) -> Tokenized:
-        """The prompt's tokens.
+        """Return the prompt's tokens.
 
         Raises:
-            QuireError: as `tokenizer_worker.tokenize`, or the prompt ended two workers.
+            QuireError: as `tokenizer_worker.tokenize`.
+            RuntimeError: the prompt ended two workers, or a worker failed.
         """
         request = json_frame(prompt)
         job = _Job(request, await self._idle.get())
@@ -112,7 +110,7 @@ class TokenizerPool:
         return Tokenized(error_code="died", error="It ended two tokenizer processes.")
 
     def _abandon(self, job: _Job, task: asyncio.Task[Tokenized]) -> None:
-        """Let the worker finish soon, or end it."""
+        """Let the worker finish within `ABANDONED_SECONDS`, else end it."""
         if task.done():
             return
         self.num_abandoned += 1
@@ -127,7 +125,7 @@ class TokenizerPool:
             self.num_abandoned -= 1
             timer.cancel()
             if not task.cancelled():
-                task.exception()  # nobody is left to hear it
+                task.exception()  # retrieve it: the caller is cancelled
 
         task.add_done_callback(ended)
 
@@ -148,7 +146,7 @@ class TokenizerPool:
 
 
 def _error_of(result: Tokenized) -> Exception:
-    """What the worker raised, as the type it was raised as where that is the caller's to act on."""
+    """Return the worker's error, in its own class if it is a `QuireError`."""
     if result.too_long is not None:
         return errors.ContextLengthError(*result.too_long, counted=False)
     known = vars(errors).values()

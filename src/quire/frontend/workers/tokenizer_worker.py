@@ -1,8 +1,8 @@
 """A process that renders and tokenizes. It never loads torch.
 
-Frames come on standard input and leave on standard output (see `pipe`): first a `Setup`,
-then one `Tokenized` for each prompt. Prompts come as JSON: a client's own JSON may hold integers
-that msgpack cannot. It ends with its input.
+Frames come on stdin and leave on stdout (see `pipe`): first a `Setup`, then one `Tokenized` per
+prompt. Prompts come as JSON, because a client's JSON may hold integers that msgpack cannot. The
+process ends with its input.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
     tools: list[dict[str, object]] | None = None
     documents: list[dict[str, object]] | None = None
     add_special_tokens: bool = False
-    """Beside those that the template writes."""
+    """In addition to those that the template writes."""
     max_tokens: int | None = None
-    """Of a text that has as many or more in any case, an error is made and no tokens."""
+    """Refuse a text that certainly has this many tokens or more, without tokenizing it."""
 
 
 class BadWords(msgspec.Struct, frozen=True, tag="words"):
-    """Words whose token sequences are wanted; see `text.bad_words.word_tokens`."""
+    """Words to tokenize; see `text.bad_words.word_tokens`."""
 
     words: list[str]
 
 
 class PooledText(msgspec.Struct, frozen=True, tag="pooled"):
-    """A text, or two, for a model that pools; see `text.tokenizer.Tokenizer.encode_bounded`."""
+    """One text or two for a pooling model; see `text.tokenizer.Tokenizer.encode_bounded`."""
 
     text: str
     second: str | None = None
@@ -69,25 +69,25 @@ class Setup(msgspec.Struct):
 
 
 class Tokenized(msgspec.Struct):
-    """A prompt's tokens, or the error that they are not."""
+    """A prompt's tokens, or the tokenization error."""
 
     token_ids: list[int] = []
     sequences: list[list[int]] = []
-    """Of `BadWords`."""
+    """The answer to `BadWords`."""
     second_text: int = 0
-    """Where the second text of a pair begins."""
+    """Index of the first token of a pair's second text."""
     seconds: float = 0.0
-    """CPU time it took."""
+    """CPU time of the tokenization."""
     error_code: str | None = None
-    """`QuireError.code`, or the class of what should not have happened."""
+    """`QuireError.code`, or the class name of an unexpected exception."""
     error: str = ""
     error_param: str | None = None
     too_long: tuple[int, int] | None = None
-    """Of a `ContextLengthError`: the least tokens of the prompt, and the limit."""
+    """For a `ContextLengthError`: the prompt's least number of tokens, and the limit."""
 
 
 def tokenize(tokenizer: Tokenizer, prompt: str | ChatPrompt) -> list[int]:
-    """Raises `QuireError` where there is no template, or it refuses the conversation."""
+    """Return token ids. Raises `QuireError` if a conversation cannot be rendered."""
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
     return chat_to_token_ids(tokenizer, **msgspec.structs.asdict(prompt))
@@ -122,7 +122,7 @@ def answer(tokenizer: Tokenizer, prompt: Question) -> Tokenized:
 
 def main(source: BinaryIO, sink: BinaryIO, load: Callable[..., Tokenizer] = load_tokenizer) -> int:
     """Answer until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     setup_logging()
     setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
     tokenizer = load(setup.path and Path(setup.path), vocab_size=setup.vocab_size)
