@@ -1,17 +1,17 @@
-"""How long a step takes: a roofline from a model's bytes and operations and a machine's rates.
+"""Predicts a step's time: a roofline from a model's bytes and operations and a machine's rates.
 
-A step reads every weight, and multiplies every token by every weight. Whichever of the two takes
-longer decides, and near the corner a little of the other shows, because they overlap imperfectly.
-Attention comes in between, operation by operation, so that its time is added: it reads the keys and
-values of all that its tokens attend to, and multiplies each pair.
+A step reads all weights, and multiplies each token by all weights. The slower of the two decides.
+Near the corner, where both take equally long, the other one adds a little, because they overlap
+imperfectly. The time of attention is added: it reads the keys and values of the context, and
+multiplies each pair of tokens.
 
-    seconds = overhead + a sequence's share × sequences
-            + (weights' reading⁴ + products⁴)^¼
-            + keys' and values' reading + pairs' arithmetic
+    seconds = overhead + overhead per sequence × sequences
+            + (time to read weights⁴ + time of products⁴)^¼
+            + time to read keys and values + time of pairs
 
-At the corner, where both take equally long, the products take 1.19 times either; at twice the
-distance 1.02. Small batches are bound by memory, so that another row costs next to nothing but its
-attention; from the corner on a step grows with its tokens.
+At the corner, the smooth maximum is 1.19 times either time; if one is twice the other, 1.02 times
+the larger. Small batches are limited by memory, so another row costs little more than its
+attention. Beyond the corner, the time grows with the tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 CORNER = 4.0
-"""Exponent of the smooth maximum; infinity is the plain one."""
+"""Exponent of the smooth maximum; infinity would be the plain maximum."""
 
 
 class StepCost(Protocol):
@@ -36,35 +36,35 @@ class StepCost(Protocol):
         """Predict one step.
 
         Args:
-            num_tokens: tokens computed, all sequences together.
+            num_tokens: computed tokens of all sequences.
             num_seqs: sequences in the step; each may sample a token.
-            context_tokens: tokens whose keys and values are read, the computed ones included.
-            attended: pairs of a computed token and one it attends to; where it is not known,
-                as if every token had the mean context.
+            context_tokens: tokens whose keys and values are read, including the computed ones.
+            attended: pairs of a computed token and one that it attends to; if None, each token
+                is assumed to have the mean context.
         """
 
     def copy_seconds(self, num_tokens: int) -> float:
-        """Predict moving the keys and values of so many tokens to the host's memory, or back."""
+        """Predict copying the keys and values of `num_tokens` tokens to host memory, or back."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareProfile:
-    """What a machine gives: its peaks, and the share of them that a step reaches.
+    """A machine's peak rates, and the shares of them that a step reaches.
 
     Attributes:
         memory_bytes: for weights and KV cache.
         bytes_per_second: peak bandwidth of that memory.
-        flops_per_second: dense peak of products by the type of their inputs: "float32",
-            "bfloat16", "float16", "int8". Two operations a multiply-add.
-        bandwidth_share, flops_share, attention_share: of these peaks that a decode step, a
+        flops_per_second: dense peak of products by input type: "float32", "bfloat16", "float16",
+            "int8". A multiply-add counts as two operations.
+        bandwidth_share, flops_share, attention_share: shares of these peaks that a decode step, a
             large product, and attention in a prompt reach.
-        kv_share: of the bandwidth, at which attention reads the blocks of many sequences.
-        overhead_seconds: of a step, whatever is in it: launches, scheduling, sending.
-        seq_overhead_seconds: of each sequence in it, more: sampling, detokenizing, sending.
-        request_overhead_seconds: of each request, one after the other: HTTP, tokenization, client.
+        kv_share: share of the bandwidth at which attention reads the blocks of many sequences.
+        overhead_seconds: constant per step: launches, scheduling, sending.
+        seq_overhead_seconds: additional per sequence: sampling, detokenizing, sending.
+        request_overhead_seconds: per request, not in parallel: HTTP, tokenization, client.
         copy_bytes_per_second: between this memory and the host's, one way; for a CPU, a copy
             within memory.
-        accelerator: whether its memory is apart from the host's.
+        accelerator: whether its memory is separate from the host's.
     """
 
     name: str
@@ -87,15 +87,15 @@ class RooflineCost:
     """A model on a machine. `models.cost.roofline` makes one.
 
     Attributes:
-        weight_bytes: that every step reads.
-        kv_bytes_per_token: keys and values of one token, all layers.
-        flops_per_token: of the layers' products.
-        flops_per_row: of the output projection, which only sampled rows need.
-        flops_per_pair: of attention, for each pair of a token and one it attends to.
-        window: tokens that sliding layers attend to; None where no layer slides.
-        window_share: of the layers that slide.
-        bytes_per_second, flops_per_second, attention_flops_per_second: reached, not peaks.
-        kv_bytes_per_second: at which keys and values are read; as the weights, if None.
+        weight_bytes: weights that each step reads.
+        kv_bytes_per_token: keys and values of one token in all layers.
+        flops_per_token: operations of the layers' products.
+        flops_per_row: operations of the output projection, only for sampled rows.
+        flops_per_pair: operations of attention per pair of tokens.
+        window: tokens that sliding layers attend to; None if no layer slides.
+        window_share: share of the layers that slide.
+        bytes_per_second, flops_per_second, attention_flops_per_second: reached rates, not peaks.
+        kv_bytes_per_second: rate of reading keys and values; that of weights if None.
         overhead_seconds, seq_overhead_seconds, copy_bytes_per_second: see `HardwareProfile`.
     """
 
@@ -142,7 +142,7 @@ class RooflineCost:
         return self.host_seconds(num_seqs) + linear + attention
 
     def host_seconds(self, num_seqs: int) -> float:
-        """The part of `seconds` that the host spends before and after the device computes."""
+        """Return the part of `seconds` in which the device is idle and the host works."""
         return self.overhead_seconds + self.seq_overhead_seconds * num_seqs
 
     def copy_seconds(self, num_tokens: int) -> float:
@@ -150,7 +150,7 @@ class RooflineCost:
 
 
 def cautious_cpu(threads: int, memory_bytes: int) -> HardwareProfile:
-    """A CPU of which nothing has been measured yet: a slow one, short of arithmetic."""
+    """Return the profile of an unmeasured CPU: slow, especially in arithmetic."""
     flops = {"float32": 40e9, "float16": 40e9, "bfloat16": 80e9, "int8": 120e9}
     return HardwareProfile(
         name="cpu",
@@ -174,7 +174,7 @@ def _gpu(
     int8: float,
     pcie: float = 32e9,
 ) -> HardwareProfile:
-    """A GPU by its datasheet: GB/s, and dense TFLOP/s (half of what is quoted "with sparsity")."""
+    """Return a GPU's profile from its datasheet: GB/s, and TFLOP/s without sparsity."""
     rates = {"float32": float32, "bfloat16": bfloat16, "float16": bfloat16, "int8": int8}
     return HardwareProfile(
         name=name,
@@ -200,7 +200,7 @@ def _cpu(
     bfloat16: int,
     int8: int,
 ) -> HardwareProfile:
-    """A CPU by cores, base clock, channels × transfers, and operations a cycle and core."""
+    """Return a CPU's profile from cores, base clock, memory bandwidth and operations per cycle."""
     cycles = cores * gigahertz * 1e9
     rates = {"float32": float32, "float16": float32, "bfloat16": bfloat16, "int8": int8}
     return HardwareProfile(
@@ -208,15 +208,15 @@ def _cpu(
         memory_bytes=gigabytes * 10**9,
         bytes_per_second=bandwidth * 1e9,
         flops_per_second={dtype: rate * cycles for dtype, rate in rates.items()},
-        copy_bytes_per_second=0.4 * bandwidth * 1e9,  # read, written, and fetched to be written
+        copy_bytes_per_second=0.4 * bandwidth * 1e9,  # read, write-allocate and write
     )
 
 
 # Bandwidth, memory and dense tensor-core rates: Nvidia's datasheets of H100 SXM, H200 SXM,
 # A100 SXM and L4; the whitepapers of GA102 (3090) and AD102 (4090), with float32 sums.
-# CPUs: cores, base clocks and memory from Intel's ARK and AMD's product pages. Operations a cycle:
-# Zen 4 has two 256-bit units for multiply-adds, twice the rate for bfloat16 and four times for
-# int8; AMX multiplies a tile of 16 × 32 bfloat16 by one of 32 × 16 every 16 cycles, and twice as
+# CPUs: cores, base clocks and memory from Intel's ARK and AMD's product pages. Operations per
+# cycle: Zen 4 has two 256-bit multiply-add units, with twice the rate for bfloat16 and four times
+# for int8. AMX multiplies a tile of 16 × 32 bfloat16 by one of 32 × 16 in 16 cycles, and twice as
 # many int8.
 PROFILES: dict[str, HardwareProfile] = {
     profile.name: profile

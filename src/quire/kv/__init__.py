@@ -1,1 +1,1 @@
-"""The paged KV cache's bookkeeping: which block holds which tokens of which request. No torch."""
+"""Bookkeeping of the paged KV cache: which block holds which tokens of which request. No torch."""

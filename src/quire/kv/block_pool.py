@@ -1,4 +1,4 @@
-"""A fixed number of KV blocks: who uses them, which are free, and which hold a known prefix."""
+"""A fixed number of KV blocks: their users, the free ones, and the prefix cache."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ NO_PARENT = -1
 
 
 class BlockPool:
-    """Reference-counted blocks, of which the free ones wait in two lines.
+    """Reference-counted blocks. The free ones are in two queues: blank and idle.
 
-    A block that nobody uses stays in the prefix cache until it is handed out again, so that
-    caching costs no memory. Blank blocks, which hold no known prefix, are handed out first, the
-    last one freed before the others; then idle ones, the least recently used first. A block that
-    is used again stays in that line, and is passed over or moves to its end.
+    An unused block stays in the prefix cache until it is allocated again, so caching costs no
+    memory. Blank blocks hold no known prefix; they are allocated first, the last freed one first.
+    Idle blocks follow, the least recently used first. A block that is used again stays in the idle
+    queue; `allocate` skips it, and `release` moves it to the end.
 
     Args:
-        on_evict: told of each block, and its hash, that leaves the prefix cache to be used anew.
+        on_evict: called with a block and its hash when it leaves the prefix cache for a new use.
     """
 
     def __init__(
@@ -42,23 +42,23 @@ class BlockPool:
 
     @property
     def num_cached(self) -> int:
-        """Free blocks that hold a known prefix."""
+        """Return the number of free blocks that hold a known prefix."""
         return self.num_free - len(self._blank)
 
     def ref_count(self, block: int) -> int:
         return self._ref_count[block]
 
     def num_idle(self, blocks: Iterable[int]) -> int:
-        """How many of `blocks` nobody uses."""
+        """Return how many of `blocks` are unused."""
         counts = self._ref_count
         return [counts[block] for block in blocks].count(0)
 
     def find(self, block_hash: bytes) -> int | None:
-        """The block that holds the prefix with this hash, used or free; None if none does."""
+        """Return the block, used or free, with this hash; None if there is none."""
         return self._cached.get(block_hash)
 
     def find_run(self, hashes: Sequence[bytes]) -> list[int]:
-        """The blocks of `hashes`, up to the first that no block has."""
+        """Return the blocks of `hashes`, up to the first unknown hash."""
         if not hashes or hashes[0] not in self._cached:
             return []
         found = list(map(self._cached.get, hashes))
@@ -67,9 +67,9 @@ class BlockPool:
         return found  # type: ignore[return-value]  # no None is left
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` free blocks; the idle ones among them leave the prefix cache.
+        """Allocate `count` free blocks; the idle ones among them leave the prefix cache.
 
-        The caller has checked `num_free`.
+        The caller must check `num_free`.
         """
         assert count <= self.num_free, f"{count} blocks asked for, {self.num_free} free"
         if not count:
@@ -91,7 +91,7 @@ class BlockPool:
         return blocks
 
     def share(self, blocks: Sequence[int]) -> None:
-        """Add a user to each of `blocks`, all in the prefix cache."""
+        """Add a user to each of `blocks`, which are all in the prefix cache."""
         counts = self._ref_count
         idle = 0
         for block in blocks:
@@ -101,7 +101,7 @@ class BlockPool:
         self.num_free -= idle
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Take a user from each of `blocks`; those left unused are free."""
+        """Remove a user from each of `blocks`; unused blocks become free."""
         counts, hashes, idle = self._ref_count, self._hash, self._idle
         for block in blocks:
             counts[block] -= 1
@@ -117,10 +117,10 @@ class BlockPool:
     def remember(
         self, blocks: Sequence[int], hashes: Sequence[bytes], before: bytes | None = None
     ) -> None:
-        """Enter full blocks into the prefix cache, but for those whose equal is there already.
+        """Add full, consecutive blocks to the prefix cache, except those with a known hash.
 
         Args:
-            before: hash of what comes before the first of these, which follow each other.
+            before: the hash of the block before the first one.
         """
         own, cached, parents = self._hash, self._cached, self._parent
         parent = NO_PARENT if before is None else cached.get(before, NO_PARENT)
@@ -134,12 +134,14 @@ class BlockPool:
                 parent = cached.get(block_hash, NO_PARENT)
 
     def cached_blocks(self) -> tuple[list[int], array[int]]:
-        """The blocks of the prefix cache in the order in which they were entered; and by block, the
-        one that came before it when it was entered, which may have been entered anew since."""
+        """Return the blocks of the prefix cache in the order of entry, and each block's parent.
+
+        The parent is the block before it at the time of entry; it may have a new use since.
+        """
         return list(self._cached.values()), self._parent
 
     def forget(self, block: int) -> None:
-        """Drop a block from the prefix cache, if it is there."""
+        """Remove a block from the prefix cache, if it is there."""
         block_hash = self._hash[block]
         if block_hash is not None:
             self._hash[block] = None
@@ -157,11 +159,11 @@ class BlockPool:
         self._idle.clear()
 
     def _unused(self) -> list[int]:
-        """The idle blocks, the least recently used first."""
+        """Return the unused idle blocks, the least recently used first."""
         return [block for block in self._idle if not self._ref_count[block]]
 
     def check_integrity(self, tables: Mapping[str, list[int]]) -> None:
-        """Assert that lines, counts, prefix cache and `tables` agree: blocks by request."""
+        """Assert that queues, counts, prefix cache and `tables` (blocks by request) agree."""
         users: Counter[int] = Counter()
         for name, table in tables.items():
             assert len(table) == len(set(table)), f"{name} holds a block twice"

@@ -13,12 +13,12 @@ from quire.core.request import PrefixDigest, Request
 
 
 class BlockHasher:
-    """Hashes blocks of a request's tokens: one digest that goes on, read after every block.
+    """Hashes a request's blocks with one running digest, which is read after each block.
 
     Args:
-        algo: "sha256", 32 bytes, safe against anyone; or "xxhash", XXH3 of 128 bits, a third
-            of the time, and safe as long as nobody who sends prompts knows the seed.
-        seed: 64 bits. Hashes of another seed share nothing with these.
+        algo: "sha256" with 32 bytes is safe against all clients. "xxhash", XXH3 of 128 bits, takes
+            a third of the time and is safe while clients do not know the seed.
+        seed: 64 bits; other seeds give other hashes.
 
     Raises:
         ConfigError: the package of the algorithm is not installed.
@@ -35,9 +35,9 @@ class BlockHasher:
         """Hash the full blocks of `request.token_ids` that are not hashed yet.
 
         Returns:
-            `request.block_hashes`, a hash a full block: of the seed, the request's salt, what its
-            adapter holds, and all tokens up to the block's end, four bytes each; of embeddings,
-            where these stand for the prompt's tokens, their bytes as well.
+            `request.block_hashes`, one hash per full block. It covers the seed, the request's salt,
+            the content of its adapter, and all tokens up to the block's end, four bytes each. If
+            the prompt is given as embeddings, it covers their bytes, too.
         """
         hashes, tokens = request.block_hashes, request.token_ids
         start = len(hashes)
@@ -54,7 +54,7 @@ class BlockHasher:
         update, read = digest.update, digest.digest
         blocks = np.frombuffer(tokens, self._block, count, start * self._block.itemsize).tolist()
         if request.prompt_embeds is None:
-            hashes += [update(block) or read() for block in blocks]  # it gives None
+            hashes += [update(block) or read() for block in blocks]  # `update` returns None
             return hashes
         embeds = request.prompt_embeds
         size = len(embeds) // request.num_prompt_tokens * self._block_size
@@ -65,17 +65,16 @@ class BlockHasher:
         return hashes
 
     def _root(self, cache_salt: str, adapter: bytes | None = None) -> bytes:
-        """Where a request's digest begins; requests with another salt, or with an adapter of other
-        content, share no block."""
+        """Return a digest's first bytes: requests share blocks only with equal salt and adapter."""
         seed = self._seed.to_bytes(8, "little")
         head = b"quire:" + seed
-        if adapter is not None:  # of one length, so that no salt can be taken for it
+        if adapter is not None:  # a fixed length, so that no salt can imitate it
             head = b"quire+adapter:" + seed + hashlib.sha256(adapter).digest()
         return hashlib.sha256(head + cache_salt.encode()).digest()
 
 
 NewDigest = Callable[[bytes], PrefixDigest]
-"""Of the first bytes."""
+"""Makes a digest of the first bytes."""
 
 
 def _sha256(_: int) -> NewDigest:
@@ -95,4 +94,4 @@ def _xxhash(seed: int) -> NewDigest:
 
 
 _DIGESTS: dict[HashAlgo, Callable[[int], NewDigest]] = {"sha256": _sha256, "xxhash": _xxhash}
-"""By algorithm, of a seed."""
+"""Algorithm → function of the seed."""

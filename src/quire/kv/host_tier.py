@@ -1,14 +1,14 @@
-"""Where KV blocks are that have left the cache: in host memory, or in files. No torch, no copies.
+"""Bookkeeping of KV blocks in host memory and in files. No torch, no copies.
 
-A second and a third tier below the prefix cache, under the same hashes, and a place for the blocks
-of preempted requests:
+These are two tiers below the prefix cache, with the same hashes, and a place for the blocks of
+preempted requests:
 
     prefix cache ──evicted──► offload slots ──evicted──► files        found again by hash
-    running      ──preempted► swap slots                              given back by name
+    running      ──preempted► swap slots                              found by name
 
-What is written down here happens later: `take_copies` hands it to the step that is being made,
-whose executor copies before it computes. Nothing is read from a slot before the step that wrote it,
-for steps are executed in order; and within a step every slot is used once.
+    The copies happen later: `take_copies` gives them to the next step, whose executor copies before
+    it computes. Steps run in order, so a slot is written before it is read. Within a step each slot
+    is used once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class SwappedBlocks:
     """A preempted request's blocks: entry first + i of its table is in `slots[i]`, as `keys[i]`.
 
     Attributes:
-        first: entries before it were behind the sliding window.
-        num_tokens: tokens that they hold; the last block may be partly filled.
-        private: they must not be found by others: the prefix cache was reset since.
+        first: earlier entries had left the sliding window.
+        num_tokens: tokens that the blocks hold; the last block may be partly filled.
+        private: other requests must not find them, because the prefix cache was reset.
     """
 
     first: int
@@ -39,10 +39,10 @@ class SwappedBlocks:
 
 
 class HostTier:
-    """Keeps account of swap slots, offload slots and files, and of what is to be copied.
+    """Tracks swap slots, offload slots, files, and the copies of the next step.
 
-    Slots are numbered together, the swap slots first. A block that is loaded stays where it was,
-    so that evicting it again copies nothing.
+    Swap slots have the first numbers, offload slots the others. A loaded block also stays in its
+    slot, so that evicting it again needs no copy.
     """
 
     def __init__(self, config: TierConfig) -> None:
@@ -56,12 +56,12 @@ class HostTier:
         self._offloaded: OrderedDict[bytes, int] = OrderedDict()
         self._free_offload = list(range(first, end))[::-1]
         self._files: OrderedDict[bytes, None] = OrderedDict()
-        self._used: set[bytes] = set()  # in this step: they must stay where they are
+        self._used: set[bytes] = set()  # in this step; they must not be evicted
         self._copies = BlockCopies([], [], [], [])
 
     @property
     def num_kept(self) -> int:
-        """Evicted blocks that can be found."""
+        """Return the number of evicted blocks that `find` can find."""
         return len(self._offloaded) + len(self._files)
 
     def stats(self) -> HostTierStats:
@@ -80,7 +80,7 @@ class HostTier:
         )
 
     def take_copies(self) -> BlockCopies | None:
-        """What is to be copied since the last call, for the step being made; None for nothing."""
+        """Return the copies since the last call, for the next step; None if there are none."""
         self._used.clear()
         if self._copies.empty:
             return None
@@ -90,26 +90,26 @@ class HostTier:
     # -- preempted requests --------------------------------------------------------------
 
     def has_room(self, num_blocks: int) -> bool:
-        """Whether so many blocks of a request can be swapped out."""
+        """Return whether `num_blocks` blocks of a request can be swapped out."""
         return num_blocks <= len(self._free_swap)
 
     def swap_out(self, request_id: str, first: int, blocks: list[int], num_tokens: int) -> None:
-        """Keep a request's blocks until `drop_swapped`.
+        """Copy a request's blocks to swap slots, until `drop_swapped`. There must be room.
 
         Args:
-            first: where in its table they begin; there is room for them.
+            first: position of `blocks` in its table.
             num_tokens: its tokens up to the end of `blocks`.
         """
         self._num_swaps += 1
         slots = [self._free_swap.pop() for _ in blocks]
-        # No name is used twice: a slot that was not written holds another one.
+        # Unique keys: a load detects a slot that was never written.
         keys = [b"swap %d.%d" % (self._num_swaps, index) for index in range(len(blocks))]
         self._swapped[request_id] = SwappedBlocks(first, slots, keys, num_tokens)
         self._copies.stores.extend(map(BlockStore, blocks, slots, keys))
         self._swapped_out += len(blocks)
 
     def swapped(self, request_id: str) -> SwappedBlocks | None:
-        """What is kept of a preempted request, if it was swapped out."""
+        """Return a preempted request's swapped blocks, if it was swapped out."""
         return self._swapped.get(request_id)
 
     def swap_in(self, request_id: str, index: int, block: int) -> BlockLoad:
@@ -120,14 +120,14 @@ class HostTier:
         return self._load(swapped.slots[index], block, swapped.keys[index])
 
     def drop_swapped(self, request_id: str) -> None:
-        """Give a request's swap slots back, if it has any."""
+        """Free a request's swap slots, if it has any."""
         if swapped := self._swapped.pop(request_id, None):
             self._free_swap += reversed(swapped.slots)
 
     # -- evicted blocks ------------------------------------------------------------------
 
     def offload(self, block: int, key: bytes) -> None:
-        """A cached block is about to be handed out anew: keep what it holds, if there is room."""
+        """Copy a cached block to a slot before its new use, if there is room."""
         if key in self._offloaded:
             self._use(key)
             return
@@ -140,25 +140,25 @@ class HostTier:
         self._stored += 1
 
     def find(self, key: bytes) -> bool:
-        """Whether `load` can bring back the block with this hash."""
+        """Return whether `load` can restore the block with this hash."""
         return key in self._offloaded or key in self._files
 
     def in_memory(self, key: bytes) -> bool:
-        """Whether a block that was found is in a slot, not in a file alone."""
+        """Return whether a known block is in a slot, not only in a file."""
         return key in self._offloaded
 
     def load(self, key: bytes, block: int) -> BlockLoad:
-        """Copy what is kept under this hash, which was found, into `block`."""
+        """Copy the stored block with this hash, which must exist, into `block`."""
         self._use(key)
         self._loaded += 1
         return self._load(self._offloaded.get(key, ON_DISK), block, key)
 
     def hold(self, key: bytes) -> None:
-        """Keep what was found under this hash from being evicted before the step is made."""
+        """Protect a stored block from eviction until the step is made."""
         self._use(key)
 
     def lose(self, load: BlockLoad) -> None:
-        """A load failed: forget what was read."""
+        """Forget the source of a failed load."""
         self._failed += 1
         if load.slot == ON_DISK:
             if load.key in self._files:
@@ -168,9 +168,8 @@ class HostTier:
             self._drop(load.key, load.slot)
 
     def undo(self, copies: BlockCopies) -> None:
-        """Forget what a step that failed, or was never begun, was to keep: it may be wrong, or
-        not be there."""
-        self._copies.dropped.extend(copies.dropped)  # again, for they may still be there
+        """Forget what a step was to store, after it failed or was dropped."""
+        self._copies.dropped.extend(copies.dropped)  # again: the files may still exist
         for _, key in copies.spills:
             self._files.pop(key, None)
         for store in copies.stores:
@@ -181,7 +180,7 @@ class HostTier:
             self.drop_swapped(name)
 
     def forget_all(self) -> None:
-        """Forget every offloaded block; those of preempted requests stay, for them alone."""
+        """Forget all offloaded blocks. Swapped blocks stay, for their own requests only."""
         for swapped in self._swapped.values():
             swapped.private = True
         self._free_offload += self._offloaded.values()
@@ -192,7 +191,7 @@ class HostTier:
     # -- parts ---------------------------------------------------------------------------
 
     def _use(self, key: bytes) -> None:
-        """What is used becomes the newest, and is not evicted in the same step."""
+        """Mark a stored block as the newest, and protect it in this step."""
         self._used.add(key)
         if key in self._offloaded:
             self._offloaded.move_to_end(key)
@@ -200,7 +199,7 @@ class HostTier:
             self._files.move_to_end(key)
 
     def _drop(self, key: bytes, slot: int) -> None:
-        """Forget an offloaded block, if it is still there."""
+        """Forget an offloaded block, if it is still in this slot."""
         if self._offloaded.get(key) == slot:
             del self._offloaded[key]
             self._free_offload.append(slot)
@@ -211,7 +210,7 @@ class HostTier:
         return load
 
     def _free_slot(self) -> int | None:
-        """A slot for another block; None if there are none but those of this step."""
+        """Return a slot for another block; None if this step uses all of them."""
         if self._free_offload:
             return self._free_offload.pop()
         oldest = next(iter(self._offloaded), None)
@@ -222,7 +221,7 @@ class HostTier:
         return slot
 
     def _spill(self, slot: int, key: bytes) -> None:
-        """Keep what leaves a slot in a file, if there is room for one."""
+        """Write an evicted slot to a file, if files are enabled."""
         if self.config.num_files == 0:
             return
         if key not in self._files:
@@ -237,7 +236,7 @@ class HostTier:
         self._use(key)
 
     def check_integrity(self) -> None:
-        """Assert that every slot is free or in use, once."""
+        """Assert that each slot is either free or in use, once."""
         swap = self._free_swap + [s for kept in self._swapped.values() for s in kept.slots]
         assert sorted(swap) == list(range(self.config.num_swap_slots)), "a swap slot leaked"
         offload = [*self._free_offload, *self._offloaded.values()]

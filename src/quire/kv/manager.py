@@ -1,4 +1,4 @@
-"""The KV cache as the scheduler sees it: blocks by request, and prefixes found and kept."""
+"""The KV cache for the scheduler: block tables of requests, and the prefix cache."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from quire.kv.hashing import BlockHasher
 from quire.kv.host_tier import HostTier, SwappedBlocks
 
 NEVER = 2**40
-"""More blocks than any request fills."""
+"""More blocks than any request has."""
 NO_BLOCK = -1
-"""Stands in a block table for a block before the sliding window."""
+"""Entry of a block table for a block before the sliding window."""
 TO_LOAD = -2
-"""Stands in `Stored.blocks` for a block that the host tier has, and the KV cache has not."""
+"""Entry of `Stored.blocks` for a block that only the host tier has."""
 
 
 @dataclass(slots=True)
 class Stored:
-    """The first blocks of a request, with those that the host tier has.
+    """The first blocks of a request that the KV cache or the host tier has.
 
     Attributes:
         blocks: by position: a block of the KV cache, `TO_LOAD` or `NO_BLOCK`.
-        num_tokens: tokens that they hold; only what was swapped out ends within a block.
-        keys: hashes of the blocks to load; empty where they were swapped out.
-        num_from_files: how many of these are in files alone.
-        arriving: another request loads one of them just now.
+        num_tokens: tokens that the blocks hold; only swapped blocks may end within a block.
+        keys: hashes of the blocks to load; empty if these were swapped out.
+        num_from_files: how many of them are only in files.
+        arriving: another request is loading one of them.
         private: they must not enter the prefix cache.
     """
 
@@ -47,18 +47,18 @@ class Stored:
 
 
 class KVCacheManager:
-    """Maps each request to its block table; the token at position p lives in entry p // block_size.
+    """Maps each request to its block table; the token at position p is in entry p // block_size.
 
-    Full blocks enter the prefix cache when the step that fills them is scheduled: every layer
-    writes a step's keys and values before it reads any, so that a request in the very same
-    step may already share them. `entered` lists such blocks until their step has succeeded;
-    if it fails, they must be forgotten.
+    Full blocks enter the prefix cache when the step that fills them is scheduled. Each layer writes
+    a step's keys and values before it reads any, so a request in the same step may share them.
+    `entered` lists these blocks until their step has succeeded; if it fails, they must be
+    forgotten.
 
-    Where every layer has a sliding window, blocks wholly before it are given back; their places
-    in the table hold `NO_BLOCK`, and nobody reads what the runner has there.
+    If all layers have a sliding window, blocks before it are freed. Their entries in the table are
+    `NO_BLOCK`, and the runner never reads its entries there.
 
     Args:
-        max_chunk: most tokens of a request that one step computes.
+        max_chunk: the most tokens of a request in one step.
     """
 
     def __init__(self, config: CacheConfig, max_chunk: int = sys.maxsize) -> None:
@@ -79,13 +79,13 @@ class KVCacheManager:
         self._arriving: set[bytes] = set()
 
     def table(self, request_id: str) -> list[int]:
-        """The block table of a request that holds blocks."""
+        """Return the block table of a request that holds blocks."""
         return self.tables[request_id]
 
     def find_prefix(self, request: Request) -> list[int]:
-        """The blocks that already hold the longest known prefix of `request`.
+        """Return the blocks of the longest cached prefix of `request`.
 
-        At least one token is left to compute: without it there would be no logits.
+        At least one token is left to compute, because the first step needs its logits.
         """
         if not self.caching or _needs_all(request):
             return []
@@ -95,7 +95,7 @@ class KVCacheManager:
         return self._last_window([self.pool.find(block_hash) for block_hash in hashes])
 
     def _last_window(self, blocks: list[int | None]) -> list[int]:
-        """The longest prefix of which those blocks are there, not None, that its window covers."""
+        """Return the longest prefix whose blocks within the window are known (not None)."""
         end = begin = len(blocks)
         while end:
             first = self.first_needed(end * self.block_size)
@@ -108,21 +108,21 @@ class KVCacheManager:
         return [NO_BLOCK] * first + [block for block in blocks[first:end] if block is not None]
 
     def first_needed(self, position: int) -> int:
-        """The first block that the token at `position`, or one behind it, attends to."""
+        """Return the first block that the tokens from `position` on attend to."""
         if self.window is None:
             return 0
         return max(position - self.window + 1, 0) // self.block_size
 
     def most_blocks(self, num_tokens: int) -> int:
-        """Blocks that a request of so many tokens holds at most at a time."""
+        """Return the most blocks that a request of `num_tokens` tokens holds at a time."""
         return most_blocks(num_tokens, self.block_size, self.window, self._max_chunk)
 
     def can_admit(self, request: Request, prefix: list[int], reserved: int) -> bool:
-        """Whether all of `request` fits, the blocks of `prefix` not charged.
+        """Return whether all of `request` fits, without charging the blocks of `prefix`.
 
         Args:
-            prefix: what `find_prefix` gave; those of its blocks that nobody uses are on the
-                free list, and cannot be handed out as well as shared.
+            prefix: the result of `find_prefix`. Its unused blocks count as free, but sharing them
+                takes them from the free ones.
             reserved: blocks already promised to running requests.
         """
         prefix = _held(prefix)
@@ -130,20 +130,22 @@ class KVCacheManager:
         return needed + reserved <= self.pool.num_free - self.pool.num_idle(prefix)
 
     def blocks_missing(self, request: Request) -> int:
-        """Blocks that a request which holds some still needs for the tokens it has now."""
+        """Return how many more blocks an admitted request needs for its present tokens."""
         held = len(_held(self.tables[request.request_id]))
         return max(0, self.most_blocks(request.num_tokens) - held)
 
     def num_own(self, request: Request) -> int:
-        """Blocks that would be free if `request` gave its own back."""
+        """Return how many blocks freeing `request` would free."""
         blocks = _held(self.tables[request.request_id])
         return sum(self.pool.ref_count(block) == 1 for block in blocks)
 
     def admit(self, request: Request, prefix: list[int], num_tokens: int) -> list[int]:
-        """Give `request` blocks for its first `num_tokens` tokens, and count the hit.
+        """Allocate blocks for a request's first `num_tokens` tokens, and count the cache hits.
+
+        The caller must check `can_admit`.
 
         Returns:
-            Its block table, which begins with `prefix`. The caller has asked `can_admit`.
+            Its block table, which begins with `prefix`.
         """
         self.pool.share(_held(prefix))
         missing = -(-num_tokens // self.block_size) - len(prefix)
@@ -158,12 +160,12 @@ class KVCacheManager:
     # -- blocks in the host tier -----------------------------------------------------------
 
     def find_stored(self, request: Request, prefix: list[int]) -> Stored | None:
-        """What the host tier adds to `prefix`, which `find_prefix` gave; None for nothing."""
+        """Return `find_prefix`'s blocks and those in the host tier; None if these add nothing."""
         if self.tier is None:
             return None
         if swapped := self.tier.swapped(request.request_id):
             return self._find_swapped(request, swapped)
-        if self.tier.num_kept == 0:  # nothing is, without caching
+        if self.tier.num_kept == 0:  # always so without caching
             return None
         if _needs_all(request):
             return None
@@ -189,14 +191,14 @@ class KVCacheManager:
         )
 
     def _find(self, block_hash: bytes) -> int | None:
-        """The block of the KV cache with this hash, `TO_LOAD` if the host tier has it, or None."""
+        """Return the block with this hash, `TO_LOAD` if only the host tier has it, or None."""
         block = self.pool.find(block_hash)
         if block is None and self.tier is not None and self.tier.find(block_hash):
             return TO_LOAD
         return block
 
     def _find_swapped(self, request: Request, swapped: SwappedBlocks) -> Stored:
-        """What was swapped out; its full blocks may still be in the KV cache."""
+        """Return the swapped blocks; full ones may still be in the KV cache."""
         first, count = swapped.first, len(swapped.slots)
         blocks = [NO_BLOCK] * first + [TO_LOAD] * count
         if self.caching:
@@ -209,14 +211,14 @@ class KVCacheManager:
     def admit_stored(
         self, request: Request, stored: Stored, num_tokens: int
     ) -> tuple[list[int], list[BlockLoad]]:
-        """As `admit`, with blocks for what has to be loaded.
+        """Do what `admit` does, with blocks to load.
 
         Returns:
-            Its block table, and the loads, which the next step brings.
+            The block table, and the loads of the next step.
         """
         assert self.tier is not None
         for key in stored.keys:
-            self.tier.hold(key)  # or allocating might evict it
+            self.tier.hold(key)  # allocating may evict others
         shared = [block for block in stored.blocks if block >= 0]
         self.pool.share(shared)
         missing = -(-num_tokens // self.block_size) - len(stored.blocks)
@@ -240,7 +242,7 @@ class KVCacheManager:
         ]
 
     def end_loads(self, loads: Iterable[BlockLoad], failed: Container[int]) -> bool:
-        """Note how a request's loads went; whether all succeeded.
+        """End a request's loads; return whether all succeeded.
 
         Args:
             failed: blocks that could not be loaded.
@@ -253,29 +255,29 @@ class KVCacheManager:
         return not lost
 
     def can_swap_out(self, request: Request, num_tokens: int) -> bool:
-        """Whether the host tier has room for a request's first `num_tokens` tokens."""
+        """Return whether the host tier has room for a request's first `num_tokens` tokens."""
         return self.tier is not None and self.tier.has_room(
             len(_held(self.tables[request.request_id][: -(-num_tokens // self.block_size)]))
         )
 
     def swap_out(self, request: Request, num_tokens: int) -> None:
-        """Keep a request's first `num_tokens` tokens in the host tier, which has room for them."""
+        """Copy a request's first `num_tokens` tokens to the host tier, which must have room."""
         assert self.tier is not None
         table = self.tables[request.request_id][: -(-num_tokens // self.block_size)]
-        # The window has moved on since blocks were given back: with those it has left, the request
-        # would come back holding more than `most_blocks`, by which it is let in.
+        # The window has moved since blocks were freed. With the blocks that it has left since, the
+        # request would return with more than `most_blocks`, the limit of its admission.
         first = max(table.count(NO_BLOCK), self.first_needed(num_tokens))
         self.tier.swap_out(request.request_id, first, table[first:], num_tokens)
 
     def drop_swapped(self, request: Request) -> None:
-        """Forget what was swapped out of a request, if anything was."""
+        """Forget the swapped blocks of a request, if there are any."""
         if self.tier:
             self.tier.drop_swapped(request.request_id)
 
     # -- blocks of running requests --------------------------------------------------------
 
     def extend(self, request: Request, blocks: list[int]) -> int:
-        """Append blocks, taken from the pool, to a request's table.
+        """Append allocated blocks to a request's table.
 
         Returns:
             The position of the first one in the table.
@@ -286,10 +288,10 @@ class KVCacheManager:
         return position
 
     def enter(self, request: Request, num_tokens: int) -> int:
-        """Enter the full blocks among the first `num_tokens` tokens into the prefix cache.
+        """Add the full blocks of the first `num_tokens` tokens to the prefix cache.
 
         Returns:
-            How many tokens of `request` are in blocks that need not be entered any more.
+            How many tokens of `request` are in blocks that were added.
         """
         if not self.caching:
             return NEVER * self.block_size
@@ -298,7 +300,7 @@ class KVCacheManager:
         if full > known:
             hashes = self.hasher.extend(request)
             blocks = self.tables[request.request_id][known:full]
-            if NO_BLOCK in blocks:  # given back before its tokens were known
+            if NO_BLOCK in blocks:  # freed before its tokens were known
                 blocks = _held(blocks)
             first = full - len(blocks)
             before = hashes[first - 1] if first else None
@@ -308,50 +310,49 @@ class KVCacheManager:
         return known * self.block_size
 
     def slide(self, request: Request, begin: int, end: int) -> None:
-        """Give back entries [begin, end) of a request's table, which nobody attends to any more."""
+        """Free entries [begin, end) of a request's table, which have left the window."""
         table = self.tables[request.request_id]
         self.pool.release(_held(table[begin:end]))
         table[begin:end] = [NO_BLOCK] * (end - begin)
 
     def free(self, request: Request) -> None:
-        """Give a request's blocks back, its last first, so that prefixes outlive their tails."""
+        """Free a request's blocks, the last first, so that prefixes stay cached the longest."""
         table = self.tables.pop(request.request_id)
         del self._num_entered[request.request_id]
         self.pool.release(reversed(_held(table)))
 
     def discard(self, request: Request) -> None:
-        """Make the prefix of a request unknown, because its values may be wrong."""
+        """Remove all blocks of a request from the prefix cache: their values may be wrong."""
         for block_hash in request.block_hashes:
             block = self.pool.find(block_hash)
             if block is not None:
                 self.pool.forget(block)
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """Drop blocks that may hold wrong values from the prefix cache, whoever has them now."""
+        """Remove blocks with possibly wrong values from the prefix cache."""
         for block in blocks:
             self.pool.forget(block)
 
     def reset_prefix_cache(self) -> None:
-        """Forget all prefixes, and enter no more blocks of the requests that hold some now:
-        nothing that was computed until now is found again."""
+        """Empty the prefix cache; add no more blocks of the present requests to it."""
         self.pool.forget_all()
         self._num_entered = dict.fromkeys(self._num_entered, NEVER)
         if self.tier:
             self.tier.forget_all()
 
     def check_integrity(self) -> None:
-        """Assert that tables and pool agree: no block leaked, or counted for the wrong users."""
+        """Assert that tables and pool agree: no block leaked, all counts are right."""
         if self.tier:
             self.tier.check_integrity()
         self.pool.check_integrity({name: _held(table) for name, table in self.tables.items()})
 
 
 def most_blocks(num_tokens: int, block_size: int, window: int | None, max_chunk: int) -> int:
-    """Blocks that a sequence of so many tokens holds at most at a time.
+    """Return the most blocks that a sequence of `num_tokens` tokens holds at a time.
 
     Args:
-        window: tokens that it attends to; None is all.
-        max_chunk: most of its tokens that one step computes.
+        window: tokens that it attends to; None means all.
+        max_chunk: the most tokens of it in one step.
     """
     blocks = -(-num_tokens // block_size)
     if window is None:
@@ -361,13 +362,13 @@ def most_blocks(num_tokens: int, block_size: int, window: int | None, max_chunk:
 
 
 def _needs_all(request: Request) -> bool:
-    """Whether the prompt must be computed whole: its log-probabilities are wanted, for example."""
+    """Return whether the whole prompt must be computed, for its log-probabilities for example."""
     skips = request.options.skip_reading_prefix_cache
     return skips or request.sampling_params.prompt_logprobs is not None
 
 
 def _held(blocks: list[int]) -> list[int]:
-    """`blocks` without the entries before the window, which come first."""
+    """Return `blocks` without the leading entries before the window."""
     if not blocks or blocks[0] != NO_BLOCK:
         return blocks
     return blocks[blocks.count(NO_BLOCK) :]
