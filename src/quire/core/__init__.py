@@ -1,4 +1,4 @@
-"""The vocabulary that every layer speaks: configuration, requests, batches, messages, errors.
+"""The types that all rooms share: configuration, requests, batches, messages, errors.
 
-No torch here: the API process imports this room and must start in milliseconds.
+No torch: the API process imports this room and must start in milliseconds.
 """

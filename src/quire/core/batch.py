@@ -1,4 +1,4 @@
-"""What the scheduler asks of the executor for one step, and what comes back."""
+"""A step: the scheduler's output to the executor, and the model's output."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from quire.core.sampling_params import SamplingParams
 
 Column = NDArray[np.int64]
 BlockRun = tuple[int, int, Sequence[int]]
-"""Of an entry: from this position of its block table on, these blocks."""
+"""Entry, position in its block table, and the blocks from there on."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewSequence:
-    """A sequence the runner does not hold: new, or resumed after a preemption.
+    """A sequence that the runner does not have: new, or resumed after a preemption.
 
     Attributes:
-        token_ids: all tokens known so far (prompt, then output if it was preempted).
-        num_prompt_tokens: how many of them are the prompt; penalties tell them apart.
-        second_text: where the second text of a pair begins; 0 is none.
-        prompt_embeds: float32 [num_prompt_tokens, hidden], in place of the prompt's tokens.
+        token_ids: all known tokens: the prompt, and the output after a preemption.
+        num_prompt_tokens: how many of them are the prompt; penalties need to know.
+        second_text: index of the first token of a pair's second text; 0 if there is none.
+        prompt_embeds: float32 [num_prompt_tokens, hidden], instead of the prompt's tokens.
     """
 
     request_id: str
@@ -42,11 +42,11 @@ class NewSequence:
 
 
 ON_DISK = -1
-"""Instead of a slot: the file of the key."""
+"""Instead of a slot: load from the key's file."""
 
 
 class BlockStore(NamedTuple):
-    """Copy a KV block into a slot of host memory, under a key that a load must name."""
+    """Copy a KV block to a slot of host memory, under a key that its loads must name."""
 
     block: int
     slot: int
@@ -54,7 +54,7 @@ class BlockStore(NamedTuple):
 
 
 class BlockLoad(NamedTuple):
-    """Copy what was stored under a key into a KV block, from a slot or `ON_DISK`."""
+    """Copy the data of a key to a KV block, from a slot or `ON_DISK`."""
 
     slot: int
     block: int
@@ -68,7 +68,8 @@ class BlockCopies:
     Attributes:
         dropped: keys whose files are not needed any more.
         spills: (slot, key): write a slot, stored under this key, to the key's file.
-        stores, loads: out of the KV cache, and into it.
+        stores: copies out of the KV cache.
+        loads: copies into it.
     """
 
     dropped: list[bytes]
@@ -85,24 +86,24 @@ class BlockCopies:
 class SchedulerOutput:
     """One step as parallel columns, one entry per sequence.
 
-    The runner first drops `removed`, then adds `new_sequences`, then writes `new_blocks` into
-    the block tables, and computes tokens [num_computed_tokens[i], + num_scheduled_tokens[i]) of
-    entry i. An entry whose last token is among them yields up to `max_new_tokens[i]` tokens.
+    The runner first removes `removed`, then adds `new_sequences`, then writes `new_blocks` to the
+    block tables. It computes tokens [num_computed_tokens[i], + num_scheduled_tokens[i]) of entry i.
+    An entry whose last token is among them yields up to `max_new_tokens[i]` tokens.
 
-    A step may be scheduled before the steps ahead of it are computed. Then `num_computed_tokens`
-    assumes that they yield all tokens that they may. The runner knows how many they yielded, and
-    begins there.
+    A step may be scheduled before earlier steps are computed. Then `num_computed_tokens` assumes
+    that those yield all tokens that they may. The runner knows how many they yielded, and begins
+    there.
 
     Attributes:
         num_scheduled_tokens, num_computed_tokens: int64 [B].
         new_blocks: int64 [3, K]: entry, position in its block table, block. A new sequence
             brings all its blocks.
         removed: finished, aborted or preempted since the last step.
-        total_num_scheduled_tokens: of all entries, with the new tokens that are computed as well.
-        block_copies: to be done before anything is computed; None for nothing.
-        max_new_tokens: int64 [B], and the blocks hold all of them but the last; None is one each.
-        batch_version: two steps in a row with the same one have the same `request_ids`, so that
-            what was looked up for them stays valid. 0 equals nothing, not even itself.
+        total_num_scheduled_tokens: of all entries, including new tokens that are computed, too.
+        block_copies: to do before the step computes; None if there are none.
+        max_new_tokens: int64 [B]; the blocks hold all of them but the last. None means one each.
+        batch_version: two steps in a row with equal versions have the same `request_ids`, so cached
+            lookups stay valid. 0 is equal to no version, not even to 0.
     """
 
     step: int
@@ -119,17 +120,17 @@ class SchedulerOutput:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is computed; `removed` may still have something to tell."""
+        """Return whether the step computes nothing; `removed` may still have entries."""
         return not self.request_ids
 
     @property
     def width(self) -> int:
-        """The most tokens that any entry may yield, at least 1."""
+        """Return the most tokens that any entry may yield, at least 1."""
         return 1 if self.max_new_tokens is None else int(self.max_new_tokens.max(initial=1))
 
 
 class StepTimes(NamedTuple):
-    """Seconds that a step took the runner; see `CoreTimes`."""
+    """The runner's seconds of a step; see `CoreTimes`."""
 
     prepare: float = 0.0
     model: float = 0.0
@@ -138,22 +139,22 @@ class StepTimes(NamedTuple):
 
 @dataclass(slots=True)
 class ModelOutput:
-    """What one step computed, in the order of `SchedulerOutput.request_ids`.
+    """The result of one step, in the order of `SchedulerOutput.request_ids`.
 
     Attributes:
-        sampled_token_ids: int64 [B, W], new tokens of each entry from the left, then -1: none
-            of a prompt that is not finished yet, or of a row that failed.
-        logprobs: per request id, one `TokenLogprobs` a sampled token, where asked for.
-        prompt_logprobs: per request id, one `TokenLogprobs` for each prompt token computed this
-            step that predicts a following prompt token, where asked for.
-        pooled: per request id, float32 bytes: what a pooling model makes of a prompt all of which
-            is computed now.
-        errors: per request id, why its row could not be sampled (a NaN logit, say); such
-            an entry has no sampled tokens and the request ends with `FinishReason.ERROR`.
-        times: where the step's time went.
+        sampled_token_ids: int64 [B, W], each entry's new tokens from the left, padded with -1. An
+            unfinished prompt and a failed row have none.
+        logprobs: per request id, one `TokenLogprobs` per sampled token, if requested.
+        prompt_logprobs: per request id, one `TokenLogprobs` for each computed prompt token that
+            predicts another prompt token, if requested.
+        pooled: per request id, a pooling model's float32 bytes, once the whole prompt is
+            computed.
+        errors: per request id, why its row could not be sampled (a NaN logit, for example). The
+            row has no sampled tokens, and the request ends with `FinishReason.ERROR`.
+        times: the parts of the step's time.
         num_passes: how often the model ran.
-        copy_seconds: what `block_copies` took; 0 is not known.
-        failed_loads: KV blocks that what `block_copies` asked for could not be loaded into.
+        copy_seconds: time of `block_copies`; 0 means unknown.
+        failed_loads: KV blocks whose loads failed.
     """
 
     sampled_token_ids: Column
@@ -168,13 +169,13 @@ class ModelOutput:
 
 
 def total_tokens(scheduled: Column, max_new_tokens: Column | None) -> int:
-    """`SchedulerOutput.total_num_scheduled_tokens`."""
+    """Return `SchedulerOutput.total_num_scheduled_tokens`."""
     more = 0 if max_new_tokens is None else int(np.maximum(max_new_tokens - 1, 0).sum())
     return int(scheduled.sum()) + more
 
 
 def block_columns(runs: Sequence[BlockRun]) -> Column:
-    """`SchedulerOutput.new_blocks`."""
+    """Return `SchedulerOutput.new_blocks`."""
     entries: list[int] = []
     positions: list[int] = []
     blocks: list[int] = []
@@ -188,7 +189,7 @@ def block_columns(runs: Sequence[BlockRun]) -> Column:
 
 
 def token_columns(rows: Sequence[Sequence[int]]) -> Column:
-    """`ModelOutput.sampled_token_ids` from each entry's new tokens."""
+    """Return `ModelOutput.sampled_token_ids` from each entry's new tokens."""
     width = max(1, *map(len, rows)) if rows else 1
     padded = [[*row, *[-1] * (width - len(row))] for row in rows]
     return np.array(padded, dtype=np.int64).reshape(len(rows), width)

@@ -1,4 +1,4 @@
-"""Beam search as its caller sees it. Names and meanings are vLLM's."""
+"""Options and outputs of beam search. Names and meanings are vLLM's."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from quire.core.sampling_params import MAX_LOGPROBS
 from quire.core.typed import check_types
 
 MAX_WIDTH = MAX_LOGPROBS // 2
-"""A step looks at twice as many continuations of each beam, of which some may end the text."""
+"""A step considers twice as many continuations per beam, because some may end the text."""
 
 MAX_PENALTY = 10.0
-"""A larger power of a length could be infinite."""
+"""A larger power of a length could overflow."""
 
 
 class BeamSearchParams(msgspec.Struct, metaclass=NamedFields, kw_only=True):
-    """How to search. Invalid values raise `InvalidRequestError`, which names the field."""
+    """Options of the search. Invalid values raise `InvalidRequestError`, which names the field."""
 
     elsewhere: ClassVar = {
         "include_stop_str_in_output": Elsewhere("the text as it is", (False,)),
@@ -28,17 +28,17 @@ class BeamSearchParams(msgspec.Struct, metaclass=NamedFields, kw_only=True):
     }
 
     beam_width: int
-    """Texts that are kept at each length, and returned in the end; up to `MAX_WIDTH`."""
+    """Beams per step, and texts returned in the end; up to `MAX_WIDTH`."""
     max_tokens: int
     """Most tokens to generate."""
     ignore_eos: bool = False
-    """Do not end where the model does."""
+    """Do not end at the model's end-of-sequence tokens."""
     length_penalty: float = 1.0
-    """Scores are log-probabilities over length ** length_penalty, the prompt counted in: 0 is the
-    likeliest text, more favours longer ones. In [-10, 10]."""
+    """The score is the log-probability over length ** length_penalty; the length includes the
+    prompt. 0 prefers the likeliest text, larger values prefer longer ones. In [-10, 10]."""
     early_stopping: bool | Literal["never"] = False
-    """True: end as soon as `beam_width` texts have ended. Else the search goes on to its end, and
-    no better text is missed."""
+    """True: end as soon as `beam_width` texts have ended. Else search to the end, so that no better
+    text is missed."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -58,12 +58,12 @@ class BeamSearchParams(msgspec.Struct, metaclass=NamedFields, kw_only=True):
 
 @dataclass(slots=True)
 class BeamSearchSequence:
-    """One of the texts that were found.
+    """A text that the search found.
 
     Attributes:
-        tokens: the prompt's included, as `text` has it.
-        cum_logprob: of the tokens generated.
-        finish_reason: "stop" where the model ended it, else "length".
+        tokens: prompt and output, as in `text`.
+        cum_logprob: of the generated tokens.
+        finish_reason: "stop" if the model ended it, else "length".
     """
 
     tokens: list[int]

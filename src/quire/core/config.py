@@ -1,6 +1,6 @@
-"""Configuration. Every object is frozen: it is resolved once and never changed.
+"""The resolved configuration. All objects are frozen.
 
-`EngineConfig` is what the engine runs on. `resolve.engine` makes it from the user's `EngineArgs`.
+`resolve.engine` makes the engine's `EngineConfig` from the user's `EngineArgs`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ ProfilerKind = Literal["torch", "cuda"]
 PoolingType = Literal["LAST", "CLS", "MEAN"]
 PoolingTask = Literal["embed", "classify"]
 Activation = Literal["silu_mul", "gelu_tanh_mul", "gelu_mul", "gelu", "gelu_tanh", "relu"]
-"""The op behind a feed-forward's first product; with "_mul" the feed-forward has a gate."""
+"""The op after the MLP's first product; with "_mul" the MLP has a gate."""
 
 MAX_CONVERTED_HEAD_DIM = 256
-"""Largest heads that a KV cache of another dtype than the model's holds."""
+"""Largest head size if the KV cache has another dtype than the model."""
 KVCacheDType = Literal["float32", "bfloat16", "float16", "int8", "fp8_e4m3", "fp8_e5m2"]
 ITL_STRETCH = 1.5
-"""`max_itl_stretch` when serving: low enough for p99 to stay below twice what it is without
-prompts (measured with 8 streams beside prompts of 4,096 tokens, in bfloat16)."""
+"""`max_itl_stretch` when serving. With it, prompts less than double the p99 of decoding (measured
+with 8 streams and prompts of 4,096 tokens, in bfloat16)."""
 STEP_TOKENS = 2048
-"""Most tokens in one step where `max_num_batched_tokens` is unset."""
+"""Default of `max_num_batched_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +40,24 @@ class ProfilerConfig:
     """What `start_profile` records, under vLLM's names."""
 
     profiler: ProfilerKind | None = None
-    """`torch`: traces for Perfetto and TensorBoard, the native kernels' operations among them.
-    `cuda`: starts and stops what watches the process from outside, such as Nsight."""
+    """`torch` writes traces for Perfetto and TensorBoard, with the native kernels' operations.
+    `cuda` starts and stops an external profiler, such as Nsight."""
     torch_profiler_dir: str = ""
-    """Folder for the traces; made if it is not there."""
+    """Folder for the traces; created if it does not exist."""
     torch_profiler_record_shapes: bool = False
-    """Shapes of torch's tensors."""
+    """Record the shapes of torch's tensors."""
     torch_profiler_with_memory: bool = False
-    """Torch's allocations."""
+    """Record torch's allocations."""
     torch_profiler_with_stack: bool = False
-    """Python's functions, every call of them: several times slower. (vLLM's default is on.)"""
+    """Record each call of a Python function: several times slower. (vLLM's default is on.)"""
     torch_profiler_with_flops: bool = False
-    """FLOPs of torch's products. Native operations have theirs always."""
+    """Record FLOPs of torch's products. Native operations always have them."""
     torch_profiler_use_gzip: bool = True
     """Compress the traces."""
     delay_iterations: int = 0
-    """Recording begins with so many'th step after `start_profile`; 0 and 1 are the first."""
+    """Begin recording with the N-th step after `start_profile`; 0 and 1 mean the first."""
     max_iterations: int = 0
-    """Record so many steps, then stop; 0 stops after 1,000 steps, or a minute."""
+    """Stop recording after N steps; 0 means after 1,000 steps or a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class RopeConfig:
         theta: base of the geometric series of wavelengths.
         rotary_dim: leading elements of each head that are rotated.
         scaling: "default", "linear", "dynamic", "llama3", "yarn" or "longrope".
-        params: the scaling's own numbers, as in the checkpoint's `rope_scaling`.
+        params: the scaling's parameters, as in the checkpoint's `rope_scaling`.
     """
 
     theta: float
@@ -79,7 +79,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A model's shape and its differences from the plain Llama, free of any file format."""
+    """A model's shape and its differences from a plain Llama, independent of file formats."""
 
     architecture: str
     """Key in `models.registry`: "llama", "qwen3", "gpt2" …"""
@@ -92,60 +92,60 @@ class ModelConfig:
     head_dim: int
     max_position_embeddings: int
     dtype: str = "float32"
-    """The checkpoint's own: "float32", "bfloat16" or "float16"."""
+    """The checkpoint's dtype: "float32", "bfloat16" or "float16"."""
     norm: Literal["rms_norm", "layer_norm"] = "rms_norm"
     norm_eps: float = 1e-6
     norm_bias: bool = True
-    """LayerNorms add one."""
+    """LayerNorms have a bias."""
     norm_gain: Literal["rounded", "float32", "plus_one"] = "rounded"
     """How an RMSNorm multiplies by its weight: after rounding x to its dtype; in float32, rounded
     once (OLMo 2); or by 1 + weight in float32, rounded once (Gemma)."""
     norms: tuple[str, ...] = ("attn_norm", "mlp_norm", "norm")
-    """Where norms are: `attn_norm` in front of attention, `attn_post_norm` behind it,
-    `attn_sum_norm` behind its residual sum (BERT); the same of `mlp`; `embed_norm` behind the
-    embeddings, `norm` behind the last layer, `head.norm` inside a classifier."""
+    """Positions of the norms: `attn_norm` before attention, `attn_post_norm` after it,
+    `attn_sum_norm` after its residual sum (BERT); the same for `mlp`; `embed_norm` after the
+    embeddings, `norm` after the last layer, `head.norm` inside a classifier."""
     missing_norms: tuple[str, ...] = ()
     """Single norms that are missing: "layers.0.attn_norm" (ModernBERT)."""
     activation: Activation = "silu_mul"
     embedding_scale: float | None = None
-    """What token embeddings are multiplied by (Gemma: the root of hidden_size)."""
+    """Factor of token embeddings (Gemma: the square root of hidden_size)."""
     attention_scale: float | None = None
-    """What q · k is multiplied by; None is 1 / the root of head_dim."""
+    """Factor of q · k; None means 1 / sqrt(head_dim)."""
     attention_softcap: float | None = None
     """Scores s become softcap · tanh(s / softcap) (Gemma 2)."""
     logits_softcap: float | None = None
     rope: RopeConfig | None = None
     local_rope: RopeConfig | None = None
-    """Of the layers that slide, where it is another one (Gemma 3)."""
+    """The RoPE of sliding layers, if it differs (Gemma 3)."""
     learned_positions_offset: int | None = None
-    """Set where positions are a learned table; OPT's begins 2 rows in."""
+    """Set if positions are a learned table: its row of position 0 (OPT: 2)."""
     qkv_bias: bool = False
     output_bias: bool = False
-    """Bias of the attention's output projection."""
+    """The attention's output projection has a bias."""
     mlp_bias: bool = False
     qk_norm: Literal["head", "full"] | None = None
     """RMSNorm of q and k before RoPE: over each head (Qwen3), or over all heads (OLMo 2)."""
     sliding_window: int | None = None
-    """Tokens each position attends to, itself included; None is all. Where it looks ahead, too, as
-    many on that side."""
+    """Tokens that each position attends to, including itself; None means all. A model that is not
+    causal attends to as many later tokens."""
     sliding_layers: tuple[bool, ...] | None = None
-    """Which layers slide; None is all, where `sliding_window` is set."""
+    """Which layers slide; None means all, if `sliding_window` is set."""
     tie_word_embeddings: bool = False
     vocab_run: tuple[int, int] | None = None
-    """First, and how many: the tokens whose embeddings and logits a rank computes; None is all."""
+    """A rank's tokens in embeddings and logits: the first one and how many. None means all."""
     causal: bool = True
-    """A token attends to no later one. Else a prompt is computed in one step, and no longer
-    needs its keys and values then."""
+    """No token attends to a later one. Else a prompt is computed in one step, and its keys and
+    values are not needed afterwards."""
     token_types: int = 0
-    """Rows of the table of token types (BERT's segments)."""
+    """Rows of the token type table (BERT's segments)."""
     lm_head: bool = True
-    """Whether it makes logits."""
+    """Whether the model computes logits."""
     num_labels: int = 0
-    """Outputs of the classification head that stands in the lm_head's place; 0 is none."""
+    """Outputs of the classification head, which replaces the lm_head; 0 if there is none."""
     classifier_activation: Literal["tanh", "relu", "gelu", "gelu_tanh"] | None = None
-    """Between the two layers of an encoder's classification head; None is a head of one layer."""
+    """Between the two layers of an encoder's classification head; None if it has one layer."""
     classifier_bias: bool = True
-    """Of the first of these two."""
+    """The first of these two layers has a bias."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -154,35 +154,35 @@ class ModelConfig:
         return self.activation.endswith("_mul")
 
     def window(self, layer: int) -> int | None:
-        """The sliding window of `layer`, or None for full attention."""
+        """Return the sliding window of `layer`; None for full attention."""
         slides = self.sliding_layers is None or self.sliding_layers[layer]
         return self.sliding_window if slides else None
 
     @property
     def common_window(self) -> int | None:
-        """The window beyond which no layer looks back; None if any looks back to the start."""
+        """Return the window of all layers; None if a layer has full attention."""
         everywhere = self.sliding_layers is None or all(self.sliding_layers)
         return self.sliding_window if everywhere and self.causal else None
 
     @property
     def kv_layers(self) -> int:
-        """Layers whose keys and values are there at a time."""
+        """Return how many layers have keys and values at the same time."""
         return self.num_hidden_layers if self.causal else 1
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingConfig:
-    """What becomes of a prompt's hidden states in a model that pools.
+    """How a pooling model makes a vector from a prompt's hidden states.
 
     Attributes:
-        task: `embed` gives them, `classify` what the model's head makes of them.
-        pooling_type: the last token's, the first one's, or the mean of all.
+        task: `embed` returns the pooled hidden state, `classify` the head's output.
+        pooling_type: the last token's state, the first token's, or the mean of all.
         normalize: embeddings get length 1.
         activation: of the classifier's outputs.
-        matryoshka: how many numbers of an embedding may be kept: these, any if empty, and none
-            but all if None.
-        prompts: name → what may be put before a text.
-        default_prompt: the one that is, where a request names none.
+        matryoshka: the allowed lengths of embeddings; any length if empty, only the full one if
+            None.
+        prompts: name → text to put before an input.
+        default_prompt: the name to use if a request names none.
     """
 
     task: PoolingTask
@@ -196,13 +196,13 @@ class PoolingConfig:
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """How many KV blocks are kept outside of the KV cache, and where.
+    """How many KV blocks are stored outside of the KV cache, and where.
 
     Attributes:
-        num_swap_slots: in host memory, of preempted requests.
-        num_offload_slots: in host memory, evicted from the prefix cache.
-        num_files: in files, evicted from those slots.
-        directory: where the files are; each engine makes a folder of its own there.
+        num_swap_slots: blocks of preempted requests in host memory.
+        num_offload_slots: blocks in host memory that the prefix cache evicted.
+        num_files: blocks in files, evicted from the offload slots.
+        directory: parent folder of the engine's own folder for the files.
     """
 
     num_swap_slots: int = 0
@@ -212,7 +212,7 @@ class TierConfig:
 
     @property
     def num_slots(self) -> int:
-        """Slots in host memory."""
+        """Return the number of slots in host memory."""
         return self.num_swap_slots + self.num_offload_slots
 
 
@@ -226,7 +226,7 @@ class CacheConfig:
     hash_algo: HashAlgo = "sha256"
     hash_seed: int = 0
     sliding_window: int | None = None
-    """Tokens that any layer attends to, the newest included; blocks before them are given back."""
+    """Tokens that any layer attends to, including the newest; earlier blocks are freed."""
     tiers: TierConfig = TierConfig()
 
 
@@ -240,19 +240,19 @@ class SchedulerConfig:
     policy: Policy = "fcfs"
     preemption_mode: PreemptionMode = "auto"
     max_itl_stretch: float | None = None
-    """See `scheduler.budget`; None gives every step all of `max_num_batched_tokens`."""
+    """See `scheduler.budget`; with None each step may use all of `max_num_batched_tokens`."""
     whole_prompts: bool = False
-    """A prompt is computed in one step."""
+    """Compute each prompt in one step."""
     max_loras: int | None = None
-    """Most adapters in one step; None where there are none."""
+    """Most adapters in one step; None without LoRA."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankShare:
-    """Which part of a model a worker has, where several share it (see `models.shares`).
+    """A worker's share of a model (see `models.shares`).
 
     Attributes:
-        rank, ranks: which of how many.
+        rank, ranks: the worker's number, and how many there are.
         model, weight_forms: those of the whole model.
     """
 
@@ -264,19 +264,19 @@ class RankShare:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """All that the engine core needs to start; travels to it as one msgpack frame.
+    """The engine core's whole configuration, sent to it as one msgpack document.
 
-    `memory_budget_bytes` bounds weights plus KV cache; `num_blocks` of None means that the
-    worker fits the cache into it once the weights are loaded (see `executor.worker`).
+    `memory_budget_bytes` limits weights plus KV cache. If `num_blocks` is None, the worker fits the
+    cache into it once the weights are loaded (see `executor.worker`).
     """
 
     model_path: str
-    """A local directory or file, or a preset's name where `load_format` is "dummy"."""
+    """A local folder or file, or a preset's name if `load_format` is "dummy"."""
     model: ModelConfig
     load_format: LoadFormat
     dtype: Literal["float32", "bfloat16", "float16"]
     quantization: str | None
-    """What the checkpoint's weights are quantized by, or else how to quantize them."""
+    """The quantization of the checkpoint's weights, or how to quantize dense ones."""
     kv_cache_dtype: KVCacheDType
     seed: int
     block_size: int
@@ -292,35 +292,35 @@ class EngineConfig:
     num_scheduler_steps: int = 1
     pack_cache_bytes: int = 0
     cpu_offload_bytes: int = 0
-    """Most bytes of weights in a mapped file (see `models.offload`), or, beside a GPU, in host
-    memory (see `models.host_offload`)."""
+    """Most bytes of weights in a mapped file (see `models.offload`), or with a GPU in host memory
+    (see `models.host_offload`)."""
     prefix_caching_hash_algo: HashAlgo = "sha256"
     prefix_caching_hash_seed: int = 0
     tiers: TierConfig = TierConfig()
     profiler: ProfilerConfig = ProfilerConfig()
     calculate_kv_scales: bool = False
     quantization_config: dict[str, Any] | None = None
-    """What a quantized checkpoint says of itself; None where its weights are dense."""
+    """A quantized checkpoint's own configuration; None if its weights are dense."""
     weight_forms: dict[str, list[Form | None]] = field(default_factory=dict)
-    """See `models.forms`; empty where packing itself quantizes, or nothing does."""
+    """See `models.forms`; empty if packing quantizes the weights, or nothing does."""
     tokenizer_path: str | None = None
-    """For structured output; None is a tokenizer without files."""
+    """For structured output; None if the tokenizer has no files."""
     enable_prompt_embeds: bool = False
     lora: LoRAConfig | None = None
-    """None: no adapters."""
+    """None without adapters."""
     step_timeout: float = 0.0
-    """Seconds without a word from the core until it is replaced; 0 is never."""
+    """Seconds of silence after which a core is replaced; 0 means never."""
     pooling: PoolingConfig | None = None
-    """None where text is generated."""
+    """None if the model generates text."""
     device: DeviceType = "cpu"
-    """On "cuda" `memory_budget_bytes` is the GPU's memory, and `ops` are "reference"."""
+    """With "cuda", `memory_budget_bytes` is GPU memory, and `ops` is "reference"."""
     tensor_parallel_size: int = 1
     marks_path: str | None = None
-    """Where native code notes whose grammar it is at (see `system.native_marks`)."""
+    """File in which native code notes the present grammar (see `system.native_marks`)."""
     share: RankShare | None = None
-    """Set where `model`, `num_threads` and the bytes of memory are one rank's."""
+    """Set if `model`, `num_threads` and the memory sizes are one rank's."""
 
     @property
     def packing(self) -> str | None:
-        """The name in `core.quantization.QUANTIZATIONS` by which dense weights are packed."""
+        """Return the key in `core.quantization.QUANTIZATIONS` for packing dense weights."""
         return None if self.weight_forms or self.quantization_config else self.quantization

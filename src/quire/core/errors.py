@@ -1,18 +1,18 @@
-"""Errors a user can act on: each says what happened, why, and how to fix it."""
+"""Errors that a user can act on: each says what happened, why, and how to fix it."""
 
 from __future__ import annotations
 
 MAX_TOLD = 2000
-"""Characters of what an error says of a damaged file."""
+"""Longest message about a damaged file, in characters."""
 
 
 class QuireError(Exception):
-    """Base of every error raised on purpose.
+    """Base of all errors that Quire raises on purpose.
 
     Args:
         what: what happened, one sentence.
         fix: what the user can change, one sentence; appended to the message.
-        param: the field at fault, as the user wrote it (`--flag` or a JSON field).
+        param: the wrong field, as the user wrote it (`--flag` or a JSON field).
     """
 
     code = "quire_error"
@@ -40,9 +40,8 @@ class ContextLengthError(InvalidRequestError):
     """A prompt leaves no room for an answer.
 
     Attributes:
-        num_tokens: of the prompt, at least.
-        limit: of tokens, prompt and answer together; the KV cache's, if that is less than the
-            model's.
+        num_tokens: tokens of the prompt, at least.
+        limit: most tokens of prompt and answer; the model's, or the KV cache's if that is less.
     """
 
     code = "context_length_exceeded"
@@ -58,12 +57,12 @@ class ContextLengthError(InvalidRequestError):
     ) -> None:
         self.num_tokens = num_tokens
         self.limit = limit
-        held = " (what the KV cache holds)" if of_cache else ""
+        held = " (the size of the KV cache)" if of_cache else ""
         fix = "Shorten the prompt, or enlarge the cache." if of_cache else "Shorten the prompt."
         if pooled:
-            fix = "Shorten it, or set truncate_prompt_tokens: -1 keeps as many as there may be."
+            fix = "Shorten it, or set truncate_prompt_tokens; -1 keeps as many tokens as allowed."
         super().__init__(
-            # Clients know the error by these words.
+            # Clients recognize the error by these words.
             f"This model's maximum context length is {limit} tokens{held}, and the prompt is too "
             f"long: it has {'' if counted else 'at least '}{num_tokens}"
             f"{'' if pooled else ', and the answer needs one more'}.",
@@ -73,7 +72,7 @@ class ContextLengthError(InvalidRequestError):
 
 
 class ModelNotFoundError(QuireError, FileNotFoundError):
-    """No model is where the user pointed."""
+    """There is no model at the given path or name."""
 
     code = "model_not_found"
 
@@ -84,7 +83,7 @@ class ModelNotFoundError(QuireError, FileNotFoundError):
 class CheckpointError(QuireError, ValueError):
     """A file of the model is damaged, incomplete or does not fit the architecture.
 
-    What is said may hold the file's own words: it is cut where they are long, and can be printed.
+    The message may quote the file, so it is truncated and made printable.
     """
 
     code = "checkpoint_error"
@@ -96,42 +95,42 @@ class CheckpointError(QuireError, ValueError):
 
 
 class UnsupportedModelError(CheckpointError):
-    """The model is well-formed, but Quire does not have its architecture or format."""
+    """The model is valid, but Quire does not support its architecture or format."""
 
     code = "unsupported_model"
 
 
 class OutOfMemoryError(QuireError, MemoryError):
-    """The model, or one request's KV cache, does not fit in the memory allowed."""
+    """The model, or one request's KV cache, does not fit into the allowed memory."""
 
     code = "out_of_memory"
 
 
 class EngineDeadError(QuireError, RuntimeError):
-    """The engine core has stopped; no request can be served until it is restarted."""
+    """The engine core has stopped; the engine must be restarted."""
 
     code = "engine_dead"
 
 
 class EngineRestartingError(EngineDeadError):
-    """The engine core was lost, and another one is being started: ask again in a moment."""
+    """The engine core was lost, and another one is starting: retry in a moment."""
 
     code = "engine_restarting"
 
 
 class EngineSleepingError(EngineDeadError):
-    """The engine was put to sleep: it takes no request before it is woken up."""
+    """The engine sleeps; it accepts requests after `wake_up`."""
 
     code = "engine_sleeping"
 
 
 class StructureUnavailableError(QuireError, RuntimeError):
-    """Whether a structure can be served cannot be told now: ask again in a moment; HTTP 503."""
+    """A structure cannot be checked now: retry in a moment; HTTP 503."""
 
     code = "structure_unavailable"
 
 
 def class_of_code(code: str) -> type[QuireError] | None:
-    """The class of errors that has this code; None where it is none of ours."""
+    """Return the error class with this code; None if it is not one of Quire's."""
     known = [k for k in globals().values() if isinstance(k, type) and issubclass(k, QuireError)]
     return next((kind for kind in known if kind.code == code), None)

@@ -1,4 +1,4 @@
-"""Logging of the `quire` packages, to stderr: stdout carries only what the user asked for."""
+"""Logging to stderr: stdout is for the user's output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to whatever `sys.stderr` is at the time, so that redirection is followed."""
+    """Writes to the present `sys.stderr`, so that redirection works."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -25,10 +25,10 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def setup_logging() -> None:
-    """Show the log at the level of `QUIRE_LOG_LEVEL`; an application's own handlers are kept.
+    """Show the log at the level of `QUIRE_LOG_LEVEL`, unless the application has its own handlers.
 
     Raises:
-        ConfigError: if the variable holds no known level.
+        ConfigError: the variable has an unknown level.
     """
     level = env.log_level()
     if level not in LEVELS:

@@ -1,4 +1,4 @@
-"""Low-rank adapters as all layers speak of them: which one a request wants, and their limits."""
+"""Low-rank adapters: the one of a request, and their limits."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 
 class LoRARequest(msgspec.Struct, array_like=True, frozen=True):
-    """An adapter that a request is served with.
+    """A request's adapter.
 
     Attributes:
-        lora_name: what people call it.
-        lora_int_id: what it is known by: positive, and another one for another adapter.
-        lora_path: a folder as PEFT writes it.
-        digest: of its content, from the engine once it has read it; two adapters share no prefix,
-            and a folder that has changed since is not read again.
+        lora_name: its name for users.
+        lora_int_id: its id: positive and unique.
+        lora_path: a folder written by PEFT.
+        digest: of its content, set by the engine once it is loaded. Different adapters share no
+            prefix, and a changed folder is not read again.
     """
 
     lora_name: str

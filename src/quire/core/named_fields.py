@@ -1,4 +1,4 @@
-"""Parameters whose constructor says what to write for a field that they do not have."""
+"""Parameter classes whose constructor names a replacement for fields that they lack."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from quire.core.registry import closest
 
 
 class Elsewhere(NamedTuple):
-    """A field that others' parameters have.
+    """A field of other engines' parameters.
 
     Attributes:
-        instead: what to write in its place.
-        neutral: values that ask for nothing, and are taken; None always is.
+        instead: what to write instead.
+        neutral: values without effect, which are accepted; None always is.
     """
 
     instead: str
@@ -24,9 +24,9 @@ class Elsewhere(NamedTuple):
 
 
 class NamedFields(msgspec.StructMeta):
-    """Metaclass of parameters; a class's `elsewhere` are the fields that it knows of and has not.
+    """Metaclass of parameters. A class's `elsewhere` has the known fields that it lacks.
 
-    The constructor raises `InvalidRequestError` for an unknown field. Decoding is not concerned.
+    The constructor raises `InvalidRequestError` for an unknown field. Decoding does not.
     """
 
     elsewhere: Mapping[str, Elsewhere]
@@ -51,7 +51,7 @@ def _check(
     elsewhere: Mapping[str, Elsewhere],
     known: tuple[str, ...],
 ) -> None:
-    """Raise `InvalidRequestError` unless the field is one of `elsewhere` and asks for nothing."""
+    """Raise `InvalidRequestError` unless the field is in `elsewhere` and its value neutral."""
     found = elsewhere.get(name)
     if found is not None and (value is None or any(_same(value, one) for one in found.neutral)):
         return
@@ -65,5 +65,5 @@ def _check(
 
 
 def _same(value: object, other: object) -> bool:
-    """Whether both are equal and of a kind: 1 and True are not."""
+    """Return whether two values are equal and both or neither are bool."""
     return isinstance(value, bool) is isinstance(other, bool) and bool(value == other)

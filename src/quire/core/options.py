@@ -1,4 +1,4 @@
-"""What a request asks for besides its prompt and its sampling."""
+"""Options of a request other than its prompt and its sampling parameters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from quire.core.lora import LoRARequest
 
 
 class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
-    """Options of one request. They travel whole: endpoint, message, scheduler, batch row.
+    """Options of one request: one struct from the endpoint to the batch row.
 
-    A new option is a field here, its use, and what a client calls it.
+    CONTRIBUTING.md says how to add one.
     """
 
     priority: int = 0
@@ -22,9 +22,9 @@ class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults
     trace_headers: dict[str, str] | None = None
     """W3C Trace Context headers that make the request part of the client's trace."""
     arrival_time: float | None = None
-    """On the monotonic clock; None is when the engine gets the request."""
+    """On the monotonic clock; None means when the engine gets the request."""
     skip_reading_prefix_cache: bool = False
-    """Compute the whole prompt, also if a prefix of it is known."""
+    """Compute the whole prompt, even if a prefix is cached."""
 
 
 NO_OPTIONS = RequestOptions()

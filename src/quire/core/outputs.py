@@ -1,4 +1,4 @@
-"""What a user of the Python API gets back. Names are vLLM's."""
+"""Outputs of the Python API. Names are vLLM's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Logprob:
 
 
 PositionLogprobs = dict[int, Logprob]
-"""Token id → `Logprob` at one position; the first entry is the token that stands there."""
+"""Token id → `Logprob` at one position; the first entry is the token at this position."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class CompletionOutput:
         finish_reason: "stop", "length", "abort", "error"; None while it runs.
         stop_reason: the stop string or token id that ended it; None for end of sequence.
         text_ends: where each token's text ends in the whole text; a token that completes no
-            character adds none.
+            character adds no text.
     """
 
     index: int
@@ -48,7 +48,7 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Moments of a request's life, in seconds on the monotonic clock; 0.0 until they happen."""
+    """Times of a request, in seconds on the monotonic clock; 0.0 until they are known."""
 
     arrival_time: float = 0.0
     first_scheduled_time: float = 0.0
@@ -63,7 +63,7 @@ class RequestOutput:
     """A request's answer, or the part of it that `SamplingParams.output_kind` asks for.
 
     Attributes:
-        prompt_token_ids: `core.request.EMBEDDED` for each token that was given as an embedding.
+        prompt_token_ids: `core.request.EMBEDDED` for each token given as an embedding.
     """
 
     request_id: str
@@ -80,7 +80,7 @@ class RequestOutput:
 
 @dataclass(slots=True)
 class PoolingOutput:
-    """What a pooling model gives: float32 [hidden_size], or [num_labels] of a classifier."""
+    """A pooling model's vector: float32 [hidden_size], or [num_labels] for a classifier."""
 
     data: NDArray[np.float32]
 
@@ -105,7 +105,7 @@ class ClassificationOutput:
 
 @dataclass(slots=True)
 class ScoringOutput:
-    """How well two texts go together; higher is better."""
+    """How well two texts match; higher is better."""
 
     score: float
 
@@ -115,7 +115,7 @@ Outputs = TypeVar("Outputs")
 
 @dataclass(slots=True)
 class PoolingRequestOutput(Generic[Outputs]):
-    """The answer to one prompt, or to one pair."""
+    """The answer to one prompt or one pair."""
 
     request_id: str
     outputs: Outputs

@@ -1,4 +1,4 @@
-"""What a request wants of a model that pools. Names and meanings are vLLM's."""
+"""Options of a pooling request. Names and meanings are vLLM's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from quire.core.named_fields import Elsewhere, NamedFields
 from quire.core.typed import check_types
 
 WHOLE_CONTEXT = -1
-"""As `truncate_prompt_tokens`: as many as the model takes."""
+"""As `truncate_prompt_tokens`: as many tokens as the model allows."""
 
 
 class PoolingParams(
     msgspec.Struct, metaclass=NamedFields, kw_only=True, frozen=True, omit_defaults=True
 ):
-    """Options of one embedding, score or classification; None is the model's own way.
+    """Options of one embedding, score or classification; None means the model's default.
 
     Invalid values raise `InvalidRequestError`, which names the field, the value and the range.
     """
@@ -38,16 +38,16 @@ class PoolingParams(
     }
 
     truncate_prompt_tokens: int | None = None
-    """Keep so many tokens of a longer prompt, those that stand around it included; -1 as many as
-    the model takes. None: a prompt that is too long is an error."""
+    """Keep N tokens of a longer prompt, including special tokens; -1 keeps as many as the model
+    allows. None: a prompt that is too long is an error."""
     truncation_side: Literal["left", "right"] = "right"
-    """Where a longer prompt loses tokens: `right` keeps its beginning."""
+    """The side that loses tokens: `right` keeps the prompt's beginning."""
     dimensions: int | None = None
-    """Keep the first so many numbers of an embedding, of models trained for that (Matryoshka)."""
+    """Keep the first N numbers of an embedding, if the model was trained for it (Matryoshka)."""
     normalize: bool | None = None
     """Scale an embedding to length 1."""
     use_activation: bool | None = None
-    """Apply the sigmoid, or softmax, to what a classifier gives."""
+    """Apply sigmoid or softmax to a classifier's outputs."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -55,7 +55,7 @@ class PoolingParams(
         if kept is not None and kept != WHOLE_CONTEXT and kept < 1:
             raise InvalidRequestError(
                 f"truncate_prompt_tokens is {kept}; it must be at least 1, or -1 for as many as "
-                "the model takes.",
+                "the model allows.",
                 param="truncate_prompt_tokens",
             )
         if self.dimensions is not None and self.dimensions < 1:

@@ -1,5 +1,4 @@
-"""Quantized linear weights in plain terms: what the canonical form is, and the ways to quantize
-that the native kernels' packing has itself."""
+"""Quantized linear weights: their canonical form, and the quantizations of the native packing."""
 
 from __future__ import annotations
 
@@ -11,17 +10,17 @@ CodeType = Literal["uint8", "int8", "float8_e4m3fn", "float8_e5m2"]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The canonical form of a quantized weight (`ops.quantized`) but for its numbers.
+    """The canonical form of a quantized weight (`ops.quantized`), without its data.
 
     Attributes:
         codes: the codes' type.
-        bits: what a code needs.
+        bits: bits per code.
         group: columns that share a scale.
-        second: what else a group has: a zero point, which may be in the middle of the codes of
-            all groups, or an offset.
-        codebook: name in `quant.codebooks` of what the codes stand for; "" for themselves.
+        second: a group's second parameter: a zero point, a zero point in the middle of the codes
+            for all groups, or an offset.
+        codebook: name in `quant.codebooks` of the codes' values; "" if codes are the values.
         permuted: groups are not runs of columns.
-        float_activations: weights of 8 bits whose activations are left alone.
+        float_activations: 8-bit weights whose activations are not quantized.
     """
 
     codes: CodeType
@@ -35,12 +34,12 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How linear weights are packed; `ops.native_gemm` says what the kinds are.
+    """How linear weights are packed; `ops.native_gemm` explains the kinds.
 
     Attributes:
-        kind: of the layers' weights.
-        head: of the output projection, whose errors reach the logits undiluted.
-        group: weights along the input that share a scale, where there are groups.
+        kind: for the layers' weights.
+        head: for the output projection, whose errors reach the logits directly.
+        group: weights along the input that share a scale, for 4 bits.
     """
 
     kind: Literal["s8", "s8_a16", "u4"]
@@ -56,4 +55,4 @@ QUANTIZATIONS: dict[str, Quantization] = {
     "int4_g64": Quantization("u4", "u6", group=64),
     "int4_g128": Quantization("u4", "u6", group=128),
 }
-"""What packing itself can round to; `quant.names` has all names that --quantization takes."""
+"""Quantizations that packing itself applies; `quant.names` has all names of --quantization."""

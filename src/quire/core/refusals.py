@@ -1,4 +1,4 @@
-"""Why the core ends a request, as text: the request's own faults stay apart from the engine's."""
+"""The core's reasons for ending a request, as text that separates its faults from the engine's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def reason_of(error: Exception) -> str:
 
 
 def refusal_of(reason: str) -> InvalidRequestError | None:
-    """Return the error that `reason` tells of if it is the request's own fault, else None."""
+    """Return the error in `reason` if it is the request's own fault, else None."""
     if reason.startswith(NOT_FOLLOWED):
         return InvalidRequestError(reason, param="structured_outputs")
     found = _REASON.fullmatch(reason)

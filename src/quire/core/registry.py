@@ -1,4 +1,4 @@
-"""A name → object table that imports an entry only when it is asked for."""
+"""A table of names and objects that imports an entry at its first use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 class Registry:
     """Maps names to `"package.module:attribute"` strings.
 
-    Importing the registry imports none of its entries, so that start-up pays for one
-    architecture (or scheme, or benchmark), not for all.
+    Importing the registry imports none of its entries, so a start imports one architecture (or
+    scheme, or benchmark), not all.
     """
 
     def __init__(self, kind: str, entries: dict[str, str]) -> None:
@@ -26,10 +26,10 @@ class Registry:
         return isinstance(name, str) and name in self._entries
 
     def load(self, name: str) -> Any:
-        """The object registered under `name`.
+        """Return the object registered under `name`.
 
         Raises:
-            KeyError: with the closest known names in its message.
+            KeyError: the name is unknown; the message has the closest known names.
         """
         if name not in self._entries:
             raise KeyError(f"unknown {self.kind} {name!r}; {did_you_mean(name, self._entries)}")
@@ -38,16 +38,16 @@ class Registry:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A clause naming the closest of `known`, or all of them if none is close."""
+    """Return a clause that names the closest of `known`, or all of them if none is close."""
     names = set(known)
     close = closest(word, names)
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(names))}"
 
 
 def closest(word: str, known: Iterable[str]) -> list[str]:
-    """Return the names that `word` was probably meant to be, the likeliest first, at most three.
+    """Return at most three names that `word` probably meant, the likeliest first.
 
-    Dashes, underscores and case do not count. The word itself is never among them: it was refused.
+    Dashes, underscores and case do not count. The word itself is never returned: it was refused.
     """
     shares = {name: _likeness(_plain(word), _plain(name)) for name in set(known) - {word}}
     best = max(shares.values(), default=0.0)
@@ -56,7 +56,7 @@ def closest(word: str, known: Iterable[str]) -> list[str]:
 
 
 _CLOSE = 0.66
-"""Share of equal letters: one of three may be wrong."""
+"""Least share of equal letters: one of three may be wrong."""
 _TIE = 0.05
 _LEAST_PREFIX = 3
 
@@ -66,7 +66,7 @@ def _plain(word: str) -> str:
 
 
 def _likeness(word: str, name: str) -> float:
-    """From 0 to 1; a beginning counts as nearly the whole."""
+    """Return the likeness from 0 to 1; a prefix counts as at least 0.9."""
     if len(word) >= _LEAST_PREFIX and name.startswith(word):
         return max(0.9, len(word) / len(name))
     return difflib.SequenceMatcher(None, word, name).ratio()

@@ -1,4 +1,4 @@
-"""A request as the scheduler knows it: its tokens, its progress, its place in line."""
+"""A request in the scheduler: its tokens, its status and its place in the queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.sampling_params import SamplingParams
 
 EMBEDDED = -1
-"""Stands for a prompt token that is given as an embedding."""
+"""Placeholder for a prompt token that is given as an embedding."""
 
 
 class RequestStatus(IntEnum):
@@ -21,7 +21,7 @@ class RequestStatus(IntEnum):
     PREEMPTED = 2
     FINISHED = 3
     LOADING = 4
-    """Admitted; its first blocks are on their way from the host tier."""
+    """Admitted; its first blocks are being loaded from the host tier."""
 
 
 class FinishReason(StrEnum):
@@ -34,7 +34,7 @@ class FinishReason(StrEnum):
 
 
 class PrefixDigest(Protocol):
-    """A hash that goes on, as `hashlib`'s."""
+    """A running hash, as in `hashlib`."""
 
     def update(self, data: bytes | memoryview, /) -> Any: ...
 
@@ -42,26 +42,26 @@ class PrefixDigest(Protocol):
 
 
 def pack_tokens(token_ids: Sequence[int]) -> bytes:
-    """Four bytes a token, as messages carry them: a list would be built again, object by object.
+    """Return four bytes per token, for messages: decoding a list would build an object per token.
 
     Raises:
-        struct.error: a token is no integer of 32 bits.
+        struct.error: a token is no 32-bit integer.
     """
     return struct.pack(f"{len(token_ids)}i", *token_ids)
 
 
 def unpack_tokens(packed: bytes) -> list[int]:
-    """The inverse of `pack_tokens`."""
+    """Return the token ids of `pack_tokens`' result."""
     return array("i", packed).tolist()
 
 
 class Request:
-    """One sequence: prompt and output tokens in one array, and what is known of its course.
+    """One sequence: prompt and output tokens in one array, and its state.
 
-    There is no prefill or decode state. A request has `num_tokens` tokens, of which some have
-    their keys and values in the cache; each step computes some of the rest, and the step that
-    computes the last one yields a new token. How far a running request has come is a number
-    of `scheduler.running`; a waiting one has nothing computed.
+    There is no prefill or decode state. A request has `num_tokens` tokens, some of which have their
+    keys and values in the cache. Each step computes some of the rest. The step that computes the
+    last one yields a new token. `scheduler.running` counts a running request's computed tokens; a
+    waiting one has none.
     """
 
     __slots__ = (
@@ -111,28 +111,28 @@ class Request:
         self.second_text = second_text
         self.prompt_embeds = prompt_embeds
         self.stop_ids = _stop_ids(sampling_params, eos_token_ids)
-        """Tokens that may end it."""
+        """Tokens that may end the request."""
         budget = sampling_params.max_tokens
         self.max_total_tokens = (
             max_model_len if budget is None else min(max_model_len, self.num_prompt_tokens + budget)
         )
         self.order: tuple[int, int] = (0, 0)
-        """Place in line, lowest first; set once when the scheduler takes the request."""
+        """Order in the queue, lowest first; the scheduler sets it once."""
         self.status = RequestStatus.WAITING
         self.num_cached_tokens = -1
-        """Prompt tokens found in the prefix cache when first scheduled; -1 before."""
+        """Prompt tokens found in the prefix cache at the first admission; -1 before."""
         self.num_preemptions = 0
         self.first_scheduled_time: float | None = None
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.block_hashes: list[bytes] = []
-        """Hashes of the full blocks of `token_ids`, and all before them; from the KV manager."""
+        """Prefix hashes of the full blocks of `token_ids`, from the KV manager."""
         self.prefix_digest: PrefixDigest | None = None
-        """Of the tokens in those blocks."""
+        """Running hash of the tokens in these blocks."""
 
     @property
     def lora_int_id(self) -> int:
-        """Of its adapter; 0 is none."""
+        """Return the adapter's id; 0 if there is none."""
         adapter = self.options.lora_request
         return 0 if adapter is None else adapter.lora_int_id
 

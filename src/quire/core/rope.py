@@ -8,10 +8,10 @@ from typing import Any
 
 
 def yarn_magnitude(params: Mapping[str, Any]) -> float:
-    """Return what YaRN multiplies cosines and sines by, to keep attention as sharp as it was.
+    """Return YaRN's factor of cosines and sines, which keeps attention as sharp as before.
 
     Args:
-        params: `factor`; where given, `attention_factor`, which is the answer, or both `mscale`
+        params: `factor`; optionally `attention_factor`, which is the result, or both `mscale`
             and `mscale_all_dim`.
     """
     factor = params["factor"]

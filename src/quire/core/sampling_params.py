@@ -1,4 +1,4 @@
-"""How the next token is chosen, and when a request stops. Names and meanings are vLLM's."""
+"""Sampling and stop options of a request. Names and meanings are vLLM's."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ MIN_REPETITION_PENALTY = 0.01
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGPROB_TOKEN_IDS = 128
 MAX_REPEATED_LOGPROB_TOKEN_IDS = MAX_LOGPROBS * MAX_N
-"""`logprob_token_ids` times `n`: each step reports them for each completion."""
+"""Limit of `logprob_token_ids` times `n`: each step reports them for each completion."""
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 4096
 MAX_BAD_WORD_CHARACTERS = 65_536
 """Total length of a request's bad words."""
 MAX_REPEATED_BAD_WORDS = 16_384
-"""`bad_words` times `n`: each completion has its own index of them."""
+"""Limit of `bad_words` times `n`: each completion has its own index of them."""
 MAX_ALLOWED_TOKEN_IDS = 1_048_576
-"""More than any vocabulary has."""
+"""More than any vocabulary."""
 SEED_RANGE = 2**63
 UNLIMITED = -1
 _RESTRICTIONS = ("allowed_token_ids", "bad_words", "min_tokens")
-"""Fields that rule tokens out, beside a structure."""
+"""Fields that rule out tokens, besides a structure."""
 
 
 class RequestOutputKind(IntEnum):
-    """What each `RequestOutput` of a running request carries."""
+    """What each `RequestOutput` of a running request contains."""
 
     CUMULATIVE = 0
-    """Everything generated so far, every time."""
+    """All output so far."""
     DELTA = 1
-    """Only what is new."""
+    """Only the new output."""
     FINAL_ONLY = 2
-    """Nothing until the request has finished."""
+    """One output, at the end."""
 
 
 _BEAMS = "LLM.beam_search with BeamSearchParams"
@@ -55,7 +55,7 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
     """Sampling options of one request.
 
     Invalid values raise `InvalidRequestError`, which names the field, the value and the range. So
-    do fields that vLLM or Transformers have and Quire has not; the error names what to use.
+    do fields of vLLM and Transformers that Quire lacks; the error names a replacement.
     """
 
     elsewhere: ClassVar = {
@@ -63,7 +63,7 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
         "do_sample": Elsewhere("temperature=0 for greedy", (True,)),
         "early_stopping": Elsewhere(_BEAMS, (False,)),
         "eos_token_id": Elsewhere("stop_token_ids"),
-        "extra_args": Elsewhere("the fields that are there", ({},)),
+        "extra_args": Elsewhere("the fields of SamplingParams", ({},)),
         "flat_logprobs": Elsewhere("logprobs, which are lists of mappings", (False,)),
         "guided_decoding": Elsewhere("structured_outputs=StructuredOutputsParams(…)"),
         "length_penalty": Elsewhere(_BEAMS, (1.0,)),
@@ -85,72 +85,70 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
     }
 
     n: int = 1
-    """Completions for the prompt, each its own sequence."""
+    """Completions of the prompt, each its own sequence."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """0 means greedy."""
     top_p: float = 1.0
-    """Keep the smallest set of tokens whose probability reaches this; in (0, 1]."""
+    """Keep the smallest set of likeliest tokens whose probability reaches this; in (0, 1]."""
     top_k: int = 0
-    """Keep the k likeliest tokens; 0 or -1 keeps all."""
+    """Keep the k likeliest tokens; 0 and -1 keep all."""
     min_p: float = 0.0
     """Drop tokens less likely than this share of the likeliest; in [0, 1]."""
     seed: int | None = None
-    """The same seed gives the same tokens, whatever else runs beside; None draws one."""
+    """The same seed gives the same tokens, independent of other requests; None draws a seed."""
     presence_penalty: float = 0.0
-    """Subtracted from the logit of every token already generated; in [-2, 2]."""
+    """Subtracted from the logits of generated tokens; in [-2, 2]."""
     frequency_penalty: float = 0.0
     """Subtracted once for each time the token was generated; in [-2, 2]."""
     repetition_penalty: float = 1.0
-    """Divides positive, multiplies negative logits of tokens in prompt or output; in [0.01, 10]:
-    a smaller one could make them infinite."""
+    """Divides positive and multiplies negative logits of tokens in prompt or output. In [0.01, 10]:
+    smaller values could make logits infinite."""
     stop: list[str] | str | None = None
     """Strings that end the output; not part of it unless `include_stop_str_in_output`."""
     stop_token_ids: list[int] | None = None
-    """Tokens that end the output, beside the model's end-of-sequence tokens."""
+    """Tokens that end the output, besides the model's end-of-sequence tokens."""
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     """Do not stop at the model's end-of-sequence tokens."""
     max_tokens: int | None = 16
-    """Most tokens to generate; None is up to the context length."""
+    """Most tokens to generate; None means up to the context length."""
     min_tokens: int = 0
-    """Tokens to generate before an end-of-sequence or stop token is allowed."""
+    """Tokens to generate before an end-of-sequence token or stop may end the output."""
     logprobs: int | None = None
-    """Return the log-probability of the chosen token and of this many likeliest ones."""
+    """Return the log-probability of the chosen token and of the N likeliest ones."""
     logprob_token_ids: list[int] | None = None
-    """Return the log-probabilities of these tokens, too. Alone, it sets `logprobs` to 0."""
+    """Also return the log-probabilities of these tokens. If `logprobs` is unset, it becomes 0."""
     prompt_logprobs: int | None = None
-    """`logprobs` for every prompt token but the first."""
+    """The same as `logprobs`, for all prompt tokens but the first."""
     logit_bias: dict[int, float] | None = None
-    """Added to the logits of these token ids; each in [-100, 100]."""
+    """Token id → number added to its logit, in [-100, 100]."""
     allowed_token_ids: list[int] | None = None
     """Only these tokens may be generated."""
     bad_words: list[str] | None = None
     """Words that may not be generated."""
     bad_words_token_ids: list[list[int]] | None = None
-    """`bad_words` as token sequences; filled in by the input processor, never by a user."""
+    """`bad_words` as token sequences. Only the input processor sets it."""
     allowed_tokens: bytes | None = None
-    """`allowed_token_ids` as one bit per token of the vocabulary, the lowest first; filled in by
-    the input processor, never by a user."""
+    """`allowed_token_ids` as one bit per token of the vocabulary, the lowest first. Only the input
+    processor sets it."""
     truncate_prompt_tokens: int | None = None
-    """Keep so many tokens of a longer prompt; -1 as many as fit beside `max_tokens`. None: a prompt
-    that is too long is an error."""
+    """Keep N tokens of a longer prompt; -1 keeps as many as leave room for `max_tokens`. None: a
+    prompt that is too long is an error."""
     truncation_side: Literal["left", "right"] = "left"
-    """Where a longer prompt loses tokens: `left` keeps its end."""
+    """The side that loses tokens: `left` keeps the prompt's end."""
     structured_outputs: StructuredOutputsParams | None = None
-    """What the text has to be: JSON of a schema, a regular expression, a choice, a grammar."""
+    """The text's structure: a JSON schema, a regular expression, a choice or a grammar."""
     thinking_token_budget: int | None = None
-    """Most tokens of reasoning; then its end is forced. None and -1: no limit."""
+    """Most tokens of reasoning; then its end is forced. None and -1 mean no limit."""
     thinking_marks: ThinkingMarks | None = None
-    """What stands around the reasoning; `thinking_token_budget` needs it. The server fills it in
-    by its reasoning parser."""
+    """The texts around the reasoning; `thinking_token_budget` needs them. The server takes them
+    from its reasoning parser."""
     written_structure: WrittenStructure | None = None
-    """`structured_outputs` as a grammar worker has written it; filled in by the input processor,
-    never by a user."""
+    """`structured_outputs` as a grammar worker wrote it. Only the input processor sets it."""
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    """The tokenizers that Quire reads put no spaces there, so either value means the same, as it
-    does for them in vLLM."""
+    """No effect: the tokenizers that Quire supports put no spaces there. vLLM does the same."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
@@ -161,7 +159,7 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
         except (
             AttributeError,
             TypeError,
-        ):  # of a comparison; of every request, the engine checks all types
+        ):  # a wrong type in a comparison: name the field
             check_types(self)
             _check(self)
 
@@ -171,7 +169,7 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
 
     @property
     def reads_output(self) -> bool:
-        """Whether the text of the output so far decides on its next token."""
+        """Return whether the next token depends on the text so far."""
         return self.structured_outputs is not None or self.limits_thinking
 
     @property
@@ -183,7 +181,7 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     def contradiction(self) -> InvalidRequestError:
-        """Return the error of a request whose fields together rule out every token."""
+        """Return the error of a request whose fields rule out all tokens."""
         wanted = self.structured_outputs
         names = [name for name in _RESTRICTIONS if getattr(self, name)]
         if wanted is not None:
@@ -197,7 +195,7 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
         )
 
     def replace(self, **changes: Any) -> SamplingParams:
-        """A copy with `changes` applied, validated again."""
+        """Return a copy with `changes`, validated again."""
         return msgspec.structs.replace(self, **changes)
 
 
@@ -229,7 +227,7 @@ def _check(p: SamplingParams) -> None:
         _in_range("thinking_token_budget", p.thinking_token_budget, UNLIMITED, 2**31 - 1)
     if p.limits_thinking and (p.thinking_marks is None or not p.thinking_marks.ends):
         raise InvalidRequestError(
-            "thinking_token_budget needs to know between which marks the model reasons.",
+            "thinking_token_budget needs the texts around the model's reasoning.",
             fix='Set thinking_marks, such as ThinkingMarks(("<think>",), ("</think>",)).',
             param="thinking_token_budget",
         )
@@ -307,7 +305,7 @@ def _at_most(name: str, count: int, limit: int, of_what: str) -> None:
 
 
 def _check_repeated(name: str, count: int, of_what: str, limit: int, n: int, total: int) -> None:
-    """Check a list that each of `n` completions has for itself."""
+    """Check a list of which each of `n` completions has a copy."""
     _at_most(name, count, limit, of_what)
     if count * n > total:
         raise InvalidRequestError(
@@ -319,7 +317,7 @@ def _check_repeated(name: str, count: int, of_what: str, limit: int, n: int, tot
 
 
 def _in_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
-    # NaN fails every comparison, so that the test is for what is right, not for what is wrong.
+    # NaN fails all comparisons, so test for valid values.
     fits = (value > low if low_open else value >= low) and value <= high
     if not fits:
         left = "(" if low_open else "["

@@ -1,4 +1,4 @@
-"""Where a model's reasoning begins and ends, for a limit of its tokens."""
+"""The texts around a model's reasoning, for a limit of its tokens."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import msgspec
 
 
 class ThinkingMarks(msgspec.Struct, frozen=True, array_like=True):
-    """Between which texts a model reasons before it answers.
+    """The texts around a model's reasoning before its answer.
 
     Attributes:
-        begins: the reasoning begins behind one of them, at the start of the answer.
-        ends: it ends with the first of them.
-        forced: the text that ends it where the limit is reached; empty is the first of `ends`.
-        begun: the prompt has begun the reasoning; the input processor finds it out.
+        begins: the reasoning begins after one of them, at the start of the answer.
+        ends: it ends with the first of these that appears.
+        forced: the text that ends it at the limit; if empty, the first of `ends`.
+        begun: the prompt has begun the reasoning; the input processor sets it.
     """
 
     begins: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Types of what users set in Python: a struct's own constructor takes any value."""
+"""Checks the types of users' structs, because a struct's own constructor takes any value."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 
 
 def check_types(value: msgspec.Struct) -> None:
-    """Check each field's type; numpy's numbers become Python's.
+    """Check each field's type; convert numpy's numbers to Python's.
 
     Raises:
-        InvalidRequestError: names the field, and the type that it should have.
+        InvalidRequestError: names the field and its type.
     """
     try:
         msgspec.convert(value, _shape(type(value)), from_attributes=True)
     except UnicodeEncodeError:
-        raise InvalidRequestError("A text has half a surrogate pair: it is no Unicode.") from None
+        raise InvalidRequestError("A text is not valid Unicode: a lone surrogate.") from None
     except msgspec.ValidationError as error:
         if _plain_numbers(value):
             check_types(value)
@@ -38,13 +38,13 @@ def check_types(value: msgspec.Struct) -> None:
 
 @lru_cache
 def _shape(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """Return a struct of the same fields that checks nothing but their types."""
+    """Return a struct with the same fields that checks only their types."""
     fields = [(field.name, field.type) for field in msgspec.structs.fields(kind)]
     return msgspec.defstruct(kind.__name__, fields, kw_only=True)
 
 
 def _plain_numbers(value: msgspec.Struct) -> bool:
-    """Replace numpy's numbers by Python's; whether there were any."""
+    """Replace numpy's numbers by Python's; return whether there were any."""
     found: dict[str, Any] = {
         name: given.item()
         for name in value.__struct_fields__

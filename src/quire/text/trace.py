@@ -1,8 +1,8 @@
-"""Traces: files that say what arrived, when, and how long it was; for simulating and for serving.
+"""Traces: files of requests with arrival times and lengths, for simulation and benchmarks.
 
-Three kinds of file are read. JSON Lines has the fields of `TraceLine`. CSV (`.csv`) has them as
-columns, or the columns of published traces: `TIMESTAMP,ContextTokens,GeneratedTokens` (Azure's),
-`Timestamp,Request tokens,Response tokens` (BurstGPT's).
+JSON Lines has the fields of `TraceLine`. CSV (`.csv`) has them as columns, or the columns of
+published traces: `TIMESTAMP,ContextTokens,GeneratedTokens` (Azure) and
+`Timestamp,Request tokens,Response tokens` (BurstGPT).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COLUMNS = {
     "generatedtokens": "output_len",
     "response tokens": "output_len",
 }
-"""Columns of published traces, in lower case, and what they are here."""
+"""Columns of published traces, in lower case → fields."""
 
 
 class TraceLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,33 +34,33 @@ class TraceLine(msgspec.Struct, forbid_unknown_fields=True):
 
     output_len: int
     arrival: float | None = None
-    """Seconds; the trace's zero is its own. Without any, requests wait for a client only."""
+    """Seconds since any moment. If no line has it, requests arrive as fast as clients send."""
     input_len: int | None = None
     prompt_token_ids: list[int] | None = None
-    """In place of `input_len`."""
+    """Instead of `input_len`."""
     prefix: int | str | None = None
-    """A name that prompts with the same beginning share."""
+    """A name shared by prompts with the same beginning."""
     prefix_len: int | None = None
-    """Tokens of that beginning; the whole prompt if unset."""
+    """Tokens of this beginning; the whole prompt if unset."""
 
     @property
     def length(self) -> int:
-        """Tokens of the prompt."""
+        """Return the number of prompt tokens."""
         return len(self.prompt_token_ids or ()) if self.input_len is None else self.input_len
 
     @property
     def shared(self) -> int:
-        """Tokens of the prompt that others share."""
+        """Return the number of shared prompt tokens."""
         if self.prefix is None:
             return 0
         return self.length if self.prefix_len is None else min(self.length, self.prefix_len)
 
 
 def read_lines(path: Path) -> list[TraceLine]:
-    """The requests of a trace by arrival, the first at 0; in the file's order if none has one.
+    """Return a trace's requests by arrival, the first at 0; in the file's order without times.
 
     Raises:
-        ConfigError: the file cannot be read, or a line is wrong, which is named.
+        ConfigError: the file cannot be read, or a line is wrong; the error names it.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ def _json_lines(text: str, path: Path) -> Iterator[TraceLine]:
         if line.strip():
             try:
                 yield _check(decoder.decode(line))
-            except ValueError as error:  # msgspec's are, too
+            except ValueError as error:  # msgspec's errors are of this class, too
                 raise _wrong(number, path, error) from None
 
 
@@ -122,13 +122,13 @@ def _csv_lines(text: str, path: Path) -> Iterator[TraceLine]:
 
 
 def _field(column: str) -> str:
-    """The field that a column stands for; a column that is none of them is not read."""
+    """Return the field of a column. Unknown columns are ignored."""
     name = column.strip().lower()
     return _COLUMNS.get(name, name)
 
 
 def _seconds(text: str) -> float:
-    """A number, or a date and time."""
+    """Return the seconds in a text: a number, or a date and time."""
     try:
         return float(text)
     except ValueError:
