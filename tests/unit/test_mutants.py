@@ -63,7 +63,7 @@ from tools.mutants.edits import edits_of
 from tools.mutants.judge import PACKAGE, ROOMS, judge
 ROOMS["scheduler"] = [["tests/unit/scheduler/test_scheduler.py"]]
 edits = edits_of("scheduler/stop.py", (PACKAGE / "scheduler/stop.py").read_bytes())
-edits = [edit for edit in edits if "> request.max_total_tokens" in edit.after]
+edits = [edit for edit in edits if "<= request.max_total_tokens" in edit.after]
 assert len(edits) == 1
 for edit, verdict in judge(["scheduler", *edits], 1):
     print(verdict.by)
