@@ -29,8 +29,6 @@ EXCEPTIONS = {
     "bench.serve_flags._add_dataset": 73,
     "executor.worker.Worker._start": 62,
     "models.rope.ropes": 67,
-    "metrics.prometheus.MetricsCollector._counters": 64,
-    "resolve.engine.resolve": 80,
     "server.app.create_app": 134,
     "server.openai.tools.read_tools": 64,
     "server.serve._serve": 71,

@@ -132,5 +132,5 @@ def test_sharing_that_cannot_be_is_refused_before_anything_starts(model: Path) -
     refused = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
     assert refused.returncode == 2
     line = refused.stderr.decode().strip()
-    assert "tensor_parallel_size is 2; the reference ops are for one process only." in line
+    assert "tensor_parallel_size is 2; the reference ops work with one process only." in line
     assert json.dumps(line).count("\\n") == 0

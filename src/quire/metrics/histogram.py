@@ -11,18 +11,18 @@ import msgspec
 WINDOW = 60.0
 """Seconds that `RecentLatencies` looks back."""
 MARK_INTERVAL = 5.0
-"""Seconds between two of its marks, while there is work."""
+"""Seconds between two marks, while there is work."""
 
 
 class Histogram:
-    """Counts of observations by bucket; a bucket's bound is its largest value."""
+    """Counts of observations per bucket; a bucket's bound is its largest value."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(bounds) + 1)
-        """One a bound, not cumulative, and one for what is above the last."""
+        """One count per bound, not cumulative, and one for values above the last bound."""
         self.total = 0.0
 
     def observe(self, value: float) -> None:
@@ -37,8 +37,8 @@ class Histogram:
 def quantile(q: float, bounds: Sequence[float], counts: Sequence[int]) -> float | None:
     """Return the value below which a share `q` of the observations lies; None if there are none.
 
-    A bucket's observations are taken to lie evenly between its bounds, the first one's from 0 on,
-    as Prometheus' `histogram_quantile` does; of those above the last bound that bound is known.
+    As in Prometheus' `histogram_quantile`, the observations of a bucket are assumed to lie evenly
+    between its bounds. The first bucket begins at 0. Above the last bound, this bound is returned.
     """
     rank, seen = q * sum(counts), 0
     for i, count in enumerate(counts):
@@ -64,7 +64,7 @@ class RecentLatencies:
     """Percentiles of the last minute, from marks of earlier counts.
 
     Args:
-        histograms: by name.
+        histograms: name → histogram.
     """
 
     def __init__(self, histograms: Mapping[str, Histogram]) -> None:
@@ -73,7 +73,7 @@ class RecentLatencies:
         self._due = 0.0
 
     def begin_step(self, now: float) -> None:
-        """Call before a step's results are observed; usually it costs one comparison."""
+        """Call this before a step's observations; usually it costs one comparison."""
         if now < self._due:
             return
         while self._marks and self._marks[0][0] <= now - WINDOW:

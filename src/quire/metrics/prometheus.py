@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -18,11 +19,13 @@ from quire.metrics.histogram import Histogram
 from quire.metrics.stats import EngineStats, LoraUse
 from quire.metrics.times import PARTS
 
+Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
+
 _REASONS = ("stop", "length", "abort", "error")
 
 
 class MetricsCollector(Collector):
-    """Reads `EngineStats` when it is scraped; costs nothing between scrapes."""
+    """Reads `EngineStats` at each scrape; costs nothing in between."""
 
     def __init__(self, stats: EngineStats, model_name: str) -> None:
         self._stats = stats
@@ -47,120 +50,71 @@ class MetricsCollector(Collector):
     def _gauges(self) -> Iterator[Metric]:
         s = self._stats.scheduler
         gauges = (
-            ("num_requests_running", "Sequences in the batch.", s.num_running if s else 0),
-            ("num_requests_waiting", "Sequences in the queue.", s.num_waiting if s else 0),
+            ("vllm:num_requests_running", "Sequences in the batch.", s.num_running if s else 0),
+            ("vllm:num_requests_waiting", "Sequences in the queue.", s.num_waiting if s else 0),
             (
-                "kv_cache_usage_perc",
+                "vllm:kv_cache_usage_perc",
                 "Share of the KV-cache blocks in use; 1 is all.",
                 self._stats.kv_cache_usage,
             ),
+            (
+                "quire:last_step_seconds",
+                "When the newest step ended, on the machine's monotonic clock.",
+                self._stats.last_step,
+            ),
         )
-        for name, text, value in gauges:
-            family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
-            family.add_metric(list(self._labels.values()), value)
-            yield family
-        blocks = GaugeMetricFamily(
-            "quire:kv_blocks",
-            "KV-cache blocks by state; cached blocks are unused and hold a prefix.",
-            labels=[*self._labels, "state"],
-        )
+        yield from (self._one(GaugeMetricFamily, *gauge) for gauge in gauges)
         used, cached = (s.kv_blocks_used, s.kv_blocks_cached) if s else (0, 0)
         free = (s.kv_blocks_total if s else 0) - used - cached
-        for state, count in (("used", used), ("cached", cached), ("free", free)):
-            blocks.add_metric([*self._labels.values(), state], count)
-        yield blocks
-        family = GaugeMetricFamily(
-            "quire:last_step_seconds",
-            "When the newest step ended, on the machine's monotonic clock.",
-            labels=list(self._labels),
+        yield self._by(
+            GaugeMetricFamily,
+            "quire:kv_blocks",
+            "KV-cache blocks by state; cached blocks are unused and hold a prefix.",
+            "state",
+            {"used": used, "cached": cached, "free": free},
         )
-        family.add_metric(list(self._labels.values()), self._stats.last_step)
-        yield family
 
     def _counters(self) -> Iterator[Metric]:
-        s = self._stats.scheduler
-        counters = (
-            ("num_preemptions", "Preemptions.", s.num_preemptions if s else 0),
-            (
-                "prefix_cache_queries",
-                "Prompt tokens looked up in the prefix cache.",
-                s.prefix_cache_queries if s else 0,
-            ),
-            (
-                "prefix_cache_hits",
-                "Prompt tokens found in the prefix cache.",
-                s.prefix_cache_hits if s else 0,
-            ),
-            ("prompt_tokens", "Prompt tokens of the requests begun.", self._stats.prompt_tokens),
-            ("generation_tokens", "Tokens generated.", self._stats.generation_tokens),
-        )
-        for name, text, value in counters:
-            family = CounterMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
-            family.add_metric(list(self._labels.values()), value)
-            yield family
-        own = (
-            ("requests_rejected", "Requests refused: the queue was full.", self._stats.rejected),
-            (
-                "repeated_prompt_tokens",
-                "Prompt tokens that an earlier prompt had begun with, cached or not.",
-                self._stats.repeated_tokens,
-            ),
-            (
-                "engine_restarts",
-                "Engine cores that took the place of one that was lost.",
-                self._stats.restarts,
-            ),
-            (
-                "requests_retried",
-                "Requests that began again because the engine core was lost.",
-                self._stats.retried,
-            ),
-            (
-                "slow_client_outputs",
-                "Outputs that waited for their client to read.",
-                self._stats.slow_outputs,
-            ),
-        )
-        for name, text, count in own:
-            counter = CounterMetricFamily(f"quire:{name}", text, labels=list(self._labels))
-            counter.add_metric(list(self._labels.values()), count)
-            yield counter
-        success = CounterMetricFamily(
+        counters = _counters(self._stats)
+        yield from (self._one(CounterMetricFamily, *counter) for counter in counters)
+        yield self._by(
+            CounterMetricFamily,
             "vllm:request_success",
-            "Sequences finished, by the reason.",
-            labels=[*self._labels, "finished_reason"],
+            "Finished sequences by reason.",
+            "finished_reason",
+            {reason: self._stats.finished[reason] for reason in _REASONS},
         )
-        for reason in _REASONS:
-            success.add_metric([*self._labels.values(), reason], self._stats.finished[reason])
-        yield success
-        ignored = CounterMetricFamily(
+        yield self._by(
+            CounterMetricFamily,
             "quire:ignored_fields",
             "Fields of requests that had no effect, by endpoint.",
-            labels=[*self._labels, "endpoint"],
+            "endpoint",
+            self._stats.ignored_fields,
         )
-        for endpoint, count in self._stats.ignored_fields.items():
-            ignored.add_metric([*self._labels.values(), endpoint], count)
-        yield ignored
 
     def _host_tier(self, host: HostTierStats) -> Iterator[Metric]:
         """Yield metrics of KV blocks outside of the KV cache."""
-        for name, text, value in _host_gauges(host):
-            gauge = GaugeMetricFamily(name, text, labels=list(self._labels))
-            gauge.add_metric(list(self._labels.values()), value)
-            yield gauge
-        for name, text, count in _host_counters(host):
-            counter = CounterMetricFamily(f"quire:{name}", text, labels=list(self._labels))
-            counter.add_metric(list(self._labels.values()), count)
-            yield counter
+        yield from (self._one(GaugeMetricFamily, *gauge) for gauge in _host_gauges(host))
+        yield from (self._one(CounterMetricFamily, *count) for count in _host_counters(host))
 
     def _seconds(self) -> Metric:
-        family = CounterMetricFamily(
-            "quire:time_seconds",
-            f"Where the time went. {'; '.join(f'{k}: {v}' for k, v in PARTS.items())}.",
-            labels=[*self._labels, "part"],
-        )
-        for part, seconds in self._stats.seconds().items():
-            family.add_metric([*self._labels.values(), part], seconds)
+        parts = "; ".join(f"{name}: {meaning}" for name, meaning in PARTS.items())
+        text, seconds = f"Seconds by activity. {parts}.", self._stats.seconds()
+        return self._by(CounterMetricFamily, "quire:time_seconds", text, "part", seconds)
+
+    def _one(self, kind: type[Family], name: str, text: str, value: float) -> Family:
+        """Return a metric with a single value."""
+        family = kind(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family
+
+    def _by(
+        self, kind: type[Family], name: str, text: str, label: str, values: Mapping[str, float]
+    ) -> Family:
+        """Return a metric with one value per value of `label`."""
+        family = kind(name, text, labels=[*self._labels, label])
+        for key, value in values.items():
+            family.add_metric([*self._labels.values(), key], value)
         return family
 
     def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
@@ -177,7 +131,7 @@ def _lora_requests(use: LoraUse, max_loras: int) -> Metric:
     """Return vLLM's metric: labels hold the state, and the value is its time."""
     family = GaugeMetricFamily(
         "vllm:lora_requests_info",
-        "Adapters in the batch and in the queue, by name, with commas between; the time.",
+        "Names of adapters in the batch and in the queue; the value is the time.",
         labels=["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
     )
     named = (",".join(sorted(names)) for names in (use.waiting, use.running))
@@ -185,24 +139,68 @@ def _lora_requests(use: LoraUse, max_loras: int) -> Metric:
     return family
 
 
+def _counters(s: EngineStats) -> tuple[tuple[str, str, int], ...]:
+    scheduler = s.scheduler
+    preemptions, queries, hits = 0, 0, 0
+    if scheduler is not None:
+        preemptions = scheduler.num_preemptions
+        queries, hits = scheduler.prefix_cache_queries, scheduler.prefix_cache_hits
+    return (
+        ("vllm:num_preemptions", "Preemptions.", preemptions),
+        ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", queries),
+        ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", hits),
+        ("vllm:prompt_tokens", "Prompt tokens of requests with a first token.", s.prompt_tokens),
+        ("vllm:generation_tokens", "Generated tokens.", s.generation_tokens),
+        ("quire:requests_rejected", "Requests refused because the queue was full.", s.rejected),
+        (
+            "quire:repeated_prompt_tokens",
+            "Prompt tokens that repeat the beginning of an earlier prompt, cached or not.",
+            s.repeated_tokens,
+        ),
+        ("quire:engine_restarts", "Engine cores that replaced a lost one.", s.restarts),
+        (
+            "quire:requests_retried",
+            "Requests that started again because the engine core was lost.",
+            s.retried,
+        ),
+        (
+            "quire:slow_client_outputs",
+            "Outputs that waited because their client read slowly.",
+            s.slow_outputs,
+        ),
+    )
+
+
 def _host_gauges(host: HostTierStats) -> tuple[tuple[str, str, float], ...]:
     share = host.slots_used / host.slots_total
     swapped = host.num_requests_swapped
     return (
-        ("vllm:num_requests_swapped", "Preempted sequences whose KV blocks are kept.", swapped),
+        ("vllm:num_requests_swapped", "Preempted sequences with stored KV blocks.", swapped),
         ("vllm:cpu_cache_usage_perc", "Share of the host's KV blocks in use; 1 is all.", share),
-        ("quire:kv_files", "KV blocks kept in files.", host.files_used),
+        ("quire:kv_files", "KV blocks stored in files.", host.files_used),
     )
 
 
 def _host_counters(host: HostTierStats) -> tuple[tuple[str, str, int], ...]:
     return (
-        ("swap_preemptions", "Preemptions whose KV blocks were kept.", host.swap_preemptions),
-        ("kv_blocks_swapped_out", "KV blocks of preempted sequences kept.", host.swapped_out),
-        ("kv_blocks_swapped_in", "KV blocks of preempted sequences copied back.", host.swapped_in),
-        ("kv_blocks_offloaded", "KV blocks kept that left the prefix cache.", host.stored),
-        ("kv_blocks_reloaded", "KV blocks of prefixes copied back.", host.loaded),
-        ("kv_load_failures", "KV blocks that were damaged, and computed again.", host.failed),
+        ("quire:swap_preemptions", "Preemptions that stored KV blocks.", host.swap_preemptions),
+        (
+            "quire:kv_blocks_swapped_out",
+            "Stored KV blocks of preempted sequences.",
+            host.swapped_out,
+        ),
+        (
+            "quire:kv_blocks_swapped_in",
+            "KV blocks of preempted sequences copied back.",
+            host.swapped_in,
+        ),
+        (
+            "quire:kv_blocks_offloaded",
+            "Stored KV blocks that the prefix cache evicted.",
+            host.stored,
+        ),
+        ("quire:kv_blocks_reloaded", "KV blocks of prefixes copied back.", host.loaded),
+        ("quire:kv_load_failures", "Damaged KV blocks, which were computed again.", host.failed),
     )
 
 
@@ -211,11 +209,11 @@ def _histograms(s: EngineStats) -> tuple[tuple[str, str, Histogram], ...]:
     return (
         ("time_to_first_token_seconds", "From arrival to the first token.", s.time_to_first_token),
         ("inter_token_latency_seconds", "Between tokens of a sequence.", tokens),
-        # The name that vLLM gave the same thing before, for dashboards that still read it.
+        # vLLM's older name, for dashboards that still use it.
         ("time_per_output_token_seconds", "As inter_token_latency_seconds.", tokens),
         (
             "request_time_per_output_token_seconds",
-            "Mean time of a sequence's tokens but the first.",
+            "Mean time per token of a sequence, without the first.",
             s.time_per_output_token,
         ),
         ("e2e_request_latency_seconds", "From arrival to the last token.", s.e2e_request_latency),
@@ -245,7 +243,7 @@ def _histograms(s: EngineStats) -> tuple[tuple[str, str, Histogram], ...]:
         ("request_params_n", "The request's n.", s.request_params_n),
         (
             "request_params_max_tokens",
-            "The request's max_tokens, where set.",
+            "The request's max_tokens, if set.",
             s.request_params_max_tokens,
         ),
     )

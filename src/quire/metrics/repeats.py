@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 CHUNK = 64
-"""Tokens that are compared at a time: 20 µs for a prompt of a thousand."""
+"""Tokens compared at a time. A prompt of a thousand tokens takes 20 µs."""
 MOST_CHUNKS = 65_536
-"""Remembered; the oldest are forgotten first. Four million tokens, in some 8 MB."""
+"""Most stored chunks; the oldest are dropped first. Four million tokens in about 8 MB."""
 
 
 class RepeatedPrefixes:
@@ -15,10 +15,10 @@ class RepeatedPrefixes:
         self._seen: dict[int, None] = {}
 
     def note(self, token_ids: list[int], salt: str | None = None) -> int:
-        """Remember a prompt; return how many leading tokens an earlier one had, in whole chunks.
+        """Store a prompt; return how many leading tokens an earlier prompt had, in whole chunks.
 
-        A salted prompt shares with those of its salt alone, as in the prefix cache. The last token
-        is never counted: it is always computed.
+        As in the prefix cache, only prompts with equal salts share. The last token never counts,
+        because it is always computed.
         """
         seen, chain, repeated = self._seen, hash(salt), 0
         for start in range(0, len(token_ids) - CHUNK, CHUNK):

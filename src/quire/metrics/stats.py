@@ -25,39 +25,39 @@ TOKEN_COUNTS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
 
 
 class LoraUse(NamedTuple):
-    """Names of adapters of sequences in the batch, and in the queue."""
+    """Names of the adapters of running and of waiting sequences."""
 
     running: set[str]
     waiting: set[str]
 
 
 class EngineStats:
-    """Counters and histograms since start; seconds are on the monotonic clock."""
+    """Counters and histograms since the start; times are on the monotonic clock."""
 
     def __init__(self) -> None:
         self.scheduler: SchedulerStats | None = None
-        """The latest; None before there is a core."""
+        """The latest one; None without a core."""
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.cached_tokens = 0
         self.finished: Counter[str] = Counter()
         """Sequences by finish reason."""
         self.repeated_tokens = 0
-        """Of arriving prompts, those tokens that an earlier one had begun with."""
+        """Prompt tokens that repeat the beginning of an earlier prompt."""
         self.rejected = 0
         """Requests refused because the queue was full."""
         self.ignored_fields: Counter[str] = Counter()
         """Fields of requests that had no effect, by endpoint."""
         self.restarts = 0
-        """Engine cores that took the place of one that was lost."""
+        """Engine cores that replaced a lost one."""
         self.retried = 0
-        """Requests that began again with another core."""
+        """Requests that started again in another core."""
         self.slow_outputs = 0
-        """Outputs that waited because their client had not read what it had been sent."""
+        """Outputs that waited because their client read slowly."""
         self.time_to_first_token = Histogram(LATENCIES)
         self.inter_token_latency = Histogram(LATENCIES)
         self.time_per_output_token = Histogram(LATENCIES)
-        """Of each finished sequence: its decode time over its tokens but the first."""
+        """Per finished sequence: decode time over the number of tokens without the first."""
         self.e2e_request_latency = Histogram(LATENCIES)
         self.request_queue_time = Histogram(LATENCIES)
         self.request_prefill_time = Histogram(LATENCIES)
@@ -87,7 +87,7 @@ class EngineStats:
         self.adapters: Callable[[], LoraUse] | None = None
         """Returns the adapters in use."""
         self.observer: Callable[[], None] | None = None
-        """Called after every step."""
+        """Called after each step."""
         self._repeats = RepeatedPrefixes()
         self._finish_times: deque[float] = deque(maxlen=64)
         self._log_start: float | None = None
@@ -150,8 +150,11 @@ class EngineStats:
         self.time_to_first_token.observe(metrics.first_token_time - metrics.arrival_time)
 
     def on_tokens(self, count: int, seconds: float | None) -> None:
-        """Record new tokens of a sequence, this many seconds after the previous ones (None: its
-        first)."""
+        """Record new tokens of a sequence.
+
+        Args:
+            seconds: time since its previous tokens; None for its first ones.
+        """
         self.generation_tokens += count
         if seconds is not None and count:
             self.inter_token_latency.observe(seconds)
@@ -207,11 +210,11 @@ class EngineStats:
         """Return the model's share of the time since the last line, and the largest other share."""
         spent = {k: v - self._log_seconds.get(k, 0.0) for k, v in self.seconds().items()}
         model = spent.pop("model")
-        del spent["queue"]  # it counts every request that waits
+        del spent["queue"]  # all waiting requests add up in it
         largest = max(spent, key=lambda name: spent[name])
         return f"model {model / elapsed:.0%}, {largest} {_share(spent[largest] / elapsed)}"
 
 
 def _share(part: float) -> str:
-    """Return a share of the time, in cores if several processes work on it, as tokenizers do."""
+    """Return a share of the time; above 1, as for several tokenizers, in cores."""
     return f"{part:.0%}" if part <= 1 else f"{part:.1f} cores"

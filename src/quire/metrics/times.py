@@ -10,22 +10,22 @@ from contextlib import contextmanager
 from quire.core.messages import CoreTimes
 
 PARTS = {
-    "http": "connections, parsing, validation, answers: what else the API's event loop does",
+    "http": "connections, parsing, validation, answers: the rest of the API's event loop",
     "tokenize": "prompts and chat templates to tokens",
-    "queue": "requests waiting for the batch; every one counts",
-    "receive": "the core taking requests in, hashing included",
+    "queue": "requests waiting for the batch, summed over requests",
+    "receive": "the core adding requests, including hashing",
     "schedule": "choosing a step's tokens and blocks",
-    "prepare": "making a step's inputs",
+    "prepare": "a step's inputs",
     "model": "the forward pass and the logits",
     "sample": "logits to tokens",
-    "update": "the scheduler taking in a step's tokens",
+    "update": "the scheduler applying a step's tokens",
     "core_send": "the core encoding and sending its outputs",
     "detokenize": "tokens to text",
-    "send": "texts to events, and these to their sockets",
+    "send": "texts to events, and events to sockets",
     "idle": "the core waiting for requests",
 }
-"""Name → meaning. Parts of the core are wall time and add up to all of it; the front end's are
-CPU time, because they take it from the kernels."""
+"""Name → meaning. The core's parts are wall time and add up to its total. The front end's parts
+are CPU time, because they take it from the kernels."""
 
 
 class FrontTimes:
@@ -95,7 +95,7 @@ def joined(front: FrontTimes, core: CoreTimes | None, queue: float) -> dict[str,
         "http": front.http,
         "tokenize": front.tokenize,
         "queue": queue,
-        # Offline one thread does all: it tokenizes between two steps, and detokenizes after each.
+        # Offline, one thread tokenizes between two steps and detokenizes after each.
         "receive": max(0.0, core.receive - front.tokenize) if offline else core.receive,
         "schedule": core.schedule,
         "prepare": core.prepare,

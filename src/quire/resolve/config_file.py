@@ -26,8 +26,8 @@ class Setting:
 
     Attributes:
         key: the flag's name without its leading dashes, with dashes or underscores.
-        words: the value as one would write it on a command line; a list has several.
-            None is YAML's null, which leaves the flag unset.
+        words: the value as on a command line; a list has several. None is YAML's null, which
+            leaves the flag unset.
         where: the file and the line, for messages.
     """
 
@@ -39,8 +39,8 @@ class Setting:
 def read_settings(path: Path) -> list[Setting]:
     """Return the flags that a file sets, in its order.
 
-    Every value reaches its flag as the text that stands in the file, so that a flag takes there
-    what it takes on the command line, and YAML makes no number of a git commit.
+    Each value reaches its flag as text, so that a flag accepts the same in a file as on the command
+    line, and YAML does not convert a git commit to a number.
 
     Raises:
         ConfigError: the file cannot be read, is neither TOML nor YAML, or sets a flag twice.
@@ -75,14 +75,14 @@ def write_settings(path: Path, values: Mapping[str, Any], comments: Sequence[str
     """Write flags for `read_settings`, as TOML or YAML by the suffix.
 
     Args:
-        values: field of `EngineArgs` → value; None is left out, as it is unset.
-        comments: lines to stand above.
+        values: field of `EngineArgs` → value; None means unset and is left out.
+        comments: lines to write above.
 
     Raises:
-        ConfigError: the suffix is no config file's.
+    ConfigError: the suffix is none of a config file.
     """
     if path.suffix not in (_TOML, *_YAML):
-        raise ConfigError(f"{path} is to be a config file; it must end in .toml, .yaml or .yml.")
+        raise ConfigError(f"{path} must end in .toml, .yaml or .yml to be a config file.")
     sign = " = " if path.suffix == _TOML else ": "
     lines = [f"# {line}".rstrip() for line in comments]
     lines += [
@@ -108,7 +108,7 @@ def _from_toml(path: Path, text: str) -> list[Setting]:
     lines = text.splitlines()
 
     def where(key: str) -> str:
-        """tomllib does not tell lines: the first that looks like the key's."""
+        """Return the first line that looks like the key's; tomllib reports no lines."""
         pattern = re.compile(rf"""\s*\[?\s*["']?{re.escape(key)}["']?\s*[]=.]""")
         numbers = (i for i, line in enumerate(lines, 1) if pattern.match(line))
         number = next(numbers, None)
@@ -152,7 +152,7 @@ def _yaml_words(node: yaml.Node) -> list[str] | None:
 
     match node:
         case yaml.ScalarNode(value=str(text), style=style):
-            # Infinity is the one number that YAML spells as no flag does.
+            # Only infinity is spelled differently in YAML and in flags.
             text = "inf" if text in (".inf", ".Inf", ".INF") else text
             return None if style is None and text in _NULL else [text]
         case yaml.SequenceNode(value=items):

@@ -13,16 +13,16 @@ from quire.models.shares import shared_config
 from quire.resolve.arguments import EngineArgs
 
 AUTO = -1
-"""As `max_model_len`, what unset is."""
+"""As `max_model_len`: the same as unset."""
 LEAST_TOKENS = 1024
-"""A shorter context is not chosen, nor proposed."""
+"""The shortest context that Quire chooses or proposes."""
 
 
 def asked_context(args: EngineArgs, model: ModelConfig) -> int:
     """Return the flag's value, or the model's own limit.
 
     Raises:
-        ConfigError: the model knows no such positions.
+        ConfigError: the flag exceeds the model's positions, or is below 2.
         CheckpointError: the model has a single position.
     """
     limit, asked = model.max_position_embeddings, args.max_model_len
@@ -42,18 +42,18 @@ def asked_context(args: EngineArgs, model: ModelConfig) -> int:
     if asked > limit:
         raise ConfigError(
             f"max_model_len is {asked}; the model's positions end at {limit}.",
-            fix=f"Lower --max-model-len to {limit}, or leave it away.",
+            fix=f"Lower --max-model-len to {limit}, or leave it out.",
             param="max_model_len",
         )
     return asked
 
 
 def with_fitting_context(args: EngineArgs, config: EngineConfig, notes: list[str]) -> EngineConfig:
-    """Return the configuration; without a flag its context is cut to what fits into memory.
+    """Return the configuration; without the flag, its context is reduced until it fits into memory.
 
-    What the engine's process will hold besides is not known yet: some more than usual is left for
-    it, so that the same flags give the same context on a machine. Where not even LEAST_TOKENS fit,
-    the context stays whole, and the start fails with a table of the memory.
+    The engine process's other memory is not known yet. A generous estimate ensures that the same
+    flags give the same context on a machine. If not even LEAST_TOKENS fit, the context stays whole,
+    and the start fails with a table of the memory.
     """
     if args.max_model_len not in (None, AUTO):
         return config

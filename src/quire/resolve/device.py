@@ -16,10 +16,10 @@ GIB = 2**30
 def resolve_device(
     args: EngineArgs, hardware: Hardware, notes: list[str]
 ) -> tuple[EngineArgs, DeviceType]:
-    """Return the device, and the flags with its kernels.
+    """Return the arguments with the device's kernels, and the device.
 
     Raises:
-        ConfigError: it is not there, or cannot run what the flags ask for.
+        ConfigError: the device does not exist, or cannot do what the flags ask for.
     """
     gpu = hardware.gpu
     for_cpus = gpu is None or args.ops == "cpu" or args.tensor_parallel_size > 1
@@ -32,15 +32,15 @@ def resolve_device(
             + (
                 f"the driver shows no GPU (torch is built for CUDA {built})."
                 if built
-                else "the torch that is installed is built without CUDA."
+                else "the installed torch is built without CUDA."
             ),
-            fix="Install torch for CUDA and NVIDIA's driver, or leave --device away.",
+            fix="Install torch for CUDA and NVIDIA's driver, or leave --device out.",
             param="device",
         )
     if args.ops == "cpu":
         raise ConfigError(
             "device is 'cuda', but ops is 'cpu': the native kernels run on CPUs.",
-            fix="Leave --ops away, or use --device cpu.",
+            fix="Leave --ops out, or use --device cpu.",
             param="device",
         )
     notes.append(f"device cuda: {gpu.name}, by the reference ops, in plain torch.")
@@ -50,11 +50,12 @@ def resolve_device(
 def memory_budget(
     args: EngineArgs, hardware: Hardware, device: DeviceType, notes: list[str]
 ) -> int:
-    """Return the bytes of the device's memory for weights and KV cache; on a CPU without the host
-    tiers.
+    """Return how many bytes of the device's memory weights and KV cache may use.
+
+    On a CPU, the host tiers are subtracted.
 
     Raises:
-        ConfigError: the host tiers take more memory than is free.
+        ConfigError: the host tiers need more memory than is free.
     """
     usable = int(AVAILABLE_SHARE * hardware.available_bytes)
     host = int((args.swap_space + args.kv_offloading_size) * GIB)

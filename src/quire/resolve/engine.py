@@ -47,15 +47,14 @@ from quire.text.tokenizer import load_tokenizer as open_tokenizer
 logger = logging.getLogger(__name__)
 
 ONE_THREAD_PARAMETERS = 32_000_000
-"""A model below this size is bound by its many small operations, not by arithmetic."""
+"""Small operations, not arithmetic, limit the speed of models below this size."""
 NO_STRETCH = 10**9
-"""A larger `max_itl_stretch` bounds nothing."""
+"""A larger `max_itl_stretch` means no limit."""
 STEP_TIMEOUT = 60.0
 STEP_TIMEOUT_FACTOR = 10.0
-"""Times the predicted longest step: the machine may be slower than guessed, and busy."""
+"""Factor of the predicted longest step: the machine may be slower than predicted, or busy."""
 
-RANDOM_WEIGHTS = "The weights are random numbers (load format dummy): expect no sense."
-"""A note."""
+RANDOM_WEIGHTS = "The weights are random numbers (load format dummy): the output has no meaning."
 
 _LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
 
@@ -71,11 +70,10 @@ class Resolved:
 
 
 def engine_args(model: str, fields: Mapping[str, Any]) -> EngineArgs:
-    """Return `EngineArgs` from a model and keyword arguments; `profiler_config` may be a dict or
-    JSON.
+    """Return `EngineArgs` from keyword arguments; `profiler_config` may be a dict or JSON.
 
     Raises:
-        ConfigError: for a name that is no field, or one of vLLM's that cannot be heeded.
+        ConfigError: a name is unknown, or asks for something that Quire does not do.
     """
     args = EngineArgs(model=model, **fields)
     if args.profiler_config is None:
@@ -84,7 +82,7 @@ def engine_args(model: str, fields: Mapping[str, Any]) -> EngineArgs:
 
 
 def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
-    """Find the model, read its configuration (no weights), and make every open choice.
+    """Find the model, read its configuration (no weights), and make all open choices.
 
     Raises:
         ConfigError: a flag is out of range or does not fit the model or the machine.
@@ -93,13 +91,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     check_values(args)
     notes: list[str] = []
     args, device = resolve_device(args, hardware, notes)
-    source = checkpoint.resolve(
-        args.model,
-        load_format=args.load_format,
-        revision=args.revision,
-        download_dir=args.download_dir,
-    )
-    source = overridden(source, args.hf_overrides)
+    source = _source(args)
     pooled = resolve_pooling(args, source, model_config(source.config), notes)
     args, model = pooled.args, pooled.model
     if source.kind == "dummy":
@@ -126,16 +118,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
         memory_budget_bytes=memory_budget(args, hardware, device, notes),
         enable_prefix_caching=args.enable_prefix_caching,
-        scheduler=SchedulerConfig(
-            max_model_len=asked_context(args, model),
-            max_num_seqs=args.max_num_seqs,
-            max_num_batched_tokens=step_tokens(args),
-            policy=args.scheduling_policy,
-            preemption_mode=args.preemption_mode,
-            max_itl_stretch=_itl_stretch(args),
-            whole_prompts=not model.causal,
-            max_loras=args.max_loras if args.enable_lora else None,
-        ),
+        scheduler=_scheduler_config(args, model),
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
@@ -155,14 +138,42 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         enable_prompt_embeds=args.enable_prompt_embeds,
         device=device,
     )
-    config = dataclasses.replace(config, lora=lora_config(args, pools=pooled.pooling is not None))
-    config = with_ranks(args, config, hardware, notes)
-    config = dataclasses.replace(
-        config, cpu_offload_bytes=_cpu_offload(args, config, hardware, notes)
+    return Resolved(_completed(args, config, hardware, notes), source, tokenizer_path, notes)
+
+
+def _source(args: EngineArgs) -> ModelSource:
+    source = checkpoint.resolve(
+        args.model,
+        load_format=args.load_format,
+        revision=args.revision,
+        download_dir=args.download_dir,
     )
+    return overridden(source, args.hf_overrides)
+
+
+def _scheduler_config(args: EngineArgs, model: ModelConfig) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_model_len=asked_context(args, model),
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=step_tokens(args),
+        policy=args.scheduling_policy,
+        preemption_mode=args.preemption_mode,
+        max_itl_stretch=_itl_stretch(args),
+        whole_prompts=not model.causal,
+        max_loras=args.max_loras if args.enable_lora else None,
+    )
+
+
+def _completed(
+    args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
+) -> EngineConfig:
+    """Return the configuration with the fields that depend on other fields."""
+    config = dataclasses.replace(config, lora=lora_config(args, pools=config.pooling is not None))
+    config = with_ranks(args, config, hardware, notes)
+    offload = _cpu_offload(args, config, hardware, notes)
+    config = dataclasses.replace(config, cpu_offload_bytes=offload)
     config = with_fitting_context(args, config, notes)
-    config = dataclasses.replace(config, step_timeout=_step_timeout(args, config))
-    return Resolved(config, source, tokenizer_path, notes)
+    return dataclasses.replace(config, step_timeout=_step_timeout(args, config))
 
 
 def _step_timeout(args: EngineArgs, config: EngineConfig) -> float:
@@ -184,7 +195,7 @@ def _hash_algo(args: EngineArgs) -> HashAlgo:
 
 
 def load_tokenizer(resolved: Resolved) -> Tokenizer:
-    """Return the model's tokenizer; for a preset, which has none, one that spells out ids."""
+    """Return the model's tokenizer; for a preset, which has none, one that writes ids as text."""
     return open_tokenizer(resolved.tokenizer_path, vocab_size=resolved.config.model.vocab_size)
 
 
@@ -240,14 +251,14 @@ def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -
         raise value_error(
             args,
             "calculate_kv_scales",
-            f"only an fp8 KV cache has scales to calculate, and this one is {kept}: "
-            "--kv-cache-dtype fp8 makes it one.",
+            f"only an fp8 KV cache has scales to calculate, and this one is {kept}. "
+            "Add --kv-cache-dtype fp8.",
         )
     if kept != dtype and model.head_dim > MAX_CONVERTED_HEAD_DIM:
         raise value_error(
             args,
             "kv_cache_dtype",
-            f"{kept} holds heads of up to {MAX_CONVERTED_HEAD_DIM}, and the model's are "
+            f"{kept} needs a head_dim of at most {MAX_CONVERTED_HEAD_DIM}; the model's is "
             f"{model.head_dim}.",
         )
     return kept
@@ -262,7 +273,9 @@ def _cpu_offload(
         return 0
     on_gpu = config.device == "cuda"
     if args.ops == "reference" and not on_gpu:
-        raise value_error(args, "cpu_offload_gb", "the reference ops read no weights from files.")
+        raise value_error(
+            args, "cpu_offload_gb", "the reference ops cannot read weights from files."
+        )
     weights = layer_weights(config)
     if limit > (most := sum(weights.values())):
         raise value_error(args, "cpu_offload_gb", f"the layers' weights take {gib(most)} in all.")
@@ -289,14 +302,14 @@ def _tiers(args: EngineArgs, block_bytes: int) -> TierConfig:
     """Return the number of blocks in the tiers below the KV cache."""
     if args.kv_offloading_size and not args.enable_prefix_caching:
         raise value_error(
-            args, "kv_offloading_size", "there is nothing to keep without prefix caching."
+            args, "kv_offloading_size", "without prefix caching there are no blocks to offload."
         )
 
     def blocks(name: str) -> int:
         size: float = getattr(args, name)
         count = int(size * GIB) // block_bytes
         if size and not count:
-            raise value_error(args, name, f"a KV block alone takes {block_bytes} bytes.")
+            raise value_error(args, name, f"a single KV block takes {block_bytes} bytes.")
         return count
 
     directory = args.kv_offloading_dir
@@ -312,17 +325,17 @@ def _num_threads(args: EngineArgs, hardware: Hardware, model: ModelConfig, notes
     if args.num_threads is not None:
         if args.num_threads > hardware.cores:
             logger.warning(
-                "num_threads is %d, and this process may use %d cores: threads will wait for each "
-                "other.", args.num_threads, hardware.cores,
+                "num_threads is %d, but this process may use only %d cores: threads will wait for "
+                "each other.", args.num_threads, hardware.cores,
             )  # fmt: skip
         return args.num_threads
     if (parameters := parameter_count(model)) < ONE_THREAD_PARAMETERS:
         notes.append(
-            f"num_threads 1: {parameters / 1e6:.1f} M parameters are computed in less time "
-            "than threads take to meet."
+            f"num_threads 1: with {parameters / 1e6:.1f} M parameters, synchronizing threads takes "
+            "longer than computing."
         )
         return 1
-    notes.append(f"num_threads {hardware.cores}: every core this process may use.")
+    notes.append(f"num_threads {hardware.cores}: all cores that this process may use.")
     return hardware.cores
 
 

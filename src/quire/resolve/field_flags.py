@@ -1,4 +1,4 @@
-"""Command-line flags made from a dataclass of arguments, so that the two cannot drift apart."""
+"""Command-line flags generated from a dataclass of arguments, so that both always match."""
 
 from __future__ import annotations
 
@@ -86,11 +86,12 @@ def add_flags(
 
 
 def arguments_from(kind: type[Arguments], namespace: argparse.Namespace) -> Arguments:
-    """The arguments that the parsed flags spell; of other names in `namespace` only vLLM's are
-    read, and those that have no effect here are told on stderr.
+    """Return the arguments of the parsed flags; ignore other names in `namespace`.
+
+    vLLM's flags are read, too. Those without effect are reported on stderr.
 
     Raises:
-        ConfigError: the profiler's are wrong, or one of vLLM's cannot be heeded.
+        ConfigError: the profiler's flags are wrong, or one of vLLM's is not supported.
     """
     for note in foreign_notes(foreign_values(vars(namespace))):
         print(f"note: {note}", file=sys.stderr)
@@ -109,7 +110,7 @@ def arguments_from(kind: type[Arguments], namespace: argparse.Namespace) -> Argu
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """The string literal under each field of a class, on one line; {} where there is no source."""
+    """Return the docstring under each field of a class, on one line; {} without source code."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except OSError:
@@ -118,7 +119,7 @@ def field_docs(cls: type) -> dict[str, str]:
 
 
 def module_docs(module: types.ModuleType) -> dict[str, dict[str, str]]:
-    """`field_docs` of all of a module's classes, by their names."""
+    """Return `field_docs` of all classes of a module, by class name."""
     try:
         tree = ast.parse(inspect.getsource(module))
     except OSError:
@@ -141,10 +142,10 @@ def _docs_in(definition: ast.ClassDef) -> dict[str, str]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes from "4096", "4GiB", "4G" (both 4·2³⁰), "4GB" or "4g" (both 4·10⁹).
+    """Return bytes from "4096", "4GiB", "4G" (both 4·2³⁰), "4GB" or "4g" (both 4·10⁹).
 
     Raises:
-        argparse.ArgumentTypeError: for anything else, and where it is no whole number of bytes.
+        argparse.ArgumentTypeError: for other texts, and for fractions of a byte.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
     factor = _UNITS.get(match[2]) if match else None
@@ -159,7 +160,7 @@ def parse_size(text: str) -> int:
 
 
 def _parse_tokens(text: str) -> int:
-    """A number of tokens: "4096", "4K" (4 · 2¹⁰) or "4k" (4 · 10³)."""
+    """Return a number of tokens from "4096", "4K" (4 · 2¹⁰) or "4k" (4 · 10³)."""
     return parse_size(text) if text[-1:] in ("k", "K") else int(text)
 
 
@@ -176,7 +177,7 @@ def _add_switch(
     *,
     default: bool,
 ) -> None:
-    """A boolean: `--flag` with help, and `--no-flag` and the underscored spellings without."""
+    """Add a boolean: `--flag` with help; `--no-flag` and underscored spellings without help."""
     off = "--no-" + flag.removeprefix("--")
     text += f" (default: {'on' if default else 'off'}; {off if default else flag} to change)"
     group.add_argument(flag, dest=name, action="store_true", default=default, help=text)
@@ -188,7 +189,7 @@ def _add_switch(
 
 
 def _add_dotted(group: argparse._ArgumentGroup) -> None:
-    """A flag `--profiler-config.FIELD` for each field of a `ProfilerConfig`."""
+    """Add a flag `--profiler-config.FIELD` for each field of a `ProfilerConfig`."""
     for field in dataclasses.fields(ProfilerConfig):
         flag = f"--profiler-config.{field.name}"
         group.add_argument(
@@ -198,7 +199,7 @@ def _add_dotted(group: argparse._ArgumentGroup) -> None:
 
 
 def value_options(name: str, hint: Any) -> dict[str, Any]:
-    """Argparse's `type`, `choices` and `metavar` for a field's annotation."""
+    """Return argparse's `type`, `choices` and `metavar` for a field's annotation."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
     if typing.get_origin(hint) is typing.Literal:

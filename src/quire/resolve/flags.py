@@ -27,8 +27,7 @@ def add_engine_flags(
 
 
 def engine_args_from(namespace: argparse.Namespace) -> EngineArgs:
-    """Return the `EngineArgs` of the parsed flags. Of other names in `namespace` only vLLM's are
-    read; flags without effect are reported on stderr."""
+    """Return the `EngineArgs` of the parsed flags; see `arguments_from`."""
     return arguments_from(EngineArgs, namespace)
 
 
@@ -38,13 +37,13 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="flags in YAML (.yaml) or TOML (.toml), one a line without its dashes: "
-        "`max-num-seqs: 32`; the command line's own win; `quire config` shows what results",
+        help="flags in YAML (.yaml) or TOML (.toml), one per line without its dashes: "
+        "`max-num-seqs: 32`; flags on the command line win; `quire config` shows the result",
     )
 
 
 def engine_flags_from(args: EngineArgs) -> list[str]:
-    """Return the flags that spell `args`: fields that differ from their defaults."""
+    """Return the flags for `args`: one per field that differs from its default."""
     flags: list[str] = []
     for field in dataclasses.fields(EngineArgs):
         value = getattr(args, field.name)
@@ -63,10 +62,10 @@ def engine_flags_from(args: EngineArgs) -> list[str]:
 def field_value(name: str, word: str) -> Any:
     """Return the value of an `EngineArgs` field from a word of a command line.
 
-    `none` is None where the field may be unset; a switch takes true or false.
+        `none` means None if the field may be unset; a switch takes true or false.
 
     Raises:
-        argparse.ArgumentTypeError: the word spells none, or the field is unknown.
+    argparse.ArgumentTypeError: the word is no value of the field, or the field is unknown.
     """
     hints = typing.get_type_hints(EngineArgs)
     if name not in hints:

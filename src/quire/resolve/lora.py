@@ -13,15 +13,15 @@ def lora_config(args: EngineArgs, *, pools: bool = False) -> LoRAConfig | None:
     """Return the limits; None if adapters are off.
 
     Args:
-        pools: the model is asked for embeddings or scores.
+        pools: the model returns embeddings or scores.
 
     Raises:
-        ConfigError: a limit is set all the same, memory could not hold a step's adapters, or the
-            model generates nothing.
+    ConfigError: a limit is set without --enable-lora, memory could not hold a step's
+        adapters, or the model generates no text.
     """
     if args.enable_lora and pools:
         raise ConfigError(
-            "Adapters are served for models that generate text, not for pooled ones.",
+            "Adapters need a model that generates text, not a pooling model.",
             param="enable_lora",
         )
     if not args.enable_lora:
@@ -32,7 +32,7 @@ def lora_config(args: EngineArgs, *, pools: bool = False) -> LoRAConfig | None:
     held = args.max_loras if args.max_cpu_loras is None else args.max_cpu_loras
     if held < args.max_loras:
         raise ConfigError(
-            f"max_cpu_loras is {held}; it must hold those of a step, --max-loras {args.max_loras}.",
+            f"max_cpu_loras is {held}; it must be at least --max-loras, {args.max_loras}.",
             param="max_cpu_loras",
         )
     return LoRAConfig(args.max_loras, args.max_lora_rank, held)

@@ -17,11 +17,11 @@ _FLAG = "--hf-overrides"
 
 
 def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
-    """Return the model's source with these fields in place of those of config.json.
+    """Return the model's source with fields of config.json replaced.
 
     Args:
-        overrides: a JSON object; a field that is null is taken away. RoPE's fields take effect
-            whatever spelling the model uses (see `models.rope.overridden`).
+        overrides: a JSON object; null removes a field. RoPE's fields work in any spelling
+            (see `models.rope.overridden`).
 
     Raises:
         ConfigError: it is no JSON object.

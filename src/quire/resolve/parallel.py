@@ -20,27 +20,25 @@ def with_ranks(
 
     Raises:
         ConfigError: there are fewer cores or threads than ranks, the model or its quantization
-            cannot be dealt out, or something is asked for that one process alone can do.
+            cannot be divided, or a flag works with one process only.
     """
     ranks = args.tensor_parallel_size
     if ranks == 1:
         return config
     if ranks > hardware.cores:
-        raise _error(
-            ranks, f"every rank needs a core of its own, and there are {hardware.cores} here."
-        )
+        raise _error(ranks, f"each rank needs its own core, and this machine has {hardware.cores}.")
     if args.num_threads is not None and args.num_threads < ranks:
-        raise _error(ranks, f"every rank needs a thread, and num_threads is {args.num_threads}.")
+        raise _error(ranks, f"each rank needs a thread, and num_threads is {args.num_threads}.")
     for asked, what in (
-        (config.device != "cpu", "a GPU is for one process only; --device cpu leaves it alone."),
-        (args.ops == "reference", "the reference ops are for one process only."),
-        (bool(args.cpu_offload_gb), "weights in files are for one process only."),
+        (config.device != "cpu", "only one process can use a GPU; add --device cpu."),
+        (args.ops == "reference", "the reference ops work with one process only."),
+        (bool(args.cpu_offload_gb), "cpu_offload_gb works with one process only."),
     ):
         if asked:
             raise _error(ranks, what)
     threads = max(1, config.num_threads // ranks)
     config = replace(config, tensor_parallel_size=ranks, num_threads=ranks * threads)
-    shared_config(config, 0)  # says what cannot be dealt out
+    shared_config(config, 0)  # raises if the model cannot be divided
     notes.append(
         f"tensor_parallel_size {ranks}: {ranks} processes of {threads} "
         f"thread{'s' if threads > 1 else ''}."

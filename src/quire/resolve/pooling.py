@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "Softmax": "softmax",
     "Identity": "none",
 }
-"""torch's modules, as a cross-encoder's config.json names them."""
+"""torch's modules in a cross-encoder's config.json."""
 
 _CLASSIFIER_POOLING: dict[str, PoolingType] = {"cls": "CLS", "mean": "MEAN"}
 
@@ -35,7 +35,7 @@ _PROBLEMS: dict[str, Activation] = {
     "single_label_classification": "softmax",
     "multi_label_classification": "sigmoid",
 }
-"""`problem_type` of config.json, as Transformers' pipeline and vLLM read it."""
+"""`problem_type` of config.json, with the meaning of Transformers' pipeline and vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def resolve_pooling(
 
     Raises:
         ConfigError: the flags contradict the model, or each other.
-        UnsupportedModelError: it pools in a way that Quire does not have.
+        UnsupportedModelError: Quire does not support the model's pooling.
     """
     files = _files(source)
     made_for = task_of(source.config)
@@ -62,8 +62,7 @@ def resolve_pooling(
         _refuse_pooling_flags(args)
         if not _is_causal(source.config):
             raise UnsupportedModelError(
-                "config.json: is_causal is not true; a model that attends both ways generates no "
-                "text.",
+                "config.json: is_causal is not true; a bidirectional model generates no text.",
                 fix="Add --runner pooling, or remove is_causal.",
                 param="is_causal",
             )
@@ -77,9 +76,11 @@ def resolve_pooling(
         model, lm_head=False, tie_word_embeddings=False, num_labels=labels, causal=causal
     )
     if not causal and model.sliding_window is not None and not is_encoder(model):
-        raise UnsupportedModelError("attention both ways within a sliding window is not known.")
+        raise UnsupportedModelError(
+            "Bidirectional attention within a sliding window is not supported."
+        )
     pooling = _config(args, source.config, model, task, files, notes)
-    how = "normalized" if pooling.normalize else "as they are"
+    how = "normalized" if pooling.normalize else "not normalized"
     what = f"embeddings, {how}" if task == "embed" else f"{labels} scores, {pooling.activation}"
     notes.append(f"pooling {pooling.pooling_type}: {what}.")
     return PooledModel(_arguments(args, model, pooling, files, notes), model, pooling)
@@ -115,7 +116,7 @@ def _task(args: EngineArgs, made_for: str) -> PoolingTask:
         return "embed" if args.convert == "embed" else "classify"
     if args.convert == "none" and made_for == "generate":
         raise ConfigError(
-            "convert is 'none', but the model was made to generate text, not to pool.",
+            "convert is 'none', but the model generates text and does not pool.",
             fix="Use --convert embed.",
             param="--convert",
         )
@@ -266,7 +267,7 @@ def _arguments(
     files: SentenceTransformer | None,
     notes: list[str],
 ) -> EngineArgs:
-    """Return the arguments that follow from the pooling."""
+    """Return the arguments with the values that pooling implies."""
     changes: dict[str, Any] = {"max_itl_stretch": math.inf}  # no request decodes
     longest = model.max_position_embeddings
     if files and files.max_seq_length and args.max_model_len is None:
@@ -276,8 +277,8 @@ def _arguments(
     if pooling.pooling_type != "LAST" or not model.causal:
         if args.swap_space or args.kv_offloading_size:
             raise ConfigError(
-                "swap_space and kv_offloading_size keep what a model needs again, and one that "
-                f"pools by {pooling.pooling_type} computes every prompt whole.",
+                "swap_space and kv_offloading_size have no use: a model with "
+                f"{pooling.pooling_type} pooling always computes whole prompts.",
                 fix="Leave them unset.",
                 param="swap_space" if args.swap_space else "kv_offloading_size",
             )
@@ -287,7 +288,7 @@ def _arguments(
         if tokens is not None and tokens < longest:
             raise ConfigError(
                 f"max_num_batched_tokens is {tokens}; it must be at least max_model_len, "
-                f"{longest}, for a prompt of this model is computed in one step.",
+                f"{longest}, because this model computes a prompt in one step.",
                 param="max_num_batched_tokens",
             )
         changes["max_num_batched_tokens"] = tokens or max(STEP_TOKENS, longest, args.max_num_seqs)
@@ -298,14 +299,14 @@ def _arguments(
 def _refuse_generation_flags(args: EngineArgs) -> None:
     if args.enable_prompt_embeds:
         raise ConfigError(
-            "enable_prompt_embeds is for models that generate; one that pools takes texts and ids.",
+            "enable_prompt_embeds needs a generating model; a pooling model takes texts and ids.",
             fix="Leave it unset.",
             param="enable_prompt_embeds",
         )
     if args.async_scheduling or args.num_scheduler_steps > 1:
         name = "async_scheduling" if args.async_scheduling else "num_scheduler_steps"
         raise ConfigError(
-            f"{name} overlaps the steps of sequences that decode; a pooling model has none.",
+            f"{name} is for decoding; a pooling model does not decode.",
             fix="Leave it unset.",
             param=name,
         )

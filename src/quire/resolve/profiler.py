@@ -1,4 +1,4 @@
-"""Make a `ProfilerConfig` from any spelling."""
+"""Makes a `ProfilerConfig` from flags, JSON or environment variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_profiler_config(given: ProfilerConfig | Mapping[str, Any] | str) -> Pr
     """Return a `ProfilerConfig` from itself, its fields, or JSON; values may be text.
 
     Raises:
-        ConfigError: no such field, or a value of the wrong type.
+        ConfigError: a field is unknown, or a value has the wrong type.
     """
     if isinstance(given, str):
         try:
@@ -32,7 +32,7 @@ def parse_profiler_config(given: ProfilerConfig | Mapping[str, Any] | str) -> Pr
                 param=_FLAG,
             ) from None
     if not isinstance(given, ProfilerConfig | Mapping):
-        raise ConfigError(f"{_FLAG} is {given!r}, no object.", param=_FLAG)
+        raise ConfigError(f"{_FLAG} is {given!r}, not an object.", param=_FLAG)
     fields = dataclasses.asdict(given) if isinstance(given, ProfilerConfig) else dict(given)
     known = [field.name for field in dataclasses.fields(ProfilerConfig)]
     for name in fields:
@@ -50,14 +50,14 @@ def checked(config: ProfilerConfig) -> ProfilerConfig:
     """Return the configuration with an absolute folder.
 
     Raises:
-        ConfigError: fields that do not go together.
+        ConfigError: fields contradict each other, or are negative.
     """
     for name in ("delay_iterations", "max_iterations"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{_FLAG}.{name} must not be negative.", param=_FLAG)
     if config.profiler == "torch" and not config.torch_profiler_dir:
         raise ConfigError(
-            "torch's profiler has nowhere to write.",
+            "torch's profiler needs a folder for its traces.",
             fix=f"Add {_FLAG}.torch_profiler_dir=DIR.",
             param=_FLAG,
         )
@@ -73,7 +73,7 @@ def checked(config: ProfilerConfig) -> ProfilerConfig:
 
 
 def from_environment(fields: Mapping[str, str]) -> ProfilerConfig:
-    """Return the profiler that vLLM's variables ask for; None without a folder."""
+    """Return the profiler from vLLM's variables; no profiler if they name no folder."""
     if "torch_profiler_dir" not in fields:
         return ProfilerConfig()
     return parse_profiler_config({"profiler": "torch", **fields})

@@ -44,7 +44,7 @@ def resolve_quantization(
         if wanted not in (None, stored.name):
             raise ConfigError(
                 f"quantization is {wanted!r}, but the checkpoint's weights are quantized already, "
-                f"by {stored.name}: rounding them again would only lose.",
+                f"by {stored.name}; rounding them again would only add errors.",
                 fix=f"Leave --quantization unset, or use the unquantized model with {wanted}.",
                 param="--quantization",
             )
@@ -57,7 +57,7 @@ def resolve_quantization(
         raise ConfigError(
             f"quantization is {wanted!r}; "
             + (
-                "the checkpoint is not quantized so, and rounding to it has no name of its own."
+                "the checkpoint is not quantized this way, and Quire cannot round to it."
                 if wanted in METHODS or wanted == GGUF
                 else did_you_mean(wanted, NAMES)
             ),
@@ -65,8 +65,8 @@ def resolve_quantization(
         )
     if wanted in RANDOM_ONLY and source.kind != "dummy":
         raise ConfigError(
-            f"quantization is {wanted!r}, which takes a calibration to choose the order.",
-            fix="Use --load-format dummy, to measure speed.",
+            f"quantization is {wanted!r}, which needs a calibration to choose the order.",
+            fix="Use --load-format dummy to measure speed.",
             param="--quantization",
         )
     forms = rounded_forms(model, NAMES[wanted])
@@ -114,4 +114,4 @@ def _describe(form: Form | None) -> str:
     if form is None:
         return "full width"
     kind = form.codebook or (form.codes if form.codes.startswith("float") else "integers")
-    return f"{form.bits} bits ({kind}, a scale for {form.group})"
+    return f"{form.bits} bits ({kind}, one scale per {form.group})"

@@ -1,4 +1,4 @@
-"""Ranges and spellings of arguments that depend on neither model nor machine."""
+"""Checks of arguments that depend on neither model nor machine."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_cpu_loras": (1, 2**20),
     "tokenizer_pool_size": (0, 64),
 }
-"""What a field may be, ends included: beyond, arrays and messages would not hold it."""
+"""Field → least and largest value. Larger values would not fit into arrays and messages."""
 
 
 def check_values(args: EngineArgs) -> None:
-    """Raise `ConfigError` for a value that is wrong on every model and machine."""
+    """Raise `ConfigError` for a value that is wrong for all models and machines."""
     hints = typing.get_type_hints(EngineArgs)
     for name, hint in hints.items():
         value = getattr(args, name)
@@ -68,15 +68,13 @@ def check_values(args: EngineArgs) -> None:
     if args.preemption_mode == "swap" and not args.swap_space:
         raise value_error(args, "preemption_mode", "it needs a --swap-space.")
     if args.kv_offloading_dir is not None and not args.kv_offloading_size:
-        raise value_error(
-            args, "kv_offloading_dir", "it takes what leaves --kv-offloading-size, which is 0."
-        )
+        raise value_error(args, "kv_offloading_dir", "it needs --kv-offloading-size, which is 0.")
     if step_tokens(args) < args.max_num_seqs:
         raise value_error(
             args,
             "max_num_batched_tokens",
             f"it must be at least max_num_seqs, {args.max_num_seqs}, "
-            "so that a step can serve every running sequence.",
+            "so that a step can serve all running sequences.",
         )
 
 
@@ -94,7 +92,7 @@ def _check_range(args: EngineArgs, name: str) -> None:
     value = getattr(args, name)
     low, high = _RANGES[name]
     bound = f"at most {high}" if value is not None and value > high else f"at least {low}"
-    # NaN fails every comparison: the test is for what is right.
+    # NaN fails all comparisons, so test for valid values.
     if value is None or low <= value <= high or (name, value) == ("max_model_len", AUTO):
         return
     if name in _SIZES:

@@ -17,7 +17,7 @@ from quire.resolve.vllm_flags import FOREIGN, PREFIX, foreign_notes
 logger = logging.getLogger(__name__)
 
 _JSON_FIELDS = ("pooler_config", "hf_overrides")
-"""Fields whose value is JSON text, and may be a mapping in Python."""
+"""Fields with JSON text; in Python they may be mappings."""
 _TASKS = {
     "embed": {"runner": "pooling", "convert": "embed"},
     "embedding": {"runner": "pooling", "convert": "embed"},
@@ -26,8 +26,8 @@ _TASKS = {
 }
 """vLLM's old `task` in today's fields."""
 _OF_THE_SERVER = {
-    "served_model_name": "the name is `quire serve`'s to give",
-    "reasoning_parser": "the parser is `quire serve`'s: Python gets the whole text",
+    "served_model_name": "only `quire serve` needs a name",
+    "reasoning_parser": "only `quire serve` parses reasoning; Python gets the whole text",
 }
 
 Arguments = TypeVar("Arguments")
@@ -36,7 +36,7 @@ Arguments = TypeVar("Arguments")
 def takes_vllm_names(cls: type[Arguments]) -> type[Arguments]:
     """Make a dataclass of engine arguments accept vLLM's names, and refuse unknown ones by name.
 
-    The constructor raises `ConfigError` where it would raise `TypeError`.
+    The constructor raises `ConfigError` instead of `TypeError`.
     """
     plain = cls.__init__
     fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """vLLM's engine and server flags that Quire accepts without effect, or refuses.
 
-A flag that asks for what Quire does anyway is accepted, with a note. Any other is refused, with the
-alternative.
+If Quire does what a flag asks for anyway, it accepts the flag with a note. It refuses others and
+names the alternative.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ _SHORT = {
 
 
 def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all of them to `parser`, hidden in its help."""
+    """Add all of these flags to `parser`, hidden in its help."""
     for name, foreign in FOREIGN.items():
         spellings = [f"--{name.replace('_', '-')}", f"--{name}"]
         hidden: dict[str, Any] = {
@@ -258,7 +258,7 @@ def foreign_notes(values: Mapping[str, Any]) -> Iterator[str]:
         foreign, flag = FOREIGN[name], "--" + name.replace("_", "-")
         spelled = value if isinstance(value, str) else json.dumps(value, default=str)
         if foreign.same is not None and spelled.lower() not in foreign.same:
-            given = f"{flag} {spelled}" if foreign.same else flag  # which may be a secret
+            given = f"{flag} {spelled}" if foreign.same else flag  # the value may be a secret
             raise ConfigError(
                 f"{given} is a vLLM flag that Quire does not support: {foreign.why}.",
                 fix="Leave it out.",

@@ -1,4 +1,4 @@
 """Choosing the next token. A row's choice depends on its own logits, parameters, seed and position.
 
-The heart is `sampler.Sampler`; the arithmetic is `ops.sampling`'s.
+`sampler.Sampler` is the entry; `ops.sampling` has the arithmetic.
 """

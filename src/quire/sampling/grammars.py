@@ -1,4 +1,4 @@
-"""Structured output beside the model: grammars compiled in threads, masks filled while it runs."""
+"""Structured output: threads compile grammars, and fill masks while the model runs."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ logger = logging.getLogger(__name__)
 
 COMPILE_THREADS = 2
 GRAMMARS_KEPT = 256
-"""Compiled grammars that are kept for those who ask for the same; the least recently used go."""
+"""Most cached compiled grammars; the least recently used ones are evicted."""
 BITS = 32
-"""Tokens in a word of a mask."""
+"""Tokens per word of a mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A grammar's matcher at its beginning, to be copied, never used itself; whose it is."""
+    """A grammar's matcher in its initial state, only to be copied, and the structure's key."""
 
     matcher: LLMatcher
     key: bytes
 
 
 class Grammars:
-    """Compiles each grammar once, in threads of its own.
+    """Compiles each grammar once, in its own threads.
 
     Args:
-        load_tokenizer: the model's; called with the first request that needs it.
+        load_tokenizer: returns the model's tokenizer; called at the first use.
         vocab_size: of the logits.
-        marks_path: where to note which grammar native code is at (see `system.native_marks`).
-        rank: among processes that note it in the same file.
+        marks_path: file for notes of the present grammar (see `system.native_marks`).
+        rank: this process's number among those that use the same file.
 
     Attributes:
-        mark: for who follows grammars.
+        mark: notes the grammar that `MaskFiller` follows.
     """
 
     def __init__(
@@ -83,12 +83,11 @@ class Grammars:
         eos_token_ids: tuple[int, ...],
         written: WrittenStructure | None = None,
     ) -> Future[Compiled]:
-        """The grammar, once it is compiled.
+        """Return a future of the compiled grammar. It raises `InvalidRequestError` for a bad one.
 
         Args:
-            written: by a grammar worker. Without it, it is written here, and holds up the steps.
-
-        It raises `InvalidRequestError` if the grammar cannot be served.
+            written: the structure as a grammar worker wrote it. Without it, it is written here,
+                which delays the steps.
         """
         from quire.text.grammar import grammar_key
 
@@ -104,11 +103,11 @@ class Grammars:
         return found
 
     def prepare_tokenizer(self) -> Future[Tokenizer] | None:
-        """The tokenizer, once it is read; None if it is there."""
+        """Return a future of the tokenizer; None if it is loaded."""
         return self._threads.submit(self.tokenizer) if self._tokenizer is None else None
 
     def tokenizer(self) -> Tokenizer:
-        """The model's; the first call reads it."""
+        """Return the model's tokenizer; the first call loads it."""
         with self._load_lock:
             if self._tokenizer is None:
                 self._tokenizer = self._load_tokenizer()
@@ -135,7 +134,7 @@ class Grammars:
             self._marks.put(mark)
 
     def _vocabulary(self, eos_token_ids: tuple[int, ...]) -> tuple[LLTokenizer, dict[str, int]]:
-        """The tokens, and the control tokens among them by their names."""
+        """Return llguidance's tokenizer, and the ids of control tokens by name."""
         from quire.text.vocabulary import matcher_tokenizer, special_tokens
 
         with self._load_lock:
@@ -149,19 +148,19 @@ class Grammars:
 
 
 class SequenceMatcher:
-    """Follows one sequence's output, and knows which tokens may come next.
+    """Follows one sequence's output and computes the allowed next tokens.
 
-    What it knows is a function of the output alone. So a step that failed, a preemption, or
-    several tokens a step are nothing to it: it is shown the output as it is now.
+    Its state depends on the output only. Each call passes the whole output, so failed steps,
+    preemptions and several tokens per step need no special code.
 
     Args:
-        grammar: at its beginning.
+        grammar: in its initial state.
         vocab_size: of the logits.
-        eos_token_ids: what alone is allowed once the text is complete.
+        eos_token_ids: the only allowed tokens once the text is complete.
 
     Attributes:
-        masks: int32 [rows, words], of the next token and of those behind drafts.
-        key: whose grammar it is.
+        masks: int32 [rows, words], for the next token and for the tokens after drafts.
+        key: the structure's key.
         error: why the mask could not be filled.
     """
 
@@ -169,7 +168,7 @@ class SequenceMatcher:
         self.masks: MaskWords = np.zeros((1, -(-vocab_size // BITS)), dtype=np.int32)
         self.key = grammar.key
         self.error: str | None = None
-        # Asking for it takes as long as filling a small mask.
+        # Cached: reading it takes as long as filling a small mask.
         self._address = self.masks.ctypes.data
         self._matcher = grammar.matcher.deep_copy()
         self._eos_token_ids = eos_token_ids
@@ -178,17 +177,17 @@ class SequenceMatcher:
     def fill(self, output: TokenRow, drafts: TokenRow) -> None:
         """Fill the masks for the token after `output`, [n], and after each of `drafts` [k].
 
-        Behind a draft that the structure rules out, masks have no meaning.
+        Masks after a draft that the structure rules out have no meaning.
         """
         if len(self.masks) <= len(drafts):
             self.masks = np.zeros((1 + len(drafts), self.masks.shape[1]), dtype=np.int32)
             self._address = self.masks.ctypes.data
         matcher = self._matcher
-        if self._num_followed > len(output):  # a step failed: its tokens are taken back
+        if self._num_followed > len(output):  # a failed step's tokens were removed
             matcher.reset()
             self._num_followed = 0
         for token in output[self._num_followed :].tolist():
-            if not matcher.is_stopped():  # else it is an end-of-sequence token that ended nothing
+            if not matcher.is_stopped():  # else an end token that did not end the request
                 matcher.consume_token(token)
         self._num_followed = len(output)
         self._fill(matcher, 0)
@@ -213,7 +212,7 @@ class SequenceMatcher:
 
 
 class MaskFiller:
-    """Fills the masks of a step's rows in a thread, beside the model."""
+    """Fills the masks of a step's rows in a thread while the model runs."""
 
     def __init__(self, grammars: Grammars | None) -> None:
         self._grammars = grammars
@@ -221,9 +220,9 @@ class MaskFiller:
         self._filling: Future[None] | None = None
 
     def begin(self, states: Iterable[SamplingState]) -> None:
-        """Begin to fill the masks for the next tokens of these, and behind drafts, until `end`.
+        """Start filling the masks for next tokens and tokens after drafts; `end` waits for them.
 
-        Those without a structure get only what follows their reasoning.
+        Sequences without a structure only get the follower of their reasoning.
         """
         assert self._filling is None, "masks are being filled already"
         work = []
@@ -235,7 +234,7 @@ class MaskFiller:
                     continue
                 if state.matcher is None:
                     state.matcher = self._matcher(state)
-            except Exception as error:  # one request's fault, never its batch-mates'
+            except Exception as error:  # fails this request only
                 state.fault = str(error)
                 continue
             work.append((state.matcher, state.output, state.drafts(state.num_drafts)))
@@ -258,8 +257,7 @@ class MaskFiller:
         return ThinkingLimit(budget, marks, self._grammars.tokenizer())
 
     def _matcher(self, state: SamplingState) -> SequenceMatcher:
-        """Its grammar was compiled before the request was admitted. Only where so many others
-        have come since that it was forgotten, it is compiled again, here."""
+        """Return a matcher; compile its grammar again only if it was evicted since admission."""
         if self._grammars is None:
             raise InvalidRequestError("this executor has no structured output.")
         params = state.params
@@ -275,7 +273,7 @@ def _fill(work: Sequence[tuple[SequenceMatcher, TokenRow, TokenRow]], mark: Mark
         mark.enter(matcher.key)
         try:
             matcher.fill(output, drafts)
-        except BaseException as error:  # a panic in Rust is no Exception
+        except BaseException as error:  # a Rust panic is not an Exception
             logger.exception("a mask could not be filled")
             matcher.error = repr(error)
         finally:

@@ -1,4 +1,4 @@
-"""Tokens ruled out or favoured by name: allowed_token_ids, bad_words, min_tokens, logit_bias."""
+"""Masks and biases from allowed_token_ids, bad_words, min_tokens and logit_bias."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TokenRow = NDArray[np.int32]
 
 
 class Masks:
-    """One sequence's masks and biases, with their token ids checked once.
+    """One sequence's masks and biases; their token ids are checked once.
 
     Args:
-        stop_token_ids: the tokens that `min_tokens` holds back: end of sequence and
-            the request's own stop tokens.
+        stop_token_ids: tokens that `min_tokens` rules out: end-of-sequence tokens and the
+            request's own stop tokens.
 
     Raises:
         InvalidRequestError: a token id is outside the vocabulary.
@@ -39,7 +39,7 @@ class Masks:
 
     @staticmethod
     def needed(params: SamplingParams, num_output_tokens: int) -> bool:
-        """Whether `add_to` would add anything, now or later."""
+        """Return whether `add_to` has an effect, now or later."""
         return (
             params.allowed_token_ids is not None
             or params.allowed_tokens is not None
@@ -49,7 +49,7 @@ class Masks:
         )
 
     def add_to(self, edits: LogitEdits, output: TokenRow) -> None:
-        """Note what is to be done now, after the tokens generated so far, [n]."""
+        """Add the masks and biases for the token after `output` [n]."""
         edits.allowed = self._allowed
         edits.bias_ids, edits.bias = self._bias_ids, self._bias
         banned = [self._bad_words.single]
@@ -63,14 +63,14 @@ class Masks:
 class BadWords:
     """Token sequences that must not be generated, indexed by all their tokens but the last.
 
-    A step looks up one key for each length of the words whose last token but one was just
-    generated. So its cost does not grow with the number of words.
+    A step looks up one key per length of the words whose second-to-last token was just generated.
+    So its cost does not grow with the number of words.
 
     Args:
-        words: none of them empty.
+        words: no empty ones.
 
     Attributes:
-        single: the words of one token, int64.
+        single: words of one token, int64.
 
     Raises:
         InvalidRequestError: a token id is outside the vocabulary.
@@ -89,7 +89,7 @@ class BadWords:
         self._lengths = {token: sorted(found) for token, found in lengths.items()}
 
     def completed_after(self, output: TokenRow) -> set[int]:
-        """Tokens that would complete a word behind `output` [n]."""
+        """Return the tokens that would complete a word after `output` [n]."""
         lengths = self._lengths.get(int(output[-1]), ()) if len(output) else ()
         if not lengths:
             return set()
@@ -99,7 +99,7 @@ class BadWords:
 
 
 def _allowed(params: SamplingParams, vocab_size: int) -> NDArray[np.int64] | None:
-    """The tokens that are allowed; None is all."""
+    """Return the allowed tokens; None means all."""
     if params.allowed_tokens is not None:
         bits = np.frombuffer(params.allowed_tokens, dtype=np.uint8)
         return np.flatnonzero(np.unpackbits(bits, bitorder="little"))
@@ -109,14 +109,18 @@ def _allowed(params: SamplingParams, vocab_size: int) -> NDArray[np.int64] | Non
 
 
 def _bad_words(params: SamplingParams) -> list[list[int]]:
-    """The token sequences of `bad_words`; without them the words would pass unseen."""
+    """Return the token sequences of `bad_words`.
+
+    Raises:
+        InvalidRequestError: the words were not tokenized, so they would have no effect.
+    """
     if params.bad_words and params.bad_words_token_ids is None:
         raise InvalidRequestError("bad_words has not been tokenized.", param="bad_words")
     return [word for word in params.bad_words_token_ids or [] if word]
 
 
 def _checked(name: str, ids: Iterable[int], vocab_size: int) -> NDArray[np.int64]:
-    """`ids` as an array; a negative id would silently count from the vocabulary's end."""
+    """Return `ids` as an array; raise for ids outside the vocabulary, also negative ones."""
     array = np.fromiter(ids, dtype=np.int64)
     wrong = array[(array < 0) | (array >= vocab_size)]
     if wrong.size:

@@ -11,17 +11,17 @@ from quire.sampling.masks import TokenRow
 
 
 class Penalties:
-    """How often one sequence has used each token, and what that costs the token.
+    """The token counts of one sequence, for its penalties.
 
-    Holds the distinct tokens only: a step costs O(distinct tokens), a new token O(1), and
-    neither depends on the vocabulary or walks the context.
+    It stores distinct tokens only. A step costs O(distinct tokens), a new token O(1), independent
+    of the vocabulary and the context.
 
     Args:
-        prompt: int32 [p]; counts for the repetition penalty alone.
+        prompt: int32 [p]; counts for the repetition penalty only.
         output: int32 [n]; counts for all three.
 
     Attributes:
-        num_output_tokens: how much of the output has been counted.
+        num_output_tokens: how many output tokens were counted.
     """
 
     def __init__(self, params: SamplingParams, prompt: TokenRow, output: TokenRow) -> None:
@@ -48,7 +48,7 @@ class Penalties:
         )
 
     def count(self, output: TokenRow) -> None:
-        """Count the tokens that the output, [n], has grown by."""
+        """Count the new tokens of the output [n]."""
         new = output[self.num_output_tokens :].tolist()
         self.num_output_tokens = len(output)
         for token in new:
@@ -63,9 +63,9 @@ class Penalties:
             self._counts[at] += 1
 
     def add_to(self, edits: LogitEdits, drafts: TokenRow) -> None:
-        """Note the counts so far, and of `drafts` [k] behind them, which stay uncounted here.
+        """Add the counts of the output and of `drafts` [k], without storing those of the drafts.
 
-        Without drafts, `count` may change the noted counts in place.
+        Without drafts, a later `count` may change the added counts in place.
         """
         edits.counted, edits.counts = self._ids[: self._size], self._counts[: self._size]
         if len(drafts):
@@ -82,5 +82,5 @@ class Penalties:
 
 
 def _capacity(size: int) -> int:
-    """Room for `size` entries and as many again, so that growth is rare."""
+    """Return room for twice `size` entries, so that growth is rare."""
     return max(64, 2 * size)

@@ -1,7 +1,7 @@
-"""Random numbers without a stream: a hash of (seed, position), so that nothing is shared.
+"""Random numbers without state: a hash of (seed, position).
 
-A generator with state would tie a request's tokens to how often it was asked before; a hash
-gives the same number for the same token however the request was batched, chunked or resumed.
+With a stateful generator, tokens would depend on the number of earlier draws. A hash gives the same
+number for the same token, independent of batching, chunks and preemptions.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def uniform(seed: int, position: int) -> float:
-    """A double in [0, 1) with 53 random bits, for output token number `position` of `seed`.
+    """Return a double in [0, 1) with 53 random bits, for output token number `position`.
+
+    This is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+    2014) with a hashed seed, so that neighbouring seeds are unrelated.
 
     Args:
-        seed: any integer in [-2^63, 2^64).
-        position: tokens the request has generated before this one.
-
-    SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)
-    with the seed hashed first, so that neighbouring seeds are as unrelated as any others.
+        seed: an integer in [-2^63, 2^64).
+        position: the number of tokens generated before this one.
     """
     state = _mix((seed + _GOLDEN) & _MASK)
     bits = _mix((state + (position + 1) * _GOLDEN) & _MASK)
@@ -27,7 +27,7 @@ def uniform(seed: int, position: int) -> float:
 
 
 def _mix(z: int) -> int:
-    """SplitMix64's output function: a bijection of 64 bits that spreads every bit over all."""
+    """Return SplitMix64's output function: a bijection of 64 bits that mixes all bits."""
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)

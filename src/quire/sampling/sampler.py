@@ -1,4 +1,4 @@
-"""From logits to tokens: a fast path for plain greedy rows, and one operation for the rest."""
+"""Turns logits into tokens: a fast path for plain greedy rows, and one op for the rest."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 
 
 class SamplingBatch:
-    """The sequences that sample in a step; it may serve as long as they are the same.
+    """The sequences that sample in a step. Later steps with the same sequences may reuse it.
 
     Attributes:
         states: `states[i]` belongs to row i of the logits; a sequence may have several rows.
-        ahead: how many drafts of its sequence row i comes behind.
-        others: rows that are more than greedy, now or still.
+        ahead: how many drafts of its sequence come before row i.
+        others: rows that are not plain greedy; some may have become so since.
     """
 
     def __init__(self, states: Sequence[SamplingState], ahead: Sequence[int] = ()) -> None:
@@ -42,11 +42,11 @@ class SamplingBatch:
 
 @dataclass(slots=True)
 class SampleResult:
-    """One entry a row.
+    """One entry per row.
 
     Attributes:
-        token_ids: the chosen tokens, int64 [rows]; of no meaning where the row has an error.
-        logprobs: row → log-probabilities, where asked for.
+        token_ids: the chosen tokens, int64 [rows]; no meaning for a row with an error.
+        logprobs: row → log-probabilities, if requested.
         errors: row → why it could not be sampled.
     """
 
@@ -56,28 +56,28 @@ class SampleResult:
 
 
 class Sampler:
-    """Chooses one token a row. Keeps nothing: the sequences' states are the caller's.
+    """Chooses one token per row. It has no state; the caller owns the sequences' states.
 
-    A row's outcome depends on its own logits and state alone, to the bit. The order is vLLM's: raw
+    A row's result depends, to the bit, on its own logits and state only. The order is vLLM's: raw
     log-probabilities; allowed_token_ids, bad_words, min_tokens, logit_bias; penalties; temperature;
     min_p, top_k, top_p; draw.
 
     Args:
-        ops: what computes all that.
+        ops: the ops that compute it.
     """
 
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> SampleResult:
-        """Choose the next token of every row.
+        """Choose the next token of each row.
 
         Args:
-            logits: float32 [rows, vocab]; not changed. -inf rules a token out; a row that has
-                NaN or +inf, or nothing but -inf, is an error of that row.
-            batch: one state a row; not changed (the caller writes down what it accepts).
+            logits: float32 [rows, vocab]; not changed. -inf rules a token out. A row with NaN or
+                +inf, or only with -inf, gets an error.
+            batch: one state per row; not changed (the caller stores the tokens).
         """
-        # One pass finds the greedy tokens and the sick rows.
+        # One pass finds the greedy tokens and the rows with bad logits.
         tokens, peaks = self._ops.argmax(logits)
         result = SampleResult(tokens)
         for row, peak in enumerate(peaks.tolist()):
@@ -101,13 +101,13 @@ class Sampler:
         self._add_logprobs(logits, batch, result)
 
     def _choose(self, logits: Tensor, rows: list[SampleRow], result: SampleResult) -> None:
-        """Tokens of the rows that are not their logits' argmax."""
+        """Set the tokens of rows that are not plain greedy."""
         if not rows:
             return
         try:
             tokens = self._ops.sample(logits, rows)
         except Exception as error:
-            if len(rows) > 1:  # somebody's fault; only theirs
+            if len(rows) > 1:  # find the row that fails
                 for row in rows:
                     self._choose(logits, [row], result)
                 return
@@ -137,7 +137,7 @@ class Sampler:
 
 
 def _with_named(entry: TokenLogprobs, logits: Tensor, named: list[int]) -> TokenLogprobs:
-    """Add the log-probabilities of the tokens `named`, by their distance from the first one's."""
+    """Add the log-probabilities of the tokens `named`, from their logits' distance to the first."""
     chosen, *others = logits[[entry.token_ids[0], *named]].tolist()
     values = [entry.logprobs[0] + (logit - chosen) for logit in others]
     return TokenLogprobs(
@@ -149,13 +149,13 @@ def _uniform(state: SamplingState, ahead: int) -> float:
     if state.params.greedy:
         return 0.0
     if state.params.seed is None:
-        raise ValueError("no seed: the input processor gives every request one")
+        raise ValueError("no seed; the input processor must set one")
     return uniform(state.params.seed, state.num_output_tokens + ahead)
 
 
 @contextmanager
 def _errors_of(row: int, result: SampleResult) -> Iterator[None]:
-    """A fault is one request's, never its batch-mates' (nor the engine's)."""
+    """Record an exception as the error of one row."""
     try:
         yield
     except QuireError as error:
@@ -170,7 +170,7 @@ def _fault(error: Exception) -> str:
 
 
 def _no_token(logits: Tensor, row: SampleRow) -> str:
-    """Return the error of a row whose logits are sound, but not once they are edited."""
+    """Return the error of a row whose logits are finite, but leave no token after the edits."""
     edited = logits.cpu().numpy().copy()
     if row.edits is not None:
         row.edits.apply(edited)
@@ -181,7 +181,7 @@ def _no_token(logits: Tensor, row: SampleRow) -> str:
 
 
 def sick_logits(peak: float) -> str:
-    """The error of a row whose largest logit, `peak`, is not finite."""
+    """Return the error of a row whose largest logit, `peak`, is not finite."""
     if peak == -float("inf"):
-        return "The model gave every token a logit of -inf for this request."
+        return "The model's logits for this request are all -inf."
     return "The model's logits for this request hold NaN or infinity."

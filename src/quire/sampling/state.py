@@ -1,4 +1,4 @@
-"""What the sampler keeps of one sequence between its tokens."""
+"""The sampler's state of one sequence."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from quire.sampling.thinking import ThinkingLimit
 
 
 class SamplingState:
-    """One sequence's parameters, its tokens so far, and what its logits must go through.
+    """One sequence's parameters and tokens, and the edits of its logits.
 
     Args:
-        token_ids: int32 [>= num_tokens], the runner's own array: the sampler reads what the
-            runner writes there.
-        num_tokens: int64 [1], the runner's own as well: how far it has written.
-        num_prompt_tokens: where the output begins; all before it is prompt. A sequence resumed
-            after a preemption comes with its earlier output and goes on as if never stopped.
-        eos_token_ids: held back, with the stop tokens, until `min_tokens`.
+        token_ids: int32 [>= num_tokens], the runner's own array, which the runner extends.
+        num_tokens: int64 [1], also the runner's: how many tokens are valid.
+        num_prompt_tokens: length of the prompt, where the output begins. A sequence resumed after
+            a preemption comes with its earlier output.
+        eos_token_ids: ruled out, with the stop tokens, until `min_tokens`.
 
     Attributes:
-        num_drafts: tokens behind the output that are guesses. A row of logits may be sampled as if
-            the output had grown by the first few of them.
-        matcher: follows an output that has a structure; made by `grammars.MaskFiller`, or else
-            `fault` says why not.
+        num_drafts: guessed tokens after the output. A row of logits may be sampled as if the
+            output included the first few of them.
+        matcher: follows an output with a structure. `grammars.MaskFiller` makes it, or sets
+            `fault` to the reason why it could not.
         thinking: follows a reasoning of limited length; made there, too.
     """
 
@@ -68,7 +67,7 @@ class SamplingState:
         self.eos_token_ids = eos_token_ids
         self._stop_token_ids = frozenset(params.stop_token_ids or ())
         self._penalizes = Penalties.needed(params)
-        # Made with the first token to sample, where a failure is this sequence's alone.
+        # Made with the first sampled token, where a failure ends this sequence only.
         self._masks: Masks | None = None
         self._penalties: Penalties | None = None
         self.num_drafts = 0
@@ -82,20 +81,20 @@ class SamplingState:
 
     @property
     def output(self) -> TokenRow:
-        """The tokens so far, [n]."""
+        """Return the output tokens so far, [n]."""
         start = self.num_prompt_tokens
         return self._token_ids[start : start + self.num_output_tokens]
 
     def drafts(self, count: int) -> TokenRow:
-        """The first `count` tokens behind the output."""
+        """Return the first `count` tokens after the output."""
         end = int(self._num_tokens[0])
         return self._token_ids[end : end + count]
 
     @property
     def plain_greedy(self) -> bool:
-        """The next token is the argmax of the logits as they are, and that is all.
+        """Return whether the next token is the argmax of the unedited logits, without logprobs.
 
-        Once it is so, it stays so.
+        Once True, it stays True.
         """
         return (
             self.params.greedy
@@ -106,7 +105,7 @@ class SamplingState:
         )
 
     def ended_by(self, token: int) -> bool:
-        """Whether the output, of which `token` is the last, ends with it."""
+        """Return whether `token`, the last one of the output, ends it."""
         params = self.params
         if self.num_output_tokens < params.min_tokens:
             return False
@@ -114,14 +113,14 @@ class SamplingState:
         return ends or token in self._stop_token_ids
 
     def edits(self, vocab_size: int, ahead: int = 0) -> LogitEdits | None:
-        """The masks, biases and penalties that the next token's logits go through, if any.
+        """Return the masks, biases and penalties of the next token's logits, or None.
 
         Args:
-            ahead: drafts that count as output, for the token behind them.
+            ahead: drafts that count as output, for the token after them.
 
         Raises:
             InvalidRequestError: a parameter names a token outside the vocabulary, or the structure
-                of the output turns out to be too much for its matcher.
+                is too complex for its matcher.
         """
         masked = Masks.needed(self.params, self.num_output_tokens + ahead)
         structured = self.params.structured_outputs is not None
@@ -147,7 +146,7 @@ class SamplingState:
         return edits
 
     def _forced(self, output: TokenRow, drafts: TokenRow) -> int | None:
-        """The token that ends a reasoning whose limit is reached behind these."""
+        """Return the token that must end the reasoning, if its limit is reached."""
         if not self.params.limits_thinking:
             return None
         if self.thinking is None:
@@ -161,7 +160,7 @@ class SamplingState:
         return fork.next_token(np.concatenate([output, drafts]))
 
     def _mask(self, ahead: int) -> MaskWords:
-        """The tokens that the output's structure allows behind so many drafts."""
+        """Return the mask of allowed tokens after `ahead` drafts."""
         fault = self.fault if self.matcher is None else self.matcher.error
         if fault is not None or self.matcher is None:
             wanted = self.params.structured_outputs

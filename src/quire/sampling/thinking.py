@@ -1,4 +1,4 @@
-"""The limit of a reasoning's tokens: which token, if any, has to come next to end it."""
+"""Limits a reasoning's tokens by forcing the tokens that end it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from quire.text.tokenizer import Tokenizer
 
 MAX_GRACE = 3
-"""Tokens beyond the limit that complete a character of several bytes."""
+"""Most tokens beyond the limit, to complete a multi-byte character."""
 
 
 class _Phase(Enum):
@@ -23,10 +23,10 @@ class _Phase(Enum):
 
 
 class ThinkingLimit:
-    """Follows one sequence's reasoning, by its text.
+    """Follows one sequence's reasoning by its text.
 
-    What it forces is a function of the output alone, as with `grammars.SequenceMatcher`. The
-    tokens that hold the marks count for nothing, and a character is not cut.
+    Its state depends on the output only, as with `grammars.SequenceMatcher`. Tokens of the marks do
+    not count, and no character is cut.
 
     Args:
         budget: most tokens of reasoning.
@@ -47,8 +47,8 @@ class ThinkingLimit:
         self._restart()
 
     def next_token(self, output: TokenRow) -> int | None:
-        """The token that has to follow `output`, [n]; None where any may."""
-        if self._num_followed > len(output):  # a step failed: its tokens are taken back
+        """Return the forced token after `output` [n]; None if any token is allowed."""
+        if self._num_followed > len(output):  # a failed step's tokens were removed
             self._restart()
         if self._phase is not _Phase.DONE:
             for token in output[self._num_followed :].tolist():
@@ -77,7 +77,7 @@ class ThinkingLimit:
             self._look(text)
 
     def _seek(self, text: bytes) -> None:
-        """Look for the reasoning's beginning in all of the answer so far."""
+        """Look for the reasoning's beginning in the answer so far."""
         mark = next((mark for mark in self._begins if text.startswith(mark)), None)
         if mark is not None:
             self._enter(text[len(mark) :])
@@ -91,7 +91,7 @@ class ThinkingLimit:
         self._look(text)
 
     def _look(self, text: bytes) -> None:
-        """Look for the reasoning's end, and whether it is due."""
+        """Look for the reasoning's end, and force it if the limit is reached."""
         beyond = self._num_inside - self._budget
         if any(mark in text for mark in self._ends):
             self._phase = _Phase.DONE
@@ -101,10 +101,10 @@ class ThinkingLimit:
 
 
 def _cuts_character(text: bytes) -> bool:
-    """Whether the last character of `text` in UTF-8 lacks bytes."""
+    """Return whether the last UTF-8 character of `text` is incomplete."""
     for back, byte in enumerate(reversed(text[-3:]), 1):
         if byte < 0x80:
             return False
-        if byte >= 0xC0:  # the first byte says how many there are
+        if byte >= 0xC0:  # the first byte encodes the length
             return back < 2 + (byte >= 0xE0) + (byte >= 0xF0)
     return False

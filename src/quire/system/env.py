@@ -55,8 +55,8 @@ def profiler_fields() -> dict[str, str]:
 def let_idle_threads_sleep() -> None:
     """Set `OMP_WAIT_POLICY=PASSIVE` unless it is set; only works before OpenMP is loaded.
 
-    Threads that spin while they wait for the others take the core that those need: with one
-    busy neighbour on two cores, decoding was seen to fall to a tenth.
+    Threads that spin while they wait take cores that working threads need. With one busy neighbour
+    on two cores, decoding fell to a tenth.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -1,4 +1,4 @@
-"""Futures of two things."""
+"""Combines futures."""
 
 from __future__ import annotations
 

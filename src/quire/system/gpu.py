@@ -24,7 +24,7 @@ class Gpu:
 def detect_gpu() -> Gpu | None:
     """Return the CUDA driver's first GPU; None without one, or if torch is built for CPUs.
 
-    It asks the driver, so that `CUDA_VISIBLE_DEVICES` counts, and makes no context there.
+    It asks the driver, which respects `CUDA_VISIBLE_DEVICES`, and creates no context.
     """
     return first_gpu() if torch_cuda_version() else None
 
@@ -48,14 +48,18 @@ def torch_folder() -> Path | None:
 
 
 def first_gpu(library: str = "libcuda.so.1") -> Gpu | None:
-    """Return the first GPU, whatever torch is; `library` is the driver's."""
+    """Return the driver's first GPU, independent of torch.
+
+    Args:
+        library: the driver's library.
+    """
     try:
         driver = ctypes.CDLL(library)
     except OSError:
         return None
     device, count = ctypes.c_int(), ctypes.c_int()
     name, memory = ctypes.create_string_buffer(_NAME_BYTES), ctypes.c_size_t()
-    # Each returns 0 where it succeeded, and counts on those before it.
+    # Each call returns 0 on success and needs the calls before it.
     failed = (
         driver.cuInit(0)
         or driver.cuDeviceGetCount(ctypes.byref(count))

@@ -10,18 +10,18 @@ from pathlib import Path
 from quire.system.gpu import Gpu, detect_gpu
 
 AVAILABLE_SHARE = 0.9
-"""Of the memory that is free now, which an engine may plan with."""
+"""Share of the free memory that an engine may use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What this process may use.
+    """The hardware that this process may use.
 
     Attributes:
-        cores: physical ones: hardware threads of one core share its memory port and its matrix
-            unit, so a second one would slow the first. No more than a container's CPU quota.
-        memory_bytes, available_bytes: in all, and free now.
-        gpu: that torch can compute on, if there is one.
+        cores: physical cores, limited by a container's CPU quota. Hardware threads do not count:
+            two of them share the core's memory port and matrix unit.
+        memory_bytes, available_bytes: total memory and free memory.
+        gpu: the GPU that torch can use, if there is one.
     """
 
     cores: int
@@ -52,8 +52,10 @@ def cpu_name() -> str:
 
 
 def core_cpus() -> list[list[int]]:
-    """The CPUs that this process may run on, core by core, those of a memory node together; none
-    where the system does not say."""
+    """Return the CPUs that this process may use, by core, sorted by memory node.
+
+    Empty if the system does not report them.
+    """
     if not hasattr(os, "sched_getaffinity"):
         return []
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -99,8 +101,10 @@ def _cgroup_memory() -> tuple[int | None, int]:
 
 
 def _cgroup(name: str) -> Path:
-    """A file of this process's cgroup v2; of the root's where it has none of its own, as in a
-    container that sees only its part of the tree."""
+    """Return a file of this process's cgroup v2, or the root's file.
+
+    A container may see only its part of the tree, as the root.
+    """
     base = Path("/sys/fs/cgroup")
     own = _read(Path("/proc/self/cgroup")).rpartition("\n")[2].rpartition(":")[2]
     file = base / own.lstrip("/") / name

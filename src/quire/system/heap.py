@@ -12,9 +12,8 @@ _M_ARENA_MAX = -8
 def share_one_heap() -> None:
     """Let threads started from now on share one malloc arena.
 
-    By default glibc gives each thread an arena, and each arena stays at its peak size. Threads
-    that share Python's lock gain nothing from that, and the process grows. Other C libraries have
-    no such arenas.
+    By default glibc gives each thread an arena, and each arena stays at its peak size. Threads that
+    share the GIL gain nothing from that, and the process grows. Other C libraries have no arenas.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -24,9 +23,9 @@ def share_one_heap() -> None:
 
 
 def return_memory() -> None:
-    """Return free memory to the system; glibc would keep it.
+    """Return free memory to the system; by default glibc keeps it.
 
-    Garbage is collected first, because reference cycles may hold the memory.
+    Garbage is collected first, because reference cycles may hold memory.
     """
     gc.collect()
     with suppress(OSError, AttributeError):  # another C library

@@ -1,4 +1,4 @@
-"""Notes of which client's grammar native code is working on. They can be read after a crash.
+"""Notes of the grammar that native code works on. They can be read after a crash.
 
 A note is a slot in a memory-mapped file, which outlives its process. Writing it takes less than a
 microsecond.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 KEY_BYTES = 16
 FILE_BYTES = 16384
-_LAYOUT = struct.Struct(f"<Q{KEY_BYTES}s")  # calls so far, and what this one is at
+_LAYOUT = struct.Struct(f"<Q{KEY_BYTES}s")  # number of calls, key of the present one
 _NOTHING = bytes(KEY_BYTES)
 
 

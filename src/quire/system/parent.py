@@ -30,10 +30,10 @@ def end_with(parent: int) -> None:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Start processes that Ctrl-C in the terminal does not reach; their parent handles it.
+    """Protect processes started in this block from Ctrl-C in the terminal; their parent handles it.
 
-    They inherit the mask, so that not even their imports are interrupted. An interrupt of this
-    process waits for the end of the block.
+    They inherit the signal mask, so that even their imports are not interrupted. An interrupt of
+    this process waits for the end of the block.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

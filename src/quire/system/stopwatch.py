@@ -1,4 +1,4 @@
-"""A thread's time, cut into named pieces without gaps."""
+"""Measures a thread's time in named parts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 
 class Stopwatch:
-    """Cuts time into named pieces without gaps, so that they add up to the total.
+    """Divides time into named parts without gaps, so that they add up to the total.
 
     Args:
-        clock: seconds on a monotonic clock.
+        clock: returns seconds on a monotonic clock.
 
     Attributes:
-        seconds: in all pieces of each name, in the order in which they were first lapped.
+        seconds: name → total time, in the order of the first laps.
     """
 
     __slots__ = ("_clock", "_last", "seconds")

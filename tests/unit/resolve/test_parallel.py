@@ -47,10 +47,10 @@ def test_the_context_is_what_fits_beside_every_ranks_weights() -> None:
     ("fields", "why"),
     [
         ({"tensor_parallel_size": 0}, "at least 1"),
-        ({"tensor_parallel_size": 6}, "a core of its own, and there are 5"),
+        ({"tensor_parallel_size": 6}, "its own core, and this machine has 5"),
         ({"num_threads": 1}, "num_threads is 1"),
         ({"ops": "reference"}, "the reference ops"),
-        ({"cpu_offload_gb": 1.0}, "weights in files"),
+        ({"cpu_offload_gb": 1.0}, "cpu_offload_gb works with one"),
         ({"tensor_parallel_size": 3}, "16 attention heads"),
         ({"quantization": "gptq_actorder"}, "act-order"),
     ],
