@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from quire import LLM
 from quire.checkpoint.presets import preset_names
 from quire.cli import serve
 from quire.cli.main import main
@@ -19,13 +18,6 @@ from quire.resolve.engine import resolve
 from quire.system.hardware import detect
 from tests.e2e.serving import serving
 
-_START = """
-import json, sys
-from quire.frontend.llm import LLM
-
-llm = LLM(**json.loads(sys.argv[1]))
-print(json.dumps(llm.facts | {"weights": llm.facts["weight_bytes"]}))
-"""
 BUDGET = 2 * 2**30
 """Bytes: little enough for the memory to decide, and not what sequences can fill."""
 
@@ -35,15 +27,6 @@ def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, object
     main(["plan", "--json", *flags])
     report: dict[str, object] = json.loads(capsys.readouterr().out)
     return report
-
-
-def started(**fields: object) -> dict[str, object]:
-    done = subprocess.run(
-        [sys.executable, "-c", _START, json.dumps(fields)],
-        check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    facts: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return facts
 
 
 @pytest.mark.parametrize(
@@ -68,7 +51,9 @@ def test_a_plan_is_what_the_engine_has(
         for name, value in flags.items()
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
-    report, facts = planned(capsys, model, *words), started(model=model, **flags)
+    report = planned(capsys, model, *words)
+    with LLM(model, **flags) as llm:  # type: ignore[arg-type]
+        facts = llm.facts
     for mine, theirs in {
         "weights": "weight_bytes",
         "activations": "activation_bytes",

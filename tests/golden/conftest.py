@@ -1,10 +1,36 @@
-"""Quiet the oracle: Transformers reports progress and opinions that no test is about."""
+"""The oracle's answers, once for all files; quiet, for no test is about its progress reports."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from transformers.utils import logging
+
+from tests.golden.tiny_models import TINY_MODELS, make_tiny
+from tests.golden.transformers_oracle import Golden, find_golden
+
+
+@pytest.fixture(scope="session")
+def find(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[str, Path, Golden]]:
+    """Return a model's name, its folder and what Transformers answers."""
+
+    @cache
+    def found(name: str) -> tuple[str, Path, Golden]:
+        folder = tmp_path_factory.mktemp(name)
+        return name, folder, find_golden(make_tiny(name, seed=0, folder=folder))
+
+    return found
+
+
+@pytest.fixture(scope="module", params=TINY_MODELS)
+def golden(
+    request: pytest.FixtureRequest, find: Callable[[str], tuple[str, Path, Golden]]
+) -> tuple[str, Path, Golden]:
+    return find(request.param)
 
 
 @pytest.fixture(autouse=True, scope="session")

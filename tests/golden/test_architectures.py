@@ -16,22 +16,20 @@ from quire.core.config import OpsProvider
 from quire.ops.providers import load_ops
 from tests.golden.harness import PagedModel, load_decoder
 from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
-from tests.golden.transformers_oracle import NUM_TOKENS, Golden, find_golden, greedy
+from tests.golden.transformers_oracle import NUM_TOKENS, Golden, greedy
 
 LOGIT_TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=TINY_MODELS)
-def golden(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Path, Golden]:
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    expected = find_golden(make_tiny(request.param, seed=0, folder=folder))
-    return request.param, folder, expected
-
-
 @pytest.mark.parametrize(
-    ("provider", "block_size"), [("cpu", 8), ("cpu", 16), ("cpu", 32), ("reference", 16)]
+    ("provider", "block_size"),
+    [
+        ("cpu", 16),
+        ("reference", 16),
+        # `test_engine` has these once for each model.
+        pytest.param("cpu", 8, marks=pytest.mark.slow),
+        pytest.param("cpu", 32, marks=pytest.mark.slow),
+    ],
 )
 def test_equals_transformers(
     golden: tuple[str, Path, Golden], provider: OpsProvider, block_size: int

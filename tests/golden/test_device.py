@@ -144,9 +144,9 @@ def test_structured_output(gpu: FakeDevice) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"kv_cache_dtype": "int8"},
+        {"kv_cache_dtype": "int8", "dtype": "bfloat16"},
         {"kv_cache_dtype": "fp8", "dtype": "float32"},
-        {"kv_cache_dtype": "fp8_e5m2", "calculate_kv_scales": True},
+        {"kv_cache_dtype": "fp8_e5m2", "calculate_kv_scales": True, "dtype": "bfloat16"},
         {"dtype": "float16", "num_scheduler_steps": 3},
         {"quantization": "int4_g32"},
         {"quantization": "gptq", "load_format": "dummy"},
@@ -154,8 +154,9 @@ def test_structured_output(gpu: FakeDevice) -> None:
     ],
     ids=str,
 )
-def test_numbers_of_every_kind(fields: dict[str, Any], gpu: FakeDevice) -> None:
-    agree(gpu, **fields)
+def test_numbers_of_every_kind(fields: dict[str, Any], gpu: FakeDevice, tmp_path: Path) -> None:
+    model = "embedded" if "quantization" in fields else str(write_tiny_model(tmp_path / "tiny"))
+    agree(gpu, model, **fields)
 
 
 def test_blocks_leave_the_device_and_come_back(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -15,8 +16,8 @@ from quire.ops.providers import load_ops
 from tests.golden.gguf_model import write_gguf_model
 from tests.golden.harness import PagedModel, Sequence, load_decoder
 from tests.golden.test_architectures import LOGIT_TOLERANCE
-from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, make_tiny
-from tests.golden.transformers_oracle import NUM_TOKENS, find_golden
+from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS
+from tests.golden.transformers_oracle import NUM_TOKENS, Golden
 
 MODELS = [
     "llama",
@@ -41,9 +42,11 @@ MODELS = [
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_equals_transformers(name: str, tmp_path: Path) -> None:
-    expected = find_golden(make_tiny(name, seed=0, folder=tmp_path))
-    path = write_gguf_model(tmp_path, tmp_path / "model.gguf")
+def test_equals_transformers(
+    name: str, tmp_path: Path, find: Callable[[str], tuple[str, Path, Golden]]
+) -> None:
+    _, folder, expected = find(name)
+    path = write_gguf_model(folder, tmp_path / "model.gguf")
     assert len(gguf.GGUFReader(path).tensors) > 10
     ops = load_ops("cpu")
     decoder = load_decoder(path, MAX_POSITIONS, ops)
