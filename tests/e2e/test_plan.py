@@ -33,7 +33,7 @@ def planned(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, object
     ("model", "flags"),
     [
         ("embedded", {"max_num_seqs": 2}),
-        ("gpt2", {"load_format": "dummy", "dtype": "bfloat16"}),
+        pytest.param("gpt2", {"load_format": "dummy", "dtype": "bfloat16"}, marks=pytest.mark.slow),
         ("gpt2", {"load_format": "dummy", "quantization": "int8", "kv_cache_dtype": "int8"}),
     ],
 )

@@ -28,7 +28,9 @@ smaller a model, the more 4 bits cost: some 8 % for tinystories-656k, below 1 % 
 one, which has ten times the weights."""
 
 
-@pytest.mark.parametrize("model", ["embedded", "tinystories-656k"])
+@pytest.mark.parametrize(
+    "model", ["embedded", pytest.param("tinystories-656k", marks=pytest.mark.slow)]
+)
 def test_quantized_weights_and_cache_keep_the_perplexity(
     model: str, request: pytest.FixtureRequest
 ) -> None:

@@ -12,7 +12,7 @@ from quire import LLM, SamplingParams
 from quire.core.outputs import RequestOutput
 
 PROMPT_SEED = 20
-NUM_REQUESTS = 64
+NUM_REQUESTS = 32
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +97,14 @@ def test_batches_and_chunks(
 @pytest.mark.parametrize(
     "flags",
     [
-        {"quantization": "int8", "ops": "cpu"},
+        # The last case has both of these.
+        pytest.param({"quantization": "int8", "ops": "cpu"}, marks=pytest.mark.slow),
+        pytest.param({"kv_cache_dtype": "int8"}, marks=pytest.mark.slow),
         {"quantization": "int4", "ops": "cpu"},
         {"quantization": "int4_g32", "ops": "cpu"},
-        {"kv_cache_dtype": "int8"},
         {"quantization": "int8", "kv_cache_dtype": "int8", "ops": "cpu"},
     ],
-    ids=["int8", "int4", "int4-g32", "kv-cache", "int8-kv-cache"],
+    ids=["int8", "kv-cache", "int4", "int4-g32", "int8-kv-cache"],
 )
 def test_quantized(model: str, flags: dict[str, Any]) -> None:
     sampling = params(greedy=True)
