@@ -24,13 +24,15 @@ from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import PlannedModel
+from tests.arrays import numpy_dtype
 
 
 def load_decoder(path: Path, max_len: int, ops: Ops, dtype: torch.dtype = torch.float32) -> Decoder:
     """The model in a Hugging Face folder or .gguf file, packed for `ops`."""
     source = resolve(str(path))
     model = model_config(source.config)
-    return Decoder(model, StoredParameters(open_weights(source), model, dtype), max_len, ops)
+    stored = StoredParameters(open_weights(source), model, numpy_dtype(dtype))
+    return Decoder(model, stored, max_len, ops)
 
 
 def torch_ops(

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf_types import TensorType
-from quire.checkpoint.quantized import Floats, QuantizedArrays
+from quire.core.quantized import Floats, QuantizedWeight
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -67,19 +67,18 @@ class _Blocks:
     codebook: tuple[int, ...] | None = None
 
 
-def quantized_arrays(raw: Bytes, type_: TensorType, rows: int, columns: int) -> QuantizedArrays:
+def quantized_arrays(raw: Bytes, type_: TensorType, rows: int, columns: int) -> QuantizedWeight:
     """Return the weight [rows, columns] from the bytes `raw`, in a type of `QUANTIZED`.
 
     `columns` is a multiple of the type's block size. Nothing is rounded: what
-    `QuantizedArrays.dequantize` gives are ggml's own numbers.
+    `QuantizedWeight.dequantize` gives are ggml's own numbers.
     """
     blocks = QUANTIZED[type_.name]
     with np.errstate(all="ignore"):  # a damaged scale may be anything
         codes, scale, offset = blocks.unpack(raw.reshape(-1, type_.block_bytes))
     groups = columns // blocks.group
-    return QuantizedArrays(
+    return QuantizedWeight(
         codes.reshape(rows, columns),
-        "int8" if codes.dtype == np.int8 else "uint8",
         blocks.bits,
         scale.reshape(rows, groups),
         blocks.group,

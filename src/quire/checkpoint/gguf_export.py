@@ -60,8 +60,6 @@ class ExportedTensor:
     def read(self, weights: Weights) -> npt.NDArray[np.float32]:
         """Return its values in GGUF's form."""
         values = weights.read(self.source)
-        if weights.tensors[self.source].dtype == "BF16":
-            values = (values.astype(np.uint32) << 16).view(np.float32)
         return self.translation.undo(values).astype(np.float32, copy=False)
 
 

@@ -135,12 +135,12 @@ class Translation:
     heads: int = 0
 
     def apply(self, values: Array) -> Array:
-        """Return GGUF's values (bfloat16 as bits) in Hugging Face's order."""
+        """Return GGUF's values in Hugging Face's order."""
         if self.reorder == "transpose":
             return values.T
         if self.reorder == "minus_one":
             # Exact for what 1 + weight was rounded to: adding 1 gives the same bits again.
-            return _float32(values) - np.float32(1.0)
+            return values.astype(np.float32) - np.float32(1.0)
         return self.apply_to_rows(values)
 
     def apply_to_rows(self, rows: Array) -> Array:
@@ -207,10 +207,3 @@ def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> T
     if names.norms_plus_one and part.endswith("_norm"):
         return Translation(target, "minus_one")
     return Translation(target)
-
-
-def _float32(values: Array) -> npt.NDArray[np.float32]:
-    """Return float32 from float32, float16 or bfloat16's bits."""
-    if values.dtype == np.uint16:
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy.typing as npt
 
+from quire.core.dtypes import BFLOAT16
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
@@ -57,6 +59,6 @@ TENSOR_TYPES: dict[int, TensorType] = {
 }
 """Every type of the format, so that any header can be measured."""
 
-PLAIN: dict[str, npt.DTypeLike] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""Types whose blocks are single values, and what numpy calls those; bfloat16's are its bits.
-`gguf_blocks.QUANTIZED` are the others that can be read."""
+PLAIN: dict[str, npt.DTypeLike] = {"F32": "<f4", "F16": "<f2", "BF16": BFLOAT16}
+"""Types whose blocks are single values, and numpy's dtypes of these; `gguf_blocks.QUANTIZED` has
+the others that can be read."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from quire.checkpoint.mapped_file import MappedFile
 from quire.checkpoint.tensor_info import TensorInfo
+from quire.core.dtypes import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2
 from quire.core.errors import CheckpointError, UnsupportedModelError
 
 MAX_HEADER_BYTES = 100_000_000
@@ -31,10 +32,10 @@ _DTYPES: dict[str, npt.DTypeLike] = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",
-    "BF16": "<u2",  # numpy has no bfloat16: the bits
-    "F8_E4M3": "u1",
-    "F8_E5M2": "u1",
-    "F8_E8M0": "u1",
+    "BF16": BFLOAT16,
+    "F8_E4M3": FLOAT8_E4M3,
+    "F8_E5M2": FLOAT8_E5M2,
+    "F8_E8M0": "u1",  # the exponents
     "I64": "<i8",
     "I32": "<i4",
     "I16": "<i2",
@@ -75,8 +76,7 @@ class SafetensorsFile:
         self.tensors = {name: entry.info for name, entry in self._entries.items()}
 
     def read(self, name: str) -> npt.NDArray[Any]:
-        """Return the tensor, without a copy if its bytes are aligned. BF16 and F8 are returned as
-        bits."""
+        """Return the tensor, without a copy if its bytes are aligned."""
         entry = self._entries[name]
         raw = self._file.data[self._data_start + entry.start : self._data_start + entry.stop]
         values = raw.view(_DTYPES[entry.info.dtype]).reshape(entry.info.shape)

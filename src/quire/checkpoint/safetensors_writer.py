@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.weights import INDEX
@@ -33,7 +34,7 @@ class StoredTensor:
 
     Attributes:
         dtype: as the format calls it: "BF16", "I32" …
-        make: its values, or arrays of as many bytes; BF16 and F8 as bits.
+        make: returns its values, or an array of as many bytes.
     """
 
     name: str
@@ -69,7 +70,7 @@ def write_file(
             values = tensor.make()
             if values.nbytes != tensor.nbytes:
                 raise ValueError(f"{tensor.name} has {values.nbytes} bytes, not {tensor.nbytes}")
-            file.write(values.tobytes() if not values.flags.c_contiguous else values.data)
+            file.write(values.reshape(-1).view(np.uint8).data)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.core.dtypes import dtype_of
 from quire.core.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 4096
@@ -144,15 +145,13 @@ def _reduced(function: object, arguments: tuple[Any, ...]) -> _Tensor | None:
 def _array(tensor: _Tensor, data: bytes) -> NDArray[np.float32]:
     """Return the tensor's values. No stride repeats a stored number."""
     dtype = tensor.storage.dtype
-    stored = np.frombuffer(data, "<u2" if dtype == "bfloat16" else np.dtype(dtype))
+    stored = np.frombuffer(data, dtype_of(dtype))
     if tensor.strides != _dense_strides(tensor):
         raise ValueError(f"its strides are {list(tensor.strides)}: it is a view, and not dense")
     size = math.prod(tensor.shape)
     if tensor.offset + size > len(stored):
         raise ValueError("its storage is too small")
     numbers = stored[tensor.offset : tensor.offset + size].reshape(tensor.shape)
-    if dtype == "bfloat16":
-        return (numbers.astype(np.uint32) << 16).view(np.float32)
     return numbers.astype(np.float32)
 
 

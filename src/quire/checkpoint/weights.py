@@ -16,10 +16,10 @@ from quire.checkpoint.gguf_config import hf_config
 from quire.checkpoint.gguf_names import translate
 from quire.checkpoint.gguf_types import PLAIN
 from quire.checkpoint.json_file import read_json
-from quire.checkpoint.quantized import QuantizedArrays
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.tensor_info import TensorInfo
 from quire.core.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from quire.core.quantized import QuantizedWeight
 
 if TYPE_CHECKING:
     from quire.checkpoint.source import ModelSource
@@ -53,15 +53,14 @@ class Weights(ABC):
     def read(self, name: str) -> npt.NDArray[Any]:
         """Return the values of tensor `name`, in its `TensorInfo.shape`.
 
-        BF16 comes as uint16 holding the bits; GGUF's quantised types are dequantised to
-        float32; every other type is numpy's own. Unconverted tensors are views of the file:
+        GGUF's quantized types are dequantized to float32. Other tensors are views of the file:
         reading faults their pages in, and writing to them changes only this process's copy.
 
         Raises:
             KeyError: there is no such tensor.
         """
 
-    def quantized(self, name: str) -> QuantizedArrays | None:
+    def quantized(self, name: str) -> QuantizedWeight | None:
         """Return matrix `name` as codes and scales; None if it is stored as plain numbers.
 
         Always [out, in], also where `read` gives [in, out] (GPT-2's Conv1D).
@@ -145,7 +144,7 @@ class GGUFWeights(Weights):
             values = quantized_arrays(raw, tensor.type, math.prod(rows), columns).dequantize()
         return self._translation[stored].apply(values.reshape(tensor.shape))
 
-    def quantized(self, name: str) -> QuantizedArrays | None:
+    def quantized(self, name: str) -> QuantizedWeight | None:
         stored = self._stored[name]
         tensor = self._file.tensors[stored]
         if tensor.type.name in PLAIN or len(tensor.shape) != 2:

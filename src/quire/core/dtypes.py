@@ -16,6 +16,7 @@ HostArray = NDArray[Any]
 """An array in the host's memory, of any dtype."""
 
 DType = np.dtype[Any]
+FLOAT32: DType = np.dtype(np.float32)
 BFLOAT16: DType = np.dtype(ml_dtypes.bfloat16)
 FLOAT8_E4M3: DType = np.dtype(ml_dtypes.float8_e4m3fn)
 FLOAT8_E5M2: DType = np.dtype(ml_dtypes.float8_e5m2)

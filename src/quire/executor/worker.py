@@ -109,7 +109,7 @@ class Worker:
         weights = loaded_bytes(config)
         there = device if isinstance(device, Accelerator) else None
         plan = parts.fit_memory(config, there, cache, self._peers)
-        tables = lora_tables(config, device.torch)
+        tables = lora_tables(config, ops)
         self._adapters = parts.open_adapters(config, tables)
         moved: WeightOffload | HostOffload | None = offload
         if config.cpu_offload_bytes and there:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
 
@@ -35,9 +34,9 @@ class Attention:
         window: int | None = None,
         scale: float | None = None,
         softcap: float | None = None,
-        cos_sin: Tensor | None = None,
-        q_norm: Tensor | None = None,
-        k_norm: Tensor | None = None,
+        cos_sin: Array | None = None,
+        q_norm: Array | None = None,
+        k_norm: Array | None = None,
         eps: float = 0.0,
         causal: bool = True,
     ) -> None:
@@ -55,7 +54,7 @@ class Attention:
         self.eps = eps
         self.causal = causal
 
-    def mix(self, ops: Ops, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
+    def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """[T, hidden] → [T, heads · D]; stores keys and values in `cache`."""
         meta = tokens.meta
         qkv = self.qkv.forward(ops, x, tokens.adapter)
@@ -70,6 +69,6 @@ class Attention:
             return ops.paged_attention(*given).flatten(1)
         return ops.paged_attention(*given, self.softcap).flatten(1)
 
-    def project(self, ops: Ops, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+    def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """[T, heads · D] → [T, hidden]."""
         return self.out.forward(ops, x, adapter)

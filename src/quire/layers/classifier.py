@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from quire.layers.linear import Linear
 from quire.layers.norm import Norm
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 
 
@@ -32,7 +31,7 @@ class Classifier:
         self.out = out
         self.tanh = tanh
 
-    def forward(self, ops: Ops, x: Tensor) -> Tensor:
+    def forward(self, ops: Ops, x: Array) -> Array:
         """[N, hidden] → float32 [N, labels]."""
         if self.dense is not None:
             x = self.dense.forward(ops, x)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.reference import LinearWeight
 
@@ -20,8 +19,8 @@ class Embedding:
 
     def __init__(
         self,
-        weight: Tensor | LinearWeight,
-        positions: Tensor | None = None,
+        weight: Array | LinearWeight,
+        positions: Array | None = None,
         scale: float | None = None,
         run: tuple[int, int] | None = None,
     ) -> None:
@@ -31,8 +30,8 @@ class Embedding:
         self.run = run
 
     def forward(
-        self, ops: Ops, input_ids: Tensor, positions: Tensor, embeds: Tensor | None = None
-    ) -> Tensor:
+        self, ops: Ops, input_ids: Array, positions: Array, embeds: Array | None = None
+    ) -> Array:
         """int64 [T], int64 [T] → [T, hidden]; `embeds` [T, hidden] are taken for what is looked up
         for `input_ids`."""
         hidden = self.look_up(ops, input_ids) if embeds is None else embeds
@@ -42,7 +41,7 @@ class Embedding:
             return hidden
         return ops.add(hidden, ops.embedding(positions, self.positions))
 
-    def look_up(self, ops: Ops, input_ids: Tensor) -> Tensor:
+    def look_up(self, ops: Ops, input_ids: Array) -> Array:
         """int64 [T] → rows of `weight`, [T, hidden]."""
         if self.run is None:
             return ops.embedding(input_ids, self.weight)

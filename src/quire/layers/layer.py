@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor
-
 from quire.layers.norm import Norm
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
 
@@ -23,12 +22,12 @@ class Tokens:
         adapter: see `ops.lora.lora_add`.
     """
 
-    positions: Tensor
+    positions: Array
     meta: AttentionMetadata
-    adapter: Tensor | None = None
+    adapter: Array | None = None
 
 
-Rows = tuple[Tensor, Tensor | None]
+Rows = tuple[Array, Array | None]
 """Tokens, int64 [S] below T, and their adapters."""
 
 
@@ -41,10 +40,10 @@ class Mixer(Protocol):
 
     mixes: bool
 
-    def mix(self, ops: Ops, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
+    def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Compute what depends on other tokens: [T, hidden] → [T, inner]."""
 
-    def project(self, ops: Ops, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+    def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """Compute the rest, each token alone: [T, inner] → [T, hidden]."""
 
 
@@ -76,12 +75,12 @@ class Layer:
     def forward(
         self,
         ops: Ops,
-        x: Tensor,
-        residual: Tensor,
+        x: Array,
+        residual: Array,
         cache: KVCache,
         tokens: Tokens,
         rows: Rows | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Array, Array]:
         """Compute the layer for all tokens, or from its last mixing on for `rows` alone.
 
         Returns:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
+from quire.core.dtypes import FLOAT32
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.ops.reference import LinearWeight
@@ -36,14 +35,14 @@ class Linear:
         self.summed = summed
         self.run = run
 
-    def forward(self, ops: Ops, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+    def forward(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """[T, in] → [T, out]; `adapter` as in `ops.lora.lora_add`."""
-        y = ops.linear(x, self.weight, *((torch.float32,) if self.summed else ()))
+        y = ops.linear(x, self.weight, *((FLOAT32,) if self.summed else ()))
         if adapter is not None and self.adapters is not None:
             y = ops.lora_add(adapter, y, x, self.adapters)
         return ops.all_reduce(y, x.dtype) if self.summed else y
 
-    def logits(self, ops: Ops, x: Tensor) -> Tensor:
+    def logits(self, ops: Ops, x: Array) -> Array:
         """[N, in] → float32 [N, out], of all ranks' rows."""
         y = ops.logits(x, self.weight)
         return y if self.run is None else ops.all_gather(y, *self.run)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from quire.core.config import Activation
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
 
@@ -27,11 +26,11 @@ class MLP:
         self.down = down
         self.activation = activation
 
-    def mix(self, ops: Ops, x: Tensor, cache: KVCache, tokens: Tokens) -> Tensor:
+    def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Nothing: each token is computed alone."""
         return x
 
-    def project(self, ops: Ops, x: Tensor, adapter: Tensor | None = None) -> Tensor:
+    def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """[T, hidden] → [T, hidden]."""
         x = self.up.forward(ops, x, adapter)
         if self.activation is not None:

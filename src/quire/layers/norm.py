@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 
 
@@ -12,15 +11,15 @@ class RMSNorm:
 
     __slots__ = ("eps", "weight")
 
-    def __init__(self, weight: Tensor, eps: float) -> None:
+    def __init__(self, weight: Array, eps: float) -> None:
         self.weight = weight
         self.eps = eps
 
-    def forward(self, ops: Ops, x: Tensor) -> Tensor:
+    def forward(self, ops: Ops, x: Array) -> Array:
         """[..., width] → [..., width]."""
         return ops.rms_norm(x, self.weight, self.eps)
 
-    def add_forward(self, ops: Ops, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def add_forward(self, ops: Ops, x: Array, residual: Array) -> tuple[Array, Array]:
         """(norm(x + residual), x + residual)."""
         return ops.add_rms_norm(x, residual, self.weight, self.eps)
 
@@ -30,16 +29,16 @@ class LayerNorm:
 
     __slots__ = ("bias", "eps", "weight")
 
-    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
+    def __init__(self, weight: Array, bias: Array, eps: float) -> None:
         self.weight = weight
         self.bias = bias
         self.eps = eps
 
-    def forward(self, ops: Ops, x: Tensor) -> Tensor:
+    def forward(self, ops: Ops, x: Array) -> Array:
         """[..., width] → [..., width]."""
         return ops.layer_norm(x, self.weight, self.bias, self.eps)
 
-    def add_forward(self, ops: Ops, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def add_forward(self, ops: Ops, x: Array, residual: Array) -> tuple[Array, Array]:
         """(norm(x + residual), x + residual)."""
         return ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
@@ -49,10 +48,10 @@ class NoNorm:
 
     __slots__ = ()
 
-    def forward(self, ops: Ops, x: Tensor) -> Tensor:
+    def forward(self, ops: Ops, x: Array) -> Array:
         return x
 
-    def add_forward(self, ops: Ops, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def add_forward(self, ops: Ops, x: Array, residual: Array) -> tuple[Array, Array]:
         total = ops.add(x, residual)
         return total, total
 

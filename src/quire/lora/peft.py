@@ -123,7 +123,7 @@ def read_adapter(folder: Path, targets: Mapping[str, LoRATarget], max_rank: int)
             )
         halves.setdefault(match["module"], {})[match["half"]] = name
         digest.update(f"{name} {info.dtype} {info.shape}".encode())
-        digest.update(np.ascontiguousarray(file.read(name)).data)
+        digest.update(file.read(name).reshape(-1).view(np.uint8).data)
     if not halves:
         raise CheckpointError(f"{WEIGHTS} holds no tensors.")
     deltas = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quire.core.config import EngineConfig, ModelConfig, RankShare
+from quire.core.dtypes import dtype_of
 from quire.lora.peft import Delta, LoRATarget
 from quire.models.layout import parameters
 from quire.models.memory import DTYPE_BYTES
@@ -16,8 +17,7 @@ from quire.models.registry import architecture
 from quire.models.shares import column_run, row_runs
 
 if TYPE_CHECKING:
-    import torch
-
+    from quire.ops.interface import Ops
     from quire.ops.lora import LoraTable
 
 
@@ -63,18 +63,14 @@ def lora_bytes(config: EngineConfig) -> int:
     return ranks * sum(sizes) * DTYPE_BYTES[config.dtype]
 
 
-def lora_tables(config: EngineConfig, device: torch.device) -> dict[str, LoraTable]:
-    """Stem of a linear layer, "layers.0.attn.qkv" → its adapters; {} where there are none."""
-    import torch
-
-    from quire.ops.lora import LoraTable
-
+def lora_tables(config: EngineConfig, ops: Ops) -> dict[str, LoraTable]:
+    """Return stem of a linear layer ("layers.0.attn.qkv") → its adapters; {} without adapters."""
     limits, model = config.lora, config.model
     if limits is None:
         return {}
-    dtype = getattr(torch, config.dtype)
+    dtype = dtype_of(config.dtype)
     return {
-        p.stem: LoraTable(p.shape[1], _parts(model, p), limits.max_cpu_loras, dtype, device)
+        p.stem: ops.lora_table(p.shape[1], _parts(model, p), limits.max_cpu_loras, dtype)
         for p in _linears(model)
     }
 

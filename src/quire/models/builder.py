@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire.core.config import ModelConfig, RopeConfig
+from quire.core.dtypes import FLOAT32, converted
 from quire.layers.attention import Attention
 from quire.layers.classifier import Classifier
 from quire.layers.embedding import Embedding
@@ -19,6 +19,7 @@ from quire.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
 from quire.layers.rotary import rope_table
 from quire.models.layout import AttentionSpec, LayerSpec, Layout, LinearSpec, MLPSpec, NormSpec
 from quire.models.parameters import ParameterSource
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.ops.reference import LinearWeight
@@ -56,7 +57,6 @@ class Builder:
         self._config = config
         self._source = source
         self._ops = ops
-        self._device = ops.device.torch
         run = config.vocab_run
         self._vocab_run = None if run is None else (run[0], config.vocab_size)
         self._cos_sin = self._rotations(config.rope, max_len)
@@ -79,7 +79,7 @@ class Builder:
         name, adapters = spec.name, self._adapters.get(spec.stem)
         has_bias = self._source.has(f"{spec.stem}.bias")  # of a summed layer, rank 0 alone
         # The source takes a weight's pages back when it reads the next tensor: the weight is last.
-        bias = self._tensor(f"{spec.stem}.bias") if has_bias else None
+        bias = self._source.tensor(f"{spec.stem}.bias") if has_bias else None
         packed = self._ops.pack_linear(
             self._stored[name] if name in self._stored else self._source.parts(name),
             bias,
@@ -106,15 +106,16 @@ class Builder:
             gain = self._gain(spec)
             self.modules[id(gain)] = spec.stem
             return RMSNorm(gain, eps)
-        weight = self._tensor(f"{spec.stem}.weight")
-        bias = self._tensor(f"{spec.stem}.bias") if spec.bias else torch.zeros_like(weight)
+        weight = self._array(f"{spec.stem}.weight")
+        zeros = np.zeros(weight.shape, self._source.dtype)
+        bias = self._array(f"{spec.stem}.bias") if spec.bias else self._ops.array(zeros)
         self.modules[id(weight)] = spec.stem
         return LayerNorm(weight, bias, eps)
 
     def embedding(self, head: Linear | None) -> Embedding:
         """The embedding; its weight is the head's if they are tied."""
         config, tied = self._config, self._config.tie_word_embeddings
-        weight = head.weight if head is not None and tied else self._tensor("embed.weight")
+        weight: Array = head.weight if head is not None and tied else self._array("embed.weight")
         self.modules[id(weight)] = "embed"
         positions = self._positions(config)
         if positions is not None:
@@ -132,18 +133,19 @@ class Builder:
             tanh=self._config.classifier_activation == "tanh",
         )
 
-    def _positions(self, config: ModelConfig) -> Tensor | None:
+    def _positions(self, config: ModelConfig) -> Array | None:
         """What is added to a token's embedding for its position and type: a table of positions for
         each type, one after the other, [token_types · max_position_embeddings, hidden]."""
         if config.learned_positions_offset is None:
             return None
         # A view that begins at position 0; OPT's first rows once stood for padding.
-        positions = self._tensor("positions.weight")[config.learned_positions_offset :]
-        if not config.token_types:
-            return positions
-        types = self._tensor("token_types.weight").float()
-        wide = positions.float()
-        return torch.cat([wide + each for each in types]).to(self._source.dtype)
+        positions = self._source.tensor("positions.weight")[config.learned_positions_offset :]
+        if config.token_types:
+            types = converted(self._source.tensor("token_types.weight"), FLOAT32)
+            wide = converted(positions, FLOAT32)
+            every = np.concatenate([wide + each for each in types])
+            positions = converted(every, self._source.dtype)
+        return self._ops.array(positions)
 
     def _mixer(self, spec: AttentionSpec | MLPSpec) -> Mixer:
         return self._attention(spec) if isinstance(spec, AttentionSpec) else self._mlp(spec)
@@ -171,16 +173,16 @@ class Builder:
         apart = spec.up.activation if spec.up.stem in self._adapters else None
         return MLP(self.linear(spec.up), self.linear(spec.down), apart)
 
-    def _gain(self, spec: NormSpec) -> Tensor:
+    def _gain(self, spec: NormSpec) -> Array:
         """What an RMSNorm multiplies by: the weight in the model's dtype, or in float32."""
-        weight, how = self._tensor(f"{spec.stem}.weight"), self._config.norm_gain
+        weight, how = self._source.tensor(f"{spec.stem}.weight"), self._config.norm_gain
         if how != "rounded":
-            weight = weight.float() + (1.0 if how == "plus_one" else 0.0)
-        return weight
+            weight = converted(weight, FLOAT32) + np.float32(how == "plus_one")
+        return self._ops.array(weight)
 
-    def _rotations(self, rope: RopeConfig | None, max_len: int) -> Tensor | None:
-        return rope_table(rope, max_len).to(self._device) if rope else None
+    def _rotations(self, rope: RopeConfig | None, max_len: int) -> Array | None:
+        return self._ops.array(rope_table(rope, max_len)) if rope else None
 
-    def _tensor(self, name: str) -> Tensor:
-        """A parameter that is not packed."""
-        return self._source.tensor(name).to(self._device)
+    def _array(self, name: str) -> Array:
+        """Return a parameter that is not packed, on the device."""
+        return self._ops.array(self._source.tensor(name))

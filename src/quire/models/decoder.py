@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from quire.core.config import ModelConfig
 from quire.core.errors import CheckpointError
 from quire.layers.layer import Tokens
 from quire.models.builder import Builder, Place
 from quire.models.layout import Layout
 from quire.models.parameters import ParameterSource
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
 from quire.ops.metadata import AttentionMetadata, KVCache
@@ -26,9 +25,8 @@ class Decoder:
     """Layers along a residual stream, on a paged KV cache; encoders are decoders that look both
     ways, all of a text in one step.
 
-    Straight-line code that calls `ops` alone: no torch arithmetic, no branch on a tensor's
-    value, so that the same forward can be recorded and replayed. Callers hold
-    `torch.inference_mode()`.
+    Straight-line code that calls `ops` alone: no arithmetic of its own, no branch on an array's
+    value, so that the same forward can be recorded and replayed.
     """
 
     def __init__(
@@ -78,15 +76,15 @@ class Decoder:
     def forward(
         self,
         ops: Ops,
-        input_ids: Tensor,
-        positions: Tensor,
+        input_ids: Array,
+        positions: Array,
         kv_caches: list[KVCache],
         meta: AttentionMetadata,
-        rows: Tensor | None = None,
-        adapter: Tensor | None = None,
-        row_adapter: Tensor | None = None,
-        embeds: Tensor | None = None,
-    ) -> Tensor:
+        rows: Array | None = None,
+        adapter: Array | None = None,
+        row_adapter: Array | None = None,
+        embeds: Array | None = None,
+    ) -> Array:
         """Compute one step: input_ids and positions int64 [T] → hidden states [T, hidden].
 
         Stores the tokens' keys and values in `kv_caches`, one for each layer. With `rows`, int64
@@ -106,11 +104,11 @@ class Decoder:
             x, residual = layer.forward(ops, x, residual, cache, tokens, only)
         return x
 
-    def embed(self, ops: Ops, input_ids: Tensor) -> Tensor:
+    def embed(self, ops: Ops, input_ids: Array) -> Array:
         """int64 [T] → [T, hidden], as the checkpoint has them."""
         return self._embedding.look_up(ops, input_ids)
 
-    def compute_logits(self, ops: Ops, hidden: Tensor) -> Tensor:
+    def compute_logits(self, ops: Ops, hidden: Array) -> Array:
         """[N, hidden] → float32 [N, vocab], or [N, labels] where it classifies."""
         if self._classifier is not None:
             return self._classifier.forward(ops, hidden)
@@ -124,7 +122,7 @@ def _kv_units(source: ParameterSource, layer: int) -> tuple[float, float]:
     """The checkpoint's scales of an 8-bit KV cache, a layer's k and v; 1 where it has none."""
     units = []
     for name in (f"layers.{layer}.attn.k_scale", f"layers.{layer}.attn.v_scale"):
-        unit = float(source.tensor(name)) if source.has(name) else 1.0
+        unit = float(source.tensor(name)[0]) if source.has(name) else 1.0
         if not 0.0 < unit < math.inf:
             raise CheckpointError(f"{name} is {unit}; the scale of a KV cache is positive.")
         units.append(unit)

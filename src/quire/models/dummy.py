@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire.core.config import ModelConfig
+from quire.core.dtypes import FLOAT32, DType, HostArray, converted, dtype_of
 from quire.core.quantization import Form
+from quire.core.quantized import QuantizedWeight
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter, Progress
-from quire.ops.quantized import QuantizedWeight
 from quire.quant.codebooks import CODEBOOKS
 
 _STD = 0.02
 """Hugging Face's usual `initializer_range`; norms keep the activations finite."""
 _POOL = 1_000_003
-"""Numbers drawn, a prime: weights repeat them, but rows do not fall in step with one another."""
+"""How many numbers are drawn. It is a prime, so that rows differ although weights repeat them."""
 
 
 class RandomParameters:
     """Parameters that are the same for the same seed and dtype: a `ParameterSource`.
 
-    Norms are 1, biases 0, all else normal with a deviation of 0.02. Drawing billions of normal
-    numbers takes minutes, so a pool of a million is drawn, and weights are views of it: as many
-    rows at a time as it holds. No row may be longer than the pool.
+    Norms are 1, biases 0, other parameters normal with a deviation of 0.02. Drawing billions of
+    normal numbers takes minutes. So a pool of a million is drawn, and weights are views of it, as
+    many rows at a time as it holds. No row may be longer than the pool.
 
-    Linear weights that have `forms` (see `models.forms`) are random codes, equally often each,
-    with scales that give them the same deviation.
+    Linear weights that have `forms` (see `models.forms`) are uniformly random codes, with scales
+    that give them the same deviation.
     """
 
     def __init__(
         self,
         model: ModelConfig,
-        dtype: torch.dtype,
+        dtype: DType,
         seed: int,
         progress: Progress | None = None,
         forms: Mapping[str, Sequence[Form | None]] | None = None,
@@ -42,11 +42,12 @@ class RandomParameters:
         wanted = parameters(model)
         self.dtype = dtype
         self._forms = forms or {}
-        generator = torch.Generator().manual_seed(seed)
+        draw = np.random.default_rng(seed)
         # Twice in a row, so that all of it can be read from any offset.
-        self._pool = (torch.randn(_POOL, generator=generator) * _STD).to(dtype).repeat(2)
-        offsets = torch.randint(_POOL, (len(wanted),), generator=generator).tolist()
-        self._bytes = torch.randint(256, (_POOL,), dtype=torch.uint8, generator=generator).repeat(2)
+        numbers = draw.standard_normal(_POOL, np.float32) * np.float32(_STD)
+        self._pool = np.tile(converted(numbers, dtype), 2)
+        offsets = draw.integers(_POOL, size=len(wanted)).tolist()
+        self._bytes = np.tile(draw.integers(256, size=_POOL, dtype=np.uint8), 2)
         self._wanted = {p.name: (p, offset) for p, offset in zip(wanted, offsets, strict=True)}
         self._progress = progress
         self._done = 0
@@ -55,7 +56,7 @@ class RandomParameters:
     def has(self, name: str) -> bool:
         return name in self._wanted
 
-    def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
+    def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:
         parameter, offset = self._wanted[name]
         forms = self._forms.get(name, ())
         if not forms or None in forms:
@@ -65,7 +66,7 @@ class RandomParameters:
         columns, parts = parameter.shape[1], []
         for form, count in zip(forms, rows, strict=True):
             assert form is not None
-            codes = self._repeated(self._bytes, offset, count * columns).view(count, columns)
+            codes = self._random_bytes(offset, count * columns).reshape(count, columns)
             parts.append(_random_weight(form, codes))
             offset = (offset + count * columns) % _POOL
         return parts
@@ -75,67 +76,69 @@ class RandomParameters:
         if self._progress is not None:
             self._progress(self._done, self._total)
 
-    def _dense(self, name: str) -> list[Tensor]:
+    def _dense(self, name: str) -> list[HostArray]:
         parameter, offset = self._wanted[name]
         self._count(parameter)
         if parameter.kind == "bias":
-            return [self._pool.new_zeros(parameter.shape)]
+            return [np.zeros(parameter.shape, self.dtype)]
         if parameter.kind == "norm":
-            return [self._pool.new_ones(parameter.shape)]
+            return [np.ones(parameter.shape, self.dtype)]
         return self._views(parameter, offset)
 
-    def tensor(self, name: str) -> Tensor:
-        return torch.cat(self._dense(name))
+    def tensor(self, name: str) -> HostArray:
+        return np.concatenate(self._dense(name))
 
-    def _repeated(self, pool: Tensor, offset: int, count: int) -> Tensor:
-        """`count` entries of the pool repeated for ever, from `offset` on."""
-        out = torch.empty(count, dtype=pool.dtype)
+    def _random_bytes(self, offset: int, count: int) -> HostArray:
+        """Return `count` of the pool's bytes, repeated without end, from `offset` on."""
+        out = np.empty(count, np.uint8)
         for begin in range(0, count, _POOL):
             some = min(_POOL, count - begin)
-            out[begin : begin + some] = pool[offset : offset + some]
+            out[begin : begin + some] = self._bytes[offset : offset + some]
         return out
 
-    def _views(self, parameter: Parameter, offset: int) -> list[Tensor]:
-        """Rows of the pool's numbers repeated for ever, from `offset` on."""
+    def _views(self, parameter: Parameter, offset: int) -> list[HostArray]:
+        """Return rows of the pool's numbers, repeated without end, from `offset` on."""
         rows, columns = parameter.shape
         most = _POOL // columns
         views = []
         for row in range(0, rows, most):
             start, count = (offset + row * columns) % _POOL, min(most, rows - row)
-            views.append(self._pool[start : start + count * columns].view(count, columns))
+            views.append(self._pool[start : start + count * columns].reshape(count, columns))
         return views
 
 
-def _random_weight(form: Form, codes: Tensor) -> QuantizedWeight:
-    """A weight of random bytes [N, K], which are written to."""
+def _random_weight(form: Form, codes: HostArray) -> QuantizedWeight:
+    """Return a weight of random bytes [N, K], which are written to."""
     n, k = codes.shape
-    book = torch.tensor(CODEBOOKS[form.codebook]) if form.codebook else None
+    book = np.array(CODEBOOKS[form.codebook], np.float32) if form.codebook else None
     values = _codes(form, codes)
-    spread = values.flatten()[:_POOL].to(torch.float32) if book is None else book
+    spread = converted(values.reshape(-1)[:_POOL], FLOAT32) if book is None else book
     groups = (n, -(-k // form.group))
-    scale = torch.full(groups, _STD / float(spread.std()))
-    middle = torch.full(groups, float(1 << (form.bits - 1)))
-    mean = ((1 << form.bits) - 1) / 2
+    scale = np.full(groups, _STD / float(spread.std()), np.float32)
+    middle = np.full(groups, 1 << (form.bits - 1), np.float32)
+    around = middle + (np.arange(groups[1]) % 3 - 1).astype(np.float32)
+    mean = np.float32(((1 << form.bits) - 1) / 2)
     return QuantizedWeight(
         values,
         form.bits,
         scale,
         form.group,
-        zero={"middle": middle, "zero": middle + torch.arange(groups[1]) % 3 - 1}.get(form.second),
+        zero={"middle": middle, "zero": around}.get(form.second),
         offset=-mean * scale if form.second == "offset" else None,
         codebook=book,
         # Groups of columns that are far apart: neighbours belong to different ones.
-        permutation=torch.arange(k).view(form.group, -1).t().flatten()
+        permutation=np.arange(k).reshape(form.group, -1).T.flatten()
         if form.permuted and k % form.group == 0
         else None,
         float_activations=form.float_activations,
     )
 
 
-def _codes(form: Form, raw: Tensor) -> Tensor:
+def _codes(form: Form, raw: HostArray) -> HostArray:
     if form.codes == "uint8":
-        return raw.bitwise_and_((1 << form.bits) - 1)
+        return np.bitwise_and(raw, (1 << form.bits) - 1, out=raw)
     if form.codes == "int8":
-        return raw.view(torch.int8).clamp_(-((1 << (form.bits - 1)) - 1))
-    # Of 8-bit floats those below 2: neither infinite nor no number.
-    return raw.bitwise_and_(0xBF).view(getattr(torch, form.codes))
+        codes = raw.view(np.int8)
+        return np.maximum(codes, -((1 << (form.bits - 1)) - 1), out=codes)
+    # Of 8-bit floats those below 2: neither infinite nor NaN.
+    return np.bitwise_and(raw, 0xBF, out=raw).view(dtype_of(form.codes))

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weights import open_weights
 from quire.core.config import EngineConfig
+from quire.core.dtypes import dtype_of
 from quire.models.builder import Place
 from quire.models.decoder import Decoder
 from quire.models.dummy import RandomParameters
@@ -25,12 +24,6 @@ from quire.quant.names import rounding
 from quire.quant.registry import GGUF, method
 
 logger = logging.getLogger(__name__)
-
-TORCH_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 
 def load_model(
@@ -81,7 +74,7 @@ def parameter_source(config: EngineConfig, progress: Progress | None = None) -> 
 
 
 def _whole_source(config: EngineConfig, progress: Progress | None) -> ParameterSource:
-    dtype = TORCH_DTYPES[config.dtype]
+    dtype = dtype_of(config.dtype)
     if config.load_format == "dummy":
         return RandomParameters(
             config.model, dtype, config.seed, progress, forms=config.weight_forms

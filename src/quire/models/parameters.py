@@ -1,4 +1,4 @@
-"""A model's parameters, and where they come from; torch-free."""
+"""A model's parameters, and where they come from."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from torch import Tensor, dtype
-
-    from quire.ops.quantized import QuantizedWeight
+    from quire.core.dtypes import DType, HostArray
+    from quire.core.quantized import QuantizedWeight
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -66,18 +65,18 @@ class ParameterSource(Protocol):
         dtype: the model's, of everything that is not quantized.
     """
 
-    dtype: dtype
+    dtype: DType
 
     def has(self, name: str) -> bool:
         """Whether the model has the parameter `name`."""
 
-    def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
-        """Tensors of the model's dtype, or quantized weights, whose rows, one after the other, are
+    def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:
+        """Arrays of the model's dtype, or quantized weights, whose rows, one after the other, are
         the parameter.
 
         They may lie in a mapped file and must not be written to. They are good until the next
         parameter is asked for.
         """
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> HostArray:
         """The whole parameter, dense and in memory of its own."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire.core.config import RankShare
+from quire.core.dtypes import HostArray
 from quire.core.errors import CheckpointError
+from quire.core.quantized import QuantizedWeight, Weight, dense
 from quire.models.layout import parameters
 from quire.models.parameters import ParameterSource
 from quire.models.shares import Run, column_run, row_runs
-from quire.ops.quantized import QuantizedWeight, Weight, dense
 
 
 class SharedParameters:
@@ -36,18 +36,18 @@ class SharedParameters:
         """A bias behind a sum is rank 0's alone: it would be added once a rank."""
         return self._source.has(name) and (self._rank == 0 or name not in self._summed)
 
-    def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
+    def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:
         parts: Sequence[Weight] = self._source.parts(name)
         if name in self._rows:
             parts = [part for run in self._rows[name] for part in _rows(parts, run)]
         elif name in self._columns:
             parts = [_columns(name, part, self._columns[name]) for part in parts]
-        return cast("list[Tensor] | list[QuantizedWeight]", parts)
+        return cast("list[HostArray] | list[QuantizedWeight]", parts)
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> HostArray:
         if name not in self._rows and name not in self._columns:
             return self._source.tensor(name)
-        return torch.cat([dense(part, self.dtype) for part in self.parts(name)])
+        return np.concatenate([dense(part, self.dtype) for part in self.parts(name)])
 
 
 def _rows(parts: Sequence[Weight], run: Run) -> list[Weight]:
@@ -60,17 +60,17 @@ def _rows(parts: Sequence[Weight], run: Run) -> list[Weight]:
         low, high = max(first, begin), min(first + count, begin + rows)
         if low < high:
             low, high = low - begin, high - begin
-            if isinstance(part, QuantizedWeight):
-                found.append(part.rows(low, high - low))
-            else:
+            if isinstance(part, np.ndarray):
                 found.append(part[low:high])
+            else:
+                found.append(part.rows(low, high - low))
         begin += rows
     return found
 
 
 def _columns(name: str, part: Weight, run: Run) -> Weight:
     first, count = run
-    if isinstance(part, Tensor):
+    if isinstance(part, np.ndarray):
         return part[:, first : first + count]
     try:
         return part.columns(first, count)

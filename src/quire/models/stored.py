@@ -6,20 +6,17 @@ from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from quire.checkpoint.weights import Weights
 from quire.core.config import ModelConfig
+from quire.core.dtypes import DType, HostArray, converted, is_float
 from quire.core.errors import CheckpointError
-from quire.models.arrays import as_quantized, as_tensor
+from quire.core.quantized import QuantizedWeight, Weight, dense
 from quire.models.forms import head_name, linear_names
 from quire.models.layout import parameters
 from quire.models.parameters import Progress
 from quire.models.registry import weight_names
 from quire.models.sources import Piece, match
-from quire.ops.quantized import QuantizedWeight, dense, parts_of
-from quire.ops.torch_arrays import array
 from quire.quant.bits import float32
 from quire.quant.names import Rounding
 from quire.quant.scheme import Array, Method
@@ -47,7 +44,7 @@ class StoredParameters:
         self,
         weights: Weights,
         model: ModelConfig,
-        dtype: torch.dtype,
+        dtype: DType,
         progress: Progress | None = None,
         *,
         method: Method | None = None,
@@ -80,23 +77,23 @@ class StoredParameters:
     def has(self, name: str) -> bool:
         return name in self._pieces or name in self._kv_scales
 
-    def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
+    def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:
         parts = self._read_all(name)
         whole = [part for part in parts if isinstance(part, QuantizedWeight)]
         if len(whole) == len(parts):
             return _of_one_input(whole)
         if whole:  # of layers that were merged only some are quantized
             return [dense(part, self.dtype) for part in parts]
-        return self._rounded(name, [part for part in parts if isinstance(part, Tensor)])
+        return self._rounded(name, [part for part in parts if isinstance(part, np.ndarray)])
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> HostArray:
         if name in self._kv_scales:
             stored = self._kv_scales[name]
             values = float32(self._weights.read(stored), self._weights.tensors[stored].dtype)
-            return torch.from_numpy(values.reshape(-1).copy())
-        return torch.cat([dense(part, self.dtype) for part in self._read_all(name)])
+            return values.reshape(-1).copy()
+        return np.concatenate([dense(part, self.dtype) for part in self._read_all(name)])
 
-    def _read_all(self, name: str) -> list[Tensor | QuantizedWeight]:
+    def _read_all(self, name: str) -> list[Weight]:
         for piece in self._handed_out:
             for stored in piece.stored.values():
                 self._weights.release(stored)
@@ -106,21 +103,23 @@ class StoredParameters:
             self._progress(self._done, self._total)
         return parts
 
-    def _rounded(self, name: str, parts: list[Tensor]) -> list[Tensor] | list[QuantizedWeight]:
+    def _rounded(
+        self, name: str, parts: list[HostArray]
+    ) -> list[HostArray] | list[QuantizedWeight]:
         if self._rounding is None or name not in self._linear:
             return parts
         rounder = self._rounding.head if name == self._head else self._rounding.layers
         if rounder is None:
             return parts
-        return parts_of([rounder.quantize(array(part)) for part in parts])
+        return [rounder.quantize(part) for part in parts]
 
-    def _read(self, piece: Piece) -> Tensor | QuantizedWeight:
+    def _read(self, piece: Piece) -> Weight:
         self._done += sum(self._weights.tensors[name].nbytes for name in piece.stored.values())
         if piece.form is None:
             return self._read_dense(piece)
         if piece.scheme is None:
-            arrays = self._weights.quantized(piece.name)
-            assert arrays is not None, f"{piece.name} has a form, and no codes"
+            weight = self._weights.quantized(piece.name)
+            assert weight is not None, f"{piece.name} has a form, and no codes"
         else:
             specs = piece.scheme.stored(piece.rows, piece.columns)
             tensors = {
@@ -129,37 +128,43 @@ class StoredParameters:
             }
             try:
                 with np.errstate(all="ignore"):  # a damaged scale may be anything
-                    arrays = piece.scheme.read(tensors, piece.rows, piece.columns)
+                    weight = piece.scheme.read(tensors, piece.rows, piece.columns)
             except ValueError as error:
                 raise CheckpointError(
                     f"The layer of tensor {piece.name!r} is malformed: {error}.",
                     fix="Download the model again, or use another copy of it.",
                 ) from None
-        return as_quantized(arrays, float_activations=piece.form.float_activations)
+        return replace(weight, float_activations=piece.form.float_activations)
 
     def _side(self, name: str, *, raw: bool) -> Array:
         values, dtype = self._weights.read(name), self._weights.tensors[name].dtype
         return values if raw or dtype in ("I32", "I64", "I8") else float32(values, dtype)
 
-    def _read_dense(self, piece: Piece) -> Tensor:
+    def _read_dense(self, piece: Piece) -> HostArray:
         name = piece.name
-        info = self._weights.tensors[name]
-        values = as_tensor(self._weights.read(name), bfloat16=info.dtype == "BF16")
-        if not values.is_floating_point():
+        stored = self._weights.read(name)
+        if not is_float(stored.dtype):
+            dtype = self._weights.tensors[name].dtype
             raise CheckpointError(
-                f"Tensor {name!r} has dtype {info.dtype}; expected floating point.",
+                f"Tensor {name!r} has dtype {dtype}; expected floating point.",
                 fix="Where the model is quantized, its config.json must have the "
                 "quantization_config that was published with it.",
             )
-        values = values.to(self.dtype)
+        values = converted(stored, self.dtype)
         # Half precision ends at 65504; beyond it a weight would silently become infinite.
-        if self.dtype == torch.float16 and not bool(torch.isfinite(values).all()):
+        if self.dtype == np.float16 and not np.isfinite(values).all():
             raise CheckpointError(
                 f"Tensor {name!r} has values that float16 cannot hold.",
                 fix="Use --dtype bfloat16 or --dtype float32.",
                 param="--dtype",
             )
-        return values.t().contiguous() if piece.transposed else values
+        return _transposed(values) if piece.transposed else values
+
+
+def _transposed(values: HostArray) -> HostArray:
+    """Return the transpose, copied as integers: numpy copies bfloat16 number by number."""
+    bits = values.view(f"u{values.itemsize}")
+    return np.ascontiguousarray(bits.T).view(values.dtype)
 
 
 def _of_one_input(parts: list[QuantizedWeight]) -> list[QuantizedWeight]:
@@ -175,7 +180,7 @@ def _check_copy(weights: Weights, kept: str, other: str) -> None:
     one, two = weights.read(kept), weights.read(other)
     for row in range(0, len(one), _COMPARED_ROWS):
         rows = slice(row, row + _COMPARED_ROWS)
-        if not np.array_equal(one[rows], two[rows]):
+        if not np.array_equal(one[rows].view(np.uint8), two[rows].view(np.uint8)):
             raise CheckpointError(
                 f"Tensors {kept!r} and {other!r} differ, but config.json ties them.",
                 fix="Set tie_word_embeddings to false if the model was trained so.",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from quire import _native
+from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.core.messages import TokenLogprobs
 from quire.core.quantization import QUANTIZATIONS
 from quire.ops import moe as plain_moe
@@ -31,6 +32,7 @@ from quire.ops.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops.rank_group import RankGroup
 from quire.ops.reference import DenseWeight, Epilogue, LinearWeight
 from quire.ops.sampling import SampleRow
+from quire.ops.torch_arrays import tensor, torch_dtype
 from quire.ops.tuning import load_tuning
 
 _KINDS: dict[torch.dtype, WeightKind] = {
@@ -77,18 +79,19 @@ class CpuOps(FusedKernels, Ops):
     def pack_linear(
         self,
         weight: Weights | StoredLinear,
-        bias: Tensor | None = None,
+        bias: HostArray | Tensor | None = None,
         *,
         epilogue: Epilogue = "none",
         head: bool = False,
-        dtype: torch.dtype = torch.float32,
+        dtype: DType | torch.dtype = FLOAT32,
     ) -> LinearWeight:
         if isinstance(weight, StoredLinear):
             packed: LinearWeight = PackedLinear.from_stored(
                 self._table, self._threads, weight, epilogue=epilogue
             )
         else:
-            packed = self._pack(parts_of(weight), bias, epilogue, head, dtype)
+            given = None if bias is None else tensor(bias)
+            packed = self._pack(parts_of(weight), given, epilogue, head, torch_dtype(dtype))
         if isinstance(packed, PackedLinear):
             packed.tune(self._tuning.of_gemm(packed.kind, *packed.shape, packed.group))
         return packed
@@ -129,9 +132,9 @@ class CpuOps(FusedKernels, Ops):
         held = table if isinstance(table, PackedLinear) else reference.rows_of(table)
         return self._group.vocab_embedding(self._threads, ids, held, first, vocab)
 
-    def linear(self, x: Tensor, packed: LinearWeight, dtype: torch.dtype | None = None) -> Tensor:
+    def linear(self, x: Tensor, packed: LinearWeight, dtype: DType | None = None) -> Tensor:
         if isinstance(packed, PackedLinear):
-            return packed.forward(x, dtype=dtype)
+            return packed.forward(x, dtype=None if dtype is None else torch_dtype(dtype))
         self._note_torch("linear", packed)
         return reference.linear(x, packed, dtype)
 

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.core.dtypes import HostArray
+from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.core.quantized import QuantizedWeight as HostWeight
 from quire.ops import reference
 from quire.ops.array import Array
 from quire.ops.device import CPU, Device
-from quire.ops.lora import lora_add
+from quire.ops.lora import LoraTable, lora_add
 from quire.ops.moe import moe, route
 from quire.ops.paged_attention import paged_attention
 from quire.ops.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops.reference import Epilogue, LinearWeight
 from quire.ops.sampling import argmax, logprobs, sample
-from quire.ops.torch_arrays import array, tensor
+from quire.ops.torch_arrays import array, tensor, torch_dtype
 
 if TYPE_CHECKING:
     from quire import _native
@@ -81,20 +81,24 @@ class Ops:
     def pack_linear(
         self,
         weight: Weights | StoredLinear,
-        bias: Tensor | None = None,
+        bias: HostArray | Tensor | None = None,
         *,
         epilogue: Epilogue = "none",
         head: bool = False,
-        dtype: torch.dtype = torch.float32,
+        dtype: DType | torch.dtype = FLOAT32,
     ) -> LinearWeight:
-        """`reference.pack_linear` on the device, of a weight on the host; the bias is there.
+        """`reference.pack_linear` on the device, of a weight and a bias on the host.
 
         A provider's `StoredLinear` is what it has packed before.
         """
         if not isinstance(weight, (Tensor, np.ndarray, QuantizedWeight, HostWeight, Sequence)):
             raise TypeError("torch takes no stored weight")
         parts: Any = [part.to(self.device.torch) for part in parts_of(weight)]
-        return reference.pack_linear(parts, bias, epilogue=epilogue, head=head, dtype=dtype)
+        if bias is not None:
+            bias = tensor(bias).to(self.device.torch)
+        return reference.pack_linear(
+            parts, bias, epilogue=epilogue, head=head, dtype=torch_dtype(dtype)
+        )
 
     def array(self, values: HostArray) -> Array:
         """Return the values on the device; on the host it shares their memory if it can."""
@@ -103,6 +107,12 @@ class Ops:
     def numpy(self, values: Array) -> HostArray:
         """Return the values on the host: their own memory if they are there, else a copy."""
         return array(values)
+
+    def lora_table(
+        self, columns: int, parts: Sequence[int], adapters: int, dtype: DType
+    ) -> LoraTable:
+        """Return an empty `LoraTable` on the device."""
+        return LoraTable(columns, parts, adapters, torch_dtype(dtype), self.device.torch)
 
     def using(self, **ops: Callable[..., Any]) -> Self:
         """Return a copy that calls these in place of its own ops of these names."""

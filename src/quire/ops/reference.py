@@ -27,8 +27,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.core.config import Activation
+from quire.core.dtypes import DType
 from quire.ops.metadata import KVCache
 from quire.ops.quantized import QuantizedWeight, Weights, dense, parts_of
+from quire.ops.torch_arrays import torch_dtype
 
 LINEAR_ROWS = 32
 """Fewer make long prompts slow, more make single tokens slow: at 1024 × 3072 in float32, two
@@ -122,7 +124,7 @@ def embedding(ids: Tensor, table: Tensor | LinearWeight) -> Tensor:
     return F.embedding(ids, rows_of(table))
 
 
-def linear(x: Tensor, packed: LinearWeight, dtype: torch.dtype | None = None) -> Tensor:
+def linear(x: Tensor, packed: LinearWeight, dtype: DType | None = None) -> Tensor:
     """epilogue(x @ weight.T + bias): [T, in] × [out, in] → [T, out], gated [T, out / 2], of `dtype`
     or x's.
 
@@ -132,7 +134,7 @@ def linear(x: Tensor, packed: LinearWeight, dtype: torch.dtype | None = None) ->
     weight = dense_weight(packed)
     product = _product(x, weight.weight, weight.bias)
     y = product if weight.epilogue == "none" else activation(product, weight.epilogue)
-    return y if dtype is None else y.to(dtype)
+    return y if dtype is None else y.to(torch_dtype(dtype))
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

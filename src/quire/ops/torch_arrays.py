@@ -16,9 +16,9 @@ _BY_BITS: dict[DType, tuple[type[np.generic], torch.dtype]] = {
 }
 
 
-def torch_dtype(dtype: DType) -> torch.dtype:
+def torch_dtype(dtype: DType | torch.dtype) -> torch.dtype:
     """Return torch's dtype of the same name."""
-    found: torch.dtype = getattr(torch, str(dtype))
+    found: torch.dtype = getattr(torch, str(dtype).removeprefix("torch."))
     return found
 
 
@@ -27,8 +27,10 @@ def numpy_dtype(dtype: torch.dtype) -> DType:
     return dtype_of(str(dtype).removeprefix("torch."))
 
 
-def tensor(values: HostArray) -> Tensor:
+def tensor(values: HostArray | Tensor) -> Tensor:
     """Return the array as a tensor on the same memory; a read-only array is copied."""
+    if isinstance(values, Tensor):
+        return values
     if not values.flags.writeable:
         values = values.copy()
     if values.dtype in _BY_BITS:

@@ -15,6 +15,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from quire.core.dtypes import DType
 from quire.ops import reference
 from quire.ops.device import Accelerator, Event
 from quire.ops.interface import Ops
@@ -173,6 +174,6 @@ class Slab:
 class StreamingOps(Ops):
     """The operations of a device in torch, which take weights out of a slab as well."""
 
-    def linear(self, x: Tensor, packed: LinearWeight, dtype: torch.dtype | None = None) -> Tensor:
+    def linear(self, x: Tensor, packed: LinearWeight, dtype: DType | None = None) -> Tensor:
         weight = packed.on_device() if isinstance(packed, StreamedWeight) else packed
         return reference.linear(x, weight, dtype)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quire.checkpoint.quantized import QuantizedArrays
 from quire.core.quantization import Form
+from quire.core.quantized import QuantizedWeight
 from quire.quant.fields import HOW_IT_WAS_MADE, Fields, skipped
 from quire.quant.scheme import FLOATS, Array, Stored
 
@@ -44,10 +44,9 @@ class Awq:
             "scales": Stored(FLOATS, ((groups, rows),)),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
-        return QuantizedArrays(
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+        return QuantizedWeight(
             _unpack(tensors["qweight"]),
-            "uint8",
             4,
             np.ascontiguousarray(tensors["scales"].T),
             self.group or columns,

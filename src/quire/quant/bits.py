@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.dtypes import finfo
+from quire.core.dtypes import converted, finfo
 
 Codes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -63,31 +62,15 @@ def permutation_of(g_idx: Words | None, group: int, columns: int) -> npt.NDArray
 
 def float32(values: npt.NDArray[Any], dtype: str) -> Floats:
     """Values of a safetensors dtype as float32, exactly."""
-    if dtype == "BF16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    if dtype == "F8_E4M3":
-        return e4m3()[values.view(np.uint8)]
     if dtype in ("F8_E8M0", "U8"):
         return e8m0(values)
-    return values.astype(np.float32, copy=False)
+    return converted(values, np.dtype(np.float32))
 
 
 def e8m0(exponents: npt.NDArray[Any]) -> Floats:
     """Bytes that stand for powers of two, with a bias of 127; 255 is NaN."""
     scale = np.ldexp(np.float32(1), np.minimum(exponents, 254).astype(np.int32) - 127)
     return np.where(exponents == 255, np.float32("nan"), scale.astype(np.float32))
-
-
-@cache
-def e4m3() -> Floats:
-    """What each byte stands for as float8 E4M3 (the variant without infinities)."""
-    code = np.arange(256)
-    exponent, fraction = (code >> 3) & 15, (code & 7).astype(np.float64)
-    size = np.where(
-        exponent == 0, np.ldexp(fraction / 8, -6), np.ldexp(1 + fraction / 8, exponent - 7)
-    )
-    size[(code & 127) == 127] = np.nan
-    return np.where(code < 128, size, -size).astype(np.float32)
 
 
 def float8(x: Floats, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from quire.checkpoint.quantized import QuantizedArrays
 from quire.core.quantization import Form
+from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import nibbles
 from quire.quant.fields import Fields, skipped
 from quire.quant.scheme import FLOATS, Array, Scheme, Stored
@@ -58,7 +58,7 @@ class Bnb4:
             "weight.nested_quant_map": Stored(("F32",), ((256,),), optional=True),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
         state = _state(tensors[_STATE + self.kind], [rows, columns])
         packed = np.ascontiguousarray(tensors["weight"]).view(np.uint8).reshape(-1)
         if len(packed) * 2 != rows * columns:
@@ -72,7 +72,7 @@ class Bnb4:
         starts = np.arange(rows * columns // group) * group
         scale = absmax[starts // BLOCK].reshape(rows, -1)
         book = tensors["weight.quant_map"].astype(np.float32)
-        return QuantizedArrays(codes, "uint8", 4, scale, group, codebook=book)
+        return QuantizedWeight(codes, 4, scale, group, codebook=book)
 
 
 def _state(raw: Array, shape: list[int]) -> dict[str, Any]:
@@ -116,12 +116,12 @@ class Bnb8:
             "weight_format": Stored(("U8",), ((), (1,)), optional=True, raw=True),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
         layout = tensors.get("weight_format")
         if layout is not None and layout.any():
             raise ValueError("weight_format is not 0, rows")
         scale = (tensors["SCB"] * np.float32(1 / 127)).reshape(rows, 1)
-        return QuantizedArrays(tensors["weight"], "int8", 8, scale, columns)
+        return QuantizedWeight(tensors["weight"], 8, scale, columns)
 
 
 class BitsAndBytesMethod:

@@ -23,9 +23,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from quire.checkpoint.quantized import QuantizedArrays
+from quire.core.dtypes import FLOAT8_E4M3
 from quire.core.errors import CheckpointError
 from quire.core.quantization import Form
+from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import permutation_of, unpack_rows
 from quire.quant.fields import Fields
 from quire.quant.fp4 import Mxfp4, Nvfp4
@@ -77,7 +78,7 @@ class PackedInt:
             tensors["weight_zero_point"] = Stored(("I32",), ((words, groups),), raw=True)
         return tensors
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
         shape = tensors.get("weight_shape")
         if shape is not None and shape.tolist() != [rows, columns]:
             raise ValueError(f"weight_shape is {shape.tolist()}")
@@ -89,14 +90,14 @@ class PackedInt:
         scale = _by_row(tensors["weight_scale"], rows)
         if self._signed:
             signed = (codes ^ np.uint8(128)).view(np.int8)
-            return QuantizedArrays(signed, "int8", 8, scale, group, permutation=permutation)
+            return QuantizedWeight(signed, 8, scale, group, permutation=permutation)
         if self.symmetric:
             zero = np.full_like(scale, 1 << (self.bits - 1))
         else:
             packed = tensors["weight_zero_point"]
             zero = unpack_rows(packed.T, self.bits, rows).T.astype(np.float32)
-        return QuantizedArrays(
-            np.ascontiguousarray(codes), "uint8", self.bits, scale, group,
+        return QuantizedWeight(
+            np.ascontiguousarray(codes), self.bits, scale, group,
             np.ascontiguousarray(zero), permutation=permutation,
         )  # fmt: skip
 
@@ -128,7 +129,7 @@ class PlainInt:
             tensors["weight_zero_point"] = Stored(("I8", "I32"), shapes, raw=True)
         return tensors
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
         zero = None
         if not self.symmetric:
             zero = _by_row(tensors["weight_zero_point"].astype(np.float32), rows)
@@ -138,9 +139,7 @@ class PlainInt:
         if shift is not None and shift.any():
             static = None  # activations around another zero: row by row instead
         input_scale = None if static is None else float(static.reshape(()))
-        return QuantizedArrays(
-            tensors["weight"], "int8", 8, scale, group, zero, input_scale=input_scale
-        )
+        return QuantizedWeight(tensors["weight"], 8, scale, group, zero, input_scale=input_scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +157,9 @@ class GroupedFloat:
             "weight_scale": Stored((*FLOATS, "U8"), ((rows, -(-columns // self.group)),)),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
-        codes, scale = tensors["weight"].view(np.uint8), tensors["weight_scale"]
-        return QuantizedArrays(codes, "float8_e4m3fn", 8, scale, self.group)
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
+        codes, scale = tensors["weight"].view(FLOAT8_E4M3), tensors["weight_scale"]
+        return QuantizedWeight(codes, 8, scale, self.group)
 
 
 def _by_row(numbers: Array, rows: int) -> Array:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from quire.checkpoint.quantized import QuantizedArrays
 from quire.core.quantization import Form
+from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import nibbles
 from quire.quant.codebooks import E2M1
 from quire.quant.fields import Fields, skipped
@@ -41,10 +41,10 @@ class Mxfp4:
             "weight_scale": Stored(("U8", "F8_E8M0"), ((rows, columns // 32),)),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
         codes, scale = nibbles(tensors["weight_packed"]), tensors["weight_scale"]
         book = np.array(E2M1, np.float32)
-        return QuantizedArrays(codes, "uint8", 4, scale, 32, codebook=book)
+        return QuantizedWeight(codes, 4, scale, 32, codebook=book)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,11 @@ class Nvfp4:
             "input_global_scale": Stored(("F32",), _ONE, optional=True),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
         scale, whole = tensors["weight_scale"], tensors[self.whole].reshape(())
         scale = (scale / whole if self.divides else scale * whole).astype(np.float32)
         book = np.array(E2M1, np.float32)
-        return QuantizedArrays(nibbles(tensors[self.weight]), "uint8", 4, scale, 16, codebook=book)
+        return QuantizedWeight(nibbles(tensors[self.weight]), 4, scale, 16, codebook=book)
 
 
 class ModelOptMethod:

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from quire.checkpoint.quantized import QuantizedArrays
+from quire.core.dtypes import dtype_of
 from quire.core.quantization import CodeType, Form
+from quire.core.quantized import QuantizedWeight
 from quire.quant.fields import Fields, skipped
 from quire.quant.scheme import FLOATS, Array, Shape, Stored
 
@@ -58,16 +59,15 @@ class Fp8:
             "input_scale_ub": Stored(FLOATS, ((), (1,)), optional=True),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
         scale, group = tensors[self.scale], columns
         if self.block:
             scale = np.repeat(scale, self.block[0], axis=0)[:rows]
             group = self.block[1]
         else:
             scale = np.broadcast_to(scale.reshape(-1, 1), (rows, 1))
-        weight = tensors["weight"].view(np.uint8)
-        scale = np.ascontiguousarray(scale)
-        return QuantizedArrays(weight, _TYPES[self.dtype], 8, scale, group)
+        codes = tensors["weight"].view(dtype_of(_TYPES[self.dtype]))
+        return QuantizedWeight(codes, 8, np.ascontiguousarray(scale), group)
 
 
 class Fp8Method:

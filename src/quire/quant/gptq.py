@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from quire.checkpoint.quantized import QuantizedArrays
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.quantization import Form
+from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import permutation_of, unpack_rows
 from quire.quant.fields import HOW_IT_WAS_MADE, Fields, skipped
 from quire.quant.scheme import FLOATS, Array, Stored
@@ -67,7 +67,7 @@ class Gptq:
             "g_idx": Stored(("I32", "I64"), ((columns,),), optional=True),
         }
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
         group = self.group or columns
         codes = unpack_rows(tensors["qweight"].T, self.bits, columns)
         zeros = unpack_rows(tensors["qzeros"], self.bits, rows)
@@ -80,11 +80,9 @@ class Gptq:
             if not (zeros == 128).all():
                 raise ValueError("qzeros are not all 128, though sym is true")
             signed = (codes ^ np.uint8(128)).view(np.int8)
-            return QuantizedArrays(signed, "int8", 8, scale, group, permutation=permutation)
+            return QuantizedWeight(signed, 8, scale, group, permutation=permutation)
         zero = np.ascontiguousarray(zeros.T.astype(np.float32))
-        return QuantizedArrays(
-            codes, "uint8", self.bits, scale, group, zero, permutation=permutation
-        )
+        return QuantizedWeight(codes, self.bits, scale, group, zero, permutation=permutation)
 
 
 class GptqMethod:

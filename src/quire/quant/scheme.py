@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from quire.checkpoint.quantized import QuantizedArrays
 from quire.core.quantization import Form
+from quire.core.quantized import QuantizedWeight
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -55,7 +55,7 @@ class Scheme(Protocol):
             ValueError: a weight of this shape cannot be stored so; says why.
         """
 
-    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedArrays:
+    def read(self, tensors: Mapping[str, Array], rows: int, columns: int) -> QuantizedWeight:
         """The weight in the canonical form; `tensors` are those of `stored` that are there.
 
         Raises:

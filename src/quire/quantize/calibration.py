@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.core.config import ModelConfig
+from quire.core.dtypes import FLOAT32, HostArray
+from quire.core.quantized import QuantizedWeight
 from quire.layers.embedding import Embedding
 from quire.layers.layer import Tokens
 from quire.models.builder import Builder
@@ -21,8 +23,8 @@ from quire.models.layout import Layout
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.paged_attention import KEY_COLUMNS
-from quire.ops.quantized import QuantizedWeight
 from quire.ops.reference import LinearWeight, activation, dense_weight
+from quire.ops.torch_arrays import array
 
 _BATCH_TOKENS = 2048
 """Computed at once: of a wide feed-forward some tens of MB."""
@@ -141,7 +143,7 @@ class Calibration:
             cache = KVCache(torch.zeros(shape), torch.zeros(shape))
             tokens = Tokens(batch.positions, batch.meta)
             x = first.forward(ops, batch.hidden)
-            _, residual = layer.forward(ops, x, batch.hidden, cache, tokens)
+            residual: Tensor = layer.forward(ops, x, batch.hidden, cache, tokens)[1]
             return residual
 
         return forward
@@ -150,7 +152,7 @@ class Calibration:
 class _Given:
     """A `ParameterSource` of what is at hand."""
 
-    dtype = torch.float32
+    dtype = FLOAT32
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = parameters
@@ -158,11 +160,11 @@ class _Given:
     def has(self, name: str) -> bool:
         return name in self._parameters
 
-    def parts(self, name: str) -> list[Tensor] | list[QuantizedWeight]:
-        return [self._parameters[name]]
+    def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:
+        return [array(self._parameters[name])]
 
-    def tensor(self, name: str) -> Tensor:
-        return self._parameters[name]
+    def tensor(self, name: str) -> HostArray:
+        return array(self._parameters[name])
 
 
 def _batches(samples: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from quire import __version__
 from quire.checkpoint.weights import weight_files
+from quire.core.dtypes import dtype_of
 from quire.core.errors import ConfigError, UnsupportedModelError
-from quire.models.loader import TORCH_DTYPES
+from quire.ops.torch_arrays import torch_dtype
 from quire.quantize.calibration import Calibration, InputStatistics
 from quire.quantize.layer import fold_scales, linear_names, quantize_weight
 from quire.quantize.recipe import Recipe, matches
@@ -92,7 +93,7 @@ class _Run:
         self._recipe = job.recipe
         self._job = job
         self._source = source
-        self._target: Target = target_of(job.recipe, TORCH_DTYPES[source.config.dtype])
+        self._target: Target = target_of(job.recipe, torch_dtype(dtype_of(source.config.dtype)))
         self._num_layers = source.config.num_hidden_layers
         self.units = [unit_name(i) for i in range(self._num_layers)]
         if source.pieces(_HEAD) and not (job.recipe.is_gguf or job.recipe.ignores("lm_head")):

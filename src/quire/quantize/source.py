@@ -12,10 +12,10 @@ from quire.checkpoint.weights import Weights, open_weights
 from quire.core.config import ModelConfig
 from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.layers.embedding import Embedding
-from quire.models.arrays import as_tensor
 from quire.models.layout import parameters
 from quire.models.registry import architecture, is_encoder, model_config
 from quire.models.sources import Piece, match
+from quire.ops.torch_arrays import tensor
 from quire.quantize.work import Content, dense
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -110,5 +110,4 @@ class Source:
 
     def stored(self, name: str) -> Tensor:
         """A tensor of the checkpoint as it lies in the mapped file."""
-        bfloat16 = self.weights.tensors[name].dtype == "BF16"
-        return as_tensor(self.weights.read(name), bfloat16=bfloat16)
+        return tensor(self.weights.read(name))

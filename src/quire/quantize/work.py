@@ -26,7 +26,7 @@ from quire.checkpoint.json_file import read_json
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.safetensors_writer import StoredTensor, write_file
 from quire.core.errors import ConfigError
-from quire.models.arrays import as_tensor
+from quire.ops import torch_arrays
 from quire.ops.quantized import QuantizedWeight
 from quire.quantize.compressed import stored
 from quire.quantize.gguf_target import Blocks
@@ -79,7 +79,7 @@ class WorkFolder:
         forms: dict[str, dict[str, Any]] = json.loads(file.metadata["forms"])
 
         def tensor(name: str) -> Tensor:
-            return as_tensor(file.read(name), bfloat16=file.tensors[name].dtype == "BF16")
+            return torch_arrays.tensor(file.read(name))
 
         found: Content = {name: tensor(name) for name in file.tensors if "#" not in name}
         for name, form in forms.items():

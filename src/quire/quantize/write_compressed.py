@@ -10,8 +10,9 @@ from pathlib import Path
 from torch import Tensor
 
 from quire.checkpoint.safetensors_writer import StoredTensor, write_checkpoint
-from quire.models.loader import TORCH_DTYPES
+from quire.core.dtypes import dtype_of
 from quire.ops.quantized import QuantizedWeight
+from quire.ops.torch_arrays import torch_dtype
 from quire.quantize.compressed import quantization_config, stored, stored_weight
 from quire.quantize.recipe import Recipe
 from quire.quantize.source import Source
@@ -36,7 +37,7 @@ def write_compressed(
 
 def _tensors(source: Source, recipe: Recipe, content: Content) -> Iterator[StoredTensor]:
     """Every tensor of the checkpoint, in the order of the computation."""
-    scale_dtype = TORCH_DTYPES[source.config.dtype]
+    scale_dtype = torch_dtype(dtype_of(source.config.dtype))
     for name in source.names():
         for piece in source.pieces(name):
             value = content.get(piece.name)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quire.core.batch import Column, SchedulerOutput
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
 from quire.runner.inputs import StepInputs
@@ -42,9 +42,9 @@ def forward_embeds(
     ops: Ops,
     kv_caches: list[KVCache],
     inputs: StepInputs,
-    rows: Tensor,
+    rows: Array,
     given: Sequence[GivenRows],
-) -> Tensor:
+) -> Array:
     """As `Model.forward`, with the bits that the tokens of the same embeddings would give."""
     ids = inputs.input_ids.clamp(min=0)
     embeds = decoder.embed(ops, ids)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
 
 from quire.core.config import SchedulerConfig
+from quire.ops.array import Array
 from quire.ops.interface import Ops, torch_note
 from quire.ops.metadata import AttentionMetadata, KVCache
 from quire.ops.op_times import OpMeter, TimedOps
@@ -38,10 +38,10 @@ class Model(Protocol):
     arena_bytes: int
     meters: list[OpMeter]
 
-    def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
+    def forward(self, inputs: StepInputs, rows: Array) -> Array:
         """Compute a step, store its keys and values: [S, hidden], the hidden states of `rows`."""
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Array) -> Array:
         """[S, hidden] → float32 [S, vocab], or [S, labels] where it classifies.
 
         S is at most `max_num_seqs`, or ROWS_AT_ONCE. A model without a head has none.
@@ -62,14 +62,14 @@ class EagerModel:
         self._kv_caches = kv_caches
         self.meters: list[OpMeter] = [self._ops]
 
-    def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
+    def forward(self, inputs: StepInputs, rows: Array) -> Array:
         ids, positions, meta = inputs.input_ids, inputs.positions, inputs.metadata
         adapters = inputs.adapters_of(rows)
         return self.decoder.forward(
             self._ops.table, ids, positions, self._kv_caches, meta, rows, *adapters
         )
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Array) -> Array:
         return self.decoder.compute_logits(self._ops.table, hidden)
 
 
@@ -127,15 +127,15 @@ class PlannedModel:
             f"arena {self.arena_bytes / 2**20:.1f} MiB"
         )
 
-    def forward(self, inputs: StepInputs, rows: Tensor) -> Tensor:
+    def forward(self, inputs: StepInputs, rows: Array) -> Array:
         given = (inputs.input_ids, inputs.positions, inputs.metadata, rows)
         return self._forward.run((*given, *inputs.adapters_of(rows)))
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Array) -> Array:
         return self._logits.run((hidden,))
 
 
-def _one_token(block_size: int) -> tuple[Tensor, Tensor, AttentionMetadata]:
+def _one_token(block_size: int) -> tuple[Array, Array, AttentionMetadata]:
     """Ids, positions and metadata of a sequence of one token, in block 0."""
     zero = torch.zeros(1, dtype=torch.int64)
     meta = AttentionMetadata(

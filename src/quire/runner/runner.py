@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quire.core.batch import (
     Column,
@@ -20,6 +19,7 @@ from quire.core.batch import (
     token_columns,
 )
 from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig
+from quire.ops.array import Array
 from quire.runner.drafts import Proposer, accept, place_drafts, sampling_rows
 from quire.runner.embeds import forward_embeds, given_embeds
 from quire.runner.inputs import StepInputBuilder, StepInputs
@@ -208,8 +208,8 @@ class ModelRunner:
         return output
 
     def _forward(
-        self, step: SchedulerOutput, slots: Column, inputs: StepInputs, rows: Tensor
-    ) -> Tensor:
+        self, step: SchedulerOutput, slots: Column, inputs: StepInputs, rows: Array
+    ) -> Array:
         states, decoder = self.states, self.model.decoder
         if states.prompt_embeds and (given := given_embeds(states, step, slots)):
             return forward_embeds(decoder, self._ops, self.kv_caches, inputs, rows, given)
@@ -261,7 +261,7 @@ class ModelRunner:
         step: SchedulerOutput,
         slots: Column,
         samples: NDArray[np.bool_],
-        logits: Tensor,
+        logits: Array,
         output: ModelOutput,
     ) -> None:
         """A token for every sequence whose last token was computed; a row of logits each."""
@@ -311,7 +311,7 @@ class ModelRunner:
         self,
         step: SchedulerOutput,
         slots: Column,
-        hidden: Tensor,
+        hidden: Array,
         output: ModelOutput,
     ) -> None:
         """Log-probabilities of the prompt tokens that this step's tokens predict."""

@@ -8,6 +8,7 @@ import pytest
 
 from quire.checkpoint.gguf_blocks import QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_types import PLAIN, TENSOR_TYPES
+from quire.core.dtypes import BFLOAT16
 
 ROWS = 7
 
@@ -45,5 +46,5 @@ def test_quantized_values_are_those_of_gguf_py(name: str) -> None:
 
 def test_plain_types() -> None:
     raw = np.arange(64, dtype=np.uint8)
-    for name, dtype in (("F32", np.float32), ("F16", np.float16), ("BF16", np.uint16)):
+    for name, dtype in (("F32", np.float32), ("F16", np.float16), ("BF16", BFLOAT16)):
         assert raw.view(PLAIN[name]).dtype == dtype

@@ -38,9 +38,20 @@ def test_reads_what_the_reference_implementation_reads(tmp_path: Path) -> None:
         assert file.tensors[name].nbytes == values.nbytes
 
 
-def test_bfloat16_comes_as_bits(tmp_path: Path) -> None:
-    path = write_raw(tmp_path / "m.safetensors", {"a": entry(0, 4, [2], "BF16")}, b"\x80\x3f\0\0")
-    assert SafetensorsFile(path).read("a").tolist() == [0x3F80, 0]
+@pytest.mark.parametrize(
+    ("stored", "name", "one"),
+    [
+        ("BF16", "bfloat16", b"\x80\x3f"),
+        ("F8_E4M3", "float8_e4m3fn", b"\x38"),
+        ("F8_E5M2", "float8_e5m2", b"\x3c"),
+    ],
+)
+def test_floats_that_numpy_lacks(tmp_path: Path, stored: str, name: str, one: bytes) -> None:
+    data = one + bytes(len(one))
+    path = write_raw(tmp_path / "m.safetensors", {"a": entry(0, len(data), [2], stored)}, data)
+    values = SafetensorsFile(path).read("a")
+    assert str(values.dtype) == name
+    assert values.astype(float).tolist() == [1.0, 0.0]
 
 
 def test_unaligned_data_is_copied(tmp_path: Path) -> None:

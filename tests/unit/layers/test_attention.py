@@ -24,7 +24,7 @@ def test_forward() -> None:
     out, bias = torch.randn(HIDDEN, HEADS * HEAD_DIM), torch.randn(HIDDEN)
     q_weight, k_weight = torch.rand(HEAD_DIM), torch.rand(HEAD_DIM)
     rope = RopeConfig(theta=100.0, rotary_dim=HEAD_DIM)
-    cos_sin = rope_table(rope, TOKENS)
+    cos_sin = torch.from_numpy(rope_table(rope, TOKENS))
     layer = Attention(
         Linear(reference.pack_linear(torch.cat([q, k, v]))),
         Linear(reference.pack_linear(out, bias)),

@@ -52,7 +52,9 @@ SCALINGS: list[dict[str, Any]] = [
 
 
 def table_for(params: dict[str, Any], max_len: int = MAX_LEN) -> torch.Tensor:
-    return rope_table(rope({"rope_parameters": params}, HEAD_DIM, TRAINED), max_len)
+    return torch.from_numpy(
+        rope_table(rope({"rope_parameters": params}, HEAD_DIM, TRAINED), max_len)
+    )
 
 
 def transformers_table(params: dict[str, Any], max_len: int = MAX_LEN) -> torch.Tensor:
@@ -94,7 +96,7 @@ def test_unknown_scaling_is_refused() -> None:
 
 
 def test_turns_by_position() -> None:
-    table = rope_table(RopeConfig(theta=1e4, rotary_dim=8), 10)
+    table = torch.from_numpy(rope_table(RopeConfig(theta=1e4, rotary_dim=8), 10))
     q, k = torch.randn(2, 3, 8), torch.randn(2, 1, 8)
     turned_q, turned_k = reference.rotary(q, k, torch.tensor([0, 4]), table)
     assert torch.equal(turned_q[0], q[0])

@@ -11,28 +11,30 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
+from quire.core.dtypes import BFLOAT16, HostArray
+from quire.core.quantized import QuantizedWeight
 from quire.models.builder import Builder
 from quire.models.layout import Layout, NormSpec, parameters
 from quire.ops.interface import Ops
-from quire.ops.quantized import QuantizedWeight
+from tests.arrays import array
 from tests.unit.executor.configs import TINY
 
 
 class One:
     """A source of one tensor, whatever is asked for."""
 
-    dtype = torch.bfloat16
+    dtype = BFLOAT16
 
-    def __init__(self, value: torch.Tensor) -> None:
+    def __init__(self, value: HostArray) -> None:
         self._value = value
 
     def has(self, name: str) -> bool:
         return False
 
-    def parts(self, name: str) -> list[torch.Tensor] | list[QuantizedWeight]:
+    def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:
         return [self._value]
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str) -> HostArray:
         return self._value
 
 
@@ -48,7 +50,7 @@ def test_gains_multiply_as_in_transformers(gain: Any, theirs: Any) -> None:
     oracle = theirs(64, eps=1e-6).bfloat16()
     oracle.weight.data = weight
     model, ops = replace(TINY, norm_gain=gain, norm_eps=1e-6), Ops()
-    norm = Builder(model, One(weight), 8, ops).norm(NormSpec("norm", 64))
+    norm = Builder(model, One(array(weight)), 8, ops).norm(NormSpec("norm", 64))
     assert torch.equal(norm.forward(ops, x), oracle(x))
 
 

@@ -57,7 +57,7 @@ def config_of(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def angles(rope: RopeConfig | None, length: int) -> torch.Tensor:
     assert rope is not None
-    return rope_table(rope, length)
+    return torch.from_numpy(rope_table(rope, length))
 
 
 def transformers_angles(

@@ -16,10 +16,10 @@ from compressed_tensors.compressors.pack_quantized.base import PackedQuantizatio
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from torch import Tensor
 
-from quire.models.arrays import as_quantized
 from quire.quant.bits import float32
 from quire.quant.registry import method
 from quire.quant.scheme import Array
+from tests.arrays import tensor
 from tests.unit.quant.packers import E2M1
 from tests.unit.quant.test_checkpoints import TensorWeights
 
@@ -109,7 +109,7 @@ def read(form: str, weights: dict[str, Any], tensors: dict[str, Tensor], **more:
         plain = specs[name].raw or info.dtype in ("I32", "I64", "I8")
         arrays[name] = values if plain else float32(values, info.dtype)
     assert all(spec.optional or name in tensors for name, spec in specs.items())
-    return as_quantized(scheme.read(arrays, N, K)).dequantize()
+    return tensor(scheme.read(arrays, N, K).dequantize())
 
 
 @pytest.mark.parametrize("case", CASES)
