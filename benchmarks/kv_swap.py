@@ -24,12 +24,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
-
 from quire import LLM, SamplingParams
 from quire.core.batch import BlockCopies, BlockLoad, BlockStore
 from quire.core.config import EngineConfig
+from quire.core.dtypes import dtype_of
 from quire.models.cost import first_guess
+from quire.ops.interface import Ops
 from quire.runner.kv_host import HostKV
 from quire.runner.kv_tensors import allocate_kv_caches
 
@@ -58,8 +58,8 @@ def first_token(llm: LLM, asked: dict[str, list[int]]) -> float:
 def copies(config: EngineConfig, repetitions: int) -> dict[int, dict[str, float]]:
     """Seconds of storing and loading sequences of each length, and gigabytes a second."""
     blocks = max(LENGTHS) // BLOCK
-    dtype = getattr(torch, config.kv_cache_dtype)
-    caches = allocate_kv_caches(config.model, blocks, BLOCK, dtype)
+    dtype = dtype_of(config.kv_cache_dtype)
+    caches = allocate_kv_caches(Ops(), config.model, blocks, BLOCK, dtype)
     for cache in caches:
         cache.k.zero_()
         cache.v.zero_()

@@ -27,7 +27,6 @@ TABLES = {"cli.serve.add_arguments"}
 """Functions that are tables: one entry per flag, or per operation."""
 EXCEPTIONS = {
     "bench.serve_flags._add_dataset": 73,
-    "executor.worker.Worker._start": 62,
     "models.rope.ropes": 67,
     "server.app.create_app": 134,
     "server.openai.tools.read_tools": 64,

@@ -42,7 +42,7 @@ def torch_ops(
 
     Whether an op is native depends on the model alone, so that one recorded token tells.
     """
-    caches = allocate_kv_caches(decoder.config, 1, block_size, kv_dtype)
+    caches = allocate_kv_caches(ops, decoder.config, 1, block_size, numpy_dtype(kv_dtype))
     return PlannedModel(decoder, ops, caches, block_size, SchedulerConfig(1, 1, 1)).torch_ops
 
 

@@ -14,6 +14,7 @@ import torch
 
 from quire.checkpoint.source import resolve
 from quire.core.config import ModelConfig, SchedulerConfig
+from quire.core.dtypes import FLOAT32
 from quire.models.decoder import Decoder
 from quire.models.dummy import RandomParameters
 from quire.models.registry import ARCHITECTURES, HF_CLASSES, model_config, task
@@ -21,6 +22,7 @@ from quire.ops.interface import OP_NAMES, Ops
 from quire.ops.providers import load_ops
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import PlannedModel
+from tests.arrays import numpy_dtype
 from tests.e2e.tiny_model import CONFIG
 from tests.fuzz import engines
 from tests.golden import (
@@ -89,7 +91,7 @@ def test_the_log_says_why_torch_computes_an_op(tmp_path: Path) -> None:
     make_tiny(name, seed=0, folder=tmp_path)
     ops = load_ops("cpu")
     decoder = load_decoder(tmp_path, 64, ops)
-    caches = allocate_kv_caches(decoder.config, 1, 16, torch.float32)
+    caches = allocate_kv_caches(ops, decoder.config, 1, 16, FLOAT32)
     model = PlannedModel(decoder, ops, caches, 16, SchedulerConfig(1, 1, 1))
     assert "(paged_attention in torch: head_dim 20)" in model.description
 
@@ -120,5 +122,5 @@ def in_torch(model: ModelConfig, dtype: torch.dtype) -> Mapping[str, str]:
     """The ops of a model of this shape that have no native kernel, with the reasons."""
     ops = load_ops("cpu")
     max_len = min(512, model.max_position_embeddings)
-    decoder = Decoder(model, RandomParameters(model, dtype, seed=0), max_len, ops)
+    decoder = Decoder(model, RandomParameters(model, numpy_dtype(dtype), seed=0), max_len, ops)
     return torch_ops(decoder, ops, 16, dtype)

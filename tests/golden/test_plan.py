@@ -17,6 +17,7 @@ from quire.ops.providers import load_ops
 from quire.runner.inputs import StepInputs
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.model import EagerModel, Model, PlannedModel
+from tests.arrays import numpy_dtype
 from tests.golden.harness import load_decoder, make_metadata
 from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
 
@@ -40,7 +41,8 @@ class Pair:
         decoder = load_decoder(folder, MAX_POSITIONS, ops, dtype)
         self.block_size = block_size
         self.caches = [
-            allocate_kv_caches(decoder.config, BLOCKS, block_size, kv_dtype) for _ in range(2)
+            allocate_kv_caches(ops, decoder.config, BLOCKS, block_size, numpy_dtype(kv_dtype))
+            for _ in range(2)
         ]
         self.eager: Model = EagerModel(decoder, ops, self.caches[0])
         self.planned = PlannedModel(decoder, ops, self.caches[1], block_size, LIMITS)

@@ -21,6 +21,7 @@ from quire.models.stored import StoredParameters
 from quire.ops.interface import Ops
 from quire.ops.providers import load_ops
 from quire.ops.rank_group import RankGroup
+from tests.arrays import numpy_dtype
 from tests.golden.harness import PagedModel, Sequence
 from tests.golden.ranks import run_ranks
 from tests.golden.tiny_models import MAX_POSITIONS, TINY_MODELS, VOCAB_SIZE, make_tiny
@@ -43,7 +44,7 @@ def load(
     source = resolve(str(folder))
     model = model_config(source.config)
     ops = load_ops("cpu", quantization=packing, group=group)
-    stored = StoredParameters(open_weights(source), model, dtype)
+    stored = StoredParameters(open_weights(source), model, numpy_dtype(dtype))
     if group is None:
         return Decoder(model, stored, MAX_POSITIONS, ops), ops
     parameters = SharedParameters(stored, RankShare(group.rank, group.ranks, model, {}))

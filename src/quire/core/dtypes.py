@@ -25,13 +25,21 @@ FLOATS = frozenset({np.dtype(name) for name in ("float16", "float32", "float64")
 """Floats of 16 bits and more."""
 
 
+_ALIASES = {
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
+
+
 def dtype_of(name: str) -> DType:
-    """Return numpy's dtype of a name.
+    """Return numpy's dtype of a name, or of a name that `--kv-cache-dtype` has for it.
 
     Raises:
         TypeError: there is no such dtype.
     """
-    return np.dtype(name)
+    return np.dtype(_ALIASES.get(name, name))
 
 
 def is_float(dtype: DTypeLike) -> bool:

@@ -25,7 +25,7 @@ def begin_imports() -> None:
 def _import_torch() -> None:
     env.let_idle_threads_sleep()
     torch_library.load()
-    import torch  # noqa: F401
+    import quire.ops.torch_arrays  # noqa: F401
 
 
 @no_collection()

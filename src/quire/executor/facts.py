@@ -15,18 +15,12 @@ def worker_facts(
     config: EngineConfig, ops: Ops, plan: MemoryPlan, weights: int
 ) -> dict[str, object]:
     """Of a worker that has started; `weights` are the bytes that its weights take."""
-    import torch
-
-    native = {source for source in ops.sources.values() if source.startswith("native ")}
-    isa = ", ".join(sorted(source.removeprefix("native ") for source in native))
-    on_cpu = config.device == "cpu"
-    capability = torch.backends.cpu.get_cpu_capability().lower() if on_cpu else config.device
     return {
         "device": config.device,
         "dtype": config.dtype,
         "quantization": config.quantization,
         "kv_cache_dtype": config.kv_cache_dtype,
-        "isa": isa or f"torch {capability}",
+        "isa": ops.isa,
         "ops": dict(ops.sources),
         "num_threads": config.num_threads,
         "weight_bytes": weights,

@@ -1,4 +1,4 @@
-"""What a worker is made of, each part from the configuration. Imports torch."""
+"""What a worker is made of, each part from the configuration."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from quire.core.batch import NewSequence, SchedulerOutput, block_columns
 from quire.core.config import EngineConfig, SchedulerConfig
+from quire.core.dtypes import dtype_of
 from quire.core.sampling_params import SamplingParams
 from quire.executor.memory import (
     MemoryPlan,
@@ -31,7 +31,6 @@ from quire.models.pack_cache import PackCache
 from quire.ops.device import Accelerator
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
-from quire.ops.metadata import cache_dtype
 from quire.runner.runner import ModelRunner
 from quire.sampling.grammars import Grammars
 from quire.text.tokenizer import Tokenizer, load_tokenizer
@@ -89,7 +88,7 @@ def open_adapters(config: EngineConfig, tables: Mapping[str, LoraTable]) -> Adap
         tables,
         lora_targets(whole),
         config.lora,
-        getattr(torch, config.dtype),
+        dtype_of(config.dtype),
         partial(shared_delta, config.share) if config.share else None,
     )
 
@@ -119,7 +118,7 @@ def new_runner(
             config.scheduler,
             block_size=config.block_size,
             num_blocks=plan.num_blocks,
-            kv_dtype=cache_dtype(config.kv_cache_dtype),
+            kv_dtype=dtype_of(config.kv_cache_dtype),
             calculate_kv_scales=config.calculate_kv_scales,
             decoder=decoder,
             ops=ops,

@@ -83,8 +83,6 @@ class Worker:
         offload = self._offload = WeightOffload(config) if in_files else None
         # Read while torch, which it does not need, is imported.
         cache = self._cache = open_cache(config, offload)
-        import torch
-
         from quire.executor import parts
         from quire.models.host_offload import HostOffload
         from quire.models.loader import load_model
@@ -103,8 +101,7 @@ class Worker:
             device=device,
             group=self._group,
         )
-        # Two pools would take each other's cores; the native one does the heavy work.
-        torch.set_num_threads(1 if ops.provider == "cpu" else config.num_threads)
+        ops.use_threads(config.num_threads)
         watch.lap("import_torch")
         weights = loaded_bytes(config)
         there = device if isinstance(device, Accelerator) else None

@@ -18,9 +18,9 @@ from pathlib import Path
 from threading import RLock
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from quire.core.dtypes import DType, HostArray, converted
 from quire.core.errors import CheckpointError, QuireError
 from quire.core.lora import LoRAConfig, LoRARequest
 from quire.lora.peft import Delta, LoRATarget, read_adapter
@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 
 class _Part(NamedTuple):
     target: LoRATarget
-    a: Tensor
-    b: Tensor
+    a: HostArray
+    b: HostArray
     scale: float
 
 
@@ -68,7 +68,7 @@ class AdapterPool:
         tables: Mapping[str, LoraTable],
         targets: Mapping[str, LoRATarget],
         limits: LoRAConfig,
-        dtype: torch.dtype,
+        dtype: DType,
         cut: Callable[[Delta], Delta] | None = None,
     ) -> None:
         self._cut = cut
@@ -177,35 +177,33 @@ class AdapterPool:
         return found
 
     def _load(self, request: LoRARequest) -> _Loaded:
-        """In a thread of its own: read the files, and make tensors of what they hold."""
-        with torch.inference_mode():
-            try:
-                adapter = read_adapter(
-                    Path(request.lora_path), self._targets, self._limits.max_lora_rank
-                )
-            except (OSError, ValueError) as error:
-                if isinstance(error, QuireError):
-                    raise
-                reason = (error.strerror if isinstance(error, OSError) else None) or error
-                raise CheckpointError(f"The folder cannot be read: {reason}.") from error
-            if request.digest and adapter.digest != request.digest:
+        """In a thread of its own: read the files, and convert what they hold."""
+        try:
+            adapter = read_adapter(
+                Path(request.lora_path), self._targets, self._limits.max_lora_rank
+            )
+        except (OSError, ValueError) as error:
+            if isinstance(error, QuireError):
+                raise
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
+            raise CheckpointError(f"The folder cannot be read: {reason}.") from error
+        if request.digest and adapter.digest != request.digest:
+            raise CheckpointError(
+                f"The files of adapter {request.lora_name!r} have changed since it was loaded.",
+                fix="Unload the adapter, and load it again.",
+            )
+        parts = []
+        for whole in adapter.deltas:
+            delta = self._cut(whole) if self._cut else whole
+            a, b = (converted(half, self._dtype) for half in (delta.a, delta.b))
+            if not (np.isfinite(a).all() and np.isfinite(b).all()):
                 raise CheckpointError(
-                    f"The files of adapter {request.lora_name!r} have changed since it was loaded.",
-                    fix="Unload the adapter, and load it again.",
+                    f"{delta.module} has values that {self._dtype} cannot hold.",
+                    fix="Use --dtype bfloat16 or --dtype float32.",
+                    param="--dtype",
                 )
-            parts = []
-            for whole in adapter.deltas:
-                delta = self._cut(whole) if self._cut else whole
-                a, b = (torch.from_numpy(half).to(self._dtype) for half in (delta.a, delta.b))
-                if not bool(a.isfinite().all() & b.isfinite().all()):
-                    raise CheckpointError(
-                        f"{delta.module} has values that {self._dtype} cannot hold.",
-                        fix="Use --dtype bfloat16 or --dtype float32.",
-                        param="--dtype",
-                    )
-                # Memory of their own: the files' goes.
-                owned = (a.contiguous().clone(), b.contiguous().clone())
-                parts.append(_Part(delta.target, *owned, delta.scale))
+            # Memory of their own: the files' goes.
+            parts.append(_Part(delta.target, a.copy(), b.copy(), delta.scale))
         return _Loaded(parts, adapter.digest)
 
     def _install(self, name: int, loaded: _Loaded) -> None:
@@ -218,8 +216,7 @@ class AdapterPool:
         number = self._free.pop()
         for part in loaded.parts:
             table = self._tables[part.target.stem]
-            a, b = part.a.to(table.device), part.b.to(table.device)
-            table.set(number, part.target.part, a, b, part.scale)
+            table.set(number, part.target.part, part.a, part.b, part.scale)
         self._held[name] = _Held(number, loaded.digest)
 
     def _drop(self, name: int) -> None:

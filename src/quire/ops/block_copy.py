@@ -104,3 +104,9 @@ class StagedCopier:
             some = moves[begin : begin + STAGED_BLOCKS]
             staged = [(place, row, key) for place, (_, row, key) in enumerate(some)]
             yield some, staged, torch.tensor([block for block, _, _ in some]).to(device)
+
+
+def open_copier(tensors: Sequence[Tensor], threads: int) -> BlockCopier | StagedCopier:
+    """Return a copier for tensors [num_blocks, …] where they are."""
+    on_host = tensors[0].device.type == "cpu"
+    return BlockCopier(tensors, threads) if on_host else StagedCopier(tensors, threads)

@@ -76,6 +76,14 @@ class CpuOps(FusedKernels, Ops):
         self.note = f"cpu: native kernels for {kernels.isa}"
         self.new_plan = partial(_native.Plan, pool)
 
+    @property
+    def isa(self) -> str:
+        return self._table.isa
+
+    def use_threads(self, num_threads: int) -> None:
+        """Leave the cores to the native pool, which has its threads already."""
+        torch.set_num_threads(1)
+
     def pack_linear(
         self,
         weight: Weights | StoredLinear,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +17,7 @@ from quire.ops import reference
 from quire.ops.array import Array
 from quire.ops.device import CPU, Device
 from quire.ops.lora import LoraTable, lora_add
+from quire.ops.memory import empty
 from quire.ops.moe import moe, route
 from quire.ops.paged_attention import paged_attention
 from quire.ops.quantized import QuantizedWeight, Weights, parts_of
@@ -43,6 +45,7 @@ class Ops:
         new_plan: makes an empty plan that these ops can be recorded into (see `ops.plan`); None
             where nothing is native.
         device: where they compute: of all their tensors, unless the op says "on the host".
+        isa: instruction set of the kernels, for reports.
     """
 
     embedding = staticmethod(reference.embedding)
@@ -78,6 +81,11 @@ class Ops:
         self.sources = dict.fromkeys(OP_NAMES, "reference")
         self.torch_reasons: dict[str, str] = {}
 
+    @property
+    def isa(self) -> str:
+        kind = torch.backends.cpu.get_cpu_capability() if self.device.is_host else "cuda"
+        return f"torch {kind.lower()}"
+
     def pack_linear(
         self,
         weight: Weights | StoredLinear,
@@ -107,6 +115,23 @@ class Ops:
     def numpy(self, values: Array) -> HostArray:
         """Return the values on the host: their own memory if they are there, else a copy."""
         return array(values)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        """Allocate an array on the device; what it holds means nothing.
+
+        On the host see `ops.memory`.
+        """
+        if self.device.is_host:
+            return empty(shape, torch_dtype(dtype))
+        return torch.empty(shape, dtype=torch_dtype(dtype), device=self.device.torch)
+
+    def inference(self) -> AbstractContextManager[object]:
+        """Return the context in which a step is computed."""
+        return torch.inference_mode()
+
+    def use_threads(self, num_threads: int) -> None:
+        """Let torch compute with so many threads."""
+        torch.set_num_threads(num_threads)
 
     def lora_table(
         self, columns: int, parts: Sequence[int], adapters: int, dtype: DType

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quire.core.dtypes import HostArray
 from quire.ops.device import CPU
 from quire.ops.reference import DenseWeight, linear
+from quire.ops.torch_arrays import tensor
 
 MAX_PARTS = 3
 ENTRY = np.dtype([("a", np.uint64), ("b", np.uint64), ("rank", np.int64), ("scale", np.float64)])
@@ -53,7 +55,9 @@ class LoraTable:
         self.entries = np.zeros((adapters, len(parts)), ENTRY)
         self._held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
-    def set(self, adapter: int, part: int, a: Tensor, b: Tensor, scale: float) -> None:
+    def set(
+        self, adapter: int, part: int, a: HostArray | Tensor, b: HostArray | Tensor, scale: float
+    ) -> None:
         """From now on `adapter` adds scale · B · A · x to a part.
 
         Args:
@@ -63,13 +67,14 @@ class LoraTable:
         Raises:
             ValueError: they do not fit.
         """
-        rank = a.shape[0]
+        a, b, rank = tensor(a).to(self.device), tensor(b).to(self.device), a.shape[0]
         for name, given, width in (("a", a, self.columns), ("b", b, self.parts[part])):
-            at_home = given.dtype == self.dtype and given.device == self.device
-            if not (at_home and given.is_contiguous() and given.shape == (rank, width)):
+            if not (
+                given.dtype == self.dtype and given.is_contiguous() and given.shape == (rank, width)
+            ):
                 raise ValueError(
-                    f"{name} is {given.dtype} {tuple(given.shape)} on {given.device}; "
-                    f"wanted contiguous {self.dtype} {(rank, width)} on {self.device}"
+                    f"{name} is {given.dtype} {tuple(given.shape)}; "
+                    f"wanted contiguous {self.dtype} {(rank, width)}"
                 )
         self._held[adapter, part] = a, b
         self.entries[adapter, part] = (a.data_ptr(), b.data_ptr(), rank, scale)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from quire.core.batch import Column, SchedulerOutput
+from quire.core.dtypes import converted
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import KVCache
@@ -46,11 +46,10 @@ def forward_embeds(
     given: Sequence[GivenRows],
 ) -> Array:
     """As `Model.forward`, with the bits that the tokens of the same embeddings would give."""
-    ids = inputs.input_ids.clamp(min=0)
-    embeds = decoder.embed(ops, ids)
+    ids = ops.array(np.maximum(ops.numpy(inputs.input_ids), 0))
+    embeds = ops.numpy(decoder.embed(ops, ids))
     for start, found in given:
-        rows_given = torch.tensor(found).to(embeds.dtype)
-        embeds[start : start + len(found)] = rows_given.to(embeds.device)
+        embeds[start : start + len(found)] = converted(found, embeds.dtype)
     adapter, row_adapter = inputs.adapters_of(rows) or (None, None)
     return decoder.forward(
         ops,
@@ -61,5 +60,5 @@ def forward_embeds(
         rows,
         adapter=adapter,
         row_adapter=row_adapter,
-        embeds=embeds,
+        embeds=ops.array(embeds),
     )

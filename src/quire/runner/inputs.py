@@ -1,15 +1,15 @@
-"""A step's tensors, written by whole-array operations into buffers that are made once."""
+"""A step's arrays, written by whole-array operations into buffers that are made once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quire.core.batch import Column, SchedulerOutput
+from quire.ops.array import Array
 from quire.ops.device import CPU, Device
 from quire.ops.metadata import AttentionMetadata
 from quire.runner.prompt_logprobs import ROWS_AT_ONCE
@@ -20,7 +20,7 @@ from quire.runner.state import SequenceStates
 class StepInputs:
     """What the model needs for one step; T tokens of B sequences, one after another.
 
-    The tensors are views of the builder's buffers, and the last step's own where their sizes
+    The arrays are views of the builder's buffers, and the last step's own where their sizes
     are the same: they hold until the next step is built.
 
     Attributes:
@@ -33,15 +33,15 @@ class StepInputs:
             where the engine has none. `row_adapter` [S] are those of `sampling_rows`.
     """
 
-    input_ids: Tensor
-    positions: Tensor
+    input_ids: Array
+    positions: Array
     metadata: AttentionMetadata
-    sampling_rows: Tensor
+    sampling_rows: Array
     samples: NDArray[np.bool_]
-    adapter: Tensor | None = None
-    row_adapter: Tensor | None = None
+    adapter: Array | None = None
+    row_adapter: Array | None = None
 
-    def adapters_of(self, rows: Tensor) -> tuple[Tensor, ...]:
+    def adapters_of(self, rows: Array) -> tuple[Array, ...]:
         """The adapters of the tokens, and of `rows`; () where the engine has none."""
         if self.adapter is None or self.row_adapter is None:
             return ()
@@ -67,7 +67,7 @@ class StepInputBuilder:
         device: Device = CPU,
     ) -> None:
         """`type_rows`: added to the positions of the second text of a pair (`Decoder.forward`).
-        `device`: where the tensors go, but for those that are said to be on the host."""
+        `device`: where the arrays go, except those that are said to be on the host."""
         self._states = states
         self._device = device
         self._type_rows = type_rows
@@ -88,7 +88,7 @@ class StepInputBuilder:
         self._row_adapter = device.array((self._max_rows,), np.int64)
         self._version = 0
         self._sizes = (0, 0, 0, 0, 0)
-        self._on_host: tuple[Tensor, ...] = ()
+        self._on_host: Sequence[Array] = ()
         self._staged = device.stage(())
 
     def room(self, step: SchedulerOutput) -> int:
@@ -177,7 +177,7 @@ class StepInputBuilder:
         if sizes != self._sizes:
             self._sizes = sizes
             on_host = (self._query_start_loc[: num_seqs + 1], self._seq_lens[:num_seqs])
-            self._on_host = tuple(map(torch.from_numpy, on_host))
+            self._on_host = CPU.stage(on_host).send()
             buffers = [
                 self._input_ids[:total],
                 self._positions[:total],

@@ -10,7 +10,7 @@ import numpy as np
 from quire.core.batch import ON_DISK, BlockCopies, BlockLoad
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.ops.block_copy import BlockCopier, StagedCopier
+from quire.ops.block_copy import open_copier
 from quire.ops.metadata import KVCache
 from quire.runner.kv_files import BlockFiles
 
@@ -44,11 +44,7 @@ class HostKV:
         threads: int = 1,
     ) -> None:
         tensors = [tensor for cache in kv_caches for tensor in cache.tensors]
-        self._copier: BlockCopier | StagedCopier
-        if tensors[0].is_cpu:
-            self._copier = BlockCopier(tensors, threads)
-        else:
-            self._copier = StagedCopier(tensors, threads)
+        self._copier = open_copier(tensors, threads)
         self.num_words = self._copier.block_bytes // 8
         self.slots = np.empty((num_slots, self.num_words), dtype=np.int64)
         self._keys: list[bytes | None] = [None] * num_slots

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire.core.config import ModelConfig
-from quire.ops.device import CPU
-from quire.ops.memory import HUGE_PAGE, back, empty
+from quire.core.dtypes import BFLOAT16, DType
+from quire.ops.interface import Ops
+from quire.ops.memory import HUGE_PAGE, back
 from quire.ops.metadata import KVCache
 
 PAUSE = 7.0
@@ -20,16 +19,16 @@ PAUSE = 7.0
 
 
 def allocate_kv_caches(
+    ops: Ops,
     model: ModelConfig,
     num_blocks: int,
     block_size: int,
-    dtype: torch.dtype,
+    dtype: DType,
     *,
     scales: bool = False,
     units: Sequence[tuple[float, float]] | None = None,
-    device: torch.device = CPU.torch,
 ) -> list[KVCache]:
-    """Keys and values of every layer, each [num_blocks, num_kv_heads, block_size, head_dim].
+    """Allocate keys and values of every layer, [num_blocks, num_kv_heads, block_size, head_dim].
 
     Layers that are not causal share one memory: no step needs what another has stored.
 
@@ -44,22 +43,17 @@ def allocate_kv_caches(
     token means nothing, and is never read.
     """
     shape = (num_blocks, model.num_key_value_heads, block_size, model.head_dim)
-    make = empty if device == CPU.torch else partial(_empty_on, device)
     caches = []
     for layer in range(model.kv_layers):
-        cache = KVCache(make(shape, dtype), make(shape, dtype))
-        if scales or dtype == torch.int8:
-            k_scale, v_scale = (make(shape[:3], torch.bfloat16) for _ in range(2))
+        cache = KVCache(ops.empty(shape, dtype), ops.empty(shape, dtype))
+        if scales or dtype == np.int8:
+            k_scale, v_scale = (ops.empty(shape[:3], BFLOAT16) for _ in range(2))
             cache = cache._replace(k_scale=k_scale, v_scale=v_scale)
         elif units is not None and dtype.itemsize == 1:
             k_unit, v_unit = units[layer]
             cache = cache._replace(k_unit=k_unit, v_unit=v_unit)
         caches.append(cache)
     return caches if model.causal else [KVCache(*caches[0]) for _ in range(model.num_hidden_layers)]
-
-
-def _empty_on(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=device)
 
 
 class KVBacking:
@@ -92,7 +86,7 @@ class KVBacking:
         with self._lock:
             self._wanted = wanted
             if self._thread is None:
-                # No daemon: Python ends those wherever they are, and torch's code does not bear it.
+                # No daemon: Python ends those wherever they are, also inside native code.
                 self._thread = threading.Thread(target=self._run, name="kv-backing")
                 self._thread.start()
 

@@ -6,7 +6,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-import torch
+import numpy as np
 
 from quire.core.config import SchedulerConfig
 from quire.ops.array import Array
@@ -93,10 +93,10 @@ class PlannedModel:
         adapters: bool = False,
     ) -> None:
         self.decoder = decoder
-        ids, positions, meta = _one_token(block_size)
-        rows = ids.clone()
-        none = torch.full((1,), -1, dtype=torch.int64)
-        adapter = (none, none.clone()) if adapters else ()
+        ids, positions, meta = _one_token(ops, block_size)
+        rows = ops.array(np.zeros(1, np.int64))
+        none = [ops.array(np.full(1, -1)) for _ in range(2)]
+        adapter = none if adapters else []
         modules = decoder.modules(kv_caches)
         self._forward = record(
             ops,
@@ -135,15 +135,15 @@ class PlannedModel:
         return self._logits.run((hidden,))
 
 
-def _one_token(block_size: int) -> tuple[Array, Array, AttentionMetadata]:
-    """Ids, positions and metadata of a sequence of one token, in block 0."""
-    zero = torch.zeros(1, dtype=torch.int64)
+def _one_token(ops: Ops, block_size: int) -> tuple[Array, Array, AttentionMetadata]:
+    """Return ids, positions and metadata of a sequence of one token, in block 0."""
+    ids, positions, slots = (ops.array(np.zeros(1, np.int64)) for _ in range(3))
     meta = AttentionMetadata(
-        query_start_loc=torch.tensor([0, 1], dtype=torch.int32),
-        seq_lens=torch.ones(1, dtype=torch.int32),
-        block_tables=torch.zeros(1, 1, dtype=torch.int32),
-        slot_mapping=zero.clone(),
+        query_start_loc=ops.array(np.array([0, 1], np.int32)),
+        seq_lens=ops.array(np.ones(1, np.int32)),
+        block_tables=ops.array(np.zeros((1, 1), np.int32)),
+        slot_mapping=slots,
         num_seqs=1,
         block_size=block_size,
     )
-    return zero.clone(), zero, meta
+    return ids, positions, meta

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.config import PoolingConfig
-from quire.ops.device import CPU
+from quire.core.dtypes import FLOAT32, converted
+from quire.ops.array import Array
+from quire.ops.interface import Ops
 from quire.runner.inputs import StepInputs
 from quire.runner.model import Model
 from quire.runner.state import SequenceStates
@@ -29,10 +29,10 @@ class Pooler:
         config: PoolingConfig,
         states: SequenceStates,
         model: Model,
-        device: torch.device = CPU.torch,
+        ops: Ops,
     ) -> None:
         self._config = config
-        self._device = device
+        self._ops = ops
         self._states = states
         self._model = model
 
@@ -47,7 +47,7 @@ class Pooler:
             pooled, unfinished = self._with_earlier(step, slots, inputs, done)
         if self._config.task == "classify" and len(done):
             pooled = self._model.logits(pooled)
-        vectors: NDArray[np.float32] = pooled.float().cpu().numpy()
+        vectors = converted(self._ops.numpy(pooled), FLOAT32)
         for entry, vector in zip(done.tolist(), vectors, strict=True):
             name = step.request_ids[entry]
             if np.isfinite(vector).all():
@@ -59,15 +59,15 @@ class Pooler:
 
     def _with_earlier(
         self, step: SchedulerOutput, slots: Column, inputs: StepInputs, done: Column
-    ) -> tuple[Tensor, dict[int, Vector]]:
+    ) -> tuple[Array, dict[int, Vector]]:
         """The vectors of the prompts that end here, [done, hidden], and by slot what there is of
         the others."""
         first = self._config.pooling_type == "CLS"
         begins = step.num_computed_tokens == 0
-        starts = inputs.metadata.query_start_loc.numpy().astype(np.int64)
+        starts = self._ops.numpy(inputs.metadata.query_start_loc).astype(np.int64)
         rows = starts[:-1][begins] if first else np.arange(len(inputs.input_ids))
-        hidden = self._model.forward(inputs, torch.from_numpy(rows).to(self._device))
-        wide = hidden.double().cpu().numpy()
+        hidden = self._ops.numpy(self._model.forward(inputs, self._ops.array(rows)))
+        wide = hidden.astype(np.float64)
         if first:
             found = np.zeros((len(slots), wide.shape[1]))
             found[begins] = wide
@@ -84,10 +84,10 @@ class Pooler:
         if not first:
             vectors /= self._states.num_tokens[slots[done]][:, None]
         # A classifier computes in the model's dtype; an embedding need not be rounded to it.
-        dtype = hidden.dtype if self._config.task == "classify" else torch.float32
+        dtype = hidden.dtype if self._config.task == "classify" else FLOAT32
         others = np.flatnonzero(~inputs.samples).tolist()
-        pooled = torch.from_numpy(vectors).to(dtype).to(self._device)
-        return pooled, {int(slots[i]): found[i] for i in others}
+        pooled = converted(converted(vectors, FLOAT32), dtype)
+        return self._ops.array(pooled), {int(slots[i]): found[i] for i in others}
 
     def _sum(self, rows: Vector, slot: int, *, new: bool) -> Vector:
         """Of a sequence's rows [n, hidden] and those before them, one after the other."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quire.core.messages import TokenLogprobs
+from quire.ops.array import Array
 from quire.sampling.sampler import sick_logits
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ ROWS_AT_ONCE = 64
 
 def prompt_logprobs(
     ops: Ops,
-    compute_logits: Callable[[Tensor], Tensor],
-    hidden: Tensor,
+    compute_logits: Callable[[Array], Array],
+    hidden: Array,
     targets: NDArray[np.int32],
     k: int,
 ) -> list[TokenLogprobs]:

@@ -7,7 +7,6 @@ from itertools import compress, count
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from quire.core.batch import (
@@ -19,6 +18,7 @@ from quire.core.batch import (
     token_columns,
 )
 from quire.core.config import ModelConfig, PoolingConfig, SchedulerConfig
+from quire.core.dtypes import DType
 from quire.ops.array import Array
 from quire.runner.drafts import Proposer, accept, place_drafts, sampling_rows
 from quire.runner.embeds import forward_embeds, given_embeds
@@ -66,7 +66,7 @@ class ModelRunner:
         *,
         block_size: int,
         num_blocks: int,
-        kv_dtype: torch.dtype,
+        kv_dtype: DType,
         decoder: Decoder,
         ops: Ops,
         enforce_eager: bool = False,
@@ -80,13 +80,13 @@ class ModelRunner:
             scheduler.max_num_seqs, scheduler.max_model_len, block_size, adapters
         )
         self.kv_caches = allocate_kv_caches(
+            ops,
             model,
             num_blocks,
             block_size,
             kv_dtype,
             scales=calculate_kv_scales,
             units=decoder.kv_units,
-            device=ops.device.torch,
         )
         self._backing = KVBacking(self.kv_caches) if ops.device.is_host else None
         self._inputs = StepInputBuilder(
@@ -109,9 +109,7 @@ class ModelRunner:
                 adapters=adapters is not None,
             )
         )
-        self._pooler = (
-            Pooler(pooling, self.states, self.model, ops.device.torch) if pooling else None
-        )
+        self._pooler = Pooler(pooling, self.states, self.model, ops) if pooling else None
         self._sampler = Sampler(ops)
         self._masks = MaskFiller(grammars)
         self._proposer = proposer
@@ -119,7 +117,6 @@ class ModelRunner:
         self._versions = count(-1, -1)  # of parts of a step, below all of the scheduler's
         self._batch = SamplingBatch([])
 
-    @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ModelOutput:
         """Compute one step.
 
@@ -129,6 +126,10 @@ class ModelRunner:
         sequences that are not here. (The KV slots of the step's tokens may hold anything; they
         are written again before they are read.)
         """
+        with self._ops.inference():
+            return self._execute(step)
+
+    def _execute(self, step: SchedulerOutput) -> ModelOutput:
         self._watch = Stopwatch()
         states = self.states
         states.remove(step.removed)
@@ -185,7 +186,7 @@ class ModelRunner:
         width = 1 if drafts is None else 1 + int(drafts.max())
         output = ModelOutput(np.full((len(slots), width), -1, dtype=np.int64))
         if self._wants_prompt_logprobs(slots):
-            every = torch.arange(len(inputs.input_ids), device=self._ops.device.torch)
+            every = self._ops.array(np.arange(len(inputs.input_ids)))
             hidden = self._forward(step, slots, inputs, every)
             self._prompt_logprobs(step, slots, hidden, output)
             hidden = hidden[inputs.sampling_rows]

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from quire.core.batch import Column
 from quire.core.errors import QuireError
 from quire.core.messages import TokenLogprobs
 from quire.core.refusals import reason_of
+from quire.ops.array import Array
+from quire.ops.filters import FloatRow
 from quire.ops.sampling import SampleRow
 from quire.sampling.rng import uniform
 from quire.sampling.state import SamplingState
@@ -69,7 +69,7 @@ class Sampler:
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
 
-    def sample(self, logits: Tensor, batch: SamplingBatch) -> SampleResult:
+    def sample(self, logits: Array, batch: SamplingBatch) -> SampleResult:
         """Choose the next token of each row.
 
         Args:
@@ -87,7 +87,7 @@ class Sampler:
             self._sample_others(logits, batch, result)
         return result
 
-    def _sample_others(self, logits: Tensor, batch: SamplingBatch, result: SampleResult) -> None:
+    def _sample_others(self, logits: Array, batch: SamplingBatch, result: SampleResult) -> None:
         rows: list[SampleRow] = []
         for row in batch.others:
             state, ahead = batch.states[row], batch.ahead[row]
@@ -100,7 +100,7 @@ class Sampler:
         self._choose(logits, rows, result)
         self._add_logprobs(logits, batch, result)
 
-    def _choose(self, logits: Tensor, rows: list[SampleRow], result: SampleResult) -> None:
+    def _choose(self, logits: Array, rows: list[SampleRow], result: SampleResult) -> None:
         """Set the tokens of rows that are not plain greedy."""
         if not rows:
             return
@@ -116,9 +116,9 @@ class Sampler:
         for row, token in zip(rows, tokens, strict=True):
             result.token_ids[row.row] = token
             if token < 0:
-                result.errors[row.row] = _no_token(logits[row.row], row)
+                result.errors[row.row] = _no_token(self._ops.numpy(logits[row.row]), row)
 
-    def _add_logprobs(self, logits: Tensor, batch: SamplingBatch, result: SampleResult) -> None:
+    def _add_logprobs(self, logits: Array, batch: SamplingBatch, result: SampleResult) -> None:
         counts: dict[int, int] = {}
         for row in batch.others:
             count = batch.states[row].params.logprobs
@@ -132,11 +132,11 @@ class Sampler:
             entry = found
             named = batch.states[row].params.logprob_token_ids
             if named:
-                entry = _with_named(entry, logits[row], list(named))
+                entry = _with_named(entry, self._ops.numpy(logits[row]), list(named))
             result.logprobs[row] = entry
 
 
-def _with_named(entry: TokenLogprobs, logits: Tensor, named: list[int]) -> TokenLogprobs:
+def _with_named(entry: TokenLogprobs, logits: FloatRow, named: list[int]) -> TokenLogprobs:
     """Add the log-probabilities of the tokens `named`, from their logits' distance to the first."""
     chosen, *others = logits[[entry.token_ids[0], *named]].tolist()
     values = [entry.logprobs[0] + (logit - chosen) for logit in others]
@@ -169,9 +169,9 @@ def _fault(error: Exception) -> str:
     return f"The sampler failed on this request: {error!r}."
 
 
-def _no_token(logits: Tensor, row: SampleRow) -> str:
+def _no_token(logits: FloatRow, row: SampleRow) -> str:
     """Return the error of a row whose logits are finite, but leave no token after the edits."""
-    edited = logits.cpu().numpy().copy()
+    edited = logits.copy()
     if row.edits is not None:
         row.edits.apply(edited)
     peak = float(edited.max())

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import SchedulerConfig
+from quire.core.dtypes import FLOAT32
 from quire.core.messages import AddRequest
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
@@ -64,7 +65,7 @@ class RunnerExecutor(Executor):
             limits,
             block_size=BLOCK_SIZE,
             num_blocks=NUM_BLOCKS,
-            kv_dtype=torch.float32,
+            kv_dtype=FLOAT32,
             decoder=Monotone(),  # type: ignore[arg-type]
             ops=Ops(),
         )

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from quire.checkpoint.presets import preset_config
+from quire.core.dtypes import FLOAT32, dtype_of
 from quire.core.errors import CheckpointError, ModelNotFoundError, QuireError
 from quire.core.lora import LoRAConfig, LoRARequest
 from quire.lora.peft import read_adapter
@@ -38,7 +39,7 @@ def tables() -> dict[str, LoraTable]:
 
 @pytest.fixture
 def pool(tables: dict[str, LoraTable]) -> Iterator[AdapterPool]:
-    pool = AdapterPool(tables, TARGETS, LoRAConfig(2, 8, 2), torch.float32)
+    pool = AdapterPool(tables, TARGETS, LoRAConfig(2, 8, 2), FLOAT32)
     yield pool
     pool.shutdown()
 
@@ -152,7 +153,7 @@ def test_values_that_the_dtype_cannot_hold(tables: dict[str, LoraTable], tmp_pat
         next(iter(tensors.values()))[0, 0] = 1e6
 
     folder = write_tiny_adapter(tmp_path / "a", edit=spoil)
-    pool = AdapterPool(tables, TARGETS, LoRAConfig(1, 8, 1), torch.float16)
+    pool = AdapterPool(tables, TARGETS, LoRAConfig(1, 8, 1), dtype_of("float16"))
     with pytest.raises(CheckpointError, match=r"float16 cannot hold"):
         pool.acquire(LoRARequest("a", 1, str(folder)))
     pool.shutdown()

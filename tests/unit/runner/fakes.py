@@ -105,7 +105,7 @@ def make_runner(
         SchedulerConfig(length, seqs, tokens),
         block_size=block_size,
         num_blocks=200,
-        kv_dtype=torch.float64,
+        kv_dtype=np.dtype(np.float64),
         decoder=decoder or FakeDecoder(),
         ops=Ops(),
         proposer=proposer,

@@ -285,7 +285,7 @@ def test_an_edit_that_makes_infinity_is_no_contradiction() -> None:
             logits[:2] = -math.inf, math.inf
 
     row = sampling.SampleRow(0, SamplingParams(bad_words=["a"]), 0.5, Edits())  # type: ignore[arg-type]
-    assert "NaN or infinity" in _no_token(torch.zeros(3), row)
+    assert "NaN or infinity" in _no_token(np.zeros(3, np.float32), row)
 
 
 @pytest.mark.parametrize("provider", ["reference", "cpu"])
