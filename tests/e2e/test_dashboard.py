@@ -303,6 +303,39 @@ def test_the_playground_streams_with_probabilities(
     server.wait_until_idle()
 
 
+def test_the_playground_drops_the_oldest_messages(server: Server, browser: Browser) -> None:
+    context = server.http.get("/v1/models").json()["data"][0]["max_model_len"]
+    long = "The dog ran to the big red ball. " * (context // 3 // 9)
+    sent: list[list[str]] = []
+
+    def watch(route: Route) -> None:
+        messages = route.request.post_data_json["messages"]
+        sent.append([message["content"][:9] for message in messages])
+        route.continue_()
+
+    with dashboard(browser, f"{server.url}/#playground") as shown:
+        page = shown.page
+        page.route("**/v1/chat/completions", watch)
+        page.get_by_label("Seed").fill("7")
+        page.get_by_label("System message").fill("Be kind.")
+        for number in range(4):
+            limit = "4" if number < 3 else ""  # the last answer may use all that is left
+            page.get_by_label("Max tokens").fill(limit)
+            page.get_by_label("Message", exact=True).fill(f"{number}: {long}")
+            page.keyboard.press("Enter")
+            expect(page.locator(".turn .note")).to_have_count(number + 1)
+            expect(page.get_by_role("button", name="Send")).to_be_visible()
+        questions = [[text[0] for text in each if text[1:2] == ":"] for each in sent]
+        assert questions == [["0"], ["0", "1"], ["1", "2"], ["2", "3"]]
+        assert [each[0] for each in sent] == ["Be kind."] * 4
+        said = page.get_by_text("The context is full: the 4 messages above were left out.")
+        assert said.is_visible()
+        assert page.locator(".turn.dim").count() == 4
+        assert page.locator(".turn").count() == 8
+        page.get_by_role("button", name="New").click()
+        expect(said).to_have_count(0)
+
+
 def test_the_playground_tells_reasoning_apart_and_asks_adapters(
     server: Server, browser: Browser
 ) -> None:

@@ -10,6 +10,7 @@ export class HttpError extends Error {
   constructor(
     readonly status: number,
     message: string,
+    readonly code: string | null,
   ) {
     super(message);
   }
@@ -33,12 +34,17 @@ export async function call(
     cache: "no-store",
     credentials: "omit",
   });
-  if (!response.ok) throw new HttpError(response.status, await reason(response));
+  if (!response.ok) throw await failure(response);
   return response;
 }
 
-export async function callJson<T>(method: string, path: string, body?: unknown): Promise<T> {
-  return (await (await call(method, path, body)).json()) as T;
+export async function callJson<T>(
+  method: string,
+  path: string,
+  body?: unknown,
+  signal?: AbortSignal,
+): Promise<T> {
+  return (await (await call(method, path, body, signal)).json()) as T;
 }
 
 /** What went wrong, in words to show. */
@@ -47,12 +53,14 @@ export function told(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-async function reason(response: Response): Promise<string> {
+async function failure(response: Response): Promise<HttpError> {
+  const { status, statusText } = response;
   try {
-    const body = (await response.json()) as { error?: { message?: string } };
-    if (body.error?.message) return body.error.message;
+    type Body = { error?: { message?: string; code?: string | null } };
+    const { error } = (await response.json()) as Body;
+    if (error?.message) return new HttpError(status, error.message, error.code ?? null);
   } catch {
     // Not JSON: the status has to do.
   }
-  return `The server answered ${response.status} ${response.statusText}`.trim() + ".";
+  return new HttpError(status, `The server answered ${status} ${statusText}`.trim() + ".", null);
 }

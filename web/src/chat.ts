@@ -1,7 +1,8 @@
 // A conversation with the model. It goes on while another view is shown.
 import { told } from "./api";
+import { ask } from "./context";
 import { count, seconds, short } from "./format";
-import { generate, type Message, type Settings, type Token } from "./generate";
+import type { Message, Settings, Token } from "./generate";
 
 export interface Turn extends Message {
   tokens: Token[];
@@ -15,12 +16,14 @@ export interface Turn extends Message {
 
 export class Chat {
   turns: Turn[] = [];
+  /** Turns at the beginning that the model no longer sees: the context is full. */
+  forgotten = 0;
   settings: Settings = {
     model: null,
     system: "",
     temperature: null,
     top_p: null,
-    max_tokens: 256,
+    max_tokens: null,
     seed: null,
   };
   draft = "";
@@ -46,6 +49,7 @@ export class Chat {
   clear(): void {
     this.stop();
     this.turns = [];
+    this.forgotten = 0;
     this.error = "";
     this.changed();
   }
@@ -78,9 +82,11 @@ export class Chat {
 
   private async follow(signal: AbortSignal): Promise<void> {
     const asked = this.turns;
-    const messages = asked.map(({ role, content }) => ({ role, content }));
+    const messages = asked.slice(this.forgotten).map(({ role, content }) => ({ role, content }));
+    const limit = this.settings.max_tokens ?? Infinity;
     const start = performance.now();
-    const { requestId, plain, pieces } = await generate(messages, this.settings, signal);
+    const { requestId, plain, pieces, dropped } = await ask(messages, this.settings, signal);
+    this.forgotten += dropped;
     let reply: Turn = { ...NEW_TURN, requestId };
     let first = 0;
     let finish: string | null = null;
@@ -109,7 +115,10 @@ export class Chat {
         `${count(made)} tokens`,
         first ? `first after ${seconds((first - start) / 1000)}` : "",
         first && made > 1 ? `${short(((made - 1) * 1000) / (now - first))} tok/s` : "",
-        finish === "length" ? "cut off by max tokens" : finish === null ? "stopped" : "",
+        finish === "length"
+          ? `cut off: ${made < limit ? "the context is full" : "max tokens"}`
+          : "",
+        finish === null ? "stopped" : "",
         plain ? "no chat template: plain completion" : "",
       ];
       reply = { ...reply, note: `${facts.filter(Boolean).join(" · ")}.` };

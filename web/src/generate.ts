@@ -1,6 +1,6 @@
 // An answer from the model, token by token: chat completions, or completions for a model that has
 // no chat template.
-import { HttpError, call } from "./api";
+import { call } from "./api";
 import { serverEvents } from "./sse";
 
 export interface Message {
@@ -13,7 +13,8 @@ export interface Settings {
   system: string;
   temperature: number | null;
   top_p: number | null;
-  max_tokens: number;
+  /** Null: as many as there is room for. */
+  max_tokens: number | null;
   seed: number | null;
 }
 
@@ -38,6 +39,15 @@ export interface Piece {
   used: number | null;
 }
 
+/** What is asked, as the server takes it. */
+export interface Prompt {
+  messages: Message[];
+  /** Without a chat template, the messages are one text. */
+  plain: boolean;
+  /** Tokens of prompt and answer together. */
+  context: number;
+}
+
 export interface Answer {
   /** As the engine knows it: `X-Request-Id` of the response. */
   requestId: string;
@@ -46,38 +56,39 @@ export interface Answer {
 }
 
 const TOP = 5;
+const LOGPROBS = { logprobs: true, top_logprobs: TOP };
 const NOTHING: Piece = { text: "", reasoning: "", tokens: [], finish: null, used: null };
 
+/** Answer a prompt that fits; see `fitting`. */
 export async function generate(
-  messages: Message[],
+  { messages, plain, context }: Prompt,
   settings: Settings,
   signal: AbortSignal,
 ): Promise<Answer> {
   const common = {
     ...(settings.model !== null && { model: settings.model }),
-    max_tokens: settings.max_tokens,
+    max_tokens: settings.max_tokens ?? context, // the server lowers it to the room that is left
     ...(settings.temperature !== null && { temperature: settings.temperature }),
     ...(settings.top_p !== null && { top_p: settings.top_p }),
     ...(settings.seed !== null && { seed: settings.seed }),
     stream: true,
     stream_options: { include_usage: true },
   };
-  const system: Message[] = settings.system ? [{ role: "system", content: settings.system }] : [];
-  const chat = { ...common, messages: [...system, ...messages], logprobs: true, top_logprobs: TOP };
-  try {
-    return answer(await call("POST", "/v1/chat/completions", chat, signal), false);
-  } catch (error) {
-    const templateless = error instanceof HttpError && /no chat template/i.test(error.message);
-    if (!templateless) throw error;
-  }
-  const prompt = chat.messages.map((m) => m.content).join("\n");
-  const plain = { ...common, prompt, logprobs: TOP };
-  return answer(await call("POST", "/v1/completions", plain, signal), true);
-}
-
-function answer(response: Response, plain: boolean): Answer {
+  const response = plain
+    ? await call(
+        "POST",
+        "/v1/completions",
+        { ...common, ...asText(messages), logprobs: TOP },
+        signal,
+      )
+    : await call("POST", "/v1/chat/completions", { ...common, messages, ...LOGPROBS }, signal);
   const requestId = response.headers.get("x-request-id") ?? "";
   return { requestId, plain, pieces: pieces(response) };
+}
+
+/** The messages as one text, for a model without a chat template. */
+export function asText(messages: Message[]): { prompt: string } {
+  return { prompt: messages.map((m) => m.content).join("\n") };
 }
 
 interface Chunk {

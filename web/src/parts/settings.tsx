@@ -53,7 +53,8 @@ export function SettingsForm({ settings, onChange }: Props) {
         value={settings.max_tokens}
         min={1}
         step={1}
-        onChange={(max_tokens) => onChange({ max_tokens: max_tokens ?? 256 })}
+        unset="as many as fit"
+        onChange={(max_tokens) => onChange({ max_tokens })}
       />
       <NumberField
         label="Seed"

@@ -1,6 +1,8 @@
 // Talk to the model, and see how sure it was of every token.
+import { Fragment } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import type { Chat, Turn } from "../chat";
+import { plural } from "../format";
 import { ErrorNote, Panel } from "../parts/panel";
 import { SettingsForm } from "../parts/settings";
 import { Tokens } from "../parts/tokens";
@@ -34,7 +36,10 @@ export function Playground({ chat, onRequest }: Props) {
             </p>
           )}
           {turns.map((turn, i) => (
-            <Said key={i} turn={turn} onRequest={onRequest} />
+            <Fragment key={i}>
+              {i > 0 && i === chat.forgotten && <Forgotten count={i} />}
+              <Said turn={turn} forgotten={i < chat.forgotten} onRequest={onRequest} />
+            </Fragment>
           ))}
           <div ref={end} />
         </div>
@@ -46,10 +51,26 @@ export function Playground({ chat, onRequest }: Props) {
   );
 }
 
-function Said({ turn, onRequest }: { turn: Turn; onRequest: (id: string) => void }) {
+/** Said between the turns that the model no longer sees and those that it sees. */
+function Forgotten({ count }: { count: number }) {
+  return (
+    <p class="forgotten note" role="status">
+      The context is full: the {plural(count, "message")} above {count === 1 ? "was" : "were"} left
+      out.
+    </p>
+  );
+}
+
+interface SaidProps {
+  turn: Turn;
+  forgotten: boolean;
+  onRequest: (id: string) => void;
+}
+
+function Said({ turn, forgotten, onRequest }: SaidProps) {
   const { role, content, tokens, reasoning, requestId, note } = turn;
   return (
-    <article class={`turn ${role}`} aria-label={role}>
+    <article class={`turn ${role}${forgotten ? " dim" : ""}`} aria-label={role}>
       {reasoning && (
         <details class="reasoning" open={!content}>
           <summary>Reasoning</summary>
