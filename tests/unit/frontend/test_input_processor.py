@@ -276,3 +276,25 @@ def test_fields_that_leave_no_token_to_begin_with(fields: dict[str, Any], names:
 )
 def test_fields_that_leave_a_token(fields: dict[str, Any]) -> None:
     assert process("a", SamplingParams(**fields)).children
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "kept"),
+    [
+        (200, {"max_tokens": 256}, 200),  # it fits: nothing is cut, the answer is shorter
+        (255, {"max_tokens": 1}, 255),
+        (256, {"max_tokens": 1}, 255),
+        (999, {"max_tokens": 5}, 251),
+        (999, {"max_tokens": 256}, 192),
+        (999, {"max_tokens": None}, 192),
+        (250, {"max_tokens": 256, "min_tokens": 10}, 192),
+        (999, {"max_tokens": 256, "min_tokens": 100}, 156),
+    ],
+)
+def test_minus_one_cuts_what_does_not_fit(length: int, options: dict[str, Any], kept: int) -> None:
+    processor = input_processor()
+    assert processor.max_total_tokens == 256
+    params = SamplingParams(truncate_prompt_tokens=-1, **options)
+    request = process([97] * (length - 1) + [98], params, processor=processor)
+    assert len(request.prompt_token_ids) == kept
+    assert request.prompt_token_ids[-1] == 98

@@ -73,6 +73,9 @@ def truncated(
 ) -> list[int]:
     """Return the tokens that `truncate_prompt_tokens` keeps.
 
+    -1 cuts only a prompt that does not fit. Then the answer gets what it may need, but no more
+    than a quarter of the context: `max_tokens` is often far more than an answer takes.
+
     Args:
         limit: the most tokens of a prompt and its answer.
     """
@@ -82,7 +85,10 @@ def truncated(
             "Embeddings are not truncated; send fewer.", param="truncate_prompt_tokens"
         )
     if kept == WHOLE_CONTEXT:
-        kept = max(1, limit - (params.max_tokens or max(params.min_tokens, 1)))
+        least = max(params.min_tokens, 1)
+        if len(token_ids) + least <= limit:
+            return token_ids
+        kept = max(1, limit - max(least, min(params.max_tokens or limit, limit // 4)))
     if kept is None or kept >= limit:
         raise InvalidRequestError(
             f"truncate_prompt_tokens is {kept}, but the maximum context length is {limit} "
