@@ -12,7 +12,7 @@ from typing import Literal
 import tokenizers
 
 from quire.core.errors import InvalidRequestError
-from quire.text.least_tokens import LeastTokens, least_tokens
+from quire.text.least_tokens import least_tokens
 from quire.text.sentencepiece import TextNormalizer
 from quire.text.token_bytes import TokenDecoder
 
@@ -89,7 +89,7 @@ class HFTokenizer:
         return self._decoder.strips_leading_space
 
     @cached_property
-    def _least_tokens(self) -> LeastTokens | None:
+    def _least_tokens(self) -> Callable[[str], int] | None:
         normalize = self._normalize
         keeps = isinstance(normalize, TextNormalizer) and not normalize.shortens
         return least_tokens(self._backend) if normalize is None or keeps else None

@@ -2,12 +2,15 @@
 
 Where every byte of a text is in some token, a text has at least as many tokens as its bytes need of
 the longest token. That is so of byte-level BPE and of BPE that spells unknown characters in bytes,
-if what normalizes and cuts the text drops nothing. For other tokenizers nothing is claimed.
+if what normalizes and cuts the text drops nothing. WordPiece makes at least one token of a word.
+For other tokenizers nothing is claimed.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +23,11 @@ _NFC_SHRINKS = 4
 such as U+1FEF also becomes a third. ASCII stays as it is."""
 _KEEPING_CUTS = ("ByteLevel", "Digits", "Metaspace", "Split", "Punctuation", "UnicodeScripts")
 """Pre-tokenizers that drop nothing, unless their behavior is to remove what they match."""
+_CUTS_OF_WORDS = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
+_KEEPING_WORDS = ("BertNormalizer", "Lowercase", "StripAccents", "NFC", "NFD", "NFKC", "NFKD")
+"""Normalizers that keep the white space between words, and some of every word of letters."""
+_WORD = re.compile(r"[^ \t\r\n]*[!-~À-ʯА-я][^ \t\r\n]*")
+"""A word with a character that no normalizer drops, as it drops accents and control characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +58,22 @@ class LeastTokens:
         return -(-size // longest)
 
 
-def least_tokens(backend: tokenizers.Tokenizer) -> LeastTokens | None:
+def least_words(text: str) -> int:
+    """Return a lower bound on the tokens of `text` for WordPiece."""
+    return sum(1 for _ in _WORD.finditer(text))
+
+
+def least_tokens(backend: tokenizers.Tokenizer) -> Callable[[str], int] | None:
     """Return the bound for texts of `backend`; None if there is none."""
     normalizer = _stages(backend.normalizer, "normalizers")
     cuts = _stages(backend.pre_tokenizer, "pretokenizers")
     model = backend.model
+    if isinstance(model, tokenizers.models.WordPiece):
+        added = backend.get_added_tokens_decoder().values()
+        several = any(re.search(r"\s", token.content.strip()) for token in added)
+        cut = any(each["type"] in _CUTS_OF_WORDS for each in cuts)
+        kept = all(each["type"] in _KEEPING_WORDS for each in normalizer)
+        return least_words if cut and kept and not several else None
     if not isinstance(model, tokenizers.models.BPE) or not all(map(_keeps, normalizer)):
         return None
     if model.continuing_subword_prefix or model.end_of_word_suffix:

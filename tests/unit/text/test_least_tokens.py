@@ -71,7 +71,23 @@ def without_bytes() -> HFTokenizer:
     return HFTokenizer(TokenizerFiles(backend))
 
 
+def word_pieces(normalizer: normalizers.Normalizer | None = None) -> HFTokenizer:
+    """BERT's, whose tokens drop white space, control characters and accents."""
+    tokens = ["[UNK]", "the", "a", "##a", *"abcdef"]
+    model = models.WordPiece(
+        {token: index for index, token in enumerate(dict.fromkeys(tokens))}, unk_token="[UNK]"
+    )
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = normalizer or normalizers.BertNormalizer()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens([AddedToken("<|end|>", lstrip=True, rstrip=True)])
+    return HFTokenizer(TokenizerFiles(backend))
+
+
 BOUNDED = {
+    "word pieces": word_pieces(),
+    "word pieces, composed": word_pieces(normalizers.NFKC()),
     "lacking bytes": without_bytes(),
     "byte level": byte_level(),
     "composing": byte_level(normalizers.NFC()),
@@ -93,6 +109,20 @@ def test_never_more_than_there_are(name: str, text: str) -> None:
 def test_a_long_text_has_many_tokens(name: str) -> None:
     """At most the longest token's share of what there are, in the worst case."""
     assert BOUNDED[name].least_tokens("the aeiou " * 100_000) >= 1_000_000 / 64
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        word_pieces(normalizers.Replace(" ", "")).backend,
+        word_pieces(normalizers.Strip()).backend,
+    ],
+)
+def test_words_that_may_be_joined_are_not_counted(backend: tokenizers.Tokenizer) -> None:
+    assert least_tokens(backend) is None
+    plain = word_pieces().backend
+    plain.add_special_tokens([AddedToken("two words")])
+    assert least_tokens(plain) is None
 
 
 @pytest.fixture(scope="module", params=["story", *REAL])
