@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -113,6 +114,7 @@ def test_a_long_prompt_is_truncated(client: openai.OpenAI) -> None:
     assert prompt(truncate_prompt_tokens=3) == ("bbb", 3)
     assert prompt(truncate_prompt_tokens=3, truncation_side="right") == ("aaa", 3)
     assert prompt(truncate_prompt_tokens=-1) == ("a" * 108 + "b" * 400, 508)
+    assert prompt(truncate_prompt_tokens=-1, max_tokens=512)[1] == 512 - 512 // 4
     for wrong in (0, -2, 512, 10**6):
         with pytest.raises(openai.BadRequestError) as caught:
             prompt(truncate_prompt_tokens=wrong)
@@ -122,12 +124,39 @@ def test_a_long_prompt_is_truncated(client: openai.OpenAI) -> None:
             **{**TEXT, "prompt": "a" * 200_000}, extra_body={"truncate_prompt_tokens": 3}
         )
     assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="maximum context length is 512") as caught:
+        client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": "a" * 200_000}],
+            extra_body={"truncate_prompt_tokens": 3},
+        )
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.param == "messages"
     long: list[Any] = [{"role": "user", "content": "a" * 2000}]
     chat = client.chat.completions.create(
         **{**CHAT, "messages": long}, extra_body={"truncate_prompt_tokens": 20}
     )
     assert chat.usage is not None
     assert chat.usage.prompt_tokens == 20
+
+
+def test_tokens_are_counted_up_to_a_length(server: Server) -> None:
+    """Also of texts that no request could have, but not of any length."""
+
+    def asked(**body: Any) -> httpx.Response:
+        return server.http.post("/tokenize", json=body)
+
+    def chat(text: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": text}]
+
+    assert asked(prompt="a" * 100_000).json()["count"] == 100_000
+    assert asked(messages=chat("a" * 100_000)).json()["count"] > 100_000
+    for body in ({"prompt": "a" * 2**22}, {"messages": chat("a" * 2**22)}):
+        refused = asked(**body)
+        assert refused.status_code == 400, body.keys()
+        error = refused.json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert error["param"] in body
 
 
 def test_special_tokens_around_a_conversation(server: Server) -> None:

@@ -111,6 +111,7 @@ def chat_to_token_ids(
     tokenizer: Tokenizer,
     messages: list[dict[str, Any]],
     max_tokens: int | None = None,
+    contexts: int = 1,
     *,
     add_special_tokens: bool = False,
     **options: Any,
@@ -122,11 +123,14 @@ def chat_to_token_ids(
     templates usually write them.
 
     Raises:
-        InvalidRequestError: as `render_chat`, or the text has `max_tokens` or more in any case.
+        InvalidRequestError: as `render_chat`, or the text has `contexts` times `max_tokens` or
+            more in any case.
     """
     chat = render_chat(tokenizer, messages, **options)
-    if max_tokens is not None and (least := tokenizer.least_tokens(chat.text)) >= max_tokens:
-        raise ContextLengthError(least, max_tokens, counted=False)
+    if max_tokens is not None:
+        least = tokenizer.least_tokens(chat.text)
+        if least >= max_tokens * contexts:
+            raise ContextLengthError(least, max_tokens, counted=False)
     token_ids = encode_chat(tokenizer, chat)
     return _surrounded(tokenizer, token_ids) if add_special_tokens else token_ids
 

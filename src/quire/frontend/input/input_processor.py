@@ -40,6 +40,8 @@ Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt
 
 LONGEST_CUT = 16
 """A text that will be truncated may be this many contexts long: all of it is tokenized."""
+MOST_COUNTED = 2**17
+"""A text whose tokens are only counted may have this many, if that is more."""
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
 
 
@@ -252,14 +254,21 @@ class InputProcessor:
         if isinstance(ids, list) and not cut:
             self._max_tokens(len(ids), params)
         checked = self.checked(prompt)
-        limit = self.max_total_tokens
-        if isinstance(checked, ChatPrompt):
-            return checked if cut else replace(checked, max_tokens=self.max_model_len)
-        if isinstance(checked, str):
-            least = self.tokenizer.least_tokens(checked)
-            if least >= (limit * LONGEST_CUT if cut else limit):
-                raise ContextLengthError(least, limit, counted=False)
+        if isinstance(checked, str | ChatPrompt):
+            return self._bounded(checked, LONGEST_CUT if cut else 1)
         return checked
+
+    def countable(self, prompt: str | ChatPrompt) -> str | ChatPrompt:
+        """Return a text or conversation, if not too long for its tokens to be counted."""
+        return self._bounded(prompt, max(LONGEST_CUT, MOST_COUNTED // self.max_model_len))
+
+    def _bounded(self, prompt: str | ChatPrompt, contexts: int) -> str | ChatPrompt:
+        if isinstance(prompt, ChatPrompt):
+            return replace(prompt, max_tokens=self.max_model_len, contexts=contexts)
+        least, limit = self.tokenizer.least_tokens(prompt), self.max_total_tokens
+        if least >= limit * contexts:
+            raise ContextLengthError(least, limit, counted=False)
+        return prompt
 
     def tokens_of(self, prompt: Prompt, max_tokens: int) -> list[int]:
         """Return a prompt's token ids; raise if they leave no room for `max_tokens` more."""

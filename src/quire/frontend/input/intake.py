@@ -96,6 +96,8 @@ class Intake:
         self, tokenizer: Tokenizer, prompt: str | ChatPrompt, add_special_tokens: bool
     ) -> list[int]:
         """Return a prompt's token ids; see `AsyncLLM.tokenize`."""
+        assert self.processor is not None, "the engine was not started"
+        prompt = self.processor.countable(prompt)
         with self._arriving():
             if self._pool is not None and (isinstance(prompt, ChatPrompt) or add_special_tokens):
                 return (await self._pool.tokenize(prompt)).token_ids

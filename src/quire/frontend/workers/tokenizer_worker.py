@@ -40,7 +40,9 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
     add_special_tokens: bool = False
     """In addition to those that the template writes."""
     max_tokens: int | None = None
-    """Refuse a text that certainly has this many tokens or more, without tokenizing it."""
+    contexts: int = 1
+    """Refuse a text that certainly has `contexts` times `max_tokens` tokens or more, without
+    tokenizing it."""
 
 
 class BadWords(msgspec.Struct, frozen=True, tag="words"):

@@ -13,7 +13,7 @@ from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.body import read_request
 from quire.server.connection import while_connected
 from quire.server.contract import OF_ENGINE, contract
-from quire.server.errors import invalid
+from quire.server.errors import invalid, renamed
 from quire.server.json_text import encode
 from quire.server.openai.conversation import chat_prompt, template_of
 from quire.server.openai.forms import plain_form
@@ -81,7 +81,9 @@ async def tokenize(request: Request) -> Response:
     server.served_name(body.model)
     engine = server.live_engine()
     work = engine.tokenize(_prompt(body, server), body.add_special_tokens is not False)
-    tokens = await while_connected(work, request.receive)
+    is_chat = body.messages is not None
+    with renamed(lambda name: "messages" if is_chat and name == "prompt" else name):
+        tokens = await while_connected(work, request.receive)
     answer = TokenizeResponse(len(tokens), engine.max_model_len, tokens)
     if body.return_token_strs:
         answer.token_strs = [engine.tokenizer.id_to_token(token) for token in tokens]
