@@ -168,13 +168,15 @@ async def test_a_body_with_too_much_in_it(
         answer = await where.app.http.post(
             COMPLETIONS, content=body, headers={"Content-Type": "application/json"}
         )
-        assert f"more than {MOST[what]} {what}" in answer.json()["error"]["message"]
+        error = answer.json()["error"]
+        assert f"more than {MOST[what]} {what}" in error["message"]
+        assert error["param"] == ("a" if b'{"a"' in body else "prompt")
         await where.assert_unharmed()
 
 
 async def test_text_in_strings_is_not_counted() -> None:
     """What stands in strings is no value: a text may be all commas, quotes and brackets."""
-    text = ',"[{\\' * 400_000
+    text = ',"[{\\' * 26_000
     async with site() as where:
         answer = await where.app.http.post("/tokenize", json={"prompt": text})
         assert answer.status_code == 200

@@ -17,7 +17,7 @@ import msgspec
 from starlette.requests import Request
 
 from quire.server.choices import choices_at
-from quire.server.counts import UNCOUNTED_BYTES, BodyCounter
+from quire.server.counts import UNCOUNTED_BYTES, BodyCounter, field_at_end
 from quire.server.errors import ApiError, invalid, not_supported
 from quire.server.leniency import Relaxed, relax, similar
 from quire.server.notices import report
@@ -81,6 +81,7 @@ async def read_body(request: Request, limit: int) -> bytearray:
         if size > UNCOUNTED_BYTES:
             counted = bytes(body) if size - len(part) <= UNCOUNTED_BYTES else part
             if (refusal := counter.add(counted)) is not None:
+                refusal.param = await field_at_end(body)
                 body.clear()
     if refusal is not None:
         raise refusal

@@ -7,6 +7,8 @@ two parts.
 
 from __future__ import annotations
 
+import asyncio
+
 from quire.server.errors import ApiError, invalid
 
 UNCOUNTED_BYTES = 64 * 2**10
@@ -24,6 +26,7 @@ One character outside ASCII makes its whole string slow to decode, four times as
 """
 MOST_TOGETHER = 1.25
 """The most that the shares of these limits may add up to: their times add up, too."""
+_PIECES_AT_ONCE = 4096
 
 
 class BodyCounter:
@@ -85,6 +88,27 @@ class BodyCounter:
             if number < len(strings) or not self._in_string:
                 self._open, self._wide = 0, False
         return found
+
+
+async def field_at_end(body: bytes | bytearray) -> str | None:
+    """Return the top-level field in which a body breaks off, to name in an error.
+
+    Args:
+        body: JSON from its beginning, within the limits above but for its last part.
+    """
+    text = bytes(body).replace(b"\\\\", b"").replace(b'\\"', b"")
+    depth, string, field = 0, b"", b""
+    for number, piece in enumerate(text.split(b'"')):
+        if number % _PIECES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        if number % 2:
+            string = piece
+            continue
+        if depth == 1 and piece.lstrip().startswith(b":"):
+            field = string
+        depth += piece.count(b"{") + piece.count(b"[") - piece.count(b"}") - piece.count(b"]")
+    name = field.decode(errors="replace")
+    return name if name.isidentifier() else None
 
 
 def _is_wide(text: bytes) -> bool:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from quire.server import counts
-from quire.server.counts import BodyCounter
+from quire.server.counts import BodyCounter, field_at_end
 
 MOST = dict.fromkeys(counts.MOST, 2**30)
 WIDE = "bytes of strings that are not ASCII"
@@ -59,3 +59,19 @@ def test_shares_of_all_limits_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     told = refusal(json.dumps(["a"] * 7).encode(), 1000)
     assert told is not None
     assert "6 values, 7 strings" in told
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ('{"a": {"b": [1, {"c": "d"}', "a"),
+        ('{"a": {"b": [1]}, "e" : [1', "e"),
+        ('{"a": "b", "e": "\\"x\\\\", "f": "\\"g\\": ', "f"),
+        ('{"a": 1, "b', "a"),
+        ('[{"a": 1', None),
+        ('{"two words": 1', None),
+        ("", None),
+    ],
+)
+async def test_the_field_in_which_a_body_breaks_off(body: str, field: str | None) -> None:
+    assert await field_at_end(body.encode()) == field
