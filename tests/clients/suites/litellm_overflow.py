@@ -30,6 +30,14 @@ def test_overflow_of_a_stream() -> None:
         litellm.completion(f"openai/{MODEL}", LONG, **fields, stream=True)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("provider", ["openai", "hosted_vllm"])
+def test_overflow_of_responses(provider: str, stream: bool) -> None:
+    fields: dict[str, Any] = {"api_base": f"{URL}/v1", "api_key": "none", "num_retries": 0}
+    with pytest.raises(litellm.ContextWindowExceededError):
+        list(litellm.responses(LONG, f"{provider}/{MODEL}", **fields, stream=stream))
+
+
 def test_the_router_falls_back() -> None:
     served = {"model": f"openai/{MODEL}", "api_base": f"{URL}/v1", "api_key": "none"}
     router = litellm.Router(
