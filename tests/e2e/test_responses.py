@@ -43,14 +43,16 @@ def custom(syntax: str, definition: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("tool", "expected"),
+    ("tool", "expected", "choice"),
     [
-        (custom("lark", PATCH), PATCH_TEXT),
-        (custom("regex", '[ab]{2}\\n["c]'), re.compile('[ab]{2}\\n["c]')),
+        (custom("lark", PATCH), PATCH_TEXT, {"type": "custom", "name": "patch"}),
+        (custom("lark", PATCH), PATCH_TEXT, "required"),
+        (custom("regex", '[ab]{2}\\n["c]'), re.compile('[ab]{2}\\n["c]'), "required"),
     ],
 )
-def test_an_input_of_a_grammar(client: openai.OpenAI, tool: Any, expected: re.Pattern[str]) -> None:
-    choice: Any = {"type": "custom", "name": "patch"}
+def test_an_input_of_a_grammar(
+    client: openai.OpenAI, tool: Any, expected: re.Pattern[str], choice: Any
+) -> None:
     fields = {**SHORT, "tools": [tool], "tool_choice": choice, "max_output_tokens": 400}
     found = client.responses.create(**fields)
     [call] = found.output

@@ -162,7 +162,7 @@ def begin_answer(
         previous_response_id=body.previous_response_id,
         store=keep is not None,
         background=bool(body.background),
-        tools=tools.given,
+        tools=[one.tool for one in tools.given],
         tool_choice=body.tool_choice or "auto",
         parallel_tool_calls=body.parallel_tool_calls is not False,
         text=TextConfig((body.text and body.text.format) or TextFormat()),
@@ -179,5 +179,5 @@ def begin_answer(
         warnings=call.notices.warnings(),
     )
     encode = INCLUDE in (body.include or [])
-    writer = ItemWriter(reading.new_call_id, tools.input_reader, encode=encode)
+    writer = ItemWriter(reading.new_call_id, tools.called, encode=encode)
     return ResponseAnswer(call, reading, response=response, writer=writer, keep=keep)

@@ -60,7 +60,7 @@ def as_chat(body: ResponsesRequest, items: Sequence[Item], tools: ToolSet) -> Ch
         ApiError: 400 where the fields contradict each other.
     """
     messages = [ChatMessage("system", body.instructions)] if body.instructions else []
-    chat = ChatRequest(messages=[*messages, *_messages(items)])
+    chat = ChatRequest(messages=[*messages, *_messages(items, tools)])
     for name in _SAME_NAME:
         setattr(chat, name, getattr(body, name))
     chat.stream_options = body.stream_options
@@ -89,7 +89,7 @@ def _format(wanted: TextFormat) -> ResponseFormat:
     )
 
 
-def _messages(items: Sequence[Item]) -> list[ChatMessage]:
+def _messages(items: Sequence[Item], tools: ToolSet) -> list[ChatMessage]:
     """A message of the assistant's, the reasoning before it and its calls become one."""
     messages: list[ChatMessage] = []
     thoughts: list[str] = []
@@ -104,7 +104,7 @@ def _messages(items: Sequence[Item]) -> list[ChatMessage]:
         if isinstance(item, FunctionCallItem | CustomCallItem):
             if thoughts or not messages or messages[-1].role != "assistant":
                 messages.append(_answer(None, thoughts))
-            messages[-1].tool_calls = [*(messages[-1].tool_calls or []), _call(item)]
+            messages[-1].tool_calls = [*(messages[-1].tool_calls or []), _call(item, tools)]
         elif not isinstance(item, MessageItem):
             messages.append(ChatMessage("tool", _text(item.output), tool_call_id=item.call_id))
         elif is_answer:
@@ -119,10 +119,11 @@ def _answer(text: str | None, thoughts: Sequence[str]) -> ChatMessage:
     return ChatMessage("assistant", text, reasoning_content="".join(thoughts) or None)
 
 
-def _call(item: FunctionCallItem | CustomCallItem) -> CalledTool:
+def _call(item: FunctionCallItem | CustomCallItem, tools: ToolSet) -> CalledTool:
+    name = tools.name_of(item.name, item.namespace)
     if isinstance(item, CustomCallItem):
-        return CalledTool(item.call_id, CalledFunction(item.name, {PARAMETER: item.input}))
-    return CalledTool(item.call_id, CalledFunction(item.name, item.arguments))
+        return CalledTool(item.call_id, CalledFunction(name, {PARAMETER: item.input}))
+    return CalledTool(item.call_id, CalledFunction(name, item.arguments))
 
 
 def _text(content: str | Sequence[InputText | AnswerText | RefusalText]) -> str:

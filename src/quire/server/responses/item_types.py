@@ -12,7 +12,7 @@ from quire.server.rules import Rules, ignored
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 _OF_THE_CALL: Rules = {
     name: ignored("The model sees the name, the input and the output of a call.")
-    for name in ("namespace", "caller", "async")
+    for name in ("caller", "async")
 }
 
 
@@ -54,6 +54,7 @@ class FunctionCallItem(Strict, tag_field="type", tag="function_call", kw_only=Tr
     name: str
     arguments: str | None = None
     """The text of a JSON object; any other text is taken as it is."""
+    namespace: str | None = None
     id: str | None = None
     status: ItemStatus | None = None
     rules: ClassVar[Rules] = _OF_THE_CALL
@@ -65,6 +66,7 @@ class CustomCallItem(Strict, tag_field="type", tag="custom_tool_call", kw_only=T
     call_id: str
     name: str
     input: str
+    namespace: str | None = None
     id: str | None = None
     status: ItemStatus | None = None
     rules: ClassVar[Rules] = _OF_THE_CALL
@@ -76,6 +78,7 @@ class _OutputItem(Strict, kw_only=True):
     id: str | None = None
     name: str | None = None
     """The function's; the call has said it."""
+    namespace: str | None = None
     status: ItemStatus | None = None
     rules: ClassVar[Rules] = _OF_THE_CALL
 

@@ -163,6 +163,7 @@ class OutputCall(msgspec.Struct, tag_field="type", tag="function_call"):
     name: str
     arguments: str = ""
     status: ItemStatus = "in_progress"
+    namespace: str | UnsetType = UNSET
 
 
 class OutputCustomCall(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
@@ -171,6 +172,7 @@ class OutputCustomCall(msgspec.Struct, tag_field="type", tag="custom_tool_call")
     name: str
     input: str = ""
     status: ItemStatus = "in_progress"
+    namespace: str | UnsetType = UNSET
 
 
 OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall

@@ -59,6 +59,14 @@ class CustomTool(Strict, tag_field="type", tag="custom", kw_only=True):
 Tool = FunctionTool | CustomTool
 
 
+class Namespace(Strict, tag_field="type", tag="namespace", kw_only=True):
+    """Tools under a common name; the model sees them one by one."""
+
+    name: Name
+    description: str | None = None
+    tools: Tools[dict[str, Any]]
+
+
 class NamedFunction(Strict, tag_field="type", tag="function"):
     """`tool_choice`: call this function."""
 

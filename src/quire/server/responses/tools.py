@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from starlette.requests import Request
 
@@ -25,17 +27,62 @@ from quire.server.responses.tool_types import (
     AllowedTools,
     CustomTool,
     FunctionTool,
+    GrammarInput,
     NamedCustom,
     NamedFunction,
+    Namespace,
     Tool,
     ToolChoice,
 )
 
 _KINDS: dict[str, type[Tool]] = {"function": FunctionTool, "custom": CustomTool}
 _ONLY_SHOWN = (
-    "The model sees the grammar. Its input is not held to it, unless tool_choice names the tool."
+    "The model sees the grammar. Its input is not held to it, unless the tool has to be called."
 )
 Choice = Literal["none", "auto", "required"] | ChosenTool | None
+
+
+@dataclass(slots=True)
+class ServedTool:
+    """A tool that the model may call.
+
+    Attributes:
+        place: the field of the request that has it.
+        namespace: of which it is a part.
+        name: by which the model calls it; that of the tool, unless several have it.
+    """
+
+    tool: Tool
+    place: str
+    namespace: Namespace | None
+    name: str
+
+    @property
+    def grammar(self) -> GrammarInput | None:
+        return self.tool.grammar if isinstance(self.tool, CustomTool) else None
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """As the chat API has it."""
+        function = _function(self.tool)
+        function.name = self.name
+        if self.namespace is not None and self.namespace.description:
+            group = f"{self.namespace.name}: {self.namespace.description}"
+            own = function.description
+            function.description = f"{own}\n\n{group}" if own else group
+        return ToolDefinition("function", function)
+
+
+class Called(NamedTuple):
+    """What the client knows of a tool that the model calls.
+
+    Attributes:
+        reader: reads the input of a custom tool; None for a function.
+    """
+
+    name: str
+    namespace: str | None = None
+    reader: InputReader | None = None
 
 
 @dataclass(slots=True)
@@ -45,19 +92,17 @@ class ToolSet:
     Attributes:
         given: those that this server serves, whether or not they are allowed.
         tools: those that the model sees.
-        indices: of these in the request.
         choice: the chat's `tool_choice`.
     """
 
-    given: list[Tool] = field(default_factory=list)
-    tools: list[Tool] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)
+    given: list[ServedTool] = field(default_factory=list)
+    tools: list[ServedTool] = field(default_factory=list)
     choice: Choice = None
 
     @property
     def definitions(self) -> list[ToolDefinition] | None:
         """As the chat API has them."""
-        return [ToolDefinition("function", _function(tool)) for tool in self.tools] or None
+        return [one.definition for one in self.tools] or None
 
     def place(self, param: str) -> str:
         """Return the field of the request that an error of the chat names."""
@@ -65,41 +110,48 @@ class ToolSet:
         index = head.removeprefix("tools[")
         if not middle or index == head or int(index) >= len(self.tools):
             return param
-        name = f"tools[{self.indices[int(index)]}].{rest}"
-        return name.replace(".parameters", ".format") if self._is_custom(int(index)) else name
+        one = self.tools[int(index)]
+        name = f"{one.place}.{rest}"
+        is_custom = isinstance(one.tool, CustomTool)
+        return name.replace(".parameters", ".format") if is_custom else name
 
-    def input_reader(self, name: str) -> InputReader | None:
-        """Return what reads the input of a call of the custom tool `name`; None for a function."""
-        tool = next((one for one in self.tools if one.name == name), None)
-        return InputReader(plain=tool is self._forced) if isinstance(tool, CustomTool) else None
+    def called(self, name: str) -> Called:
+        """Return what a call of the model's is a call of."""
+        one = next((one for one in self.tools if one.name == name), None)
+        if one is None:
+            return Called(name)
+        is_custom = isinstance(one.tool, CustomTool)
+        reader = InputReader(plain=one is self._forced) if is_custom else None
+        return Called(one.tool.name, one.namespace.name if one.namespace else None, reader)
+
+    def name_of(self, name: str, namespace: str | None) -> str:
+        """Return the name by which the model called a tool."""
+        for one in self.given:
+            if one.namespace and one.namespace.name == namespace and one.tool.name == name:
+                return one.name
+        return name
 
     def hold(self, call: Generation, reading: Reading) -> None:
         """Hold the answer to the grammar of the custom tool that has to be called."""
-        tool = self._forced
-        if tool is None or tool.grammar is None:
+        one = self._forced
+        if one is None or one.grammar is None:
             return
-        kind = "regex" if tool.grammar.syntax == "regex" else "grammar"
-        index = self.indices[self.tools.index(tool)]
-        wanted: dict[str, Any] = {kind: tool.grammar.definition}
+        kind = "regex" if one.grammar.syntax == "regex" else "grammar"
+        wanted: dict[str, Any] = {kind: one.grammar.definition}
         structure = StructuredOutputsParams(
             **wanted,
             reasoning=reading.reasoning_marks,
-            field=f"tools[{index}].format.definition",
+            field=f"{one.place}.format.definition",
         )
         call.params = call.params.replace(structured_outputs=structure)
 
     @property
-    def _forced(self) -> CustomTool | None:
+    def _forced(self) -> ServedTool | None:
         """The tool that has to be called, if it has a grammar: the answer is its input."""
         chosen = self.choice.function if isinstance(self.choice, ChosenTool) else None
         if chosen is None:
             return None
-        name = chosen.name
-        found = (one for one in self.tools if one.name == name and isinstance(one, CustomTool))
-        return next((one for one in found if one.grammar is not None), None)
-
-    def _is_custom(self, index: int) -> bool:
-        return isinstance(self.tools[index], CustomTool)
+        return next((o for o in self.tools if o.name == chosen.name and o.grammar), None)
 
 
 def read_tool_set(
@@ -110,23 +162,37 @@ def read_tool_set(
     Raises:
         ApiError: 400 for a tool that is wrong, or a choice that names none of them.
     """
-    found = ToolSet()
+    found = ToolSet(list(_served(request, raw, "tools")))
+    times = Counter(one.name for one in found.given)
+    for one in found.given:
+        if one.namespace is not None and times[one.name] > 1:
+            one.name = f"{one.namespace.name}__{one.name}"
+    found.tools = found.given
+    _choose(found, choice)
+    for one in found.tools:
+        if _is_only_shown(one, found.choice):
+            note(request, Notice(f"{one.place}.format", _ONLY_SHOWN))
+    return found
+
+
+def _served(
+    request: Request, raw: list[dict[str, Any]], place: str, namespace: Namespace | None = None
+) -> Iterator[ServedTool]:
+    """Yield the tools of a list, and of the namespaces in it."""
     for index, one in enumerate(raw):
-        where = f"tools[{index}]"
+        where = f"{place}[{index}]"
         kind = one.get("type")
+        if kind == "namespace" and namespace is None:
+            inner = read_part(request, one, Namespace, where)
+            yield from _served(request, inner.tools, f"{where}.tools", inner)
+            continue
         if isinstance(kind, str) and kind not in _KINDS:
             if (meant := similar(kind, _KINDS)) is not None:
                 raise invalid(f"{where}.type is {kind!r}; did you mean {meant}?", f"{where}.type")
             ignore(request, where, f"This server runs no {kind}; the model does not see the tool.")
             continue
-        found.given.append(read_part(request, one, Tool, where))
-        found.indices.append(index)
-    found.tools = found.given
-    _choose(found, choice)
-    for tool, index in zip(found.tools, found.indices, strict=True):
-        if _is_only_shown(tool, found.choice):
-            note(request, Notice(f"tools[{index}].format", _ONLY_SHOWN))
-    return found
+        tool = read_part(request, one, Tool, where)
+        yield ServedTool(tool, where, namespace, tool.name)
 
 
 def _choose(found: ToolSet, choice: ToolChoice | None) -> None:
@@ -134,44 +200,49 @@ def _choose(found: ToolSet, choice: ToolChoice | None) -> None:
         _allow(found, choice)
     elif isinstance(choice, NamedFunction | NamedCustom):
         kind = FunctionTool if isinstance(choice, NamedFunction) else CustomTool
-        if not any(one.name == choice.name for one in found.tools if isinstance(one, kind)):
+        named = (
+            one
+            for one in found.tools
+            if isinstance(one.tool, kind) and choice.name in (one.name, one.tool.name)
+        )
+        if (one := next(named, None)) is None:
             raise invalid(
                 f"tool_choice names {choice.name!r}, which tools do not have.", "tool_choice.name"
             )
-        found.choice = ChosenTool("function", ChosenFunction(choice.name))
+        found.choice = ChosenTool("function", ChosenFunction(one.name))
     else:
         found.choice = choice
+    if found.choice == "required" and len(found.tools) == 1 and found.tools[0].grammar:
+        found.choice = ChosenTool("function", ChosenFunction(found.tools[0].name))
 
 
 def _allow(found: ToolSet, choice: AllowedTools) -> None:
     """Leave the allowed tools. Those that this server does not run cannot be called anyway."""
-    served = {(_type(one), one.name) for one in found.given}
+    served = {key for one in found.given for key in _keys(one)}
     wanted: set[tuple[str, str]] = set()
     for index, one in enumerate(choice.tools):
         kind, name = one.type, one.name or ""
-        if kind in _KINDS and (kind, name) not in served:
+        if kind in (*_KINDS, "namespace") and (kind, name) not in served:
             raise invalid(
                 f"tool_choice allows {name[:64]!r}, which tools do not have.",
                 f"tool_choice.tools[{index}]",
             )
         wanted.add((kind, name))
-    kept = [
-        (tool, index)
-        for tool, index in zip(found.given, found.indices, strict=True)
-        if (_type(tool), tool.name) in wanted
-    ]
-    found.tools, found.indices = [tool for tool, _ in kept], [index for _, index in kept]
+    found.tools = [one for one in found.given if wanted.intersection(_keys(one))]
     found.choice = choice.mode
 
 
-def _is_only_shown(tool: Tool, choice: Choice) -> bool:
+def _is_only_shown(one: ServedTool, choice: Choice) -> bool:
     """Whether the model sees a grammar and is not held to it."""
-    grammar = tool.grammar if isinstance(tool, CustomTool) else None
-    return grammar is not None and grammar.syntax == "lark" and not isinstance(choice, ChosenTool)
+    is_lark = one.grammar is not None and one.grammar.syntax == "lark"
+    return is_lark and not isinstance(choice, ChosenTool)
 
 
-def _type(tool: Tool) -> str:
-    return str(tool.__struct_config__.tag)
+def _keys(one: ServedTool) -> set[tuple[str, str]]:
+    """Return types and names by which a choice may allow a tool."""
+    tag = str(one.tool.__struct_config__.tag)
+    own = {(tag, one.tool.name), (tag, one.name)}
+    return own if one.namespace is None else {*own, ("namespace", one.namespace.name)}
 
 
 def _function(tool: Tool) -> FunctionDefinition:

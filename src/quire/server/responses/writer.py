@@ -21,6 +21,7 @@ from quire.server.responses.protocol import (
     OutputReasoning,
     OutputText,
 )
+from quire.server.responses.tools import Called
 from quire.server.tools.deltas import CallDelta, Delta, TextDelta
 
 
@@ -29,7 +30,7 @@ class ItemWriter:
 
     Args:
         new_call_id: names a call.
-        input_reader: what reads the input of a custom tool's call; None for a function's name.
+        called: the tool that a call of the model's names.
         encode: tell reasoning as opaque text, too.
 
     Attributes:
@@ -39,13 +40,13 @@ class ItemWriter:
     def __init__(
         self,
         new_call_id: Callable[[CallDelta], str],
-        input_reader: Callable[[str], InputReader | None],
+        called: Callable[[str], Called],
         *,
         encode: bool,
     ) -> None:
         self.items: list[OutputItem] = []
         self._new_call_id = new_call_id
-        self._input_reader = input_reader
+        self._called = called
         self._encode = encode
         self._input: InputReader | None = None
         """Of the open call."""
@@ -112,14 +113,16 @@ class ItemWriter:
         return events + self._close(status)
 
     def _begin_call(self, name: str, call: CallDelta) -> list[bytes]:
-        reader = self._input_reader(name)
-        item: OutputItem
-        if reader is None:
-            item = OutputCall(new_id("fc"), self._new_call_id(call), name)
+        called = self._called(name)
+        item: OutputCall | OutputCustomCall
+        if called.reader is None:
+            item = OutputCall(new_id("fc"), self._new_call_id(call), called.name)
         else:
-            item = OutputCustomCall(new_id("ctc"), self._new_call_id(call), name)
+            item = OutputCustomCall(new_id("ctc"), self._new_call_id(call), called.name)
+        if called.namespace is not None:
+            item.namespace = called.namespace
         events = self._begin(item)
-        self._input = reader
+        self._input = called.reader
         return events
 
     def _begin(

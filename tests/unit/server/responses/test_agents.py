@@ -112,7 +112,6 @@ async def test_a_grammar_is_shown_and_the_client_told() -> None:
         "local_shell",
         "shell",
         "apply_patch",
-        "namespace",
         "tool_search",
     ],
 )
@@ -122,6 +121,67 @@ async def test_tools_of_others_are_left_out(kind: str) -> None:
         assert warned(found) == ["tools[0]"]
         assert [tool.type for tool in found.tools] == ["function"]
         assert found.output[0].type == "function_call"
+
+
+def namespace(name: str, *tools: Any) -> Any:
+    return {"type": "namespace", "name": name, "description": "About it.", "tools": list(tools)}
+
+
+async def test_the_tools_of_a_namespace() -> None:
+    later = {**TOOL, "defer_loading": True}
+    tools = [SHELL, namespace("crm", {"type": "mcp"}, later)]
+    async with saying(CALL, chat_template=SEEN) as app:
+        found = await create(app, tools=tools)
+        assert warned(found) == ["tools[1].tools[0]", "tools[1].tools[1].defer_loading"]
+        [call] = found.output
+        assert call.type == "function_call"
+        assert (call.namespace, call.name) == ("crm", TOOL["name"])
+        sent_back: Any = [{"role": "user", "content": "Hi"}, call]
+        again = await create(app, input=sent_back, tools=tools)
+        assert warned(again) == warned(found)
+        assert await seen(app, input="Hi", tools=tools) > await seen(
+            app, input="Hi", tools=[SHELL, TOOL]
+        )
+        for choice in (
+            {"type": "function", "name": TOOL["name"]},
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "namespace", "name": "crm"}],
+            },
+        ):
+            await create(app, tools=tools, tool_choice=choice)
+        wrong = {**TOOL, "parameters": {"type": "no"}}
+        with pytest.raises(openai.BadRequestError) as caught:
+            await create(app, tools=[namespace("crm", wrong)], tool_choice="required")
+        assert caught.value.param == "tools[0].tools[0].parameters"
+
+
+async def test_one_name_in_two_namespaces() -> None:
+    name = TOOL["name"]
+    written = CALL.replace(f'"{name}"', f'"b__{name}"')
+    tools = [namespace("a", TOOL), namespace("b", TOOL)]
+    async with saying(written, chat_template=SEEN) as app:
+        [call] = (await create(app, tools=tools)).output
+        assert call.type == "function_call"
+        assert (call.namespace, call.name) == ("b", name)
+        told: Any = [{"role": "user", "content": "Hi"}, call]
+        longer = await seen(app, input=told, tools=tools)
+        assert longer - await seen(app, input=told) > len(f"b__{name}") - len(name)
+        own = {**call.model_dump(), "namespace": None}
+        assert longer == await seen(app, input=[told[0], own], tools=tools) + len("b__")
+
+
+async def test_a_tool_that_has_to_be_called_is_held_to_its_grammar() -> None:
+    held: Any = {**SHELL, "format": GRAMMAR}
+    async with saying("ls", chat_template=SEEN) as app:
+        found = await create(app, tools=[held], tool_choice="required")
+        [call] = found.output
+        assert call.type == "custom_tool_call"
+        assert call.input == "ls"
+        assert not warned(found)
+        several = await create(app, tools=[held, SHELL | {"name": "other"}], tool_choice="required")
+        assert warned(several) == ["tools[0].format"]
 
 
 async def test_allowed_tools() -> None:
