@@ -17,7 +17,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from re import fullmatch
+from re import fullmatch, sub
 
 from tools.mutants.edits import Edit, edits_of
 from tools.mutants.judge import PACKAGE, ROOMS, ROOT, Verdict, judge, warm_up
@@ -44,7 +44,7 @@ def keys(edits: Sequence[Edit]) -> dict[tuple[str, str], Edit]:
     found = {}
     for edit in edits:
         lines = f"drop {edit.before}" if edit.text == "pass" else edit.after
-        where, becomes = f"{edit.path} {edit.scope}", " ".join(lines.split())
+        where, becomes = f"{edit.path} {edit.scope}", _plain(lines)
         seen[where, becomes] += 1
         number = seen[where, becomes]
         found[where, f"{becomes} ({number})" if number > 1 else becomes] = edit
@@ -54,7 +54,12 @@ def keys(edits: Sequence[Edit]) -> dict[tuple[str, str], Edit]:
 def equivalents() -> dict[tuple[str, str], str]:
     """By key, why the edit changes nothing that a test could see."""
     entries = tomllib.loads(EQUIVALENT.read_text())["equivalent"]
-    return {(e["where"], " ".join(e["becomes"].split())): e["why"] for e in entries}
+    return {(e["where"], _plain(e["becomes"])): e["why"] for e in entries}
+
+
+def _plain(lines: str) -> str:
+    """Return code in one line, without its comments."""
+    return " ".join(" ".join(sub(r"  ?# .*", "", line) for line in lines.splitlines()).split())
 
 
 def diff(edit: Edit) -> str:
