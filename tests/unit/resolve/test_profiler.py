@@ -67,7 +67,7 @@ def test_what_is_no_configuration(given: str | dict[str, str], message: str) -> 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (ProfilerConfig("torch"), "nowhere to write"),
+        (ProfilerConfig("torch"), "needs a folder"),
         (ProfilerConfig("cuda", "/traces"), "is for torch's profiler"),
         (ProfilerConfig(delay_iterations=-1), "delay_iterations must not be negative"),
     ],
