@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -20,7 +20,7 @@ from quire.server.serve import bind
 from tests.faults.requests import assert_no_secret
 from tests.unit.server.fake_engine import Running, running
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
@@ -70,6 +70,10 @@ class Site:
     async def connect(self) -> Client:
         return Client(*await asyncio.open_connection("127.0.0.1", self.port))
 
+    async def received(self, count: int) -> None:
+        """Wait until its only connection has brought so many bytes."""
+        await until(lambda: [each._num_received for each in self.connections] == [count])
+
     async def get(self, path: str, **headers: str) -> httpx.Response:
         async with httpx.AsyncClient() as client:
             return await client.get(f"http://127.0.0.1:{self.port}{path}", headers=headers)
@@ -111,6 +115,20 @@ async def until(condition: object) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what it waits for is the server's own state
             await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let so many seconds pass at once, by the event loop's clock."""
+    loop = asyncio.get_running_loop()
+    clock, passed = loop.time, 0.0
+
+    def more(seconds: float) -> None:
+        nonlocal passed
+        passed += seconds
+
+    monkeypatch.setattr(loop, "time", lambda: clock() + passed)
+    return more
 
 
 @pytest.mark.parametrize("complete", [False, True])
@@ -163,22 +181,17 @@ async def test_row_15_200_000_headers() -> None:
     ],
     ids=["nothing", "headers", "body", "chunks", "the second request"],
 )
-async def test_row_17_slowloris(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert protocol.RECEIVE_SECONDS < 10
-    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 0.2)
+async def test_row_17_slowloris(sent: bytes, pass_time: Callable[[float], None]) -> None:
     async with site() as where:
         client = await where.connect()
         await client.send(sent)
-
-        async def trickle() -> None:
-            while True:
-                await asyncio.sleep(0.05)
-                await client.send(b"a")
-
-        drops = asyncio.create_task(trickle()) if sent else None
+        await where.received(len(sent))
+        for count in range(1, 8 if sent else 0):
+            pass_time(1.0)
+            await client.send(b"a")
+            await where.received(len(sent) + count)
+        pass_time(protocol.RECEIVE_SECONDS)
         answer = await client.rest()
-        if drops is not None:
-            drops.cancel()
         assert b"200 OK" in answer or b" 408 " in answer or not answer
         assert_no_secret(answer.decode())
         client.close()
@@ -186,12 +199,14 @@ async def test_row_17_slowloris(sent: bytes, monkeypatch: pytest.MonkeyPatch) ->
         await where.assert_unharmed()
 
 
-async def test_row_17_is_told_in_the_shape_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 0.2)
+async def test_row_17_is_told_in_the_shape_of_the_api(pass_time: Callable[[float], None]) -> None:
     async with site() as where:
         client = await where.connect()
         head = HEAD.replace(b"/v1/completions", b"/v1/messages")
-        await client.send(head + b"Content-Length: 1000\r\n\r\n{")
+        request = head + b"Content-Length: 1000\r\n\r\n{"
+        await client.send(request)
+        await where.received(len(request))
+        pass_time(protocol.RECEIVE_SECONDS)
         answer = await client.rest()
         client.close()
         assert answer.startswith(b"HTTP/1.1 408 ")
@@ -199,28 +214,31 @@ async def test_row_17_is_told_in_the_shape_of_the_api(monkeypatch: pytest.Monkey
 
 
 async def test_row_17_a_long_body_that_comes_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, pass_time: Callable[[float], None]
 ) -> None:
-    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 1.0)
     monkeypatch.setattr(protocol, "RECEIVE_BYTES", 1)
     async with site() as where:
         client = await where.connect()
         body = json.dumps({"model": "echo", "prompt": "a", "max_tokens": 3}).encode()
-        await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body))
-        for byte in body:
-            await asyncio.sleep(0.03)
+        head = HEAD + b"Content-Length: %d\r\n\r\n" % len(body)
+        await client.send(head)
+        for count, byte in enumerate(body):
+            await where.received(len(head) + count)
+            pass_time(protocol.RECEIVE_SECONDS / 2)
             await client.send(bytes([byte]))
         assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
         client.close()
         await where.assert_unharmed()
 
 
-async def test_row_17_an_answer_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "RECEIVE_SECONDS", 0.5)
+async def test_row_17_an_answer_may_take_its_time(pass_time: Callable[[float], None]) -> None:
     async with site(seconds=0.03) as where, httpx.AsyncClient(timeout=PATIENCE) as client:
         body = {"model": "echo", "prompt": "a", "max_tokens": 20}
         url = f"http://127.0.0.1:{where.port}/v1/completions"
-        assert (await client.post(url, json=body)).status_code == 200
+        answer = asyncio.create_task(client.post(url, json=body))
+        await until(lambda: where.app.engine.num_unfinished > 0)
+        pass_time(2 * protocol.RECEIVE_SECONDS)
+        assert (await answer).status_code == 200
 
 
 async def test_row_18_idle_connections() -> None:

@@ -2,9 +2,7 @@
 
 import argparse
 import io
-import os
 import signal
-import threading
 from collections.abc import Iterator
 from functools import partial
 
@@ -67,8 +65,14 @@ def test_default_length_fits_the_context(running: Session) -> None:
 
 def test_ctrl_c_ends_the_generation_only(running: Session) -> None:
     params = running.params(flags(complete, "--ignore-eos", "--temperature", "0"), 1)
-    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
-    text, speed = running.stream("{", params)
+    pieces: list[str] = []
+
+    def press(piece: str) -> None:
+        if not pieces:
+            signal.raise_signal(signal.SIGINT)
+        pieces.append(piece)
+
+    text, speed = running.stream("{", params, press)
     assert speed.finish_reason is None
     assert len(text) < 255
     assert running.stream("a", params)[0].startswith("bcd")
