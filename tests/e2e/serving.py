@@ -57,7 +57,7 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; the exit status."""
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
