@@ -22,6 +22,17 @@ def the_line(status: int | str | None, out: str, err: str) -> str:
     return line
 
 
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that the command ends with, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", io.StringIO(""))
+        try:
+            status: int | str | None = main(words)
+        except SystemExit as end:  # argparse's
+            status = end.code
+    return the_line(status, *capsys.readouterr())
+
+
 def test_row_55_port_in_use(tiny_model: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -60,15 +71,5 @@ def test_row_55_port_in_use(tiny_model: Path) -> None:
         (["serve", "--ssl-certfile", "missing.pem"], "missing.pem"),
     ],
 )
-def test_row_55_bad_flags(
-    words: list[str],
-    hint: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    try:
-        status: int | str | None = main(words)
-    except SystemExit as end:  # argparse's
-        status = end.code
-    assert hint in the_line(status, *capsys.readouterr())
+def test_row_55_bad_flags(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hint in refused(capsys, *words)

@@ -109,8 +109,10 @@ def test_tls_and_a_log_without_keys_and_prompts(
         (["--step-timeout", "-1"], "step_timeout"),
     ],
 )
-def test_flags_that_cannot_be(flags: list[str], said: str) -> None:
-    assert said in refused("serve", *flags)
+def test_flags_that_cannot_be(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capsys, "serve", *flags)
 
 
 ORIGIN = "https://example.org"
