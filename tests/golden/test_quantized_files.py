@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from quire.core.dtypes import BFLOAT16, FLOAT32
 from quire.quantize.compressed import stored_weight
-from quire.quantize.grid import Grid
+from quire.quantize.grid import Grid, round_to_nearest
 from quire.quantize.job import Job, quantize
 from quire.quantize.recipe import Recipe
 from quire.quantize.source import Source
 from quire.quantize.targets import target_of
+from tests.arrays import tensor
 
 pytest.importorskip("compressed_tensors")
 
@@ -37,17 +40,17 @@ def test_transformers_reads_the_values_that_were_meant(tmp_path: Path, recipe: R
     )
     theirs = model.state_dict()
     source = Source("embedded-draft", None, None)
-    target = target_of(recipe, torch.bfloat16)
+    target = target_of(recipe, BFLOAT16)
     seen = 0
     for name in ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.down"):
         parameter = f"layers.1.{name}.weight"
-        ours = target.nearest(source.read(parameter)).dequantize().bfloat16()
+        ours = tensor(target.nearest(source.read(parameter)).dequantize()).bfloat16()
         for piece in source.pieces(parameter):
             values = theirs[piece.name]
             assert torch.equal(values, ours[piece.row : piece.row + piece.rows]), piece.name
             seen += 1
     assert seen == 7
-    embedding = source.read("embed.weight").bfloat16()
+    embedding = tensor(source.read("embed.weight")).bfloat16()
     assert torch.equal(theirs["model.embed_tokens.weight"], embedding)
 
 
@@ -56,15 +59,10 @@ def test_transformers_reads_the_values_that_were_meant(tmp_path: Path, recipe: R
 def test_packing_is_the_librarys(bits: int, columns: int) -> None:
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 
-    weight = torch.randn(16, columns, generator=torch.Generator().manual_seed(bits))
+    weight = np.random.default_rng(bits).standard_normal((16, columns), np.float32)
     recipe = Recipe("int4" if bits == 4 else "int8_w8a16", group_size=8)
-    grid = Grid("int", bits, scale_dtype=torch.float32)
-    groups = weight.unflatten(1, (-1, 8))
-    scales = grid.fit(groups)
-    zero = None if scales.zero is None else scales.zero.unsqueeze(-1)
-    codes = grid.encode(groups, scales.scale.unsqueeze(-1), zero).flatten(1)
-    quantized = grid.pack(codes, scales, 8)
-    stored = {t.name: t for t in stored_weight("m", quantized, recipe, torch.float32)}
-    signed = (codes - (8 if bits == 4 else 0)).to(torch.int8)
+    quantized = round_to_nearest(weight, Grid("int", bits, scale_dtype=FLOAT32), 8)
+    stored = {t.name: t for t in stored_weight("m", quantized, recipe, FLOAT32)}
+    signed = (quantized.codes - (8 if bits == 4 else 0)).astype(np.int8)
     ours = torch.from_numpy(stored["m.weight_packed"].make().copy())
-    assert torch.equal(ours, pack_to_int32(signed, bits))
+    assert torch.equal(ours, pack_to_int32(torch.from_numpy(signed), bits))

@@ -95,7 +95,7 @@ class GGUFWriter:
         if data.nbytes != tensor.nbytes:
             raise ValueError(f"{name!r} takes {tensor.nbytes} bytes, not {data.nbytes}")
         self._file.seek(self._offsets[self._done])
-        self._file.write(np.ascontiguousarray(data).data.cast("B"))
+        self._file.write(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
         self._file.flush()
         self._done += 1
 

@@ -1,170 +1,210 @@
-"""Calibration: what each linear layer is fed, one decoder layer at a time, on sample texts.
+"""Calibration: the inputs of each linear layer, one decoder layer at a time, on sample texts.
 
-Everything is computed in float32, by the model's own layers on the reference operations, except
-that a product is one call, and one that is watched adds to its statistics.
+The model's own layers compute everything in float32. Linear layers are products of numpy, which
+need no packed copy of the weights; those being watched collect statistics of their inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
 from quire.core.config import ModelConfig
-from quire.core.dtypes import FLOAT32, HostArray
+from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.quantized import QuantizedWeight
 from quire.layers.embedding import Embedding
 from quire.layers.layer import Tokens
 from quire.models.builder import Builder
 from quire.models.layout import Layout
+from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache
-from quire.ops.paged_attention import KEY_COLUMNS
-from quire.ops.reference import LinearWeight, activation, dense_weight
-from quire.ops.torch_arrays import array
+from quire.quantize.grid import Floats
 
 _BATCH_TOKENS = 2048
-"""Computed at once: of a wide feed-forward some tens of MB."""
+"""Tokens computed at once: some tens of MB of a wide feed-forward."""
+_BLOCK_SIZE = 32
+"""Tokens in a block of the KV cache."""
+_ROWS = 1024
+"""Rows of a product that are computed at once, to keep temporary arrays small."""
 
 
 @dataclass(slots=True)
 class InputStatistics:
-    """Of the inputs x of a linear layer, over all tokens.
+    """Statistics of the inputs x of a linear layer, over all tokens.
 
     Attributes:
         hessian: Σ x xᵀ, float32 [K, K].
         magnitude: Σ |x|, float32 [K].
-        tokens: how many.
+        tokens: their number.
     """
 
-    hessian: Tensor
-    magnitude: Tensor
+    hessian: Floats
+    magnitude: Floats
     tokens: int = 0
 
     @classmethod
     def of_width(cls, columns: int) -> InputStatistics:
-        return cls(torch.zeros(columns, columns), torch.zeros(columns))
+        return cls(np.zeros((columns, columns), np.float32), np.zeros(columns, np.float32))
 
-    def add(self, x: Tensor) -> None:
+    def add(self, x: Floats) -> None:
         """Count the rows of float32 [T, K]."""
-        self.hessian.addmm_(x.t(), x)
-        self.magnitude += x.abs().sum(0)
+        for first in range(0, x.shape[1], _ROWS):
+            rows = slice(first, first + _ROWS)
+            # The matrix is symmetric: the part left of the diagonal block is there already.
+            product = x[:, rows].T @ x[:, first:]
+            self.hessian[rows, first:] += product
+            self.hessian[first + _ROWS :, rows] += product[:, _ROWS:].T
+        self.magnitude += np.abs(x).sum(0)
         self.tokens += len(x)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Linear:
+    """A linear layer [N, K] as `Builder` packs it here; counts its inputs if they are watched."""
+
+    weight: Floats
+    bias: Floats | None
+    epilogue: Any
+    inputs: InputStatistics | None
+
+    def forward(self, ops: Ops, x: Array) -> Array:
+        values = ops.numpy(x)
+        if self.inputs is not None:
+            self.inputs.add(values)
+        product = values @ self.weight.T
+        if self.bias is not None:
+            product += self.bias
+        y = ops.array(product)
+        return y if self.epilogue == "none" else ops.activation(y, self.epilogue)
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Sequences that are computed together; `hidden` is what the next layer gets."""
+    """Sequences that are computed together; `hidden` is the next layer's input."""
 
-    positions: Tensor
+    positions: Array
     meta: AttentionMetadata
-    hidden: Tensor
+    hidden: Array
 
 
 class Calibration:
     """Sample texts on their way through the decoder.
 
-    Memory: their hidden states, float32 [tokens, hidden], and the one layer at hand.
+    Memory: their hidden states, float32 [tokens, hidden], and one layer.
     """
 
     def __init__(
-        self, config: ModelConfig, samples: Sequence[Sequence[int]], embedding: Embedding
+        self, config: ModelConfig, samples: Sequence[Sequence[int]], embedding: Embedding, ops: Ops
     ) -> None:
-        """Begin with the embeddings of `samples`, token ids."""
+        """Begin with the embeddings of `samples`, token ids.
+
+        Args:
+            embedding: its tables are arrays on the host; only the rows looked up are read.
+            ops: what computes the layers, on the host.
+        """
         self._config = config
         self._layout = Layout(config)
         self._longest = max(map(len, samples))
+        self._ops = ops.using(linear=lambda x, packed: packed.forward(ops, x))
         self._batches = [self._begin(batch, embedding) for batch in _batches(samples)]
 
-    def watch(self, index: int, parameters: Mapping[str, Tensor]) -> dict[str, InputStatistics]:
+    def watch(self, index: int, parameters: Mapping[str, Floats]) -> dict[str, InputStatistics]:
         """Compute layer `index` with its float32 `parameters`; the samples stay before it.
 
         Returns:
-            parameter of each linear weight → what it is fed.
+            parameter of each linear weight → statistics of its inputs.
         """
-        builder = self._builder(parameters)
+        builder = self._builder(parameters, watched=True)
         layer = self._layer(builder, index)
-        found = {
-            name: InputStatistics.of_width(packed.shape[1])
-            for name, packed in builder.linear_weights.items()
-        }
-        watched = {id(packed): found[name] for name, packed in builder.linear_weights.items()}
-        ops = _table(watched)
         for batch in self._batches:
-            layer(ops, batch)
-        return found
+            layer(batch)
+        packed: Mapping[str, Any] = builder.linear_weights
+        return {name: linear.inputs for name, linear in packed.items()}
 
-    def advance(self, index: int, parameters: Mapping[str, Tensor]) -> None:
+    def advance(self, index: int, parameters: Mapping[str, Floats]) -> None:
         """Take the samples through layer `index` with its float32 `parameters`."""
         layer = self._layer(self._builder(parameters), index)
-        ops = _table({})
         for batch in self._batches:
-            batch.hidden = layer(ops, batch)
+            batch.hidden = layer(batch)
 
-    def watch_head(self, parameters: Mapping[str, Tensor]) -> InputStatistics:
-        """What the output projection is fed; `parameters` are the last norm's."""
+    def watch_head(self, parameters: Mapping[str, Floats]) -> InputStatistics:
+        """Return statistics of the output projection's inputs; `parameters` are the last norm's."""
         norm = self._builder(parameters).norm(self._layout.norm)
         found = InputStatistics.of_width(self._config.hidden_size)
         for batch in self._batches:
-            found.add(norm.forward(_table({}), batch.hidden))
+            found.add(self._ops.numpy(norm.forward(self._ops, batch.hidden)))
         return found
 
-    def _builder(self, parameters: Mapping[str, Tensor]) -> Builder:
-        return Builder(self._config, _Given(parameters), self._longest, _table({}))
+    def _builder(self, parameters: Mapping[str, Floats], *, watched: bool = False) -> Builder:
+        def pack(weight: Any, bias: Any = None, *, epilogue: str = "none", **_: Any) -> _Linear:
+            [whole] = weight
+            inputs = InputStatistics.of_width(whole.shape[1]) if watched else None
+            return _Linear(whole, bias, epilogue, inputs)
+
+        ops = self._ops.using(pack_linear=pack)
+        return Builder(self._config, _Given(parameters), self._longest, ops)
 
     def _begin(self, samples: Sequence[Sequence[int]], embedding: Embedding) -> _Batch:
-        ids = torch.tensor([token for sample in samples for token in sample])
-        lengths = torch.tensor([len(sample) for sample in samples])
-        positions = torch.cat([torch.arange(len(sample)) for sample in samples])
-        blocks = -(-int(lengths.max()) // KEY_COLUMNS)
-        tables = torch.arange(len(samples) * blocks).view(len(samples), blocks)
-        first = (tables[:, 0] * KEY_COLUMNS).repeat_interleave(lengths)
+        ids = np.array([token for sample in samples for token in sample])
+        lengths = np.array([len(sample) for sample in samples])
+        positions = np.concatenate([np.arange(length) for length in lengths])
+        blocks = -(-int(lengths.max()) // _BLOCK_SIZE)
+        tables = np.arange(len(samples) * blocks, dtype=np.int32).reshape(-1, blocks)
+        first = np.repeat(tables[:, 0].astype(np.int64) * _BLOCK_SIZE, lengths)
+        ops = self._ops
         meta = AttentionMetadata(
-            query_start_loc=F.pad(lengths.cumsum(0), (1, 0)).int(),
-            seq_lens=lengths.int(),
-            block_tables=tables.int(),
-            slot_mapping=first + positions,
+            query_start_loc=ops.array(np.cumsum([0, *lengths], dtype=np.int32)),
+            seq_lens=ops.array(lengths.astype(np.int32)),
+            block_tables=ops.array(tables),
+            slot_mapping=ops.array(first + positions),
             num_seqs=len(samples),
-            block_size=KEY_COLUMNS,
+            block_size=_BLOCK_SIZE,
         )
-        return _Batch(positions, meta, embedding.forward(_table({}), ids, positions))
 
-    def _layer(self, builder: Builder, index: int) -> Callable[[Ops, _Batch], Tensor]:
-        """Build a layer; calling it gives what the next one gets."""
-        config, spec = self._config, self._layout.layers[index]
+        def look_up(ids: Array, table: HostArray) -> Array:
+            return ops.array(converted(table[ops.numpy(ids)], FLOAT32))
+
+        at = ops.array(positions)
+        hidden = embedding.forward(ops.using(embedding=look_up), ops.array(ids), at)
+        return _Batch(at, meta, hidden)
+
+    def _layer(self, builder: Builder, index: int) -> Callable[[_Batch], Array]:
+        """Build a layer; calling it returns the next one's input."""
+        config, spec, ops = self._config, self._layout.layers[index], self._ops
         first, layer = builder.norm(spec[0].before), builder.layer(spec, None)
 
-        def forward(ops: Ops, batch: _Batch) -> Tensor:
-            blocks = batch.meta.block_tables.numel()
-            shape = blocks, config.num_key_value_heads, batch.meta.block_size, config.head_dim
-            cache = KVCache(torch.zeros(shape), torch.zeros(shape))
+        def forward(batch: _Batch) -> Array:
+            blocks = batch.meta.block_tables.shape[0] * batch.meta.block_tables.shape[1]
+            shape = blocks, config.num_key_value_heads, _BLOCK_SIZE, config.head_dim
+            k, v = (ops.array(np.zeros(shape, np.float32)) for _ in range(2))
             tokens = Tokens(batch.positions, batch.meta)
             x = first.forward(ops, batch.hidden)
-            residual: Tensor = layer.forward(ops, x, batch.hidden, cache, tokens)[1]
+            _, residual = layer.forward(ops, x, batch.hidden, KVCache(k, v), tokens)
             return residual
 
         return forward
 
 
 class _Given:
-    """A `ParameterSource` of what is at hand."""
+    """A `ParameterSource` of arrays in memory."""
 
     dtype = FLOAT32
 
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(self, parameters: Mapping[str, Floats]) -> None:
         self._parameters = parameters
 
     def has(self, name: str) -> bool:
         return name in self._parameters
 
     def parts(self, name: str) -> list[HostArray] | list[QuantizedWeight]:
-        return [array(self._parameters[name])]
+        return [self._parameters[name]]
 
     def tensor(self, name: str) -> HostArray:
-        return array(self._parameters[name])
+        return self._parameters[name]
 
 
 def _batches(samples: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
@@ -177,17 +217,3 @@ def _batches(samples: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
         batches[-1].append(sample)
         tokens += len(sample)
     return batches
-
-
-def _table(watched: Mapping[int, InputStatistics]) -> Ops:
-    def linear(x: Tensor, packed: LinearWeight) -> Tensor:
-        if (statistics := watched.get(id(packed))) is not None:
-            statistics.add(x)
-        weight = dense_weight(packed)
-        product = F.linear(x, weight.weight, weight.bias)
-        return product if weight.epilogue == "none" else activation(product, weight.epilogue)
-
-    def embedding(ids: Tensor, table: Tensor) -> Tensor:
-        return F.embedding(ids, table).float()
-
-    return Ops().using(linear=linear, embedding=embedding)

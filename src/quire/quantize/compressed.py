@@ -1,4 +1,4 @@
-"""compressed-tensors: the tensors of a quantized weight, and what config.json says of them.
+"""compressed-tensors: the tensors of a quantized weight, and their description in config.json.
 
     int8         weight I8 [N, K]             weight_scale [N, 1]
     fp8          weight F8_E4M3 [N, K]        weight_scale [N, 1]
@@ -16,20 +16,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from quire.checkpoint.safetensors_writer import StoredTensor
-from quire.ops.quantized import QuantizedWeight
+from quire.core.dtypes import DType, HostArray, converted
+from quire.core.quantized import QuantizedWeight
 from quire.quantize.recipe import Recipe
 
 _NAMES = {
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int8: "I8",
-    torch.float8_e4m3fn: "F8_E4M3",
+    "float32": "F32",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "int8": "I8",
+    "uint8": "U8",
+    "float8_e4m3fn": "F8_E4M3",
 }
+"""safetensors' names of dtypes."""
 _FORMATS = {
     "int8": "int-quantized",
     "fp8": "float-quantized",
@@ -39,11 +40,11 @@ _FORMATS = {
 
 
 def stored_weight(
-    stem: str, weight: QuantizedWeight, recipe: Recipe, scale_dtype: torch.dtype
+    stem: str, weight: QuantizedWeight, recipe: Recipe, scale_dtype: DType
 ) -> Iterator[StoredTensor]:
-    """What `stem`, a module's name, has in place of its weight."""
+    """Yield the tensors that replace the weight of `stem`, a module's name."""
     n, k = weight.shape
-    scale = weight.scale.to(scale_dtype)
+    scale = converted(weight.scale, scale_dtype)
     yield stored(f"{stem}.weight_scale", scale)
     if _FORMATS[recipe.scheme] != "pack-quantized":
         yield stored(f"{stem}.weight", weight.codes)
@@ -61,19 +62,17 @@ def stored_weight(
             f"{stem}.weight_zero_point",
             "I32",
             (-(-n // per_word), zero.shape[1]),
-            lambda: _pack_bits(zero.t().to(torch.uint8).numpy(), weight.bits).T,
+            lambda: _pack_bits(zero.T.astype(np.uint8), weight.bits).T,
         )
 
 
-def stored(name: str, tensor: Tensor) -> StoredTensor:
-    """A tensor as it is."""
-    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()]
-    values = tensor.contiguous().view(bits).numpy()
-    return StoredTensor(name, _NAMES[tensor.dtype], tuple(tensor.shape), lambda: values)
+def stored(name: str, values: HostArray) -> StoredTensor:
+    """Return an array as a tensor of a file."""
+    return StoredTensor(name, _NAMES[str(values.dtype)], values.shape, lambda: values)
 
 
 def quantization_config(recipe: Recipe, ignored: Sequence[str]) -> dict[str, Any]:
-    """config.json's entry; `ignored` are the modules that stay as they were."""
+    """Return config.json's entry; `ignored` are the modules that stay unchanged."""
     integers = recipe.scheme != "fp8"
     weights: dict[str, Any] = {
         "num_bits": 4 if recipe.scheme == "int4" else 8,
@@ -110,9 +109,9 @@ def quantization_config(recipe: Recipe, ignored: Sequence[str]) -> dict[str, Any
 
 def _pack(weight: QuantizedWeight) -> npt.NDArray[Any]:
     codes = weight.codes
-    if codes.dtype == torch.int8:  # bytes from −128 count from 0 once packed
-        codes = (codes.to(torch.int16) + 128).to(torch.uint8)
-    return _pack_bits(codes.numpy(), weight.bits)
+    if codes.dtype == np.int8:  # bytes from −128 count from 0 once packed
+        codes = codes.view(np.uint8) ^ 128
+    return _pack_bits(codes, weight.bits)
 
 
 def _pack_bits(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[Any]:

@@ -1,45 +1,43 @@
-"""GGUF's types, as the methods see them."""
+"""GGUF's types as targets of quantization."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire.checkpoint.gguf_blocks import quantized_arrays
 from quire.checkpoint.gguf_types import TENSOR_TYPES
-from quire.ops.torch_arrays import array
+from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, converted, dtype_of
 from quire.quant.ggml import fitting_type, quantize_rows
+from quire.quantize.grid import Floats
 
 _TYPES = {type_.name: type_ for type_ in TENSOR_TYPES.values()}
-_HALVES = {"F16": torch.float16, "BF16": torch.bfloat16}
+_HALVES = {"F16": dtype_of("float16"), "BF16": BFLOAT16}
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Rows [N, K] in one of GGUF's types, as its files have them: uint8 [N, bytes of a row]."""
+    """Rows [N, K] in one of GGUF's types, as in its files: uint8 [N, bytes of a row]."""
 
     type: str
-    raw: Tensor
+    raw: HostArray
     columns: int
 
-    def dequantize(self) -> Tensor:
-        """float32 [N, K]."""
+    def dequantize(self) -> Floats:
+        """Return float32 [N, K]."""
         if self.type in ("F16", "BF16"):
-            return self.raw.view(_HALVES[self.type]).float()
-        arrays = quantized_arrays(
-            self.raw.reshape(-1).numpy(), _TYPES[self.type], len(self.raw), self.columns
-        )
-        return torch.from_numpy(arrays.dequantize())
+            return converted(self.raw.view(_HALVES[self.type]), FLOAT32)
+        raw, type_ = self.raw.reshape(-1), _TYPES[self.type]
+        return quantized_arrays(raw, type_, len(self.raw), self.columns).dequantize()
 
     def rows(self, first: int, count: int) -> Blocks:
-        """Rows [first, first + count), as views."""
+        """Return rows [first, first + count), as views."""
         return Blocks(self.type, self.raw[first : first + count], self.columns)
 
 
 class GGUFTarget:
-    """One of GGUF's types, or the one nearest to it that a row's length allows."""
+    """One of GGUF's types, or the nearest that a row's length allows."""
 
     def __init__(self, scheme: str) -> None:
         self._type = scheme.upper()
@@ -48,19 +46,19 @@ class GGUFTarget:
         """Any row fits some type."""
 
     def type_of(self, columns: int) -> str:
-        """The type in which rows of `columns` are stored."""
+        """Return the type in which rows of `columns` are stored."""
         return self._type if self._type in _HALVES else fitting_type(self._type, columns)
 
-    def nearest(self, weight: Tensor) -> Blocks:
+    def nearest(self, weight: Floats) -> Blocks:
         columns = weight.shape[1]
         name = self.type_of(columns)
         if name in _HALVES:
-            return Blocks(name, weight.to(_HALVES[name]).view(torch.uint8), columns)
-        return Blocks(name, torch.from_numpy(quantize_rows(array(weight), name)), columns)
+            return Blocks(name, converted(weight, _HALVES[name]).view(np.uint8), columns)
+        return Blocks(name, quantize_rows(weight, name), columns)
 
-    def nearest_for(self, weight: Tensor, hessian: Tensor) -> Blocks:
+    def nearest_for(self, weight: Floats, hessian: Floats) -> Blocks:
         """The types choose their scales by rules of their own."""
         return self.nearest(weight)
 
-    def gptq(self, weight: Tensor, hessian: Tensor, *, act_order: bool) -> Blocks:
+    def gptq(self, weight: Floats, hessian: Floats, *, act_order: bool) -> Blocks:
         raise NotImplementedError("`Recipe` refuses it")

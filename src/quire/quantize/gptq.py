@@ -1,4 +1,4 @@
-"""GPTQ (Frantar et al. 2022): what one column loses by rounding, the columns after it make up for.
+"""GPTQ (Frantar et al. 2022): later columns make up for the rounding error of earlier ones.
 
     W[:, k] → Q[:, k]      e = (W[:, k] − Q[:, k]) / U[k, k]      W[:, k+1:] −= e · U[k, k+1:]
 
@@ -8,98 +8,133 @@ each step leaves ‖(W − Q) x‖² as small as the columns still free allow.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Protocol
 
-from quire.ops.quantized import QuantizedWeight
-from quire.quantize.grid import Grid, Scales, in_groups, round_to_nearest
+import numpy as np
+
+from quire.core.dtypes import HostArray
+from quire.core.quantized import QuantizedWeight
+from quire.quantize.grid import Floats, Grid, Scales, fit, round_to_nearest
 
 DAMPING = 0.01
-"""Added to the diagonal of H, in units of its mean: directions that no sample has still count."""
+"""Added to the diagonal of H, in units of its mean: directions without any sample still count."""
 _BLOCK = 128
 """Columns whose corrections reach the rest of the matrix in one product."""
+_ROWS = 1024
+"""Rows of a product that are computed at once, to keep temporary arrays small."""
+
+
+class Rows(Protocol):
+    """A quantized weight in any form."""
+
+    def rows(self, first: int, count: int) -> Rows:
+        """Return rows [first, first + count)."""
+
+    def dequantize(self) -> Floats:
+        """Return float32 [N, K]."""
 
 
 def gptq(
-    weight: Tensor, hessian: Tensor, grid: Grid, group: int, *, act_order: bool = True
+    weight: Floats, hessian: Floats, grid: Grid, group: int, *, act_order: bool = True
 ) -> QuantizedWeight:
     """Quantize float32 [N, K] for inputs of second moments float32 [K, K].
 
     Args:
         act_order: take the columns with the largest inputs first, while many others can still
-            make up for them. Groups stay runs of columns and keep the scales that fit the original
-            weights, so that the format and its speed stay the same. Otherwise columns are taken
-            as they lie, and a group's scales are fitted when its turn comes.
+            make up for them. Groups stay runs of columns with the scales of the original weights,
+            so that the format and its speed stay the same. Otherwise columns are taken in order,
+            and a group's scales are fitted when its turn comes.
 
     No row ends up further from the original in ‖(W − Q) x‖² than rounding to nearest leaves it.
     """
-    columns = weight.shape[1]
-    order = torch.arange(columns)
+    n, columns = weight.shape
+    order = np.arange(columns)
     if act_order:
-        order = hessian.diagonal().argsort(descending=True, stable=True)
-    factor = _inverse_factor(hessian[order][:, order])
-    scales = grid.fit(in_groups(weight, group), in_groups(hessian.diagonal(), group))
+        order = np.argsort(-hessian.diagonal(), kind="stable")
+    factor = _inverse_factor(hessian[np.ix_(order, order)])
+    scales = fit(weight, grid, group, hessian.diagonal())
     # Columns are rows here: each step works on contiguous memory.
-    left = weight.t()[order].contiguous()
-    codes = torch.empty_like(left)
+    left = weight.T[order]
+    codes = np.empty(left.shape, grid.code_dtype)
     block = max(_BLOCK // group, 1) * group if group < columns else _BLOCK
     for start in range(0, columns, block):
         stop = min(start + block, columns)
-        errors = torch.empty(stop - start, weight.shape[0])
+        errors = np.empty((stop - start, n), np.float32)
+        corrected = start  # errors of earlier columns have reached the columns at hand
         for i in range(start, stop):
             which = int(order[i]) // group
             if not act_order and i % group == 0 and group < columns:
-                _refit(grid, scales, which, left[i : i + group].t(), hessian[i : i + group])
+                ahead = slice(i, i + group)
+                left[ahead] -= factor[start:i, ahead].T @ errors[: i - start]
+                _refit(grid, scales, which, left[ahead].T, hessian[ahead, ahead])
+                corrected = i
+            left[i] -= factor[corrected:i, i] @ errors[corrected - start : i - start]
             scale = scales.scale[:, which]
             zero = None if scales.zero is None else scales.zero[:, which]
-            codes[i] = grid.encode(left[i], scale, zero)
-            error = (left[i] - grid.decode(codes[i], scale, zero)) / factor[i, i]
-            errors[i - start] = error
-            left[i + 1 : stop].addr_(factor[i, i + 1 : stop], error, alpha=-1.0)
-        left[stop:].addmm_(factor[start:stop, stop:].t(), errors, alpha=-1.0)
-    found = torch.empty_like(weight)
-    found[:, order] = codes.t()
-    return nearer_rows(
-        weight, hessian, grid.pack(found, scales, group), round_to_nearest(weight, grid, group)
-    )
+            code = grid.encode(left[i], scale, zero)
+            errors[i - start] = (left[i] - grid.decode(code, scale, zero)) / factor[i, i]
+            codes[i] = code.astype(grid.code_dtype)
+        for row in range(stop, columns, _ROWS):
+            ahead = slice(row, row + _ROWS)
+            left[ahead] -= factor[start:stop, ahead].T @ errors
+    found = np.empty((n, columns), grid.code_dtype)
+    found[:, order] = codes.T
+    quantized = QuantizedWeight(found, grid.bits, scales.scale, group, scales.zero)
+    return nearer_rows(weight, hessian, quantized, round_to_nearest(weight, grid, group))
 
 
-def row_losses(weight: Tensor, quantized: QuantizedWeight, hessian: Tensor) -> Tensor:
-    """Σ ((W − Q) x)² of each row: float32 [N]."""
-    difference = quantized.dequantize() - weight
-    losses: Tensor = ((difference @ hessian) * difference).sum(1)
+def row_losses(weight: Floats, quantized: Rows, hessian: Floats) -> Floats:
+    """Return Σ ((W − Q) x)² of each row: float32 [N]."""
+    losses = np.empty(len(weight), np.float32)
+    for first in range(0, len(weight), _ROWS):
+        part = weight[first : first + _ROWS]
+        difference = quantized.rows(first, len(part)).dequantize() - part
+        losses[first : first + _ROWS] = ((difference @ hessian) * difference).sum(1)
     return losses
 
 
-def _refit(grid: Grid, scales: Scales, which: int, weights: Tensor, hessian: Tensor) -> None:
-    """Scales of one group [N, g] as it is by now; `hessian` are its rows, [g, K]."""
-    first = which * len(hessian)
-    importance = hessian[:, first : first + len(hessian)].diagonal().unsqueeze(0)
-    fitted = grid.fit(weights.unsqueeze(1), importance)
+def nearer_rows(
+    weight: Floats, hessian: Floats, found: QuantizedWeight, nearest: QuantizedWeight
+) -> QuantizedWeight:
+    """Replace the rows of `found` that lose more than those of `nearest`: greed may lose."""
+    worse = row_losses(weight, found, hessian) > row_losses(weight, nearest, hessian)
+    for name in ("codes", "scale", "zero"):
+        ours, theirs = getattr(found, name), getattr(nearest, name)
+        if ours is not None:
+            ours[worse] = theirs[worse]
+    return found
+
+
+def _refit(grid: Grid, scales: Scales, which: int, weights: Floats, hessian: Floats) -> None:
+    """Fit the scales of one group [N, g], as it is by now; `hessian` is its part, [g, g]."""
+    fitted = grid.fit(weights[:, np.newaxis], hessian.diagonal()[np.newaxis])
     scales.scale[:, which] = fitted.scale[:, 0]
     if scales.zero is not None and fitted.zero is not None:
         scales.zero[:, which] = fitted.zero[:, 0]
 
 
-def _inverse_factor(hessian: Tensor) -> Tensor:
-    """Upper U with Uᵀ U = H⁻¹, H damped: float32 [K, K], computed in float64."""
-    damped = hessian.double()
-    mean = damped.diagonal().mean()
-    damped.diagonal().add_(DAMPING * mean if mean > 0 else 1.0)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
-    factor: Tensor = torch.linalg.cholesky(inverse, upper=True).float()
-    return factor
+def _inverse_factor(hessian: Floats) -> Floats:
+    """Return the upper U with Uᵀ U = H⁻¹, H damped: float32 [K, K], computed in float64.
+
+    With rows and columns reversed, H = L Lᵀ; so U is L⁻¹, reversed in turn.
+    """
+    damped = hessian[::-1, ::-1].astype(np.float64)
+    diagonal = np.einsum("ii->i", damped)
+    mean = diagonal.mean()
+    diagonal += DAMPING * mean if mean > 0 else 1.0
+    lower = np.linalg.cholesky(damped)
+    del damped
+    _invert(lower)
+    return np.ascontiguousarray(lower[::-1, ::-1], np.float32)
 
 
-def nearer_rows(
-    weight: Tensor, hessian: Tensor, found: QuantizedWeight, nearest: QuantizedWeight
-) -> QuantizedWeight:
-    """Row by row the one of the two that is nearer: what is greedy may lose."""
-    worse = row_losses(weight, found, hessian) > row_losses(weight, nearest, hessian)
-    if bool(worse.any()):
-        for name in ("codes", "scale", "zero"):
-            ours, theirs = getattr(found, name), getattr(nearest, name)
-            if ours is not None:
-                bytes_ = torch.uint8 if ours.element_size() == 1 else ours.dtype
-                ours.view(bytes_)[worse] = theirs.view(bytes_)[worse]
-    return found
+def _invert(lower: HostArray) -> None:
+    """Replace a lower triangular matrix by its inverse, half by half."""
+    if len(lower) <= _BLOCK:
+        lower[:] = np.tril(np.linalg.inv(lower))
+        return
+    half = len(lower) // 2
+    first, last, corner = lower[:half, :half], lower[half:, half:], lower[half:, :half]
+    _invert(first)
+    _invert(last)
+    corner[:] = -(last @ corner) @ first

@@ -5,47 +5,63 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from quire.ops.quantized import QuantizedWeight
+from quire.core.dtypes import (
+    BFLOAT16,
+    FLOAT8_E4M3,
+    FLOAT32,
+    DType,
+    HostArray,
+    converted,
+    dtype_of,
+    finfo,
+)
+from quire.core.quantized import QuantizedWeight
+from quire.quant.bits import float8
+from quire.quant.chunks import for_chunks
 
-_FLOAT8 = torch.float8_e4m3fn
+Floats = HostArray
+"""float32; by numpy's annotations float32 / float is float64."""
+
+_FLOAT8_MOST = float(finfo(FLOAT8_E4M3).max)
 _SHRINK = tuple(1.0 - 0.04 * step for step in range(12))
-"""Of a group's range, what is tried: the largest weights may be cut to serve the others."""
+"""Shares of a group's range to try: cutting the largest weights may serve the others."""
+_CHUNK = 1 << 17
+"""Weights rounded at once: the few arrays of a chunk stay in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Scale and, for integers that are not signed, zero point of each group: float32 [N, G]."""
+    """Scale and, for unsigned integers, zero point of each group: float32 [N, G]."""
 
-    scale: Tensor
-    zero: Tensor | None
+    scale: Floats
+    zero: Floats | None
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What one weight of a group may become: (code − zero) · scale.
+    """The values that a weight of a group can take: (code − zero) · scale.
 
-    Codes are held as float32 here, until `pack` gives them their type.
+    Codes are float32 here, until `quantize_with` gives them their type.
 
     Attributes:
         kind: "int" of `bits` bits, or "float8", which is E4M3.
-        symmetric: zero stands in the middle; else each group has its zero point.
-        scale_dtype: what the checkpoint stores scales as. They are rounded to it before any code
-            is chosen.
+        symmetric: zero is in the middle; else each group has its zero point.
+        scale_dtype: dtype of scales in the checkpoint. They are rounded to it before any code is
+            chosen.
     """
 
     kind: Literal["int", "float8"]
     bits: int
     symmetric: bool = True
-    scale_dtype: torch.dtype = torch.bfloat16
+    scale_dtype: DType = BFLOAT16
 
-    def fit(self, groups: Tensor, importance: Tensor | None = None) -> Scales:
-        """Scales for float32 groups [N, G, g].
+    def fit(self, groups: Floats, importance: Floats | None = None) -> Scales:
+        """Return scales for float32 groups [N, G, g].
 
-        They span the largest weight. With `importance`, float32 [G, g] (how much the square of a
-        column's error counts), of several narrower ranges the one that costs a group least.
+        They span the largest weight. With `importance`, float32 [G, g], which weights the squared
+        error of a column, several narrower ranges are tried; the one with the least error wins.
         """
         best = self._span(groups, 1.0)
         if importance is None or self.kind == "float8":
@@ -55,40 +71,39 @@ class Grid:
             tried = self._span(groups, share)
             cost = self._cost(groups, tried, importance)
             better = cost < least
-            least = torch.where(better, cost, least)
-            best = Scales(
-                torch.where(better, tried.scale, best.scale),
-                None
-                if best.zero is None or tried.zero is None
-                else torch.where(better, tried.zero, best.zero),
-            )
+            np.copyto(least, cost, where=better)
+            np.copyto(best.scale, tried.scale, where=better)
+            if best.zero is not None and tried.zero is not None:
+                np.copyto(best.zero, tried.zero, where=better)
         return best
 
-    def encode(self, values: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-        """The codes of `values`, nearest first; all of them broadcast."""
-        codes = values / scale
+    def encode(self, values: Floats, scale: Floats, zero: Floats | None) -> Floats:
+        """Return the nearest codes of `values`; all arguments broadcast."""
+        codes: Floats = values / scale
         if self.kind == "float8":
-            limit = torch.finfo(_FLOAT8).max
-            return codes.clamp(-limit, limit).to(_FLOAT8).float()
-        codes = codes.round() if zero is None else (codes + zero).round()
-        return codes.clamp(*self._range)
+            np.clip(codes, -_FLOAT8_MOST, _FLOAT8_MOST, out=codes)
+            return converted(float8(codes, FLOAT8_E4M3), FLOAT32)
+        if zero is not None:
+            codes += zero
+        np.clip(np.rint(codes, out=codes), *self._range, out=codes)
+        return codes
 
     @staticmethod
-    def decode(codes: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-        """What the codes stand for; with the roundings of `QuantizedWeight.dequantize`."""
-        return (codes if zero is None else codes - zero) * scale
+    def decode(codes: Floats, scale: Floats, zero: Floats | None) -> Floats:
+        """Return the values of the codes, rounded as by `QuantizedWeight.dequantize`."""
+        values: Floats = (codes if zero is None else codes - zero) * scale
+        return values
 
-    def pack(self, codes: Tensor, scales: Scales, group: int) -> QuantizedWeight:
-        """The canonical form of codes [N, K]."""
+    @property
+    def code_dtype(self) -> DType:
+        """The dtype of codes in the canonical form."""
         if self.kind == "float8":
-            stored = codes.to(_FLOAT8)
-        else:
-            stored = codes.to(torch.int8 if scales.zero is None else torch.uint8)
-        return QuantizedWeight(stored, self.bits, scales.scale, group, scales.zero)
+            return FLOAT8_E4M3
+        return dtype_of("int8" if self._signed else "uint8")
 
     @property
     def _range(self) -> tuple[int, int]:
-        """Of codes: signed where a byte holds one, else from 0, as packed formats have them."""
+        """The range of codes: signed if a byte holds one, else from 0 as in packed formats."""
         half = 1 << (self.bits - 1)
         return (-half, half - 1) if self._signed else (0, 2 * half - 1)
 
@@ -96,49 +111,81 @@ class Grid:
     def _signed(self) -> bool:
         return self.bits == 8 and self.symmetric
 
-    def _span(self, groups: Tensor, share: float) -> Scales:
+    def _span(self, groups: Floats, share: float) -> Scales:
+        low, high = groups.min(-1), groups.max(-1)
         if self.kind == "int" and not self.symmetric:
-            low = groups.amin(-1).clamp(max=0.0) * share
-            high = groups.amax(-1).clamp(min=0.0) * share
+            low, high = np.minimum(low, 0) * share, np.maximum(high, 0) * share
             top = (1 << self.bits) - 1
             scale = self._rounded((high - low) / top)
-            return Scales(scale, (-low / scale).round().clamp(0, top))
-        largest = groups.abs().amax(-1) * share
+            return Scales(scale, np.clip(np.rint(-low / scale), 0, top))
+        largest = np.maximum(-low, high) * share
         if self.kind == "float8":
-            return Scales(self._rounded(largest / torch.finfo(_FLOAT8).max), None)
+            return Scales(self._rounded(largest / _FLOAT8_MOST), None)
         half = 1 << (self.bits - 1)
         # Codes reach further down than up. With 8 bits that is left alone; with 4 the step would
         # be a fourteenth wider for want of half a code at one end.
         scale = self._rounded(largest / (half - 1 if self._signed else half - 0.5))
-        return Scales(scale, None if self._signed else torch.full_like(scale, float(half)))
+        return Scales(scale, None if self._signed else np.full_like(scale, half))
 
-    def _rounded(self, scale: Tensor) -> Tensor:
-        """To the dtype of the checkpoint, and above 0, so that groups of zeros divide by it."""
-        least = torch.finfo(self.scale_dtype).smallest_normal
-        if self.scale_dtype == torch.float16:
+    def _rounded(self, scale: Floats) -> Floats:
+        """Round to the checkpoint's dtype, and keep above 0: groups of zeros divide by it."""
+        least = float(finfo(self.scale_dtype).smallest_normal)
+        if self.scale_dtype == np.float16:
             least = 2.0**-24
-        return scale.to(self.scale_dtype).float().clamp(min=least)
+        return np.maximum(converted(converted(scale, self.scale_dtype), FLOAT32), least)
 
-    def _cost(self, groups: Tensor, scales: Scales, importance: Tensor) -> Tensor:
-        scale = scales.scale.unsqueeze(-1)
-        zero = None if scales.zero is None else scales.zero.unsqueeze(-1)
-        error = self.decode(self.encode(groups, scale, zero), scale, zero) - groups
-        cost: Tensor = (error.square_() * importance).sum(-1)
+    def _cost(self, groups: Floats, scales: Scales, importance: Floats) -> Floats:
+        scale, zero = _by_weight(scales)
+        error = self.decode(self.encode(groups, scale, zero), scale, zero)
+        error -= groups
+        cost: Floats = np.einsum("ngi,ngi,gi->ng", error, error, importance)
         return cost
 
 
-def in_groups(weight: Tensor, group: int) -> Tensor:
-    """[N, K] → [N, G, group]; `group` divides K."""
-    return weight.view(*weight.shape[:-1], -1, group)
+def in_groups(weight: Floats, group: int) -> Floats:
+    """[..., K] → [..., G, group]; `group` divides K."""
+    return weight.reshape(*weight.shape[:-1], -1, group)
 
 
-def round_to_nearest(weight: Tensor, grid: Grid, group: int) -> QuantizedWeight:
-    """Each weight of float32 [N, K] to the nearest value, each group's scale by its largest."""
-    return quantize_with(weight, grid, group, grid.fit(in_groups(weight, group)))
+def round_to_nearest(
+    weight: Floats, grid: Grid, group: int, importance: Floats | None = None
+) -> QuantizedWeight:
+    """Round each weight of float32 [N, K] to the nearest value; scales as by `Grid.fit`."""
+    return quantize_with(weight, grid, group, fit(weight, grid, group, importance))
 
 
-def quantize_with(weight: Tensor, grid: Grid, group: int, scales: Scales) -> QuantizedWeight:
-    """Each weight of float32 [N, K] to the nearest value under the scales given."""
-    zero = None if scales.zero is None else scales.zero.unsqueeze(-1)
-    codes = grid.encode(in_groups(weight, group), scales.scale.unsqueeze(-1), zero)
-    return grid.pack(codes.flatten(1), scales, group)
+def fit(weight: Floats, grid: Grid, group: int, importance: Floats | None = None) -> Scales:
+    """Return `Grid.fit` of float32 [N, K], on all cores; `importance` is float32 [K]."""
+    scale = np.empty((len(weight), weight.shape[1] // group), np.float32)
+    zero = None if grid.code_dtype != np.uint8 else np.empty_like(scale)
+    by_group = None if importance is None else in_groups(importance, group)
+
+    def chunk(rows: slice) -> None:
+        found = grid.fit(in_groups(weight[rows], group), by_group)
+        scale[rows] = found.scale
+        if zero is not None:
+            zero[rows] = found.zero
+
+    for_chunks(len(weight), max(1, _CHUNK // weight.shape[1]), chunk)
+    return Scales(scale, zero)
+
+
+def quantize_with(weight: Floats, grid: Grid, group: int, scales: Scales) -> QuantizedWeight:
+    """Round each weight of float32 [N, K] to the nearest value under the scales given."""
+    codes = np.empty(weight.shape, grid.code_dtype)
+    scale, zero = _by_weight(scales)
+
+    def chunk(rows: slice) -> None:
+        found = grid.encode(
+            in_groups(weight[rows], group), scale[rows], None if zero is None else zero[rows]
+        )
+        codes[rows] = found.reshape(-1, weight.shape[1]).astype(grid.code_dtype)
+
+    for_chunks(len(weight), max(1, _CHUNK // weight.shape[1]), chunk)
+    return QuantizedWeight(codes, grid.bits, scales.scale, group, scales.zero)
+
+
+def _by_weight(scales: Scales) -> tuple[Floats, Floats | None]:
+    """Scale and zero point, to broadcast with [N, G, g]."""
+    zero = None if scales.zero is None else scales.zero[..., np.newaxis]
+    return scales.scale[..., np.newaxis], zero

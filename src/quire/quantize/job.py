@@ -1,4 +1,4 @@
-"""`quantize`: a checkpoint in, a quantized one out, one decoder layer in memory at a time."""
+"""Quantize a checkpoint, one decoder layer in memory at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from quire import __version__
 from quire.checkpoint.weights import weight_files
-from quire.core.dtypes import dtype_of
+from quire.core.dtypes import HostArray, converted, dtype_of
 from quire.core.errors import ConfigError, UnsupportedModelError
-from quire.ops.torch_arrays import torch_dtype
+from quire.ops.providers import load_ops
 from quire.quantize.calibration import Calibration, InputStatistics
 from quire.quantize.layer import fold_scales, linear_names, quantize_weight
 from quire.quantize.recipe import Recipe, matches
@@ -28,21 +25,22 @@ from quire.quantize.write_gguf import gguf_metadata, write_gguf
 from quire.text.tokenizer import load_tokenizer
 
 Progress = Callable[[str, int, int], None]
-"""What is being done, units done, units in all."""
+"""Called with the current activity, units done and units in all."""
 _HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What `quire quantize` was asked for.
+    """The arguments of `quire quantize`.
 
     Attributes:
-        output: a folder to be made, or a .gguf file.
+        output: the folder or .gguf file to write.
         calibration: a file of texts, or "self".
         num_samples: calibration texts.
         seqlen: most tokens of one.
         max_shard_bytes: of a .safetensors file.
-        num_threads: results may differ by it, and so it must stay the same when a job goes on.
+        num_threads: of the model's operations. The engine that writes calibration texts uses
+            them too; a job continues with the same number.
     """
 
     model: str
@@ -57,16 +55,14 @@ class Job:
     download_dir: str | None = None
 
 
-@torch.inference_mode()
 def quantize(job: Job, progress: Progress) -> Path:
-    """Do the job, or what is left of it; the output is there only once it is whole.
+    """Do the job, or the rest of it; the output appears only once it is complete.
 
     Raises:
-        ConfigError: the flags do not fit the model or what is there already.
+        ConfigError: the flags do not fit the model or the existing files.
         CheckpointError, ModelNotFoundError: the model's files are at fault.
     """
     _check_output(job)
-    torch.set_num_threads(job.num_threads)
     source = Source(job.model, job.revision, job.download_dir)
     run = _Run(job, source)
     run.check()
@@ -83,27 +79,27 @@ def quantize(job: Job, progress: Progress) -> Path:
 
 
 class _Run:
-    """The layers of one job, then the output projection.
+    """Quantize the layers of one job, then the output projection.
 
     Attributes:
-        units: names of what is saved one by one, in order.
+        units: names of the parts that are saved one by one, in order.
     """
 
     def __init__(self, job: Job, source: Source) -> None:
         self._recipe = job.recipe
         self._job = job
         self._source = source
-        self._target: Target = target_of(job.recipe, torch_dtype(dtype_of(source.config.dtype)))
+        self._target: Target = target_of(job.recipe, dtype_of(source.config.dtype))
         self._num_layers = source.config.num_hidden_layers
         self.units = [unit_name(i) for i in range(self._num_layers)]
         if source.pieces(_HEAD) and not (job.recipe.is_gguf or job.recipe.ignores("lm_head")):
             self.units.append("head")
 
     def check(self) -> None:
-        """Refuse what could not be written, before any work is done.
+        """Refuse a result that cannot be written, before any work is done.
 
         Raises:
-            ConfigError, UnsupportedModelError: says what does not fit.
+            ConfigError, UnsupportedModelError: name what does not fit.
         """
         recipe, source = self._recipe, self._source
         if recipe.is_gguf:
@@ -134,7 +130,7 @@ class _Run:
                 self._target.check(module, shape[0] if piece.transposed else shape[1])
 
     def layers(self, work: WorkFolder, progress: Progress) -> None:
-        """Quantize what `work` does not have yet, in order."""
+        """Quantize the units that `work` does not have yet, in order."""
         missing = [unit for unit in self.units if not work.has(unit)]
         if not missing:
             return
@@ -173,7 +169,8 @@ class _Run:
             progress("calibration texts", 0, len(self.units))
             samples = _samples(self._job, self._source)
             work.keep_samples(samples)
-        return Calibration(self._source.config, samples, self._source.embedding())
+        ops = load_ops(num_threads=self._job.num_threads)
+        return Calibration(self._source.config, samples, self._source.embedding(), ops)
 
     def _layer(self, index: int, calibration: Calibration | None) -> Content:
         source = self._source
@@ -202,12 +199,12 @@ class _Run:
     def _pieces(
         self,
         name: str,
-        value: Tensor,
+        value: HostArray,
         statistics: InputStatistics | None,
         *,
         quantize_it: bool,
     ) -> Content:
-        """A parameter as the tensors that make it up: those that are not ignored, quantized."""
+        """Return the tensors of a parameter, quantized unless they are ignored."""
         source, recipe = self._source, self._recipe
         kept = {
             piece.name
@@ -219,7 +216,7 @@ class _Run:
         for piece in source.pieces(name):
             if piece.name in kept:
                 rows = value[piece.row : piece.row + piece.rows]
-                content[piece.name] = rows.to(source.dtype(name))
+                content[piece.name] = converted(rows, source.dtype(name))
                 continue
             found = found or quantize_weight(value, statistics, self._target, recipe)
             content[piece.name] = found.rows(piece.row, piece.rows)
@@ -227,7 +224,7 @@ class _Run:
 
 
 def unit_name(index: int) -> str:
-    """Of a decoder layer's file."""
+    """Return the name of a decoder layer's file."""
     return f"layer-{index:05d}"
 
 
@@ -243,7 +240,7 @@ def _samples(job: Job, source: Source) -> list[list[int]]:
 
 
 def _check_output(job: Job) -> None:
-    """Raises ConfigError unless the output can be made and is not there yet."""
+    """Raises ConfigError unless the output can be created and does not exist yet."""
     output, scheme = job.output, job.recipe.scheme
     if (output.suffix == ".gguf") != job.recipe.is_gguf:
         wanted = "a .gguf file" if job.recipe.is_gguf else "a folder, which no .gguf file is"
@@ -261,7 +258,7 @@ def _check_output(job: Job) -> None:
 
 
 def _identity(job: Job, source: Source) -> dict[str, object]:
-    """What makes two jobs the same, by the names that an error can use."""
+    """Return the identity of a job, by names that an error can use."""
     own = asdict(job.recipe)
     ignored = own.pop("ignore")
     calibration: dict[str, object] = {}
@@ -282,7 +279,7 @@ def _identity(job: Job, source: Source) -> dict[str, object]:
 
 
 def _fingerprint(source: Source) -> str:
-    """Of the model's files, by their names, sizes and times, and of its configuration."""
+    """Hash the names, sizes and times of the model's files, and its configuration."""
     path = source.found.path
     assert path is not None, "a source has weights"
     files = [path] if path.is_file() else weight_files(path)

@@ -1,30 +1,31 @@
-"""One decoder layer: its linear weights quantized, by any method."""
+"""Quantize the linear weights of one decoder layer, by any method."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire.core.config import ModelConfig
+from quire.core.dtypes import FLOAT32, DType, converted
 from quire.models.layout import AttentionSpec, Layout, LinearSpec, NormSpec, linears
 from quire.quantize.awq import search_scale
 from quire.quantize.calibration import InputStatistics
+from quire.quantize.grid import Floats
 from quire.quantize.recipe import Recipe
 from quire.quantize.targets import Quantized, Target
 
 
 def linear_names(config: ModelConfig, index: int) -> list[str]:
-    """A layer's linear weights."""
+    """Return the names of a layer's linear weights."""
     return [linear.name for linear in linears(Layout(config).layers[index])]
 
 
 def quantize_weight(
-    weight: Tensor, statistics: InputStatistics | None, target: Target, recipe: Recipe
+    weight: Floats, statistics: InputStatistics | None, target: Target, recipe: Recipe
 ) -> Quantized:
-    """One linear weight, float32 [N, K], by the method of `recipe`."""
+    """Quantize one linear weight, float32 [N, K], by the method of `recipe`."""
     if statistics is None:
         return target.nearest(weight)
     if recipe.method == "gptq":
@@ -35,15 +36,15 @@ def quantize_weight(
 def fold_scales(
     config: ModelConfig,
     index: int,
-    parameters: dict[str, Tensor],
+    parameters: dict[str, Floats],
     statistics: Mapping[str, InputStatistics],
     target: Target,
-    dtypes: Mapping[str, torch.dtype],
+    dtypes: Mapping[str, DType],
 ) -> None:
-    """AWQ's scales, searched and folded: changes `parameters` and `statistics` of a layer.
+    """Search AWQ's scales and fold them: changes `parameters` and `statistics` of a layer.
 
-    The layer computes what it did, but for the rounding of norms and biases to `dtypes`, which the
-    columns make up for.
+    The layer still computes the same, except that norms and biases are rounded to `dtypes`; the
+    columns make up for that.
     """
     fold = _Fold(config, parameters, statistics, target, dtypes)
     for sublayer in Layout(config).layers[index]:
@@ -51,48 +52,48 @@ def fold_scales(
         if sublayer.before is not None:
             fold.norm(sublayer.before, sublayer.linears[0])
         if isinstance(mixer, AttentionSpec):
-            # Each value head is what several query heads get.
+            # Several query heads read each value head.
             repeats = config.num_attention_heads // config.num_key_value_heads
             fold.rows(mixer.qkv, mixer.out, repeats, config.head_dim)
         elif config.gated_mlp or config.activation == "relu":
-            # What stands between is linear in up, or in the rows before a ReLU.
+            # The activation between them is linear in up, or a ReLU, which commutes with scales.
             fold.rows(mixer.up, mixer.down)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
     config: ModelConfig
-    parameters: dict[str, Tensor]
+    parameters: dict[str, Floats]
     statistics: Mapping[str, InputStatistics]
     target: Target
-    dtypes: Mapping[str, torch.dtype]
+    dtypes: Mapping[str, DType]
 
     def norm(self, norm: NormSpec, linear: LinearSpec) -> None:
-        """Into the weight and bias of the norm before `linear`, which are stored rounded."""
+        """Fold into the weight and bias of the norm before `linear`, which are stored rounded."""
         name = f"{norm.stem}.weight"
         one = 1.0 if self.config.norm_gain == "plus_one" else 0.0
         gain = self.parameters[name] + one
         folded = self._rounded(name, gain / self._search(linear) - one)
-        # What rounding made of it; a channel that is off stays as it is.
+        # The scale after rounding; a channel of gain 0 does not change.
         off = folded + one == 0
-        scale = torch.where(off, 1.0, gain / (folded + one))
-        self.parameters[name] = torch.where(off, self.parameters[name], folded)
+        scale = np.where(off, 1.0, gain / (folded + one))
+        self.parameters[name] = np.where(off, self.parameters[name], folded)
         if norm.bias:
             bias = f"{norm.stem}.bias"
             self.parameters[bias] = self._rounded(bias, self.parameters[bias] / scale)
         self._scale_columns(linear, scale)
 
     def rows(self, made: LinearSpec, used: LinearSpec, repeats: int = 1, width: int = 1) -> None:
-        """Into the last part of `made`, whose rows are the columns of `used`; runs of `width` rows
-        are `repeats` runs of columns."""
+        """Fold into the last part of `made`, whose rows are the columns of `used`; each run of
+        `width` rows feeds `repeats` runs of columns."""
         scale = self._search(used, repeats, width)
         self._scale_columns(used, scale)
-        divisor, rows = scale.view(-1, repeats, width)[:, 0].reshape(-1), made.parts[-1]
-        self.parameters[made.name][-rows:] /= divisor.unsqueeze(1)
+        divisor, rows = scale.reshape(-1, repeats, width)[:, 0].reshape(-1), made.parts[-1]
+        self.parameters[made.name][-rows:] /= divisor[:, np.newaxis]
         if made.bias:
             self.parameters[f"{made.stem}.bias"][-rows:] /= divisor
 
-    def _search(self, linear: LinearSpec, repeats: int = 1, repeated: int = 1) -> Tensor:
+    def _search(self, linear: LinearSpec, repeats: int = 1, repeated: int = 1) -> Floats:
         seen = self.statistics[linear.name]
         return search_scale(
             self.parameters[linear.name],
@@ -103,13 +104,13 @@ class _Fold:
             repeated,
         )
 
-    def _scale_columns(self, linear: LinearSpec, scale: Tensor) -> None:
-        """Multiply the columns, and let the statistics be those of inputs divided by `scale`."""
+    def _scale_columns(self, linear: LinearSpec, scale: Floats) -> None:
+        """Multiply the columns; divide the inputs in the statistics by `scale`."""
         self.parameters[linear.name] *= scale
         seen = self.statistics[linear.name]
         seen.hessian /= scale
-        seen.hessian /= scale.unsqueeze(1)
+        seen.hessian /= scale[:, np.newaxis]
         seen.magnitude /= scale
 
-    def _rounded(self, name: str, values: Tensor) -> Tensor:
-        return values.to(self.dtypes[name]).float()
+    def _rounded(self, name: str, values: Floats) -> Floats:
+        return converted(converted(values, self.dtypes[name]), FLOAT32)

@@ -1,31 +1,30 @@
-"""The model that is to be quantized, read a layer at a time."""
+"""The model to be quantized, read one layer at a time."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire.checkpoint.source import ModelSource, resolve
 from quire.checkpoint.weights import Weights, open_weights
 from quire.core.config import ModelConfig
+from quire.core.dtypes import BFLOAT16, FLOAT32, DType, HostArray, dtype_of
 from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.layers.embedding import Embedding
 from quire.models.layout import parameters
 from quire.models.registry import architecture, is_encoder, model_config
 from quire.models.sources import Piece, match
-from quire.ops.torch_arrays import tensor
 from quire.quantize.work import Content, dense
 
-_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_DTYPES = {"F32": FLOAT32, "BF16": BFLOAT16, "F16": dtype_of("float16")}
 
 
 class Source:
     """A checkpoint in floating point.
 
     Attributes:
-        found: where it is.
+        found: its location.
         config: its shape.
         weights: its tensors.
 
@@ -57,57 +56,57 @@ class Source:
             dtype = self.weights.tensors[found.name].dtype
             if dtype not in _DTYPES:
                 raise UnsupportedModelError(
-                    f"Tensor {found.name!r} has dtype {dtype}; only {', '.join(_DTYPES)} can be "
+                    f"HostArray {found.name!r} has dtype {dtype}; only {', '.join(_DTYPES)} can be "
                     "quantized.",
                     fix="Begin with the original.",
                 )
             self._pieces[found.parameter].append(found)
 
     def pieces(self, parameter: str) -> list[Piece]:
-        """The stored tensors whose rows make up a parameter."""
+        """Return the stored tensors whose rows make up a parameter."""
         return self._pieces[parameter]
 
     def names(self) -> list[str]:
-        """Every parameter that is there, in the order of the computation."""
+        """Return every parameter of the checkpoint, in the order of the computation."""
         return list(self._pieces)
 
     def layer_names(self, index: int) -> list[str]:
         return [name for name in self._pieces if name.startswith(f"layers.{index}.")]
 
-    def read(self, parameter: str) -> Tensor:
-        """The whole parameter: float32, in memory of its own."""
+    def read(self, parameter: str) -> HostArray:
+        """Return the whole parameter: float32, in memory of its own."""
         pieces = self._pieces[parameter]
         parts = [self.stored(piece.name) for piece in pieces]
-        whole = torch.cat([part.float() for part in parts])
+        whole = np.concatenate(parts, dtype=np.float32)
         if pieces[0].transposed:
-            whole = whole.t().contiguous()
+            whole = np.ascontiguousarray(whole.T)
         for piece in pieces:
             self.weights.release(piece.name)
         return whole
 
-    def layer(self, index: int) -> dict[str, Tensor]:
-        """The parameters of a decoder layer: float32."""
+    def layer(self, index: int) -> dict[str, HostArray]:
+        """Return the parameters of a decoder layer: float32."""
         return {name: self.read(name) for name in self.layer_names(index)}
 
-    def dtype(self, parameter: str) -> torch.dtype:
-        """What a parameter is stored as."""
+    def dtype(self, parameter: str) -> DType:
+        """Return the dtype in which a parameter is stored."""
         return _DTYPES[self.weights.tensors[self._pieces[parameter][0].name].dtype]
 
-    def assemble(self, index: int, content: Content) -> dict[str, Tensor]:
-        """A layer's parameters, float32, of the tensors that became of it."""
+    def assemble(self, index: int, content: Content) -> dict[str, HostArray]:
+        """Return a layer's parameters, float32, from its tensors in `content`."""
         return {
-            name: torch.cat([dense(content[piece.name]) for piece in self._pieces[name]])
+            name: np.concatenate([dense(content[piece.name]) for piece in self._pieces[name]])
             for name in self.layer_names(index)
         }
 
     def embedding(self) -> Embedding:
-        """On the mapped file: only the rows that are looked up are read."""
+        """Return the embedding on the mapped file: only the rows looked up are read."""
         [table] = self._pieces["embed.weight"]
         positions = None
         if pieces := self._pieces.get("positions.weight"):
             positions = self.stored(pieces[0].name)[self.config.learned_positions_offset :]
         return Embedding(self.stored(table.name), positions, self.config.embedding_scale)
 
-    def stored(self, name: str) -> Tensor:
-        """A tensor of the checkpoint as it lies in the mapped file."""
-        return tensor(self.weights.read(name))
+    def stored(self, name: str) -> HostArray:
+        """Return a tensor of the checkpoint, a view of the mapped file."""
+        return self.weights.read(name)

@@ -1,36 +1,34 @@
-"""What a scheme makes of one linear weight, before it is written."""
+"""Quantize one linear weight as a scheme stores it."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
+from quire.core.dtypes import DType
 from quire.core.errors import ConfigError
-from quire.ops.quantized import QuantizedWeight
+from quire.core.quantized import QuantizedWeight
 from quire.quantize.gguf_target import Blocks, GGUFTarget
 from quire.quantize.gptq import gptq, nearer_rows
-from quire.quantize.grid import Grid, in_groups, quantize_with, round_to_nearest
+from quire.quantize.grid import Floats, Grid, round_to_nearest
 from quire.quantize.recipe import Recipe
 
 Quantized = QuantizedWeight | Blocks
 
 
 class Target(Protocol):
-    """A scheme, as the methods see it; weights are float32 [N, K], second moments [K, K]."""
+    """A scheme; weights are float32 [N, K], second moments [K, K]."""
 
     def check(self, module: str, columns: int) -> None:
-        """Raises ConfigError where rows of `columns` cannot be stored."""
+        """Raises ConfigError if rows of `columns` cannot be stored."""
 
-    def nearest(self, weight: Tensor) -> Quantized:
-        """Rounded to nearest."""
+    def nearest(self, weight: Floats) -> Quantized:
+        """Round to nearest."""
 
-    def nearest_for(self, weight: Tensor, hessian: Tensor) -> Quantized:
-        """The same, scales chosen for inputs of these second moments; no row is worse for it."""
+    def nearest_for(self, weight: Floats, hessian: Floats) -> Quantized:
+        """Round with scales chosen for inputs of these second moments; no row gets worse."""
 
-    def gptq(self, weight: Tensor, hessian: Tensor, *, act_order: bool) -> Quantized:
-        """Column by column, the later ones making up for the earlier ones' errors."""
+    def gptq(self, weight: Floats, hessian: Floats, *, act_order: bool) -> Quantized:
+        """Round column by column; later columns make up for errors of earlier ones."""
 
 
 class CompressedTarget:
@@ -40,7 +38,7 @@ class CompressedTarget:
         group: columns that share a scale; None is all.
     """
 
-    def __init__(self, recipe: Recipe, scale_dtype: torch.dtype) -> None:
+    def __init__(self, recipe: Recipe, scale_dtype: DType) -> None:
         scheme = recipe.scheme
         self.group = recipe.group_size if scheme == "int4" else None
         self._grid = Grid(
@@ -59,23 +57,21 @@ class CompressedTarget:
                 param="--group-size",
             )
 
-    def nearest(self, weight: Tensor) -> QuantizedWeight:
+    def nearest(self, weight: Floats) -> QuantizedWeight:
         return round_to_nearest(weight, self._grid, self._width(weight))
 
-    def nearest_for(self, weight: Tensor, hessian: Tensor) -> QuantizedWeight:
+    def nearest_for(self, weight: Floats, hessian: Floats) -> QuantizedWeight:
         group = self._width(weight)
-        importance = in_groups(hessian.diagonal(), group)
-        scales = self._grid.fit(in_groups(weight, group), importance)
-        found = quantize_with(weight, self._grid, group, scales)
+        found = round_to_nearest(weight, self._grid, group, hessian.diagonal())
         return nearer_rows(weight, hessian, found, self.nearest(weight))
 
-    def gptq(self, weight: Tensor, hessian: Tensor, *, act_order: bool) -> QuantizedWeight:
+    def gptq(self, weight: Floats, hessian: Floats, *, act_order: bool) -> QuantizedWeight:
         return gptq(weight, hessian, self._grid, self._width(weight), act_order=act_order)
 
-    def _width(self, weight: Tensor) -> int:
+    def _width(self, weight: Floats) -> int:
         return self.group or weight.shape[1]
 
 
-def target_of(recipe: Recipe, dtype: torch.dtype) -> Target:
-    """The target of a recipe; `dtype` is the model's, in which scales are stored."""
+def target_of(recipe: Recipe, dtype: DType) -> Target:
+    """Return the target of a recipe; `dtype` is the model's, in which scales are stored."""
     return GGUFTarget(recipe.scheme) if recipe.is_gguf else CompressedTarget(recipe, dtype)

@@ -1,13 +1,13 @@
-"""The work folder: finished layers, so that a run that was killed goes on where it was.
+"""The work folder: finished layers, so that a killed run can continue.
 
     OUTPUT.work/
-      job.json           what the work is for; another command is refused
+      job.json           the job; another job is refused
       samples.json       calibration token ids
       layer-00000.safetensors …  head.safetensors
-      result/            the checkpoint, renamed to OUTPUT once it is whole
+      result/            the checkpoint, renamed to OUTPUT once it is complete
 
-A file has its name only once it is whole, and what is computed from a layer is computed from what
-its file holds; so it makes no difference to the result when a run was killed.
+A file gets its name only once it is complete, and later layers are computed from the files of
+earlier ones. So an interruption does not change the result.
 """
 
 from __future__ import annotations
@@ -19,30 +19,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire.checkpoint.json_file import read_json
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.safetensors_writer import StoredTensor, write_file
+from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.errors import ConfigError
-from quire.ops import torch_arrays
-from quire.ops.quantized import QuantizedWeight
+from quire.core.quantized import QuantizedWeight
 from quire.quantize.compressed import stored
 from quire.quantize.gguf_target import Blocks
 from quire.quantize.targets import Quantized
 
-Content = dict[str, Tensor | Quantized]
-"""Parameter → what it has become."""
-
-_CODES = {"int8": torch.int8, "uint8": torch.uint8, "float8_e4m3fn": torch.float8_e4m3fn}
+Content = dict[str, HostArray | Quantized]
+"""Parameter → its values, or its quantized form."""
 
 
 class WorkFolder:
-    """The folder of one job; closed when the job ends, one way or the other.
+    """The folder of one job; closed when the job ends or fails.
 
     Raises:
-        ConfigError: it holds other work, or another process is at it.
+        ConfigError: it holds other work, or another process uses it.
     """
 
     def __init__(self, output: Path, job: Mapping[str, Any]) -> None:
@@ -59,45 +56,40 @@ class WorkFolder:
         tensors: list[StoredTensor] = []
         forms: dict[str, Any] = {}
         for name, value in content.items():
-            if isinstance(value, Tensor):
+            if isinstance(value, np.ndarray):
                 tensors.append(stored(name, value))
             elif isinstance(value, Blocks):
                 forms[name] = {"type": value.type, "columns": value.columns}
-                tensors.append(_bytes(f"{name}#blocks", value.raw))
+                tensors.append(stored(f"{name}#blocks", value.raw))
             else:
-                codes = str(value.codes.dtype).removeprefix("torch.")
-                forms[name] = {"codes": codes, "bits": value.bits, "group": value.group}
-                tensors.append(_bytes(f"{name}#codes", value.codes.view(torch.uint8)))
+                forms[name] = {"bits": value.bits, "group": value.group}
+                tensors.append(stored(f"{name}#codes", value.codes))
                 tensors.append(stored(f"{name}#scale", value.scale))
                 if value.zero is not None:
                     tensors.append(stored(f"{name}#zero", value.zero))
         write_file(self._file(unit), tensors, {"forms": json.dumps(forms)})
 
     def load(self, unit: str) -> Content:
-        """What was saved; tensors lie in the mapped file."""
+        """Return the saved content; arrays are views of the mapped file."""
         file = SafetensorsFile(self._file(unit))
         forms: dict[str, dict[str, Any]] = json.loads(file.metadata["forms"])
-
-        def tensor(name: str) -> Tensor:
-            return torch_arrays.tensor(file.read(name))
-
-        found: Content = {name: tensor(name) for name in file.tensors if "#" not in name}
+        found: Content = {name: file.read(name) for name in file.tensors if "#" not in name}
         for name, form in forms.items():
             if "type" in form:
-                found[name] = Blocks(form["type"], tensor(f"{name}#blocks"), form["columns"])
+                found[name] = Blocks(form["type"], file.read(f"{name}#blocks"), form["columns"])
                 continue
             zero = f"{name}#zero"
             found[name] = QuantizedWeight(
-                tensor(f"{name}#codes").view(_CODES[form["codes"]]),
+                file.read(f"{name}#codes"),
                 form["bits"],
-                tensor(f"{name}#scale"),
+                file.read(f"{name}#scale"),
                 form["group"],
-                tensor(zero) if zero in file.tensors else None,
+                file.read(zero) if zero in file.tensors else None,
             )
         return found
 
     def samples(self) -> list[list[int]] | None:
-        """The calibration samples that were chosen, if they were."""
+        """Return the calibration samples, or None if none were chosen yet."""
         path = self.path / "samples.json"
         return read_json(path)["samples"] if path.exists() else None
 
@@ -105,13 +97,13 @@ class WorkFolder:
         _write_json(self.path / "samples.json", {"samples": samples})
 
     def clear_result(self) -> Path:
-        """An empty folder for the checkpoint."""
+        """Return an empty folder for the checkpoint."""
         shutil.rmtree(self.result, ignore_errors=True)
         self.result.mkdir()
         return self.result
 
     def close(self, *, done: bool) -> None:
-        """Let go of the folder; remove it where the job is `done`."""
+        """Release the folder; remove it if the job is `done`."""
         if done:
             shutil.rmtree(self.path)
         self._lock.close()
@@ -137,13 +129,9 @@ class WorkFolder:
                 )
 
 
-def dense(value: Tensor | Quantized) -> Tensor:
-    """What the value stands for: float32."""
-    return value.float() if isinstance(value, Tensor) else value.dequantize()
-
-
-def _bytes(name: str, raw: Tensor) -> StoredTensor:
-    return StoredTensor(name, "U8", tuple(raw.shape), raw.contiguous().numpy)
+def dense(value: HostArray | Quantized) -> HostArray:
+    """Return the values as float32."""
+    return converted(value, FLOAT32) if isinstance(value, np.ndarray) else value.dequantize()
 
 
 def _lock(folder: Path) -> IO[str]:
@@ -152,9 +140,7 @@ def _lock(folder: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
-        raise ConfigError(
-            f"Another process is at work in {folder.name}.", param="--output"
-        ) from None
+        raise ConfigError(f"Another process is using {folder.name}.", param="--output") from None
     return lock
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint of what a job made: safetensors with compressed-tensors' configuration."""
+"""Write a job's result: safetensors with compressed-tensors' configuration."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from torch import Tensor
+import numpy as np
 
 from quire.checkpoint.safetensors_writer import StoredTensor, write_checkpoint
 from quire.core.dtypes import dtype_of
-from quire.ops.quantized import QuantizedWeight
-from quire.ops.torch_arrays import torch_dtype
+from quire.core.quantized import QuantizedWeight
 from quire.quantize.compressed import quantization_config, stored, stored_weight
 from quire.quantize.recipe import Recipe
 from quire.quantize.source import Source
 from quire.quantize.work import Content
 
 _NOT_COPIED = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".h5", ".msgpack")
-"""Weights in whatever format; their indexes are named as they are, and `.json` behind."""
+"""Suffixes of weights in any format; their indexes append `.index.json`."""
 
 
 def write_compressed(
     source: Source, recipe: Recipe, content: Content, folder: Path, max_shard_bytes: int
 ) -> None:
-    """Write a whole model into an empty `folder`: `content`, and what stayed as it was."""
+    """Write a whole model into an empty `folder`: `content`, and the unchanged tensors."""
     tensors = list(_tensors(source, recipe, content))
     write_checkpoint(folder, tensors, max_shard_bytes)
     _copy_files(source, folder)
@@ -36,15 +35,15 @@ def write_compressed(
 
 
 def _tensors(source: Source, recipe: Recipe, content: Content) -> Iterator[StoredTensor]:
-    """Every tensor of the checkpoint, in the order of the computation."""
-    scale_dtype = torch_dtype(dtype_of(source.config.dtype))
+    """Yield every tensor of the checkpoint, in the order of the computation."""
+    scale_dtype = dtype_of(source.config.dtype)
     for name in source.names():
         for piece in source.pieces(name):
             value = content.get(piece.name)
             if isinstance(value, QuantizedWeight):
                 module = piece.name.removesuffix(".weight")
                 yield from stored_weight(module, value, recipe, scale_dtype)
-            elif isinstance(value, Tensor):
+            elif isinstance(value, np.ndarray):
                 yield stored(piece.name, value)
             else:
                 yield _unchanged(source, piece.name)
@@ -56,7 +55,7 @@ def _unchanged(source: Source, name: str) -> StoredTensor:
 
 
 def _linear_modules(source: Source) -> Iterator[str]:
-    """Names of the model's linear layers, a tied output projection included."""
+    """Yield the names of the model's linear layers, a tied output projection included."""
     for name in source.names():
         for piece in source.pieces(name):
             if name.startswith("layers.") and len(source.weights.tensors[piece.name].shape) == 2:
@@ -65,7 +64,7 @@ def _linear_modules(source: Source) -> Iterator[str]:
 
 
 def _copy_files(source: Source, folder: Path) -> None:
-    """The tokenizer, the generation config, the licence: whatever is no weights and no config."""
+    """Copy the tokenizer, the generation config, the licence: all but weights and config."""
     path = source.found.path
     assert path is not None, "the model has files"
     for file in sorted(path.iterdir()):

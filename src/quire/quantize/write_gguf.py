@@ -1,15 +1,12 @@
-"""The checkpoint of what a job made: one GGUF file."""
+"""Write a job's result: one GGUF file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
-import torch
-from torch import Tensor
+import numpy as np
 
 from quire.checkpoint.gguf_export import (
     ExportedTensor,
@@ -18,6 +15,7 @@ from quire.checkpoint.gguf_export import (
     metadata,
 )
 from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor, Value
+from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.errors import ConfigError
 from quire.quantize.gguf_target import Blocks, GGUFTarget
 from quire.quantize.recipe import Recipe
@@ -25,11 +23,9 @@ from quire.quantize.source import Source
 from quire.quantize.work import Content
 from quire.text.gguf_vocabulary import tokenizer_metadata
 
-Array = npt.NDArray[Any]
-
 _TABLES = ("token_embd.weight", "output.weight")
 _WIDE = ("q8_0", "f16", "bf16")
-_PLAIN = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+_PLAIN = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _FILE_TYPES = {
     "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11,
     "q4_k": 14, "q5_k": 16, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "bf16": 32, "mxfp4": 38,
@@ -40,14 +36,14 @@ _FILE_TYPES = {
 @dataclass(frozen=True, slots=True)
 class _Planned:
     tensor: PlannedTensor
-    make: Callable[[], Array]
+    make: Callable[[], HostArray]
 
 
 def gguf_metadata(source: Source, recipe: Recipe) -> dict[str, Value]:
-    """All keys of the file.
+    """Return all keys of the file.
 
     Raises:
-        UnsupportedModelError: GGUF has no words for the model or its tokenizer.
+        UnsupportedModelError: GGUF cannot describe the model or its tokenizer.
         ConfigError: the model has no tokenizer.
     """
     path = source.found.tokenizer_path
@@ -65,10 +61,10 @@ def gguf_metadata(source: Source, recipe: Recipe) -> dict[str, Value]:
 
 
 def write_gguf(source: Source, recipe: Recipe, content: Content, path: Path) -> None:
-    """Write `content`, and what stayed as it was: vectors as float32, tables quantized.
+    """Write `content`, and the other tensors: vectors as float32, tables quantized.
 
-    The table that makes logits is rounded to no less than Q6_K, as by llama.cpp's own tools: its
-    errors reach every token undiluted.
+    The table that makes logits gets at least Q6_K, as in llama.cpp's tools: its errors reach every
+    token undiluted.
     """
     planned = list(_plan(source, recipe, content))
     keys = gguf_metadata(source, recipe)
@@ -86,20 +82,19 @@ def _plan(source: Source, recipe: Recipe, content: Content) -> Iterator[_Planned
             yield _table(source, recipe, exported)
         elif isinstance(value, Blocks):
             yield _ordered(exported, value.type, value.raw)
-        elif isinstance(value, Tensor):
+        elif isinstance(value, np.ndarray):
             yield _plain(exported, value)
         else:
             yield _plain(exported, source.stored(exported.source))
 
 
 def _table(source: Source, recipe: Recipe, exported: ExportedTensor) -> _Planned:
-    """The embedding or the output projection, quantized when its turn comes."""
+    """Plan the embedding or the output projection; it is quantized when it is written."""
     logits = exported.name == "output.weight" or source.config.tie_word_embeddings
     target = GGUFTarget("q6_k" if logits and recipe.scheme not in _WIDE else recipe.scheme)
 
-    def make() -> Array:
-        weight = source.stored(exported.source).float()
-        found: Array = target.nearest(weight).raw.numpy()
+    def make() -> HostArray:
+        found = target.nearest(source.stored(exported.source)).raw
         source.weights.release(exported.source)
         return found
 
@@ -107,19 +102,17 @@ def _table(source: Source, recipe: Recipe, exported: ExportedTensor) -> _Planned
     return _Planned(PlannedTensor(exported.name, type_, exported.shape), make)
 
 
-def _plain(exported: ExportedTensor, value: Tensor) -> _Planned:
-    """A vector, which is float32 in GGUF, or a matrix that was to stay as it is."""
-    kept = value.float() if value.ndim == 1 else value.contiguous()
-    return _ordered(exported, _PLAIN[kept.dtype], kept)
+def _plain(exported: ExportedTensor, value: HostArray) -> _Planned:
+    """Plan a vector, which is float32 in GGUF, or a matrix that is not quantized."""
+    rows = converted(value, FLOAT32) if value.ndim == 1 else value
+    return _ordered(exported, _PLAIN[str(rows.dtype)], rows)
 
 
-def _ordered(exported: ExportedTensor, type_: str, rows: Tensor) -> _Planned:
-    """Rows in GGUF's order; what `content` holds is [out, in] already."""
-    bits = rows if rows.dtype in (torch.uint8, torch.float32) else rows.view(torch.uint16)
+def _ordered(exported: ExportedTensor, type_: str, rows: HostArray) -> _Planned:
+    """Plan rows in GGUF's order; `content` holds them as [out, in] already."""
     translation = exported.translation
 
-    def make() -> Array:
-        array: Array = bits.numpy()
-        return array if translation.reorder == "transpose" else translation.undo(array)
+    def make() -> HostArray:
+        return rows if translation.reorder == "transpose" else translation.undo(rows)
 
     return _Planned(PlannedTensor(exported.name, type_, exported.shape), make)
